@@ -1,0 +1,56 @@
+"""Devices: where nodes run, and how. One file per device behind one protocol."""
+
+from . import kernels as kernels
+from .device import Capabilities, Device, Program, Support, scratch_name
+from .registry import DeviceStatus, find, names, probe, register, unregister
+
+
+def _cpu(name: str) -> Device:
+    from .cpu import CpuDevice
+
+    return CpuDevice(name)
+
+
+def _worker(name: str) -> Device:
+    from .worker import WorkerDevice
+
+    return WorkerDevice(name)
+
+
+def _sim(name: str) -> Device:
+    from .sim import SimDevice
+
+    return SimDevice(name)
+
+
+def _cuda(name: str) -> Device:
+    from .cuda import CudaDevice
+
+    return CudaDevice(name)
+
+
+def _cuda_names() -> tuple[str, ...]:
+    from .cuda import cuda_names
+
+    return cuda_names()
+
+
+register("cpu", _cpu)
+register("worker", _worker, instances=lambda: ("worker:0",))
+register("sim", _sim, instances=lambda: ("sim:npu",))
+register("cuda", _cuda, instances=_cuda_names)
+
+__all__ = [
+    "Capabilities",
+    "Device",
+    "DeviceStatus",
+    "Program",
+    "Support",
+    "find",
+    "kernels",
+    "names",
+    "probe",
+    "register",
+    "scratch_name",
+    "unregister",
+]

@@ -1,0 +1,88 @@
+"""The cpu device: numpy kernels on a lane thread. Always there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..graph.ir import Graph, Node
+from ..graph.operator import Call, Specs
+from ..graph.tensor import TensorSpec
+from . import program
+from .device import Capabilities, OnDone, Program, Support
+from .event import Event
+from .lane import ThreadLane
+from .memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
+
+
+class CpuDevice:
+    """Runs numpy kernels, and Python functions, in order on one thread of this process."""
+
+    def __init__(self, name: str = "cpu") -> None:
+        self.name = name
+        self.capabilities = Capabilities(
+            accesses=frozenset({HOST, SHARED}),
+            memory_bytes=physical_memory(),
+            runs_python=True,
+        )
+        self._lane = ThreadLane(f"plait-{name}")
+
+    def supports(self, node: Node, call: Call) -> Support:
+        """Say whether there is a kernel."""
+        return program.supports(node, "cpu", runs_python=True)
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the kernel's scratch buffers."""
+        return program.scratch(node, "cpu", call, outputs)
+
+    def open(self) -> None:
+        """Start the lane's thread."""
+        self._lane.open()
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate in this process's memory, or in shared memory."""
+        return SharedArena(nbytes) if memory == SHARED else host_arena(nbytes)
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a numpy view."""
+        return host_view(arena, offset, spec)
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Bind kernels to views; constants are used where they lie."""
+        return program.bind(np, self.name, subgraph, views, subgraph.constants, measure=measure)
+
+    def submit(
+        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
+    ) -> Event:
+        """Queue on the lane."""
+        event = Event(on_done)
+        self._lane.put(event, program)  # type: ignore[arg-type]
+        return event
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        """Queue a copy between host memories on the lane."""
+        event = Event(on_done)
+        self._lane.put(event, lambda: np.copyto(target.array, source.array))
+        return event
+
+    def close(self) -> None:
+        """Finish what is queued, end the thread."""
+        self._lane.close()
+
+
+def physical_memory() -> int | None:
+    """Return this machine's memory in bytes, None where it cannot be told."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

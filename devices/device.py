@@ -1,0 +1,162 @@
+"""The device protocol: what the scheduler asks of a place that runs kernels.
+
+Everything is bound at `compile` time, so that in the steady state `submit` allocates nothing and
+costs microseconds. Arenas, views and programs are made when a plan is opened, never while items
+run. A device has at least one lane: an in-order queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from ..graph.ir import Graph, Node
+from ..graph.operator import Call, Specs
+from ..graph.tensor import TensorSpec
+from .event import Event
+from .memory import ALIGNMENT, HOST, Arena, View
+
+OnDone: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a device is like, for the planner.
+
+    Attributes
+    ----------
+    memory : str
+        The memory where its arenas lie.
+    accesses : frozenset of str
+        The memories that its kernels read and write in place.
+    alignment : int
+        Bytes; every view's offset is a multiple.
+    memory_bytes : int or None
+        How much memory there is; None when it is not known.
+    native_waits : bool
+        True when `submit` and `copy` take events of this device that are not complete yet and keep
+        the order themselves, so that a chain is submitted without a trip to the host.
+    runs_python : bool
+        True when Python functions run here.
+    """
+
+    memory: str = HOST
+    accesses: frozenset[str] = frozenset({HOST})
+    alignment: int = ALIGNMENT
+    memory_bytes: int | None = None
+    native_waits: bool = False
+    runs_python: bool = False
+
+
+class Support(NamedTuple):
+    """Whether a device can run a node, and why or why not."""
+
+    ok: bool
+    reason: str
+
+
+class Program(Protocol):
+    """A subgraph bound to views: what a device's `compile` returns and its `submit` takes."""
+
+    @property
+    def graph(self) -> Graph:
+        """The subgraph."""
+        ...
+
+
+class Device(Protocol):
+    """A place that runs kernels.
+
+    Life cycle: constructed (cheap, holds nothing) → `open` → arena, view, compile, submit, copy →
+    `close` (drains, then frees; afterwards `open` is allowed again). All methods may be called
+    from any thread.
+    """
+
+    @property
+    def name(self) -> str:
+        """How users call it: ``"cpu"``, ``"worker:0"``."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it is like; valid before `open`.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If this machine lacks it; the message says why.
+        """
+        ...
+
+    def supports(self, node: Node, call: Call) -> Support:
+        """Say whether the device can run a node; the reason ends up in the plan's report."""
+        ...
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the scratch buffers that a node's kernel needs, given static specs."""
+        ...
+
+    def open(self) -> None:
+        """Start lanes, threads, processes.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If this machine lacks it.
+        """
+        ...
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate an arena in one of the memories it accesses.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If there is too little.
+        """
+        ...
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a view; the arena may also be one that `copy` reads or writes (host, shared)."""
+        ...
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Bind a subgraph's nodes to views of its tensors.
+
+        `views` holds every tensor of the subgraph but its constants, and scratch buffers under the
+        names that `scratch_name` gives. With `measure`, each run's event has `node_ns`.
+        May be slow: it is called when a plan is opened.
+        """
+        ...
+
+    def submit(
+        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
+    ) -> Event:
+        """Queue a program behind what was submitted before; never blocks.
+
+        `waits` are events of this device; empty unless it has `native_waits`. When one of them
+        failed, the program does not run and its event fails with the same error.
+        """
+        ...
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        """Queue a copy between one of its memories and a host memory, in either direction."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is queued, then free everything. Closing twice is allowed."""
+        ...
+
+
+def scratch_name(node: Node, index: int) -> str:
+    """Return the name under which a node's scratch buffer stands in `views`."""
+    return f"{node.name}#scratch{index}"

@@ -1,0 +1,112 @@
+"""Events: points in a lane's work that others can wait for, from any thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .errors import DeviceError
+
+
+class CancelledWorkError(DeviceError):
+    """The work was cancelled before it started."""
+
+
+class Event:
+    """The completion of one submitted program or copy.
+
+    Callbacks run exactly once, on the thread that completes the event, or at once on the caller's
+    when it is complete already. They must be short and must not raise. No lock is needed: list
+    appends and pops are atomic, and whoever pops a callback runs it.
+
+    Attributes
+    ----------
+    error : BaseException or None
+        Why the work failed; meaningful once `done`.
+    started_ns, ended_ns : int
+        When the work ran, on the `time.perf_counter_ns` clock; 0 before.
+    node_ns : sequence of int or None
+        Time spent in each node of a program that was asked to measure.
+    native : object
+        The backend's own event, for those that have one.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "cancelled",
+        "done",
+        "ended_ns",
+        "error",
+        "native",
+        "node_ns",
+        "started_ns",
+    )
+
+    def __init__(self, on_done: Callable[[Event], None] | None = None, native: Any = None) -> None:
+        self._callbacks = [] if on_done is None else [on_done]
+        self.done = False
+        self.cancelled = False
+        self.error: BaseException | None = None
+        self.started_ns = 0
+        self.ended_ns = 0
+        self.node_ns: tuple[int, ...] | None = None
+        self.native = native
+
+    def on_done(self, callback: Callable[[Event], None]) -> None:
+        """Call `callback(event)` once the event is complete."""
+        self._callbacks.append(callback)
+        if self.done:
+            self._call_back()
+
+    def complete(self, error: BaseException | None = None) -> None:
+        """Mark the event complete and run its callbacks; later calls do nothing."""
+        if self.done:
+            return
+        self.error = error
+        self.done = True
+        self._call_back()
+
+    def cancel(self) -> None:
+        """Ask that the work be skipped if it has not started; it completes all the same."""
+        self.cancelled = True
+
+    def run(self, work: Callable[[], Any]) -> None:
+        """Run `work` unless cancelled, time it, and complete with what it raised, if anything."""
+        error: BaseException | None = None
+        self.started_ns = time.perf_counter_ns()
+        if self.cancelled:
+            error = CancelledWorkError("the work was cancelled before it started")
+        else:
+            try:
+                work()
+            except BaseException as raised:  # the lane must survive whatever user code raises
+                error = raised
+        self.ended_ns = time.perf_counter_ns()
+        self.complete(error)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block the calling thread until complete; raise its error, if any.
+
+        For tests and plain threads; the scheduler never blocks.
+
+        Raises
+        ------
+        TimeoutError
+            If `timeout_s` seconds pass first.
+        """
+        reached = threading.Event()
+        self.on_done(lambda _: reached.set())
+        if not reached.wait(timeout_s):
+            raise TimeoutError(f"the event is not complete after {timeout_s} s")
+        if self.error is not None:
+            raise self.error
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop()
+            except IndexError:
+                return
+            callback(self)

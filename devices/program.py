@@ -1,0 +1,168 @@
+"""Programs: a subgraph's nodes bound to arrays, as a list of functions of no arguments.
+
+Shared by every device that runs kernels from Python over arrays it can address.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..graph.errors import PlaitError
+from ..graph.ir import Graph, Node
+from ..graph.operator import Call, Specs
+from ..graph.python import check_results
+from ..graph.tensor import Array, TensorSpec
+from .device import Support, scratch_name
+from .errors import KernelError
+from .kernels import find_kernel
+from .memory import View
+
+Step = Callable[[], Any]
+
+
+class BoundProgram:
+    """Runs a subgraph's nodes in order on bound arrays.
+
+    Attributes
+    ----------
+    graph : Graph
+    node_ns : tuple of int or None
+        Time spent in each node by the last run, where measuring was asked for.
+    """
+
+    __slots__ = ("_measure", "_nodes", "_steps", "device", "graph", "node_ns")
+
+    def __init__(
+        self, device: str, graph: Graph, steps: list[tuple[Node, Step]], measure: bool
+    ) -> None:
+        self.device = device
+        self.graph = graph
+        self.node_ns: tuple[int, ...] | None = None
+        self._nodes = [node for node, _ in steps]
+        self._steps = [step for _, step in steps]
+        self._measure = measure
+
+    def __call__(self) -> None:
+        """Run all nodes; raise KernelError naming the node that failed."""
+        index = 0
+        try:
+            if self._measure:
+                times = dict.fromkeys((node.name for node in self.graph.nodes), 0)
+                for index, step in enumerate(self._steps):
+                    start = time.perf_counter_ns()
+                    step()
+                    times[self._nodes[index].name] = time.perf_counter_ns() - start
+                self.node_ns = tuple(times.values())
+            else:
+                for index, step in enumerate(self._steps):  # noqa: B007 - read when one raises
+                    step()
+        except Exception as error:
+            raise kernel_error(error, self._nodes[index], self.device) from error
+
+
+def kernel_error(error: Exception, node: Node, device: str) -> KernelError:
+    """Return what users see when a node's kernel or function raised."""
+    detail = error.what if isinstance(error, PlaitError) else f"{type(error).__name__}: {error}"
+    fix = error.fix if isinstance(error, PlaitError) else None
+    return KernelError(detail, at=f"{node}, on device {device!r}", fix=fix)
+
+
+def supports(node: Node, kind: str, runs_python: bool) -> Support:
+    """Say whether a kind of device has a kernel for a node."""
+    if node.operator.function is not None:
+        if runs_python:
+            return Support(True, "a Python function")
+        return Support(False, f"Python functions do not run on {kind!r} devices")
+    found = find_kernel(node.op, kind)
+    if found is None:
+        return Support(False, f"no kernel for {node.op!r} on {kind!r} devices")
+    return Support(True, f"kernel {node.op!r} for {found.device!r} device")
+
+
+def scratch(node: Node, kind: str, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+    """Return the scratch buffers of a node's kernel."""
+    found = find_kernel(node.op, kind)
+    return tuple(found.scratch(call, outputs)) if found and found.scratch else ()
+
+
+def bind(
+    xp: Any,
+    device: str,
+    graph: Graph,
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+    *,
+    measure: bool = False,
+) -> BoundProgram:
+    """Bind a subgraph's nodes to arrays of the array module `xp`.
+
+    Nodes whose output is placed on its input's bytes as a view need no step.
+    """
+    kind = device.split(":")[0]
+    steps: list[tuple[Node, Step]] = []
+    for node in graph.nodes:
+        if _is_view(node, views):
+            continue
+        arrays = [_array(name, views, constants) for name in node.inputs]
+        outputs = [_array(name, views, constants) for name in node.outputs]
+        if node.operator.function is not None:
+            specs = [graph.tensors[name] for name in node.outputs]
+            steps.append((node, _python_step(node, arrays, outputs, specs)))
+        else:
+            found = find_kernel(node.op, kind)
+            assert found is not None, node.op
+            arguments: list[Any] = [xp, arrays, outputs, node.attributes]
+            if found.scratch is not None:
+                count = len(found.scratch(graph.call(node), graph.output_specs(node)))
+                arguments.append([views[scratch_name(node, i)].array for i in range(count)])
+            step = partial(found.function, *arguments)
+            steps.append((node, step() if found.binds else step))
+    return BoundProgram(device, graph, steps, measure)
+
+
+def _is_view(node: Node, views: Mapping[str, View]) -> bool:
+    pairs = node.operator.views
+    if not pairs:
+        return False
+    for output, index in pairs:
+        source, target = views.get(node.inputs[index]), views.get(node.outputs[output])
+        if source is None or target is None:
+            return False
+        if source.arena is not target.arena or source.offset != target.offset:
+            return False
+    return True
+
+
+def _array(name: str, views: Mapping[str, View], constants: Mapping[str, Array]) -> Array | None:
+    if not name:
+        return None
+    return constants[name] if name in constants else views[name].array
+
+
+def _python_step(
+    node: Node, inputs: list[Any], outputs: list[Any], specs: list[TensorSpec]
+) -> Step:
+    """Return a step that calls a Python function on read-only inputs and checks its results."""
+    function, attributes = node.operator.function, dict(node.attributes)
+    assert function is not None
+    frozen = [None if array is None else _read_only(array) for array in inputs]
+    while frozen and frozen[-1] is None:
+        frozen.pop()
+
+    def step() -> None:
+        results = check_results(str(node), function(*frozen, **attributes), specs)
+        for output, result in zip(outputs, results, strict=True):
+            np.copyto(output, result)
+
+    return step
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,141 @@
+"""Which devices there are: names, factories, and what a look at the machine finds.
+
+A name is a kind (``cpu``) or a kind and an instance (``worker:0``, ``cuda:1``, ``sim:npu``). A
+factory is registered for a whole kind or for one exact name, which wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from ..graph.ir import Graph, Node
+from ..graph.tensor import TensorSpec
+from .device import Device
+from .errors import DeviceError, DeviceUnavailableError
+from .memory import host_arena, host_view
+
+SELF_CHECK_S = 60.0
+
+Factory: TypeAlias = Callable[[str], Device]
+"""Makes a device, given its full name; cheap, holds nothing yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """What a look at one device found.
+
+    Attributes
+    ----------
+    name : str
+    found : bool
+    reason : str
+        Why it is missing, or what was checked.
+    memory_bytes : int or None
+    """
+
+    name: str
+    found: bool
+    reason: str
+    memory_bytes: int | None = None
+
+
+_factories: dict[str, Factory] = {}
+_instances: dict[str, Callable[[], tuple[str, ...]]] = {}
+
+
+def register(
+    name: str, factory: Factory, *, instances: Callable[[], tuple[str, ...]] | None = None
+) -> None:
+    """Register a factory for a kind (``"worker"``) or one exact name (``"sim:npu"``).
+
+    `instances` lists the names worth showing for a kind; the name itself when left out.
+
+    Raises
+    ------
+    DeviceError
+        If the name is taken.
+    """
+    if name in _factories:
+        raise DeviceError(
+            f"device {name!r} is registered already", fix=f"unregister({name!r}) first"
+        )
+    _factories[name] = factory
+    _instances[name] = instances or (lambda: (name,))
+
+
+def unregister(name: str) -> None:
+    """Remove a kind or exact name; unknown ones raise DeviceUnavailableError."""
+    if name not in _factories:
+        raise _unknown(name)
+    del _factories[name], _instances[name]
+
+
+def find(name: str) -> Device:
+    """Make the device of that name.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If no such kind is registered; the message lists what is.
+    """
+    factory = _factories.get(name) or _factories.get(name.split(":", 1)[0])
+    if factory is None:
+        raise _unknown(name)
+    return factory(name)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the devices worth showing, registered kinds in order."""
+    listed = dict.fromkeys(name for listing in list(_instances.values()) for name in listing())
+    return tuple(listed)
+
+
+def probe(name: str) -> DeviceStatus:
+    """Open a device, run one addition on it, close it, and say what was found."""
+    try:
+        device = find(name)
+        memory_bytes = device.capabilities.memory_bytes
+        device.open()
+    except DeviceError as error:
+        return DeviceStatus(name, False, error.what)
+    try:
+        _self_check(device)
+    except Exception as error:
+        return DeviceStatus(name, False, f"self-check failed: {error}", memory_bytes)
+    finally:
+        device.close()
+    return DeviceStatus(name, True, "self-check passed", memory_bytes)
+
+
+def _self_check(device: Device) -> None:
+    """Send numbers in, through one Add node, and out again, and compare."""
+    spec, slot = TensorSpec("float32", (4,)), 512
+    node = Node("self-check", "Add", ("x", "x"), ("y",))
+    graph = Graph("self-check", ("x",), ("y",), (node,), {"x": spec, "y": spec}, {})
+    host = host_arena(2 * slot)
+    arena = device.arena(device.capabilities.memory, 2 * slot)
+    try:
+        outside = {"x": device.view(host, 0, spec), "y": device.view(host, slot, spec)}
+        inside = {"x": device.view(arena, 0, spec), "y": device.view(arena, slot, spec)}
+        there = np.arange(4, dtype=np.float32)
+        np.copyto(host_view(host, 0, spec).array, there)
+        device.copy(inside["x"], outside["x"]).wait(SELF_CHECK_S)
+        device.submit(device.compile(graph, inside)).wait(SELF_CHECK_S)
+        device.copy(outside["y"], inside["y"]).wait(SELF_CHECK_S)
+        back = host_view(host, slot, spec).array
+        if not np.array_equal(back, there + there):
+            raise DeviceError(f"{there} + {there} came back as {back}")
+    finally:
+        arena.close()
+        host.close()
+
+
+def _unknown(name: str) -> DeviceUnavailableError:
+    known = ", ".join(_factories) or "none"
+    return DeviceUnavailableError(
+        f"there is no device {name!r}", fix=f"known kinds and names: {known}"
+    )

@@ -1,0 +1,21 @@
+"""The graph: what to compute. Knows no device, no trio, and runs no arrays but constants."""
+
+from . import operators as operators
+from .builder import GraphBuilder
+from .check import check
+from .infer import infer_shapes
+from .ir import Graph, Node, topological_layers
+from .python import operator
+from .tensor import TensorSpec
+
+__all__ = [
+    "Graph",
+    "GraphBuilder",
+    "Node",
+    "TensorSpec",
+    "check",
+    "infer_shapes",
+    "operator",
+    "operators",
+    "topological_layers",
+]

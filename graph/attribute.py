@@ -1,0 +1,153 @@
+"""Attributes: the compile-time constants of a node, with their types, defaults and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .errors import OperatorError
+
+Attributes: TypeAlias = Mapping[str, Any]
+
+
+class Kind(Enum):
+    """The type of an attribute's value."""
+
+    INT = "an integer"
+    FLOAT = "a number"
+    BOOL = "a boolean"
+    STRING = "a string"
+    INTS = "a sequence of integers"
+    FLOATS = "a sequence of numbers"
+    STRINGS = "a sequence of strings"
+    DTYPE = "a dtype"
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Any = _Required()
+"""The default of an attribute that every node must give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of an operator.
+
+    Attributes
+    ----------
+    kind : Kind
+    default : object
+        REQUIRED, or the value when a node gives none; None means "absent".
+    minimum, maximum : float, optional
+        Inclusive range, for each element of a sequence.
+    choices : tuple, optional
+        The only values allowed.
+    """
+
+    kind: Kind
+    default: Any = REQUIRED
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] | None = None
+
+    def complete(self, op: str, name: str, given: Any, at: str) -> Any:
+        """Return the value to store, the default where none is given; raise OperatorError."""
+        if given is None:
+            if self.default is REQUIRED:
+                raise OperatorError(
+                    f"{op} needs the attribute {name!r}", at=at, fix=f"pass {name}={self.wanted}"
+                )
+            return self.default
+        try:
+            value = _CONVERTERS[self.kind](given)
+        except (TypeError, ValueError) as error:
+            raise OperatorError(
+                f"{op}'s attribute {name!r} must be {self.wanted}, got {given!r}",
+                at=at,
+                fix=f"pass {self.wanted}",
+            ) from error
+        for element in value if isinstance(value, tuple) else (value,):
+            if not self._allows(element):
+                raise OperatorError(
+                    f"{op}'s attribute {name!r} must be {self.wanted}, got {given!r}",
+                    at=at,
+                    fix=f"pass {self.wanted}",
+                )
+        return value
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be, in words."""
+        words = self.kind.value
+        if self.choices is not None:
+            words += f" among {', '.join(map(repr, self.choices))}"
+        if self.minimum is not None and self.maximum is not None:
+            words += f" in [{self.minimum:g}, {self.maximum:g}]"
+        elif self.minimum is not None:
+            words += f" ≥ {self.minimum:g}"
+        elif self.maximum is not None:
+            words += f" ≤ {self.maximum:g}"
+        return words
+
+    def _allows(self, element: Any) -> bool:
+        if self.choices is not None and element not in self.choices:
+            return False
+        if self.minimum is not None and not element >= self.minimum:
+            return False
+        return self.maximum is None or element <= self.maximum
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool | np.bool_):
+        return int(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    raise TypeError(value)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, int | float | np.integer | np.floating):
+        return float(value)
+    raise TypeError(value)
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_) or value in (0, 1):
+        return bool(value)
+    raise TypeError(value)
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, str):
+        return value
+    raise TypeError(value)
+
+
+def _sequence(convert: Any) -> Any:
+    def converted(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
+            raise TypeError(value)
+        return tuple(convert(element) for element in value)
+
+    return converted
+
+
+_CONVERTERS: dict[Kind, Any] = {
+    Kind.INT: _int,
+    Kind.FLOAT: _float,
+    Kind.BOOL: _bool,
+    Kind.STRING: _string,
+    Kind.INTS: _sequence(_int),
+    Kind.FLOATS: _sequence(_float),
+    Kind.STRINGS: _sequence(_string),
+    Kind.DTYPE: lambda value: np.dtype(value).name,
+}

@@ -1,0 +1,326 @@
+"""Building a graph by hand, node by node; mistakes surface at the call that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .check import check
+from .errors import GraphError, OperatorError
+from .infer import infer_node
+from .ir import Graph, Node
+from .operator import Call, find_operator
+from .python import operator_of
+from .tensor import Array, Dim, TensorSpec, spec_of
+
+
+class GraphBuilder:
+    """Collects inputs, constants and nodes, then builds a checked Graph.
+
+    Tensors are passed around by name: each method that makes one returns its name.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("affine")
+    >>> x = b.input("x", "float32", ("batch", 2))
+    >>> y = b.op("Add", b.op("MatMul", x, np.eye(2, dtype="float32")), 1.0)
+    >>> b.output("y", y)
+    >>> print(b.build().tensors["y"])
+    float32[batch, 2]
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+        self._node_names: set[str] = set()
+        self._tensors: dict[str, TensorSpec] = {}
+        self._constants: dict[str, Array] = {}
+        self._outputs: dict[str, str] = {}
+
+    def input(self, name: str, dtype: DTypeLike, shape: Sequence[Dim]) -> str:
+        """Declare a graph input and return its name.
+
+        Raises
+        ------
+        GraphError
+            If the name is taken.
+        ShapeError
+            If dtype or shape is not one.
+        """
+        spec = TensorSpec(dtype, shape)
+        self._claim(name)
+        self._tensors[name] = spec
+        self._inputs.append(name)
+        return name
+
+    def constant(self, value: Any, name: str | None = None, dtype: DTypeLike | None = None) -> str:
+        """Add a constant and return its tensor's name; an array is used as it is, not copied."""
+        array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
+        spec = spec_of(array)
+        name = self._claim(name) if name else self._fresh("constant")
+        frozen = array.view()
+        frozen.flags.writeable = False
+        self._tensors[name], self._constants[name] = spec, frozen
+        return name
+
+    def op(
+        self,
+        op: str,
+        *inputs: str | Array | float | None,
+        name: str | None = None,
+        outputs: int | Sequence[str] = 1,
+        **attributes: Any,
+    ) -> Any:
+        """Add a node and return its output's name, or a tuple of names.
+
+        Parameters
+        ----------
+        op : str
+            The operator's name.
+        *inputs : str, array, number or None
+            Tensor names. Arrays become constants; so do numbers, in the dtype of the first named
+            tensor. None stands for an absent optional input.
+        name : str, optional
+            The node's name; made from the operator's when left out.
+        outputs : int or sequence of str, default 1
+            How many outputs, or their names; a tuple is returned unless it is the integer 1.
+        **attributes
+            The operator's attributes; defaults are filled in.
+
+        Raises
+        ------
+        OperatorError
+            If operator, inputs or attributes are wrong.
+        ShapeError
+            If the inputs do not fit together.
+        """
+        if name is not None and name in self._node_names:
+            raise GraphError(f"two nodes are named {name!r}", at=op, fix="choose another name")
+        at = f"node {name!r} ({op})" if name else f"{op} node"
+        operator = find_operator(op, at=at)
+        complete = operator.complete(attributes, at)
+        n_outputs = outputs if isinstance(outputs, int) else len(outputs)
+        present = [value is not None for value in inputs]
+        operator.check_arity(len(inputs), present, n_outputs, at)
+        rollback = dict(self._tensors), dict(self._constants)
+        try:
+            return self._append(op, inputs, name, outputs, complete, at)
+        except Exception:
+            self._tensors, self._constants = rollback
+            raise
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *inputs: str | Array | float | None,
+        name: str | None = None,
+        outputs: Sequence[str] | None = None,
+        **attributes: Any,
+    ) -> Any:
+        """Add a call of a Python function that was made an operator with `@plait.operator`.
+
+        Returns its output's name, or a tuple of names where it has several. `outputs` names them.
+        """
+        operator = operator_of(function)
+        count = len(operator.outputs.split())
+        names = outputs if outputs is not None else count
+        made = self.op(operator.name, *inputs, name=name, outputs=names, **attributes)
+        return made[0] if outputs is not None and count == 1 else made
+
+    def include(
+        self, graph: Graph, inputs: Mapping[str, str], prefix: str | None = None
+    ) -> dict[str, str]:
+        """Add all nodes of another graph and return the names of its outputs here.
+
+        Parameters
+        ----------
+        graph : Graph
+        inputs : Mapping
+            For every input of `graph`, the tensor here that feeds it.
+        prefix : str, optional
+            Put before each name; the graph's own name and a slash when left out.
+
+        Raises
+        ------
+        GraphError
+            If an input is missing, unknown, or has another dtype or rank.
+        """
+        prefix = f"{graph.name}/" if prefix is None else prefix
+        self._check_fed(graph, inputs)
+        names = {"": "", **inputs}
+        for tensor, value in graph.constants.items():
+            names[tensor] = self.constant(value, name=prefix + tensor)
+        for node in graph.nodes:
+            names.update({tensor: prefix + tensor for tensor in node.outputs if tensor})
+            self.op(
+                node.op,
+                *(names[tensor] or None for tensor in node.inputs),
+                name=prefix + node.name,
+                outputs=[names[tensor] for tensor in node.outputs],
+                **node.attributes,
+            )
+        return {tensor: names[tensor] for tensor in graph.outputs}
+
+    def output(self, name: str, tensor: str) -> None:
+        """Make a tensor a graph output under a public name.
+
+        Raises
+        ------
+        GraphError
+            If there is no such tensor, or the output's name is taken.
+        """
+        if tensor not in self._tensors:
+            raise GraphError(
+                f"output {name!r} names the tensor {tensor!r}, which does not exist",
+                at=self.name,
+                fix="pass what input(), op() or call() returned",
+            )
+        given = tensor in self._inputs or tensor in self._constants
+        if name in self._outputs or (name in self._tensors and (name != tensor or given)):
+            raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
+        self._outputs[name] = tensor
+
+    def build(self) -> Graph:
+        """Return the graph, checked; the builder can go on being used."""
+        if not self._outputs:
+            raise GraphError("the graph has no output", at=self.name, fix="call output(name, t)")
+        nodes, tensors = list(self._nodes), dict(self._tensors)
+        written = {name for node in nodes for name in node.outputs}
+        renamed: dict[str, str] = {}
+        for public, tensor in self._outputs.items():
+            if public == tensor:
+                continue
+            if tensor in written and tensor not in renamed and tensor not in self._outputs:
+                renamed[tensor] = public
+            else:  # a fed, constant or twice fetched tensor reaches its public name by a copy
+                nodes.append(Node(f"output {public}", "Identity", (tensor,), (public,)))
+                tensors[public] = tensors[tensor]
+        return check(_rename(self._graph(nodes, tensors), renamed))
+
+    def _graph(self, nodes: list[Node], tensors: dict[str, TensorSpec]) -> Graph:
+        return Graph(
+            self.name,
+            tuple(self._inputs),
+            tuple(self._outputs),
+            tuple(nodes),
+            tensors,
+            dict(self._constants),
+        )
+
+    def _append(
+        self,
+        op: str,
+        inputs: Sequence[Any],
+        name: str | None,
+        outputs: int | Sequence[str],
+        attributes: Mapping[str, Any],
+        at: str,
+    ) -> Any:
+        names = self._input_names(inputs, at)
+        node_name = name or self._fresh_node(op)
+        if isinstance(outputs, int):
+            suffixes = [""] if outputs == 1 else [f".{i}" for i in range(outputs)]
+            made = tuple(self._fresh(node_name + suffix, exact=True) for suffix in suffixes)
+        else:
+            made = tuple(self._claim(out) if out else "" for out in outputs)
+        node = Node(node_name, op, names, made, attributes)
+        call = Call(
+            tuple(self._tensors[t] if t else None for t in names),
+            tuple(self._constants.get(t) for t in names),
+            attributes,
+            len(made),
+        )
+        for tensor, spec in zip(made, infer_node(node, call), strict=True):
+            if tensor:
+                self._tensors[tensor] = spec
+        self._nodes.append(node)
+        self._node_names.add(node_name)
+        return made[0] if outputs == 1 and isinstance(outputs, int) else made
+
+    def _input_names(self, inputs: Sequence[Any], at: str) -> tuple[str, ...]:
+        dtype = next(
+            (self._tensors[t].dtype for t in inputs if isinstance(t, str) and t in self._tensors),
+            None,
+        )
+        names: list[str] = []
+        for value in inputs:
+            if value is None:
+                names.append("")
+            elif isinstance(value, str):
+                if value not in self._tensors:
+                    raise OperatorError(
+                        f"there is no tensor {value!r} yet",
+                        at=at,
+                        fix="pass what input(), constant(), op() or call() returned",
+                    )
+                names.append(value)
+            else:
+                plain = isinstance(value, bool | int | float)
+                names.append(self.constant(value, dtype=dtype if plain else None))
+        return tuple(names)
+
+    def _check_fed(self, graph: Graph, inputs: Mapping[str, str]) -> None:
+        if set(inputs) != set(graph.inputs):
+            raise GraphError(
+                f"graph {graph.name!r} has the inputs {', '.join(graph.inputs)}; "
+                f"given: {', '.join(inputs) or 'none'}",
+                at=self.name,
+                fix="feed each of them once",
+            )
+        for name, tensor in inputs.items():
+            if tensor not in self._tensors:
+                raise GraphError(f"there is no tensor {tensor!r} yet", at=self.name)
+            here, there = self._tensors[tensor], graph.tensors[name]
+            ranks_fit = None in (here.rank, there.rank) or here.rank == there.rank
+            if here.dtype != there.dtype or not ranks_fit:
+                raise GraphError(
+                    f"input {name!r} of graph {graph.name!r} is {there}, but {tensor!r} is {here}",
+                    at=self.name,
+                    fix="insert a Cast or Reshape",
+                )
+
+    def _claim(self, name: str) -> str:
+        if not name or name in self._tensors or name in self._outputs:
+            raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
+        return name
+
+    def _fresh(self, stem: str, exact: bool = False) -> str:
+        taken = self._tensors.keys() | self._outputs.keys()
+        if exact and stem not in taken:
+            return stem
+        number = len(taken)
+        while f"{stem}.{number}" in taken:
+            number += 1
+        return f"{stem}.{number}"
+
+    def _fresh_node(self, op: str) -> str:
+        stem, number = op.split(".")[-1].lower(), len(self._nodes)
+        while f"{stem}.{number}" in self._node_names:
+            number += 1
+        return f"{stem}.{number}"
+
+
+def _rename(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Return the graph with tensors renamed."""
+    if not names:
+        return graph
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    nodes = tuple(
+        replace(
+            node,
+            inputs=tuple(map(new, node.inputs)),
+            outputs=tuple(map(new, node.outputs)),
+        )
+        for node in graph.nodes
+    )
+    tensors = {new(name): spec for name, spec in graph.tensors.items()}
+    return replace(graph, nodes=nodes, tensors=tensors)

@@ -1,0 +1,75 @@
+"""The errors a graph, a file or a message can cause.
+
+PlaitError
+├── GraphError          your graph is wrong
+│   ├── OperatorError   an operator is unknown, or called with the wrong inputs or attributes
+│   ├── ShapeError      shapes or dtypes do not fit together
+│   └── ParseError      your file is damaged, foreign or uses something plait lacks
+├── WireError           a message is damaged or foreign
+└── InternalError       plait is wrong: please report
+
+The other layers add their own branches: `plait.devices.errors`, `plait.scheduler.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PlaitError(Exception):
+    """Base of all errors that plait raises on purpose.
+
+    Parameters
+    ----------
+    what : str
+        What is wrong, in one line.
+    at : str, optional
+        Where: a node, a file and its offset, a device.
+    fix : str, optional
+        What the user can do about it.
+    """
+
+    def __init__(self, what: str, *, at: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.at = at
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.at:
+            lines.append(f"  at:  {self.at}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, self.at, self.fix)
+
+
+def _rebuild(kind: type[PlaitError], what: str, at: str | None, fix: str | None) -> PlaitError:
+    return kind(what, at=at, fix=fix)
+
+
+class GraphError(PlaitError):
+    """The graph is not well formed."""
+
+
+class OperatorError(GraphError):
+    """An operator is unknown, or called with the wrong inputs or attributes."""
+
+
+class ShapeError(GraphError):
+    """Shapes or dtypes do not fit together."""
+
+
+class ParseError(GraphError):
+    """A file is damaged, foreign, or uses something plait lacks."""
+
+
+class WireError(PlaitError):
+    """A message is damaged or foreign."""
+
+
+class InternalError(PlaitError):
+    """Plait broke one of its own invariants: please report it."""

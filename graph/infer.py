@@ -1,0 +1,68 @@
+"""Shape inference: the operators' rules, run over a graph, with the node named on failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .errors import ShapeError
+from .ir import Graph, Node
+from .operator import Call, Cost
+from .tensor import TensorSpec
+
+
+def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
+    """Return the specs of a node's outputs.
+
+    Raises
+    ------
+    ShapeError
+        If the inputs do not fit the operator, or its rule yields too few outputs.
+    """
+    try:
+        specs = tuple(node.operator.infer(call))
+    except ShapeError as error:
+        if error.at is None:
+            error.at = describe(node, call)
+        raise
+    if len(specs) < len(node.outputs):
+        raise ShapeError(
+            f"{node.op} yields {len(specs)} outputs here, {len(node.outputs)} are asked for",
+            at=describe(node, call),
+            fix="ask for fewer outputs",
+        )
+    return specs[: len(node.outputs)]
+
+
+def infer_shapes(graph: Graph) -> Graph:
+    """Infer every tensor's spec again from those of the inputs and constants.
+
+    Raises
+    ------
+    ShapeError
+        If shapes or dtypes do not fit; `at` names the node.
+    """
+    given = (*graph.inputs, *graph.constants)
+    tensors = {name: graph.tensors[name] for name in given}
+    for node in graph.nodes:
+        call = Call(
+            tuple(tensors[name] if name else None for name in node.inputs),
+            tuple(graph.constants.get(name) for name in node.inputs),
+            node.attributes,
+            len(node.outputs),
+        )
+        inferred = zip(node.outputs, infer_node(node, call), strict=True)
+        tensors.update({name: spec for name, spec in inferred if name})
+    return replace(graph, tensors=tensors)
+
+
+def cost_of(graph: Graph, node: Node) -> Cost:
+    """Return a node's modelled cost; all its tensors must be static."""
+    call, outputs = graph.call(node), graph.output_specs(node)
+    nbytes = sum(spec.nbytes for spec in (*call.inputs, *outputs) if spec is not None)
+    return Cost(int(node.operator.cost(call, outputs)), nbytes)
+
+
+def describe(node: Node, call: Call) -> str:
+    """Return a node with the specs of its inputs, for error messages."""
+    specs = ", ".join("-" if spec is None else str(spec) for spec in call.inputs)
+    return f"{node}, inputs {specs}"

@@ -1,0 +1,153 @@
+"""The graph: named tensors between nodes, all of it frozen.
+
+Edges are tensor names. Nodes stand in a topological order. Whoever changes a graph makes another
+one; `plait.graph.check.check` says whether a graph keeps the invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .attribute import Attributes
+from .operator import Call, Operator, find_operator
+from .tensor import Array, TensorSpec
+
+ABSENT = ""
+"""The name that stands for an optional input that is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call of an operator.
+
+    Attributes
+    ----------
+    name : str
+        Unique in its graph.
+    op : str
+        The operator's name.
+    inputs, outputs : tuple of str
+        Tensor names; an absent optional one is ``""``.
+    attributes : Mapping
+        Complete: defaults are filled in.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Attributes = field(default_factory=dict)
+
+    @property
+    def operator(self) -> Operator:
+        """The operator, from the registry."""
+        return find_operator(self.op, at=str(self))
+
+    def __str__(self) -> str:
+        inputs = ", ".join(name or "-" for name in self.inputs)
+        outputs = ", ".join(name or "-" for name in self.outputs)
+        return f"node {self.name!r}: {self.op}({inputs}) -> {outputs}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What to compute: nodes between named tensors.
+
+    Attributes
+    ----------
+    name : str
+    inputs, outputs : tuple of str
+        The tensors that are fed and fetched: their names are public.
+    nodes : tuple of Node
+        In a topological order.
+    tensors : Mapping of str to TensorSpec
+        Every tensor of the graph: inputs, constants and node outputs.
+    constants : Mapping of str to Array
+        Read-only numpy arrays.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    tensors: Mapping[str, TensorSpec]
+    constants: Mapping[str, Array]
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node that writes each tensor; inputs and constants have none."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
+        """The nodes that read each tensor, each once, in order."""
+        found: dict[str, list[Node]] = {name: [] for name in self.tensors}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                if name:
+                    found[name].append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @cached_property
+    def is_static(self) -> bool:
+        """True when every tensor's shape is made of numbers."""
+        return all(spec.is_static for spec in self.tensors.values())
+
+    def call(self, node: Node) -> Call:
+        """Return what shape and cost rules see of a node."""
+        return Call(
+            tuple(self.tensors[name] if name else None for name in node.inputs),
+            tuple(self.constants.get(name) for name in node.inputs),
+            node.attributes,
+            len(node.outputs),
+        )
+
+    def output_specs(self, node: Node) -> tuple[TensorSpec, ...]:
+        """Return the specs of a node's outputs, leaving out those it does not give."""
+        return tuple(self.tensors[name] for name in node.outputs if name)
+
+    def extract(self, nodes: Iterable[Node], name: str) -> Graph:
+        """Return the subgraph of some of the nodes.
+
+        Its inputs are the tensors that cross into it, its outputs those that are read outside or
+        fetched; constants come along. `nodes` must be in the graph's order.
+        """
+        kept = tuple(nodes)
+        inside = {node.name for node in kept}
+        written = {tensor for node in kept for tensor in node.outputs if tensor}
+        read = dict.fromkeys(tensor for node in kept for tensor in node.inputs if tensor)
+        constants = {tensor: self.constants[tensor] for tensor in read if tensor in self.constants}
+        inputs = tuple(t for t in read if t not in written and t not in constants)
+        fetched = set(self.outputs)
+        outputs = tuple(
+            tensor
+            for node in kept
+            for tensor in node.outputs
+            if tensor
+            and (
+                tensor in fetched
+                or any(reader.name not in inside for reader in self.consumers[tensor])
+            )
+        )
+        specs = {tensor: self.tensors[tensor] for tensor in (*read, *sorted(written))}
+        return Graph(name, inputs, outputs, kept, specs, constants)
+
+    def __str__(self) -> str:
+        from .printing import to_text
+
+        return to_text(self)
+
+
+def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
+    """Return the nodes by layer: a layer holds all nodes whose producers are in earlier ones."""
+    layer_of: dict[str, int] = {}
+    layers: list[list[Node]] = []
+    for node in graph.nodes:
+        index = 1 + max((layer_of.get(name, -1) for name in node.inputs), default=-1)
+        layer_of.update(dict.fromkeys(node.outputs, index))
+        if index == len(layers):
+            layers.append([])
+        layers[index].append(node)
+    return tuple(map(tuple, layers))

@@ -1,0 +1,252 @@
+"""What an operator is: its inputs, attributes, shape rule and cost. Kernels live with devices.
+
+The registry is a dict and a decorator: `define` registers, `find_operator` looks up.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+from .attribute import Attribute, Attributes
+from .errors import GraphError, OperatorError
+from .tensor import Array, TensorSpec
+
+Specs: TypeAlias = tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a shape or cost rule may look at: one node without its names.
+
+    Attributes
+    ----------
+    inputs : tuple of TensorSpec or None
+        None where an optional input is absent.
+    values : tuple of Array or None
+        The value of each input that is a constant, None elsewhere.
+    attributes : Mapping
+        Complete: defaults are filled in.
+    n_outputs : int
+        How many outputs the node asks for.
+    """
+
+    inputs: tuple[TensorSpec | None, ...]
+    values: tuple[Array | None, ...]
+    attributes: Attributes
+    n_outputs: int = 1
+
+    def spec(self, index: int) -> TensorSpec:
+        """Return the spec of a required input."""
+        spec = self.inputs[index]
+        assert spec is not None
+        return spec
+
+    def has(self, index: int) -> bool:
+        """True when the optional input is present."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Array | None:
+        """Return the input's constant value, None when it is absent or computed."""
+        return self.values[index] if index < len(self.values) else None
+
+
+class Cost(NamedTuple):
+    """What a node costs: floating-point operations, and bytes read and written."""
+
+    flops: int
+    nbytes: int
+
+
+InferRule: TypeAlias = Callable[[Call], Sequence[TensorSpec]]
+CostRule: TypeAlias = Callable[[Call, Specs], int]
+"""Returns the floating-point operations of a node, given its static input and output specs."""
+
+Pairs: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs of (output index, input index)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A kind of computation.
+
+    Attributes
+    ----------
+    name : str
+        As in ONNX where ONNX has it.
+    inputs, outputs : str
+        Formal names, such as ``"x w b?"``: ``?`` marks an optional one, a trailing ``*`` (none or
+        more) or ``+`` (one or more) a variadic one.
+    attributes : Mapping of str to Attribute
+    infer : callable
+        Gives the output specs.
+    cost : callable
+        Gives the floating-point operations.
+    views : pairs of (output, input)
+        The output is the input's bytes under another shape: no kernel needs to run.
+    inplace : pairs of (output, input)
+        The kernel allows the output to overwrite the input.
+    effects : bool
+        True when a node must run although nobody reads it.
+    function : callable, optional
+        The Python function of a Python operator.
+    """
+
+    name: str
+    inputs: str
+    outputs: str
+    attributes: Mapping[str, Attribute]
+    infer: InferRule
+    cost: CostRule
+    views: Pairs = ()
+    inplace: Pairs = ()
+    effects: bool = False
+    function: Callable[..., Any] | None = field(default=None, compare=False)
+
+    def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
+        """Raise OperatorError unless the counts fit and required inputs are present."""
+        low, high = _arity(self.inputs)
+        if not low <= n_inputs <= high:
+            raise OperatorError(
+                f"{self.name} takes {_between(low, high)} inputs ({self.inputs}), got {n_inputs}",
+                at=at,
+                fix=f"pass {self.inputs}",
+            )
+        missing = [i for i in range(min(low, n_inputs)) if not present[i]]
+        if missing:
+            names = ", ".join(_formal(self.inputs, i) for i in missing)
+            raise OperatorError(f"{self.name} needs its input {names}", at=at, fix=f"pass {names}")
+        low, high = _arity(self.outputs)
+        if not low <= n_outputs <= high:
+            raise OperatorError(
+                f"{self.name} has {_between(low, high)} outputs ({self.outputs}), "
+                f"asked for {n_outputs}",
+                at=at,
+                fix=f"ask for {self.outputs}",
+            )
+
+    def complete(self, given: Mapping[str, Any], at: str) -> Attributes:
+        """Return the attributes with types checked and defaults filled in.
+
+        Raises
+        ------
+        OperatorError
+            If an attribute is unknown, missing, of the wrong type or out of range.
+        """
+        for name in given:
+            if name not in self.attributes:
+                known = ", ".join(self.attributes) or "none"
+                raise OperatorError(
+                    f"{self.name} has no attribute {name!r}", at=at, fix=f"it has: {known}"
+                )
+        return MappingProxyType(
+            {
+                name: attribute.complete(self.name, name, given.get(name), at)
+                for name, attribute in self.attributes.items()
+            }
+        )
+
+
+_operators: dict[str, Operator] = {}
+
+
+def elements(call: Call, outputs: Specs) -> int:
+    """Cost rule: one operation per output element."""
+    return sum(spec.size for spec in outputs)
+
+
+def free(call: Call, outputs: Specs) -> int:
+    """Cost rule: no arithmetic at all."""
+    return 0
+
+
+def define(
+    name: str,
+    *,
+    inputs: str,
+    outputs: str = "y",
+    attributes: Mapping[str, Attribute] | None = None,
+    cost: CostRule = elements,
+    views: Pairs = (),
+    inplace: Pairs = (),
+    effects: bool = False,
+) -> Callable[[InferRule], InferRule]:
+    """Register an operator whose shape rule is the decorated function."""
+
+    def decorate(infer: InferRule) -> InferRule:
+        register_operator(
+            Operator(
+                name, inputs, outputs, dict(attributes or {}), infer, cost, views, inplace, effects
+            )
+        )
+        return infer
+
+    return decorate
+
+
+def register_operator(operator: Operator) -> None:
+    """Add an operator to the registry.
+
+    Raises
+    ------
+    GraphError
+        If the name is taken.
+    """
+    if operator.name in _operators:
+        raise GraphError(
+            f"operator {operator.name!r} is defined twice", fix="choose another name for one"
+        )
+    _operators[operator.name] = operator
+
+
+def unregister_operator(name: str) -> None:
+    """Remove an operator from the registry; unknown names are an error."""
+    find_operator(name)
+    del _operators[name]
+
+
+def find_operator(name: str, at: str | None = None) -> Operator:
+    """Return the operator of that name.
+
+    Raises
+    ------
+    OperatorError
+        If there is none; the message names the closest ones.
+    """
+    try:
+        return _operators[name]
+    except KeyError:
+        close = difflib.get_close_matches(name, _operators, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "plait.operators() lists them"
+        raise OperatorError(f"there is no operator {name!r}", at=at, fix=hint) from None
+
+
+def is_operator(name: str) -> bool:
+    """True when an operator of that name is registered."""
+    return name in _operators
+
+
+def operators() -> tuple[str, ...]:
+    """Return the names of all registered operators, sorted."""
+    return tuple(sorted(_operators))
+
+
+def _arity(formals: str) -> tuple[int, float]:
+    names = formals.split()
+    low = sum(name[-1] not in "?*" for name in names)
+    variadic = bool(names) and names[-1][-1] in "*+"
+    return low, float("inf") if variadic else len(names)
+
+
+def _formal(formals: str, index: int) -> str:
+    names = formals.split()
+    return names[min(index, len(names) - 1)].rstrip("?*+")
+
+
+def _between(low: int, high: float) -> str:
+    if low == high:
+        return str(low)
+    return f"{low} or more" if high == float("inf") else f"{low} to {int(high)}"

@@ -1,0 +1,233 @@
+"""Python functions as operators: `@operator` turns a function over arrays into one.
+
+A graph names such an operator, never its code: loading a graph needs the function registered, and
+nothing is imported because a file says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .attribute import Attribute, Kind
+from .dims import broadcast
+from .errors import GraphError, OperatorError, ShapeError
+from .operator import Call, InferRule, Operator, elements, register_operator
+from .tensor import Array, Dim, TensorSpec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_by_function: dict[Callable[..., Any], Operator] = {}
+
+
+def operator(
+    outputs: TensorSpec | Sequence[TensorSpec] | Callable[..., Any] | None = None,
+    *,
+    inputs: Sequence[TensorSpec] | None = None,
+    n_outputs: int | None = None,
+    name: str | None = None,
+    effects: bool = False,
+) -> Callable[[Function], Function]:
+    """Turn a function over numpy arrays into an operator.
+
+    The function's positional parameters are the inputs, its keyword-only ones the attributes (int,
+    float, bool, str, or sequences of them). It returns an array, or a tuple of arrays where it has
+    several outputs. It must not write to its inputs, and may run in another process.
+
+    Parameters
+    ----------
+    outputs : TensorSpec, sequence of TensorSpec, callable or None
+        What it returns. Symbolic dimensions are bound by `inputs`. A callable gets the input specs
+        and the attributes and returns specs. None: one output like the inputs broadcast together.
+    inputs : sequence of TensorSpec, optional
+        What it takes; checked when the graph is built.
+    n_outputs : int, optional
+        How many outputs there are; needed only when `outputs` is a callable and it is not 1.
+    name : str, optional
+        The operator's name, ``module.function`` when left out. It is what a saved graph holds.
+    effects : bool, default False
+        True when it must run although nobody reads its outputs.
+
+    Raises
+    ------
+    GraphError
+        If the name is taken by another function.
+    OperatorError
+        If a parameter cannot be an input or attribute.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> @pl.operator(pl.TensorSpec("float32", ("n",)), inputs=[pl.TensorSpec("uint8", ("n",))])
+    ... def scale(pixels: np.ndarray, *, by: float = 255.0) -> np.ndarray:
+    ...     return (pixels / by).astype("float32")
+    """
+
+    def decorate(function: Function) -> Function:
+        made = _make(function, name, outputs, inputs, n_outputs, effects)
+        register_operator(made)
+        _by_function[function] = made
+        return function
+
+    return decorate
+
+
+def operator_of(function: Callable[..., Any]) -> Operator:
+    """Return the operator that a function was made.
+
+    Raises
+    ------
+    OperatorError
+        If it is not decorated.
+    """
+    try:
+        return _by_function[function]
+    except (KeyError, TypeError):
+        label = getattr(function, "__qualname__", repr(function))
+        raise OperatorError(
+            f"{label} is not an operator", fix="decorate it with @plait.operator(outputs)"
+        ) from None
+
+
+def _make(
+    function: Callable[..., Any],
+    name: str | None,
+    outputs: Any,
+    inputs: Sequence[TensorSpec] | None,
+    n_outputs: int | None,
+    effects: bool,
+) -> Operator:
+    label = name or f"{function.__module__}.{function.__qualname__}"
+    parameters = inspect.signature(function).parameters.values()
+    formals: list[str] = []
+    attributes: dict[str, Attribute] = {}
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            attributes[parameter.name] = _attribute(label, parameter)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            formals.append(f"{parameter.name}*")
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            raise OperatorError(
+                f"operator {label!r} takes **{parameter.name}",
+                fix="list its attributes as keyword-only parameters",
+            )
+        else:
+            optional = "?" if parameter.default is not parameter.empty else ""
+            formals.append(parameter.name + optional)
+    count = n_outputs or (len(outputs) if isinstance(outputs, Sequence) else 1)
+    names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
+    return Operator(
+        label,
+        " ".join(formals),
+        names,
+        attributes,
+        _rule(label, outputs, inputs),
+        elements,
+        effects=effects,
+        function=function,
+    )
+
+
+_KINDS: dict[type, Kind] = {
+    bool: Kind.BOOL,
+    int: Kind.INT,
+    float: Kind.FLOAT,
+    str: Kind.STRING,
+}
+_SEQUENCES = {Kind.INT: Kind.INTS, Kind.FLOAT: Kind.FLOATS, Kind.STRING: Kind.STRINGS}
+_NAMES = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+def _attribute(label: str, parameter: inspect.Parameter) -> Attribute:
+    """Return the attribute of a keyword-only parameter, by its default or else its annotation."""
+    default = parameter.default
+    if default is parameter.empty:
+        annotation = _NAMES.get(parameter.annotation, parameter.annotation)
+        if annotation in _KINDS:
+            return Attribute(_KINDS[annotation])
+    elif type(default) in _KINDS:
+        return Attribute(_KINDS[type(default)], default)
+    elif isinstance(default, tuple) and default and type(default[0]) in _KINDS:
+        kind = _SEQUENCES.get(_KINDS[type(default[0])])
+        if kind is not None:
+            return Attribute(kind, default)
+    raise OperatorError(
+        f"parameter {parameter.name!r} of operator {label!r} cannot be an attribute",
+        fix="annotate it, or give a default: an int, float, bool, str, or a tuple of those",
+    )
+
+
+def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> InferRule:
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        symbols = _bind(label, inputs, call) if inputs is not None else {}
+        if outputs is None:
+            return _like_inputs(label, call)
+        if callable(outputs):
+            made = outputs(*call.inputs, **call.attributes)
+            return (made,) if isinstance(made, TensorSpec) else tuple(made)
+        declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
+        return tuple(_substitute(spec, symbols) for spec in declared)
+
+    return infer
+
+
+def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim]:
+    """Match input specs against the declared ones; return what each symbol stands for."""
+    symbols: dict[str, Dim] = {}
+    for index, (wanted, got) in enumerate(zip(inputs, call.inputs, strict=False)):
+        if got is None or got.shape is None or wanted.shape is None:
+            continue
+        if got.dtype != wanted.dtype or len(got.shape) != len(wanted.shape):
+            raise ShapeError(f"input {index} of {label} must be {wanted}, got {got}")
+        for want, have in zip(wanted.shape, got.shape, strict=True):
+            bound = symbols.setdefault(want, have) if isinstance(want, str) else want
+            if isinstance(bound, int) and isinstance(have, int) and bound != have:
+                raise ShapeError(f"input {index} of {label} must be {wanted}, got {got}")
+    return symbols
+
+
+def _substitute(spec: TensorSpec, symbols: dict[str, Dim]) -> TensorSpec:
+    if spec.shape is None:
+        return spec
+    dims = (symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.shape)
+    return TensorSpec(spec.dtype, tuple(dims))
+
+
+def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
+    present = [spec for spec in call.inputs if spec is not None]
+    if not present:
+        raise ShapeError(f"{label} has no inputs to infer its output from", fix="declare outputs")
+    dtype = np.result_type(*(spec.dtype for spec in present))
+    if any(spec.shape is None for spec in present):
+        return (TensorSpec(dtype, None),)
+    return (TensorSpec(dtype, broadcast([spec.shape or () for spec in present])),)
+
+
+def check_results(at: str, results: Any, wanted: Sequence[TensorSpec]) -> tuple[Array, ...]:
+    """Return a Python function's results as a tuple of arrays that match their specs.
+
+    Raises
+    ------
+    GraphError
+        If there are too few or too many, or one has another dtype or shape than was declared.
+    """
+    arrays = results if isinstance(results, tuple) else (results,)
+    if len(arrays) != len(wanted):
+        raise GraphError(
+            f"the function returned {len(arrays)} arrays, {len(wanted)} were declared",
+            at=at,
+            fix="return one array per declared output",
+        )
+    for index, (result, spec) in enumerate(zip(arrays, wanted, strict=True)):
+        array = np.asarray(result)
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise GraphError(
+                f"output {index} of the function is {array.dtype.name}{list(array.shape)}, "
+                f"declared was {spec}",
+                at=at,
+                fix="return what the operator declares, or correct its declaration",
+            )
+    return tuple(map(np.asarray, arrays))

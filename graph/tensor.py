@@ -1,0 +1,114 @@
+"""What is known of a tensor before it exists: dtype and shape, some of it symbolic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .errors import ShapeError
+
+Array: TypeAlias = Any
+"""An n-dimensional array of some array module (numpy, cupy)."""
+
+Dim: TypeAlias = int | str
+"""A dimension: its length, or a symbol or expression that stands for one."""
+
+Shape: TypeAlias = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """The dtype and shape of a tensor.
+
+    Parameters
+    ----------
+    dtype : DTypeLike
+        Any numeric or boolean numpy dtype.
+    shape : sequence of int or str, or None
+        One entry per dimension; a string is a symbolic dimension, such as ``"batch"`` or
+        ``"(h+1)//2"``; None means that not even the rank is known.
+
+    Raises
+    ------
+    ShapeError
+        If the dtype is not numeric, or a dimension is negative or neither int nor str.
+    """
+
+    dtype: np.dtype[Any]
+    shape: Shape | None
+
+    def __init__(self, dtype: DTypeLike, shape: Sequence[Dim] | None = None) -> None:
+        object.__setattr__(self, "dtype", _numeric(dtype))
+        object.__setattr__(self, "shape", None if shape is None else tuple(map(_dim, shape)))
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions, or None where it is unknown."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """True when every dimension is a number."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as integers.
+
+        Raises
+        ------
+        ShapeError
+            If a dimension is symbolic.
+        """
+        if self.shape is None or not self.is_static:
+            raise ShapeError(
+                f"{self} has no fixed shape yet",
+                fix="plan for given shapes: plan(graph, shapes={'input': (1, 3, 224, 224)})",
+            )
+        return tuple(int(dim) for dim in self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements (static specs only)."""
+        return math.prod(self.static_shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes (static specs only)."""
+        return self.size * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype.name}[*]"
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+def spec_of(array: Array) -> TensorSpec:
+    """Return the spec of an array."""
+    return TensorSpec(array.dtype, array.shape)
+
+
+def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        known = np.dtype(dtype)
+    except TypeError as error:
+        raise ShapeError(f"{dtype!r} is not a dtype", fix="use a numpy dtype: 'float32'") from error
+    if known.kind not in "biufc" or known.hasobject or known.names is not None:
+        raise ShapeError(
+            f"dtype {known.name!r} cannot live in an arena",
+            fix="use a boolean or numeric dtype; encode text as uint8",
+        )
+    return known.newbyteorder("=")
+
+
+def _dim(dim: Dim) -> Dim:
+    if isinstance(dim, str) and dim:
+        return dim
+    if isinstance(dim, int | np.integer) and not isinstance(dim, bool) and dim >= 0:
+        return int(dim)
+    raise ShapeError(f"{dim!r} is not a dimension", fix="use a length ≥ 0, or a name: 'batch'")
