@@ -1,17 +1,59 @@
 """plait: CPU and GPU work braided into one asynchronous dataflow."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import devices
 from .graph import Graph, GraphBuilder, Node, TensorSpec, check, operator, topological_layers
+from .graph.formats import load, save
+
+if TYPE_CHECKING:
+    from .scheduler import (
+        DoesNotFitError,
+        FeedError,
+        Item,
+        Plan,
+        PlanError,
+        Profile,
+        Results,
+        Session,
+        SessionError,
+        UnsupportedOpError,
+        plan,
+        run,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DoesNotFitError",
+    "FeedError",
     "Graph",
     "GraphBuilder",
+    "Item",
     "Node",
+    "Plan",
+    "PlanError",
+    "Profile",
+    "Results",
+    "Session",
+    "SessionError",
     "TensorSpec",
+    "UnsupportedOpError",
     "check",
     "devices",
+    "load",
     "operator",
+    "plan",
+    "run",
+    "save",
     "topological_layers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the scheduler, and with it trio, when first asked for: workers need neither."""
+    if name not in __all__:
+        raise AttributeError(f"module 'plait' has no attribute {name!r}")
+    from . import scheduler
+
+    return getattr(scheduler, name)

@@ -1,0 +1,33 @@
+"""The errors that planning and running can cause.
+
+PlaitError
+├── PlanError               it cannot be placed
+│   ├── UnsupportedOpError  no device, or not the pinned one, supports a node
+│   └── DoesNotFitError     a device has too little memory for the plan
+└── SessionError            a session was used wrongly
+    └── FeedError           the arrays fed do not fit the graph's inputs
+"""
+
+from __future__ import annotations
+
+from ..graph.errors import PlaitError
+
+
+class PlanError(PlaitError):
+    """The graph cannot be planned for these devices."""
+
+
+class UnsupportedOpError(PlanError):
+    """Some nodes run on none of the devices they may be given to."""
+
+
+class DoesNotFitError(PlanError):
+    """The plan needs more memory than a device has."""
+
+
+class SessionError(PlaitError):
+    """A session was used wrongly: it is closed, or not opened yet."""
+
+
+class FeedError(SessionError):
+    """What was fed does not fit the graph's inputs."""

@@ -1,0 +1,51 @@
+"""What is fed: checked against the graph's inputs before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..graph.ir import Graph
+from ..graph.tensor import Array
+from .errors import FeedError
+from .specialise import bind_inputs
+
+
+def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the inputs as arrays, in the graph's order.
+
+    Raises
+    ------
+    FeedError
+        If an input is missing or unknown, or has the wrong dtype or shape.
+    """
+    if not isinstance(inputs, Mapping):
+        raise FeedError(
+            f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
+        )
+    missing = [name for name in graph.inputs if name not in inputs]
+    if missing:
+        raise FeedError(
+            f"no value for input {', '.join(f'{n!r}: {graph.tensors[n]}' for n in missing)}",
+            at=f"graph {graph.name!r}",
+            fix="feed every input",
+        )
+    arrays = {name: np.asarray(inputs[name]) for name in graph.inputs}
+    extra = [name for name in inputs if name not in arrays]
+    if extra:
+        raise FeedError(
+            f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
+            fix=f"its inputs are: {', '.join(graph.inputs)}",
+        )
+    for name, array in arrays.items():
+        wanted = graph.tensors[name].dtype
+        if array.dtype != wanted:
+            raise FeedError(
+                f"input {name!r} must be {graph.tensors[name]}, got dtype {array.dtype.name!r}",
+                at=f"graph {graph.name!r}",
+                fix=f"convert it: array.astype({wanted.name!r})",
+            )
+    bind_inputs(graph, {name: array.shape for name, array in arrays.items()})
+    return arrays

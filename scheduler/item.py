@@ -1,0 +1,83 @@
+"""One item: what was fed, the way it takes, and what came out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..graph.tensor import Array
+
+if TYPE_CHECKING:
+    from .executor import Execution
+
+
+class Flight:
+    """An item on its way through a session; used on the trio thread only.
+
+    Attributes
+    ----------
+    done : trio.Event
+        Set when `results` or `error` stand and the item's slot is free again.
+    """
+
+    __slots__ = ("done", "error", "execution", "results")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.results: Mapping[str, Array] = {}
+        self.error: BaseException | None = None
+        self.execution: Execution | None = None
+
+    def finish(
+        self, results: Mapping[str, Array] | None = None, error: BaseException | None = None
+    ) -> None:
+        """Record how it ended."""
+        self.results, self.error = results or {}, error
+        self.execution = None
+        self.done.set()
+
+    def cancel(self) -> None:
+        """Skip what has not started; `done` is set when what runs has ended."""
+        if self.execution is not None:
+            self.execution.cancel()
+
+
+class Item:
+    """One result of a stream.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the source, from 0.
+    error : BaseException or None
+        Why it failed; the stream goes on.
+    """
+
+    __slots__ = ("_results", "error", "index")
+
+    def __init__(
+        self, index: int, results: Mapping[str, Array], error: BaseException | None
+    ) -> None:
+        self.index = index
+        self.error = error
+        self._results = results
+
+    def __getitem__(self, name: str) -> Array:
+        """Return an output, by name; raise the item's error if it failed."""
+        return self.outputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    @property
+    def outputs(self) -> Mapping[str, Array]:
+        """All outputs by name; raises the item's error if it failed."""
+        if self.error is not None:
+            raise self.error
+        return self._results
+
+    def __repr__(self) -> str:
+        state = f"error={self.error!r}" if self.error is not None else f"outputs={[*self._results]}"
+        return f"Item({self.index}, {state})"

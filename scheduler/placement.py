@@ -1,0 +1,159 @@
+"""In which memory each tensor lies, and the transfers that follow.
+
+A tensor's home is a memory that its producer writes in place; of several, the one that most of its
+consumers can read there, so that a tensor between `cpu` and `worker:0` lies in shared memory and is
+never copied. Consumers that cannot read the home get a replica by a transfer; between memories of
+two devices it goes through host memory. Feeds and fetches happen in memories of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..devices.device import Device
+from ..devices.memory import HOST, SHARED
+from ..graph.ir import Graph, Node
+from .partition import Partition
+from .steps import Step, Transfer, link
+
+OUTSIDE = ""
+"""Stands for the caller, who feeds and fetches, where a device is asked for."""
+
+HOST_MEMORIES = frozenset({HOST, SHARED})
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every tensor lies, and the steps that compute and move them.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+    home : Mapping of str to str
+        The memory that each tensor is written in; constants have none.
+    local : Mapping of (str, str) to str
+        For a tensor and a device (or `OUTSIDE`) that reads it: the memory it is read in.
+    """
+
+    steps: tuple[Step, ...]
+    home: Mapping[str, str]
+    local: Mapping[tuple[str, str], str]
+
+
+def place(graph: Graph, partition: Partition, devices: Mapping[str, Device]) -> Placement:
+    """Choose memories and derive the steps; the graph's shapes must be static."""
+    return _Placer(graph, partition, devices).place()
+
+
+@dataclass
+class _Placer:
+    graph: Graph
+    partition: Partition
+    devices: Mapping[str, Device]
+    steps: list[Step] = field(default_factory=list)
+    home: dict[str, str] = field(default_factory=dict)
+    local: dict[tuple[str, str], str] = field(default_factory=dict)
+    written_by: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The step that writes a tensor's replica in a memory; none for what is fed."""
+
+    def place(self) -> Placement:
+        for name in self.graph.inputs:
+            self._settle(name, OUTSIDE, None)
+            self._transfer(name)
+        for subgraph in self.partition.subgraphs:
+            for node in subgraph.graph.nodes:
+                for name in filter(None, node.outputs):
+                    self._settle(name, subgraph.device, node)
+            reads = (
+                self.written_by.get((name, self.local[name, subgraph.device]))
+                for name in subgraph.graph.inputs
+            )
+            index = self._append(Step(len(self.steps), subgraph.device, subgraph, _waits(reads)))
+            for name in subgraph.graph.outputs:
+                self.written_by[name, self.home[name]] = index
+                self._transfer(name)
+        return Placement(link(self.steps), self.home, self.local)
+
+    def _append(self, step: Step) -> int:
+        self.steps.append(step)
+        return step.index
+
+    def _settle(self, tensor: str, producer: str, node: Node | None) -> None:
+        """Choose the tensor's home, and where each of its readers reads it."""
+        readers = self._readers(tensor)
+
+        def served(memory: str) -> int:
+            return sum(memory in self._accesses(reader) for reader in readers)
+
+        choices = self._memories(producer)
+        best = max(choices, key=served)  # of equals the first, which is the producer's own
+        base = _base(node, tensor)
+        if base is not None and (base, producer) in self.local:
+            beside = self.local[base, producer]  # there it can be a view of its base
+            best = beside if served(beside) >= served(best) else best
+        self.home[tensor] = best
+        replicas = [best]
+        for reader in sorted(readers, key=lambda reader: len(self._accesses(reader))):
+            near = (memory for memory in replicas if memory in self._accesses(reader))
+            memory = next(near, None) or self._memories(reader)[0]
+            self.local[tensor, reader] = memory
+            if memory not in replicas:
+                replicas.append(memory)
+        self.local.setdefault((tensor, producer), best)
+
+    def _transfer(self, tensor: str) -> None:
+        """Append the transfers from the tensor's home to its replicas."""
+        home = self.home[tensor]
+        wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
+        private = wanted - HOST_MEMORIES
+        if private and home not in HOST_MEMORIES and not wanted & HOST_MEMORIES:
+            wanted.add(HOST)  # there is no way from device to device but through the host
+        for memory in sorted(wanted & HOST_MEMORIES):
+            self._copy(tensor, home, memory)
+        hosts = [home] if home in HOST_MEMORIES else sorted(wanted & HOST_MEMORIES)
+        for memory in sorted(private):
+            self._copy(tensor, hosts[0], memory)
+
+    def _copy(self, tensor: str, source: str, target: str) -> None:
+        waits = _waits([self.written_by.get((tensor, source))])
+        transfer = Transfer(tensor, source, target, self.graph.tensors[tensor].nbytes)
+        step = Step(len(self.steps), self._mover(source, target), transfer, waits)
+        self.written_by[tensor, target] = self._append(step)
+
+    def _mover(self, source: str, target: str) -> str:
+        """Return the device that copies: the owner of the memory furthest from the host."""
+        for memory in (*sorted({source, target} - HOST_MEMORIES), SHARED, HOST):
+            if memory in (source, target):
+                for name, device in self.devices.items():
+                    if device.capabilities.memory == memory:
+                        return name
+        raise AssertionError(f"no device copies between {source} and {target}")
+
+    def _readers(self, tensor: str) -> list[str]:
+        assignment = self.partition.assignment
+        readers = {assignment[node.name]: None for node in self.graph.consumers[tensor]}
+        if tensor in self.graph.outputs:
+            readers[OUTSIDE] = None
+        return list(readers)
+
+    def _memories(self, device: str) -> list[str]:
+        """Return the memories that a device accesses, its own first."""
+        if device == OUTSIDE:
+            return [HOST, SHARED]
+        capabilities = self.devices[device].capabilities
+        return [capabilities.memory, *sorted(capabilities.accesses - {capabilities.memory})]
+
+    def _accesses(self, device: str) -> frozenset[str]:
+        return HOST_MEMORIES if device == OUTSIDE else self.devices[device].capabilities.accesses
+
+
+def _base(node: Node | None, tensor: str) -> str | None:
+    """Return the input whose bytes the tensor could be a view of."""
+    if node is None:
+        return None
+    return next((node.inputs[i] for o, i in node.operator.views if node.outputs[o] == tensor), None)
+
+
+def _waits(steps: Iterable[int | None]) -> tuple[int, ...]:
+    return tuple(sorted({step for step in steps if step is not None}))

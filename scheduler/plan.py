@@ -1,0 +1,193 @@
+"""The plan: everything decided before the first run, in one frozen value.
+
+A graph with symbolic dimensions is partitioned as it is; memories, transfers and offsets follow
+when the shapes are known, by `Plan.for_shapes`, which a session does for what it is fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..devices.device import Device
+from ..devices.registry import find
+from ..graph.check import check
+from ..graph.ir import Graph
+from .errors import PlanError
+from .memory_plan import MemoryPlan, plan_memory
+from .partition import Partition, Pins, Subgraph, check_pins, partition
+from .placement import Placement, place
+from .specialise import Shapes, check_static, specialise
+from .steps import Step
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who runs what, in which memory, after what.
+
+    Attributes
+    ----------
+    graph : Graph
+        The graph that runs; for given shapes, with what could be computed ahead folded.
+    devices : tuple of str
+        In order of preference.
+    pins : Mapping of str to str
+    max_in_flight : int
+        For how many items at once memory is planned.
+    partition : Partition
+    placement : Placement or None
+        None while dimensions are symbolic.
+    memory : MemoryPlan or None
+        None while dimensions are symbolic.
+    """
+
+    graph: Graph
+    devices: tuple[str, ...]
+    pins: Pins
+    max_in_flight: int
+    partition: Partition
+    placement: Placement | None
+    memory: MemoryPlan | None
+    prototypes: Mapping[str, Device] = field(repr=False, compare=False)
+    """The devices that were asked what they support; those the user gave are also run on."""
+    given: frozenset[str] = field(repr=False, default=frozenset())
+    """The names of devices that the user gave as objects."""
+
+    @property
+    def is_static(self) -> bool:
+        """True when all shapes are known, and thereby all memory."""
+        return self.memory is not None
+
+    @property
+    def assignment(self) -> Mapping[str, str]:
+        """The device of every node, by name."""
+        return self.partition.assignment
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why every node is where it is, by name."""
+        return self.partition.reasons
+
+    @property
+    def subgraphs(self) -> tuple[Subgraph, ...]:
+        """The subgraphs, in a topological order."""
+        return self.partition.subgraphs
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The runs and transfers; empty while dimensions are symbolic."""
+        return self.placement.steps if self.placement is not None else ()
+
+    def for_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
+        """Return the plan for inputs of these shapes.
+
+        Raises
+        ------
+        FeedError
+            If a shape does not fit its input.
+        ShapeError
+            If shapes do not fit together inside the graph.
+        PlanError
+            If a shape inside is not known before the run.
+        """
+        slots = self.max_in_flight if max_in_flight is None else max_in_flight
+        graph = specialise(self.graph, shapes)
+        check_static(graph)
+        return _decide(graph, self.prototypes, self.pins, slots, self.given)
+
+    def report(self, *, nodes: bool = False) -> str:
+        """Return the plan for people: subgraphs, transfers, memory and reasons.
+
+        With `nodes`, every node is listed with its device and the reason for it.
+        """
+        from .report import report
+
+        return report(self, nodes=nodes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values, for JSON."""
+        from .report import to_dict
+
+        return to_dict(self)
+
+    def __str__(self) -> str:
+        return self.report()
+
+
+def plan(
+    graph: Graph,
+    devices: str | Device | Sequence[str | Device] = ("cpu",),
+    *,
+    pin: Pins | None = None,
+    shapes: Shapes | None = None,
+    max_in_flight: int = 1,
+) -> Plan:
+    """Decide who runs what, in which memory.
+
+    Parameters
+    ----------
+    graph : Graph
+    devices : str, Device, or sequence of them, default ("cpu",)
+        In order of preference: each node goes to the first that supports it.
+    pin : Mapping of str to str, optional
+        Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
+        and of patterns the first that matches.
+    shapes : Mapping of str to sequence of int, optional
+        Shapes of the inputs. Left out, dimensions that are symbolic stay so, and sessions plan for
+        each combination of shapes that they are fed.
+    max_in_flight : int, default 1
+        For how many items at once memory is planned.
+
+    Raises
+    ------
+    PlanError
+        If a pin names an unknown node or device, or `max_in_flight` is below 1.
+    UnsupportedOpError
+        If nodes find no device; the message lists all of them.
+    DoesNotFitError
+        If a device has too little memory.
+    DeviceUnavailableError
+        If this machine lacks one of the devices.
+    FeedError, ShapeError
+        If the shapes do not fit.
+    """
+    if max_in_flight < 1:
+        raise PlanError(f"max_in_flight is {max_in_flight}", fix="use 1 or more")
+    prototypes, given = _prototypes(devices)
+    pins = dict(pin or {})
+    check_pins(check(graph), prototypes, pins)
+    return _decide(specialise(graph, shapes), prototypes, pins, max_in_flight, given)
+
+
+def _prototypes(
+    devices: str | Device | Sequence[str | Device],
+) -> tuple[dict[str, Device], frozenset[str]]:
+    listed = [devices] if isinstance(devices, str) or not isinstance(devices, Sequence) else devices
+    found = [find(device) if isinstance(device, str) else device for device in listed]
+    for device in found:
+        _ = device.capabilities  # raises now, not in the middle, if this machine lacks the device
+    names = [device.name for device in found]
+    if not names or len(set(names)) != len(names):
+        raise PlanError(
+            f"the devices are {', '.join(names) or 'none'}",
+            fix="name at least one device, and each once",
+        )
+    given = frozenset(device.name for device in listed if not isinstance(device, str))
+    return dict(zip(names, found, strict=True)), given
+
+
+def _decide(
+    graph: Graph,
+    prototypes: Mapping[str, Device],
+    pins: Pins,
+    max_in_flight: int,
+    given: frozenset[str],
+) -> Plan:
+    cut = partition(graph, prototypes, pins)
+    placement = memory = None
+    if graph.is_static:
+        placement = place(graph, cut, prototypes)
+        memory = plan_memory(graph, placement, prototypes, max_in_flight)
+    names = tuple(prototypes)
+    return Plan(graph, names, pins, max_in_flight, cut, placement, memory, prototypes, given)

@@ -1,0 +1,247 @@
+"""What ran when: recorded per item while a session runs, summed up on demand."""
+
+from __future__ import annotations
+
+import statistics
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from .executor import Execution
+from .plan import Plan
+from .steps import Step, Transfer
+
+KEPT_SPANS = 200_000
+"""Steps remembered; the oldest items are forgotten beyond (24 bytes each)."""
+
+LISTED_NODES = 25
+
+
+class Span(NamedTuple):
+    """One step of one item: when it was submitted, began and ended, in ns."""
+
+    step: Step
+    ready_ns: int
+    started_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One item's times, on the `time.perf_counter_ns` clock (a simulated device has its own)."""
+
+    plan: Plan
+    admitted_ns: int
+    landed_ns: int
+    failed: bool
+    times: array[int]
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the steps that ran."""
+        for step in self.plan.steps:
+            ready, started, ended = self.times[3 * step.index : 3 * step.index + 3]
+            if ended:
+                yield Span(step, ready, started, ended)
+
+
+class Recorder:
+    """Keeps the times of the latest items; cheap enough to be always on."""
+
+    def __init__(self) -> None:
+        self._records: deque[Record] = deque()
+        self._spans = 0
+        self._nodes: dict[tuple[str, str, str], list[int]] = {}
+
+    def record(self, plan: Plan, execution: Execution, admitted_ns: int) -> None:
+        """Take over what an execution knows of its steps."""
+        times = array("q")
+        for ready_ns, event in zip(execution.ready_ns, execution.events, strict=True):
+            if event is None:
+                times.extend((0, 0, 0))
+            else:
+                times.extend((ready_ns, event.started_ns, event.ended_ns))
+        landed_ns = perf_counter_ns()
+        self._records.append(
+            Record(plan, admitted_ns, landed_ns, execution.error is not None, times)
+        )
+        self._spans += len(execution.events)
+        while self._spans > KEPT_SPANS and len(self._records) > 1:
+            self._spans -= len(self._records.popleft().plan.steps)
+        self._measure_nodes(plan, execution)
+
+    def profile(self) -> Profile:
+        """Return what is known by now."""
+        nodes = [
+            NodeTime(name, op, device, count, total)
+            for (name, op, device), (count, total) in self._nodes.items()
+        ]
+        nodes.sort(key=lambda node: -node.total_ns)
+        return Profile(tuple(self._records), tuple(nodes))
+
+    def _measure_nodes(self, plan: Plan, execution: Execution) -> None:
+        for step, event in zip(plan.steps, execution.events, strict=True):
+            if event is None or event.node_ns is None or isinstance(step.work, Transfer):
+                continue
+            for node, spent in zip(step.work.graph.nodes, event.node_ns, strict=True):
+                total = self._nodes.setdefault((node.name, node.op, step.device), [0, 0])
+                total[0] += 1
+                total[1] += spent
+
+
+class NodeTime(NamedTuple):
+    """The time spent in one node, over all measured items."""
+
+    name: str
+    op: str
+    device: str
+    runs: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """When everything ran.
+
+    Attributes
+    ----------
+    records : tuple of Record
+        One per item, the latest last.
+    nodes : tuple of NodeTime
+        The costliest first; empty unless the session measures.
+    """
+
+    records: tuple[Record, ...]
+    nodes: tuple[NodeTime, ...]
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the first item's admission to the last one's end."""
+        if not self.records:
+            return 0.0
+        first = min(record.admitted_ns for record in self.records)
+        return (max(record.landed_ns for record in self.records) - first) / 1e9
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds that each device worked, transfers included."""
+        return {
+            device: sum(end - start for start, end in spans) / 1e9
+            for device, spans in self._by_device().items()
+        }
+
+    @property
+    def overlap(self) -> float:
+        """Of the time in which any device worked, the share in which at least two did."""
+        events: list[tuple[int, int]] = []
+        for spans in self._by_device().values():
+            for start, end in _merged(spans):
+                events += [(start, 1), (end, -1)]
+        some = several = active = previous = 0
+        for time_ns, change in sorted(events):
+            some += (time_ns - previous) * (active > 0)
+            several += (time_ns - previous) * (active > 1)
+            active, previous = active + change, time_ns
+        return several / some if some else 0.0
+
+    def latency_s(self, quantile: float) -> float:
+        """Return a quantile of the seconds from admission to result."""
+        latencies = sorted(record.landed_ns - record.admitted_ns for record in self.records)
+        if not latencies:
+            return 0.0
+        return latencies[min(int(quantile * len(latencies)), len(latencies) - 1)] / 1e9
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Return per step: runs, and median milliseconds running and waiting for its device."""
+        spans: dict[tuple[str, str], list[Span]] = {}
+        for record in self.records:
+            for span in record.spans():
+                spans.setdefault((span.step.name, span.step.device), []).append(span)
+        return [
+            {
+                "step": name,
+                "device": device,
+                "kind": "transfer" if isinstance(found[0].step.work, Transfer) else "subgraph",
+                "runs": len(found),
+                "run_ms": statistics.median(s.ended_ns - s.started_ns for s in found) / 1e6,
+                "queued_ms": statistics.median(s.started_ns - s.ready_ns for s in found) / 1e6,
+            }
+            for (name, device), found in spans.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON."""
+        return {
+            "items": len(self.records),
+            "failed": sum(record.failed for record in self.records),
+            "wall_s": self.wall_s,
+            "items_per_s": len(self.records) / self.wall_s if self.records else 0.0,
+            "latency_ms": {
+                name: self.latency_s(q) * 1e3 for name, q in (("p50", 0.5), ("p99", 0.99))
+            },
+            "busy_s": self.busy_s,
+            "overlap": self.overlap,
+            "steps": self.steps(),
+            "nodes": [node._asdict() for node in self.nodes],
+        }
+
+    def table(self) -> str:
+        """Return the figures for people."""
+        figures = self.to_dict()
+        lines = [
+            "{items} items in {wall_s:.3f} s: {items_per_s:.1f} items/s, {failed} failed".format(
+                **figures
+            ),
+            "latency p50 {p50:.2f} ms, p99 {p99:.2f} ms".format(**figures["latency_ms"]),
+        ]
+        for device, busy_s in figures["busy_s"].items():
+            share = busy_s / self.wall_s if self.wall_s else 0.0
+            lines.append(f"{device}: busy {busy_s:.3f} s, {share:.0%} of the time")
+        lines.append(f"two devices or more at work: {figures['overlap']:.0%} of the busy time")
+        lines += ["", f"{'step':32} {'device':12} {'runs':>6} {'run ms':>9} {'queued ms':>9}"]
+        lines += [
+            f"{row['step'][:32]:32} {row['device']:12} {row['runs']:6} "
+            f"{row['run_ms']:9.3f} {row['queued_ms']:9.3f}"
+            for row in figures["steps"]
+        ]
+        return "\n".join(lines + self._node_table())
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing."""
+        from .chrome import write_trace
+
+        write_trace(self, Path(path))
+
+    def _node_table(self) -> list[str]:
+        if not self.nodes:
+            return []
+        everything = sum(node.total_ns for node in self.nodes) or 1
+        lines = ["", f"{'node':40} {'op':20} {'device':12} {'ms':>9} {'share':>6}"]
+        lines += [
+            f"{node.name[:40]:40} {node.op[:20]:20} {node.device:12} "
+            f"{node.total_ns / node.runs / 1e6:9.3f} {node.total_ns / everything:6.1%}"
+            for node in self.nodes[:LISTED_NODES]
+        ]
+        more = len(self.nodes) - LISTED_NODES
+        return [*lines, f"and {more} more nodes"] if more > 0 else lines
+
+    def _by_device(self) -> Mapping[str, list[tuple[int, int]]]:
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for record in self.records:
+            for span in record.spans():
+                spans.setdefault(span.step.device, []).append((span.started_ns, span.ended_ns))
+        return spans
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the union of spans as disjoint ones (a device may copy while it computes)."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged

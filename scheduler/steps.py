@@ -1,0 +1,80 @@
+"""Steps: what a plan does for each item, as a graph of runs and transfers.
+
+A step starts when the steps it waits for are complete: `input_wait_count` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .partition import Subgraph
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy of a tensor from one memory to another.
+
+    Attributes
+    ----------
+    tensor : str
+    source, target : str
+        Memories.
+    nbytes : int
+    """
+
+    tensor: str
+    source: str
+    target: str
+    nbytes: int
+
+    @property
+    def name(self) -> str:
+        """How reports and traces call it."""
+        return f"{self.tensor}: {self.source} to {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of a subgraph, or one transfer, on one device.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the plan, a topological order.
+    device : str
+    work : Subgraph or Transfer
+    waits : tuple of int
+        The steps that must be complete before.
+    dependents : tuple of int
+        The steps that wait for this one.
+    """
+
+    index: int
+    device: str
+    work: Subgraph | Transfer
+    waits: tuple[int, ...]
+    dependents: tuple[int, ...] = ()
+
+    @property
+    def input_wait_count(self) -> int:
+        """How many steps this one waits for."""
+        return len(self.waits)
+
+    @property
+    def name(self) -> str:
+        """How reports and traces call it."""
+        return self.work.name
+
+
+def link(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps with their dependents filled in."""
+    dependents: list[list[int]] = [[] for _ in steps]
+    for step in steps:
+        for earlier in step.waits:
+            assert earlier < step.index, "steps are in a topological order"
+            dependents[earlier].append(step.index)
+    return tuple(
+        replace(step, dependents=tuple(after))
+        for step, after in zip(steps, dependents, strict=True)
+    )
