@@ -22,6 +22,7 @@ from .open_plan import OpenPlan, Slot
 from .plan import Plan
 from .profile import Recorder
 from .slot_pool import SlotPool
+from .specialise import Shapes, bind_inputs
 
 KEPT_PLANS = 8
 """Idle plans beyond this number are closed, the least recently used first."""
@@ -148,6 +149,7 @@ class Engine:
             async with self._opening:
                 pool = self._pools.get(key)
                 if pool is None:
+                    bind_inputs(self.plan.graph, self._named(key))
                     await self._evict()
                     open_plan = await trio.to_thread.run_sync(self._open, key)
                     pool = self._pools[key] = SlotPool(open_plan, key[1])
@@ -155,13 +157,15 @@ class Engine:
         return pool
 
     def _open(self, key: Key) -> OpenPlan:
-        shapes, slots = key
-        plan = self.plan
+        plan, slots = self.plan, key[1]
         if not plan.is_static or slots != plan.max_in_flight:
-            plan = plan.for_shapes(dict(zip(plan.graph.inputs, shapes, strict=True)), slots)
+            plan = plan.for_shapes(self._named(key), slots)
         open_plan = OpenPlan(plan, self._devices, measure=self._measure)
         open_plan.open()
         return open_plan
+
+    def _named(self, key: Key) -> Shapes:
+        return dict(zip(self.plan.graph.inputs, key[0], strict=True))
 
     async def _evict(self) -> None:
         idle = [key for key, pool in self._pools.items() if pool.is_idle]

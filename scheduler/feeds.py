@@ -1,4 +1,7 @@
-"""What is fed: checked against the graph's inputs before anything is touched."""
+"""What is fed: names and dtypes, checked for every item before anything is touched.
+
+Shapes are checked once per combination of shapes, by `bind_inputs`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import numpy as np
 from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .errors import FeedError
-from .specialise import bind_inputs
 
 
 def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -19,26 +21,15 @@ def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     Raises
     ------
     FeedError
-        If an input is missing or unknown, or has the wrong dtype or shape.
+        If an input is missing or unknown, or has the wrong dtype.
     """
     if not isinstance(inputs, Mapping):
         raise FeedError(
             f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
         )
-    missing = [name for name in graph.inputs if name not in inputs]
-    if missing:
-        raise FeedError(
-            f"no value for input {', '.join(f'{n!r}: {graph.tensors[n]}' for n in missing)}",
-            at=f"graph {graph.name!r}",
-            fix="feed every input",
-        )
+    if len(inputs) != len(graph.inputs) or any(name not in inputs for name in graph.inputs):
+        raise _wrong_names(graph, inputs)
     arrays = {name: np.asarray(inputs[name]) for name in graph.inputs}
-    extra = [name for name in inputs if name not in arrays]
-    if extra:
-        raise FeedError(
-            f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
-            fix=f"its inputs are: {', '.join(graph.inputs)}",
-        )
     for name, array in arrays.items():
         wanted = graph.tensors[name].dtype
         if array.dtype != wanted:
@@ -47,5 +38,19 @@ def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
                 at=f"graph {graph.name!r}",
                 fix=f"convert it: array.astype({wanted.name!r})",
             )
-    bind_inputs(graph, {name: array.shape for name, array in arrays.items()})
     return arrays
+
+
+def _wrong_names(graph: Graph, inputs: Mapping[str, Any]) -> FeedError:
+    missing = [name for name in graph.inputs if name not in inputs]
+    if missing:
+        return FeedError(
+            f"no value for input {', '.join(f'{n!r}: {graph.tensors[n]}' for n in missing)}",
+            at=f"graph {graph.name!r}",
+            fix="feed every input",
+        )
+    extra = [name for name in inputs if name not in graph.inputs]
+    return FeedError(
+        f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
+        fix=f"its inputs are: {', '.join(graph.inputs)}",
+    )

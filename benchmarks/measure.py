@@ -1,0 +1,81 @@
+"""Fair timing side by side, and results on file: every claim about speed comes through here."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("plait", "numpy", "trio", "msgpack", "onnxruntime", "cupy-cuda13x")
+
+
+def alternate(
+    sides: Mapping[str, Callable[[], object]], *, rounds: int = 9, at_least_s: float = 0.05
+) -> dict[str, float]:
+    """Return each side's median seconds per call, the sides taking turns.
+
+    Each turn repeats its call until `at_least_s` seconds are over, so that short calls are timed
+    too; taking turns lets drift of the machine hit all sides alike.
+    """
+    repeats = {name: _repeats(call, at_least_s) for name, call in sides.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, call in sides.items():
+            start = time.perf_counter()
+            for _ in range(repeats[name]):
+                call()
+            seconds[name].append((time.perf_counter() - start) / repeats[name])
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """Return the median and the 99th percentile."""
+    ordered = sorted(values)
+    return {"p50": ordered[len(ordered) // 2], "p99": ordered[int(len(ordered) * 0.99)]}
+
+
+def save(name: str, figures: Mapping[str, Any]) -> None:
+    """Print figures, and write them with machine, versions and date to ``results/NAME.json``."""
+    record = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **_machine(), **figures}
+    text = json.dumps(record, indent=2)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(text + "\n")
+    print(text)
+
+
+def _repeats(call: Callable[[], object], at_least_s: float) -> int:
+    start = time.perf_counter()
+    call()
+    return max(1, int(at_least_s / max(time.perf_counter() - start, 1e-7)))
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES if _version(name)},
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,99 @@
+"""Three real models, split over two real devices, streamed: ONNX Runtime's numbers, in order."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.devices.device import Support
+from plait.devices.worker import WorkerDevice
+from plait.graph.ir import Graph, Node
+from plait.graph.operator import Call
+from plait.graph.tensor import Array
+from plait.scheduler.verify_memory import verify_memory
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+TOLERANCE = 1e-4
+IN_FLIGHT = 4
+# Heights and widths: any multiple of 32 for detection; a fixed height for the other two.
+SIZES = {
+    "ch_PP-OCRv4_det_infer": [(32 * (1 + i % 4), 32 * (1 + i // 4)) for i in range(16)],
+    "ch_ppocr_mobile_v2.0_cls_infer": [(48, 32 + 16 * i) for i in range(16)],
+    "ch_PP-OCRv4_rec_infer": [(48, 24 + 16 * i) for i in range(16)],
+}
+
+
+class Lacking(WorkerDevice):
+    """A worker without some kernels, so that support alone splits the graph."""
+
+    lacks = ("Conv", "MatMul", "Resize")
+
+    def supports(self, node: Node, call: Call) -> Support:
+        if node.op in self.lacks:
+            return Support(False, f"no kernel for {node.op!r} on this worker")
+        return super().supports(node, call)
+
+
+def model(name: str) -> Path:
+    spec = find_spec("rapidocr_onnxruntime")
+    if spec is None or spec.origin is None:
+        pytest.skip("pip install rapidocr-onnxruntime==1.4.4")
+    return Path(spec.origin).parent / "models" / f"{name}.onnx"
+
+
+def inputs(name: str) -> list[Array]:
+    random = np.random.default_rng(len(name))
+    return [
+        random.standard_normal((1 + index % 2, 3, *size)).astype(np.float32)
+        for index, size in enumerate(SIZES[name])
+    ]
+
+
+def reference(path: Path, fed: list[Array]) -> list[Array]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return [session.run(None, {"x": x})[0] for x in fed]
+
+
+def split(graph: Graph, way: str) -> tuple[list[Any], dict[str, str]]:
+    """Return devices and pins for one way of splitting a graph."""
+    names = [node.name for node in graph.nodes]
+    if way == "pinned":
+        third = len(names) // 3
+        return ["cpu", "worker:0"], dict.fromkeys(names[third : 2 * third], "worker:0")
+    if way == "alternating":
+        return ["cpu", "worker:0"], {n: ("cpu", "worker:0")[i % 2] for i, n in enumerate(names)}
+    return [Lacking("worker:0"), "cpu"], {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["pinned", "alternating", "by support"])
+@pytest.mark.parametrize("name", SIZES)
+async def test_a_split_model_streams_the_reference_results_in_order(name: str, way: str) -> None:
+    path = model(name)
+    graph = pl.load(path)
+    devices, pins = split(graph, way)
+    plan = pl.plan(graph, devices, pin=pins, max_in_flight=IN_FLIGHT)
+    assert {subgraph.device for subgraph in plan.subgraphs} == {"cpu", "worker:0"}
+    fed = inputs(name)
+    got: list[Array] = []
+    async with pl.Session(plan) as session:
+        async with session.stream({"x": x} for x in fed) as results:
+            async for item in results:
+                got.append(item[graph.outputs[0]])  # noqa: PERF401 - an error has a place
+    for index, (mine, theirs) in enumerate(zip(got, reference(path, fed), strict=True)):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=TOLERANCE, err_msg=f"item {index}")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_memory_plan_of_a_split_model_is_sound(name: str) -> None:
+    graph = pl.load(model(name))
+    devices, pins = split(graph, "pinned")
+    shape = inputs(name)[3].shape
+    verify_memory(pl.plan(graph, devices, pin=pins, shapes={"x": shape}, max_in_flight=IN_FLIGHT))

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import plait as pl
+from fake_devices import PrivateDevice
+from plait.graph.ir import Graph
+from plait.scheduler.placement import OUTSIDE, Placement
+from plait.scheduler.steps import Transfer
+
+
+def pair() -> Graph:
+    builder = pl.GraphBuilder("pair")
+    h = builder.op("Relu", builder.input("x", "float32", (4,)), name="first", outputs=["h"])[0]
+    builder.output("y", builder.op("Add", h, 1.0, name="second"))
+    return builder.build()
+
+
+def placement(plan: pl.Plan) -> Placement:
+    assert plan.placement is not None
+    return plan.placement
+
+
+def transfers(plan: pl.Plan) -> list[tuple[str, str, str]]:
+    works = (step.work for step in plan.steps)
+    return [(w.tensor, w.source, w.target) for w in works if isinstance(w, Transfer)]
+
+
+def test_cpu_and_worker_share_memory_without_transfers() -> None:
+    plan = pl.plan(pair(), ["cpu", "worker:0"], pin={"second": "worker:0"})
+    assert transfers(plan) == []
+    assert placement(plan).home["h"] == "shared"
+
+
+def test_what_only_the_cpu_touches_stays_in_its_own_memory() -> None:
+    plan = pl.plan(pair(), ["cpu", "worker:0"])
+    assert set(placement(plan).home.values()) == {"host"}
+
+
+def test_a_private_memory_is_reached_by_transfers_in_and_out() -> None:
+    plan = pl.plan(pair(), [PrivateDevice("npu")])
+    inside = "memory of npu"
+    assert transfers(plan) == [("x", "host", inside), ("y", inside, "host")]
+
+
+def test_between_two_private_memories_the_way_goes_through_the_host() -> None:
+    plan = pl.plan(pair(), [PrivateDevice("a"), PrivateDevice("b")], pin={"second": "b"})
+    assert transfers(plan) == [
+        ("x", "host", "memory of a"),
+        ("h", "memory of a", "host"),
+        ("h", "host", "memory of b"),
+        ("y", "memory of b", "host"),
+    ]
+
+
+def test_the_owner_of_the_private_memory_does_the_copying() -> None:
+    plan = pl.plan(pair(), [PrivateDevice("a"), PrivateDevice("b")], pin={"second": "b"})
+    movers = [step.device for step in plan.steps if isinstance(step.work, Transfer)]
+    assert movers == ["a", "a", "b", "b"]
+
+
+def test_a_fetched_tensor_and_another_devices_input_share_one_way_out() -> None:
+    builder = pl.GraphBuilder("shared")
+    h = builder.op("Relu", builder.input("x", "float32", (4,)), name="first")
+    builder.output("h", h)
+    builder.output("y", builder.op("Add", h, 1.0, name="second"))
+    plan = pl.plan(builder.build(), [PrivateDevice("a"), "cpu"], pin={"second": "cpu"})
+    assert [t for t in transfers(plan) if t[0] == "h"] == [("h", "memory of a", "host")]
+
+
+def test_a_step_waits_for_the_transfers_of_its_inputs() -> None:
+    plan = pl.plan(pair(), [PrivateDevice("npu")])
+    copy_in, run, copy_out = plan.steps
+    assert run.waits == (copy_in.index,)
+    assert run.input_wait_count == 1
+    assert copy_out.waits == (run.index,)
+    assert copy_in.dependents == (run.index,)
+
+
+def test_an_input_nobody_reads_can_still_be_fed() -> None:
+    builder = pl.GraphBuilder("unread")
+    builder.input("unread", "float32", (4,))
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", (4,))))
+    assert placement(pl.plan(builder.build())).home["unread"] == "host"
+
+
+def test_results_are_read_where_they_were_computed_if_the_host_reaches_it() -> None:
+    plan = pl.plan(pair(), ["worker:0"])
+    assert placement(plan).local["y", OUTSIDE] == "shared"

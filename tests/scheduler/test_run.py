@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.graph.ir import Graph
+
+X = np.array([-1, 2], np.float32)
+
+
+def graph() -> Graph:
+    builder = pl.GraphBuilder("run")
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", ("n",)), name="n"))
+    return builder.build()
+
+
+def test_run_is_one_line() -> None:
+    assert pl.run(graph(), {"x": X})["y"].tolist() == [0, 2]
+
+
+def test_run_takes_a_plan_too() -> None:
+    assert pl.run(pl.plan(graph()), {"x": X})["y"].tolist() == [0, 2]
+
+
+def test_run_takes_devices_and_pins() -> None:
+    assert pl.run(graph(), {"x": X}, ["cpu"], pin={"n": "cpu"})["y"].tolist() == [0, 2]
+
+
+def test_run_works_where_an_asyncio_loop_runs_as_in_a_notebook() -> None:
+    async def cell() -> list[float]:
+        return pl.run(graph(), {"x": X})["y"].tolist()  # type: ignore[no-any-return]
+
+    assert asyncio.run(cell()) == [0, 2]
+
+
+def test_errors_come_out_of_a_notebook_as_they_are() -> None:
+    async def cell() -> None:
+        pl.run(graph(), {})
+
+    with pytest.raises(pl.FeedError, match="no value for input 'x'"):
+        asyncio.run(cell())
+
+
+async def test_run_refuses_to_block_a_trio_task() -> None:
+    with pytest.raises(pl.SessionError, match="would block the trio task"):
+        pl.run(graph(), {"x": X})
+
+
+def test_run_raises_the_users_mistakes_bare() -> None:
+    with pytest.raises(pl.FeedError, match="has no input 'z'"):
+        pl.run(graph(), {"x": X, "z": X})
