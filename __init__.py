@@ -3,7 +3,23 @@
 from typing import TYPE_CHECKING, Any
 
 from . import devices
+from .devices.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    DeviceUnavailableError,
+    KernelError,
+)
 from .graph import Graph, GraphBuilder, Node, TensorSpec, check, operator, topological_layers
+from .graph.errors import (
+    GraphError,
+    InternalError,
+    OperatorError,
+    ParseError,
+    PlaitError,
+    ShapeError,
+    WireError,
+)
 from .graph.formats import load, save
 
 if TYPE_CHECKING:
@@ -25,20 +41,32 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DeviceError",
+    "DeviceLostError",
+    "DeviceMemoryError",
+    "DeviceUnavailableError",
     "DoesNotFitError",
     "FeedError",
     "Graph",
     "GraphBuilder",
+    "GraphError",
+    "InternalError",
     "Item",
+    "KernelError",
     "Node",
+    "OperatorError",
+    "ParseError",
+    "PlaitError",
     "Plan",
     "PlanError",
     "Profile",
     "Results",
     "Session",
     "SessionError",
+    "ShapeError",
     "TensorSpec",
     "UnsupportedOpError",
+    "WireError",
     "check",
     "devices",
     "load",

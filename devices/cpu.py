@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
-from . import program
+from . import program as programs
 from .device import Capabilities, OnDone, Program, Support
 from .event import Event
 from .lane import ThreadLane
 from .memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
+from .program import BoundProgram
 
 
 class CpuDevice:
@@ -31,11 +33,11 @@ class CpuDevice:
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel."""
-        return program.supports(node, "cpu", runs_python=True)
+        return programs.supports(node, "cpu", runs_python=True)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""
-        return program.scratch(node, "cpu", call, outputs)
+        return programs.scratch(node, "cpu", call, outputs)
 
     def open(self) -> None:
         """Start the lane's thread."""
@@ -53,14 +55,15 @@ class CpuDevice:
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         """Bind kernels to views; constants are used where they lie."""
-        return program.bind(np, self.name, subgraph, views, subgraph.constants, measure=measure)
+        return programs.bind(np, self.name, subgraph, views, subgraph.constants, measure=measure)
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue on the lane."""
+        assert isinstance(program, BoundProgram)
         event = Event(on_done)
-        self._lane.put(event, program)  # type: ignore[arg-type]
+        self._lane.put(event, partial(program.run_measured, event) if program.measures else program)
         return event
 
     def copy(

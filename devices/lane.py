@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .errors import DeviceUnavailableError
 from .event import Event
+
+_Queue: TypeAlias = SimpleQueue[tuple[Event, Callable[[], Any]] | None]
 
 
 class ThreadLane:
@@ -18,33 +20,44 @@ class ThreadLane:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[tuple[Event, Callable[[], Any]] | None] = SimpleQueue()
+        self._lock = threading.Lock()  # so that nothing is queued behind the end of the queue
+        self._queue: _Queue | None = None
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
         """Start the thread; a daemon, so that a killed program ends."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        with self._lock:
+            if self._queue is None:
+                self._queue = SimpleQueue()
+                self._thread = threading.Thread(
+                    target=_run, args=(self._queue,), name=self._name, daemon=True
+                )
+                self._thread.start()
 
     def put(self, event: Event, work: Callable[[], Any]) -> None:
         """Queue work; its event completes on the lane's thread."""
-        if self._thread is None:
-            raise DeviceUnavailableError(f"lane {self._name!r} is closed", fix="open its device")
-        self._queue.put((event, work))
+        with self._lock:
+            if self._queue is None:
+                raise DeviceUnavailableError(
+                    f"lane {self._name!r} is closed", fix="open its device"
+                )
+            self._queue.put((event, work))
 
     def close(self) -> None:
-        """Finish what is queued and end the thread."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+        """Finish what is queued and end the thread; work put from now on is refused."""
+        with self._lock:
+            queue, thread = self._queue, self._thread
+            self._queue = self._thread = None
+        if queue is not None and thread is not None:
+            queue.put(None)
+            thread.join()
 
-    def _run(self) -> None:
-        # Infinities and NaNs are values here, as in ONNX; numpy's setting is per thread.
-        with np.errstate(all="ignore"):
-            while (item := self._queue.get()) is not None:
-                event, work = item
-                event.run(work)
-                # Drop the references before the next wait: they pin arrays and results.
-                del item, event, work
+
+def _run(queue: _Queue) -> None:
+    # Infinities and NaNs are values here, as in ONNX; numpy's setting is per thread.
+    with np.errstate(all="ignore"):
+        while (item := queue.get()) is not None:
+            event, work = item
+            event.run(work)
+            # Drop the references before the next wait: they pin arrays and results.
+            del item, event, work

@@ -52,21 +52,28 @@ class SharedArena(Arena):
     """
 
     def __init__(self, nbytes: int) -> None:
+        self.fd = -1
         try:
             self.fd = _nameless_file()
             os.ftruncate(self.fd, max(nbytes, 1))
-            self._mapping = mmap.mmap(self.fd, max(nbytes, 1))
-        except OSError as error:
+            mapping = mmap.mmap(self.fd, max(nbytes, 1))
+        except (OSError, OverflowError) as error:
+            self._close_fd()
             raise DeviceMemoryError(
-                f"cannot share {nbytes} bytes of memory: {error.strerror}",
+                f"cannot share {nbytes} bytes of memory: {error}",
                 fix="free memory, lower max_in_flight, or use fewer devices",
             ) from error
-        super().__init__(SHARED, nbytes, np.frombuffer(self._mapping, np.uint8, nbytes))
+        super().__init__(SHARED, nbytes, np.frombuffer(mapping, np.uint8, nbytes))
 
     def close(self) -> None:
         """Close the descriptor; the pages go when the last view and mapping of them goes."""
         super().close()
-        os.close(self.fd)
+        self._close_fd()
+
+    def _close_fd(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,8 @@ def host_arena(nbytes: int) -> Arena:
 
 def host_view(arena: Arena, offset: int, spec: TensorSpec) -> View:
     """Return the view at an offset of a host or shared arena."""
+    if arena.buffer is None:  # numpy would quietly allocate memory of its own
+        raise DeviceMemoryError("the arena is closed", fix="report this: a view is made too late")
     check_fits(arena, offset, spec)
     array = np.ndarray(spec.static_shape, spec.dtype, buffer=arena.buffer, offset=offset)
     return View(arena, offset, spec, array)

@@ -19,6 +19,7 @@ from ..graph.python import check_results
 from ..graph.tensor import Array, TensorSpec
 from .device import Support, scratch_name
 from .errors import KernelError
+from .event import Event
 from .kernels import find_kernel
 from .memory import View
 
@@ -46,6 +47,16 @@ class BoundProgram:
         self._nodes = [node for node, _ in steps]
         self._steps = [step for _, step in steps]
         self._measure = measure
+
+    @property
+    def measures(self) -> bool:
+        """True when each run yields `node_ns`."""
+        return self._measure
+
+    def run_measured(self, event: Event) -> None:
+        """Run all nodes and leave the time spent in each with the event."""
+        self()
+        event.node_ns = self.node_ns
 
     def __call__(self) -> None:
         """Run all nodes; raise KernelError naming the node that failed."""
@@ -99,11 +110,23 @@ def bind(
     *,
     measure: bool = False,
 ) -> BoundProgram:
-    """Bind a subgraph's nodes to arrays of the array module `xp`.
+    """Bind a subgraph's nodes to arrays of the array module `xp`."""
+    steps = bind_steps(xp, device.split(":")[0], graph, views, constants)
+    return BoundProgram(device, graph, steps, measure)
 
-    Nodes whose output is placed on its input's bytes as a view need no step.
+
+def bind_steps(
+    xp: Any,
+    kind: str,
+    graph: Graph,
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+) -> list[tuple[Node, Step]]:
+    """Return a function for each node, in order.
+
+    `kind` is the kind of device whose kernels are taken. Nodes whose output is placed on its
+    input's bytes as a view need no step.
     """
-    kind = device.split(":")[0]
     steps: list[tuple[Node, Step]] = []
     for node in graph.nodes:
         if _is_view(node, views):
@@ -111,7 +134,7 @@ def bind(
         arrays = [_array(name, views, constants) for name in node.inputs]
         outputs = [_array(name, views, constants) for name in node.outputs]
         if node.operator.function is not None:
-            specs = [graph.tensors[name] for name in node.outputs]
+            specs = [graph.tensors.get(name) for name in node.outputs]
             steps.append((node, _python_step(node, arrays, outputs, specs)))
         else:
             found = find_kernel(node.op, kind)
@@ -122,12 +145,13 @@ def bind(
                 arguments.append([views[scratch_name(node, i)].array for i in range(count)])
             step = partial(found.function, *arguments)
             steps.append((node, step() if found.binds else step))
-    return BoundProgram(device, graph, steps, measure)
+    return steps
 
 
 def _is_view(node: Node, views: Mapping[str, View]) -> bool:
     pairs = node.operator.views
-    if not pairs:
+    viewed = {output for output, _ in pairs}
+    if not pairs or any(name and i not in viewed for i, name in enumerate(node.outputs)):
         return False
     for output, index in pairs:
         source, target = views.get(node.inputs[index]), views.get(node.outputs[output])
@@ -145,7 +169,7 @@ def _array(name: str, views: Mapping[str, View], constants: Mapping[str, Array])
 
 
 def _python_step(
-    node: Node, inputs: list[Any], outputs: list[Any], specs: list[TensorSpec]
+    node: Node, inputs: list[Any], outputs: list[Any], specs: list[TensorSpec | None]
 ) -> Step:
     """Return a step that calls a Python function on read-only inputs and checks its results."""
     function, attributes = node.operator.function, dict(node.attributes)
@@ -157,7 +181,8 @@ def _python_step(
     def step() -> None:
         results = check_results(str(node), function(*frozen, **attributes), specs)
         for output, result in zip(outputs, results, strict=True):
-            np.copyto(output, result)
+            if output is not None:
+                np.copyto(output, result)
 
     return step
 

@@ -25,6 +25,7 @@ class Kind(Enum):
     FLOATS = "a sequence of numbers"
     STRINGS = "a sequence of strings"
     DTYPE = "a dtype"
+    NUMBER = "a number, kept integer or boolean where it is"
 
 
 class _Required:
@@ -67,7 +68,7 @@ class Attribute:
             return self.default
         try:
             value = _CONVERTERS[self.kind](given)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise OperatorError(
                 f"{op}'s attribute {name!r} must be {self.wanted}, got {given!r}",
                 at=at,
@@ -118,6 +119,12 @@ def _float(value: Any) -> float:
     raise TypeError(value)
 
 
+def _number(value: Any) -> bool | int | float:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return int(value) if isinstance(value, int | np.integer) else _float(value)
+
+
 def _bool(value: Any) -> bool:
     if isinstance(value, bool | np.bool_) or value in (0, 1):
         return bool(value)
@@ -150,4 +157,5 @@ _CONVERTERS: dict[Kind, Any] = {
     Kind.FLOATS: _sequence(_float),
     Kind.STRINGS: _sequence(_string),
     Kind.DTYPE: lambda value: np.dtype(value).name,
+    Kind.NUMBER: _number,
 }

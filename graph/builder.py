@@ -63,6 +63,7 @@ class GraphBuilder:
         """Add a constant and return its tensor's name; an array is used as it is, not copied."""
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         spec = spec_of(array)
+        array = array.astype(spec.dtype, copy=False)  # native byte order, as every device expects
         name = self._claim(name) if name else self._fresh("constant")
         frozen = array.view()
         frozen.flags.writeable = False
@@ -72,6 +73,7 @@ class GraphBuilder:
     def op(
         self,
         op: str,
+        /,
         *inputs: str | Array | float | None,
         name: str | None = None,
         outputs: int | Sequence[str] = 1,
@@ -108,16 +110,18 @@ class GraphBuilder:
         n_outputs = outputs if isinstance(outputs, int) else len(outputs)
         present = [value is not None for value in inputs]
         operator.check_arity(len(inputs), present, n_outputs, at)
-        rollback = dict(self._tensors), dict(self._constants)
+        before = len(self._tensors)
         try:
             return self._append(op, inputs, name, outputs, complete, at)
         except Exception:
-            self._tensors, self._constants = rollback
+            while len(self._tensors) > before:  # dicts keep their order: the newest goes first
+                self._constants.pop(self._tensors.popitem()[0], None)
             raise
 
     def call(
         self,
         function: Callable[..., Any],
+        /,
         *inputs: str | Array | float | None,
         name: str | None = None,
         outputs: Sequence[str] | None = None,
@@ -229,6 +233,7 @@ class GraphBuilder:
             made = tuple(self._fresh(node_name + suffix, exact=True) for suffix in suffixes)
         else:
             made = tuple(self._claim(out) if out else "" for out in outputs)
+            _check_distinct(made, at)
         node = Node(node_name, op, names, made, attributes)
         call = Call(
             tuple(self._tensors[t] if t else None for t in names),
@@ -262,7 +267,8 @@ class GraphBuilder:
                 names.append(value)
             else:
                 plain = isinstance(value, bool | int | float)
-                names.append(self.constant(value, dtype=dtype if plain else None))
+                exact = _number(value, dtype, at) if plain and dtype is not None else value
+                names.append(self.constant(exact))
         return tuple(names)
 
     def _check_fed(self, graph: Graph, inputs: Mapping[str, str]) -> None:
@@ -275,7 +281,11 @@ class GraphBuilder:
             )
         for name, tensor in inputs.items():
             if tensor not in self._tensors:
-                raise GraphError(f"there is no tensor {tensor!r} yet", at=self.name)
+                raise GraphError(
+                    f"there is no tensor {tensor!r} yet",
+                    at=self.name,
+                    fix="pass what input(), constant(), op() or call() returned",
+                )
             here, there = self._tensors[tensor], graph.tensors[name]
             ranks_fit = None in (here.rank, there.rank) or here.rank == there.rank
             if here.dtype != there.dtype or not ranks_fit:
@@ -286,16 +296,20 @@ class GraphBuilder:
                 )
 
     def _claim(self, name: str) -> str:
-        if not name or name in self._tensors or name in self._outputs:
+        if not name:
+            raise GraphError("a tensor needs a name", at=self.name, fix="choose one")
+        if self._is_taken(name):
             raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
         return name
 
+    def _is_taken(self, name: str) -> bool:
+        return name in self._tensors or name in self._outputs
+
     def _fresh(self, stem: str, exact: bool = False) -> str:
-        taken = self._tensors.keys() | self._outputs.keys()
-        if exact and stem not in taken:
+        if exact and not self._is_taken(stem):
             return stem
-        number = len(taken)
-        while f"{stem}.{number}" in taken:
+        number = len(self._tensors) + len(self._outputs)
+        while self._is_taken(f"{stem}.{number}"):
             number += 1
         return f"{stem}.{number}"
 
@@ -304,6 +318,28 @@ class GraphBuilder:
         while f"{stem}.{number}" in self._node_names:
             number += 1
         return f"{stem}.{number}"
+
+
+def _check_distinct(outputs: Sequence[str], at: str) -> None:
+    named = [name for name in outputs if name]
+    if len(set(named)) != len(named):
+        raise GraphError(f"two outputs have one name: {', '.join(named)}", at=at, fix="rename one")
+
+
+def _number(value: float, dtype: np.dtype[Any], at: str) -> Array:
+    """Return a number as an array of a dtype that holds it, integers and booleans exactly."""
+    try:
+        array = np.asarray(value, dtype)
+        fits = dtype.kind not in "biu" or value == array.item()
+    except (OverflowError, ValueError):
+        fits = False
+    if not fits:
+        raise OperatorError(
+            f"the number {value!r} is no {dtype.name}, the dtype of the first tensor",
+            at=at,
+            fix="pass an array of the dtype you mean, or insert a Cast",
+        )
+    return array
 
 
 def _rename(graph: Graph, names: Mapping[str, str]) -> Graph:

@@ -24,7 +24,9 @@ def check(graph: Graph) -> Graph:
     defined = _check_given(graph)
     names: set[str] = set()
     for node in graph.nodes:
-        if not node.name or node.name in names:
+        if not node.name:
+            raise _broken("a node has no name", str(node))
+        if node.name in names:
             raise _broken(f"two nodes are named {node.name!r}", str(node))
         names.add(node.name)
         _check_node(graph, node, defined)
@@ -42,7 +44,9 @@ def check(graph: Graph) -> Graph:
 def _check_given(graph: Graph) -> set[str]:
     defined: set[str] = set()
     for name in (*graph.inputs, *graph.constants):
-        if not name or name in defined:
+        if not name:
+            raise _broken("an input or constant has no name", graph.name)
+        if name in defined:
             raise _broken(f"tensor {name!r} is defined twice", graph.name)
         if name not in graph.tensors:
             raise _broken(f"tensor {name!r} has no spec", graph.name)

@@ -12,6 +12,12 @@ from collections.abc import Iterable, Sequence
 from .errors import ShapeError
 from .tensor import Dim, Shape
 
+UNKNOWN: Dim = "?"
+"""What a shape rule returns for a length that only the inputs' values tell.
+
+`infer_node` puts a name of its own in its place, so that no two unknown lengths read the same.
+"""
+
 
 def add(a: Dim, b: Dim) -> Dim:
     """Return a + b."""
@@ -32,7 +38,10 @@ def mul(a: Dim, b: Dim) -> Dim:
         return 0
     if a == 1:
         return b
-    return a if b == 1 else f"{a}*{b}"
+    if b == 1:
+        return a
+    # 3·(h//2) is not 3·h//2, and the text must not say so.
+    return f"{a}*({b})" if isinstance(b, str) and "//" in b else f"{a}*{b}"
 
 
 def floordiv(a: Dim, b: int) -> Dim:

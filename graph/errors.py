@@ -5,6 +5,7 @@ PlaitError
 │   ├── OperatorError   an operator is unknown, or called with the wrong inputs or attributes
 │   ├── ShapeError      shapes or dtypes do not fit together
 │   └── ParseError      your file is damaged, foreign or uses something plait lacks
+│       └── UnsupportedOperatorError   it uses operators that plait lacks; all are named
 ├── WireError           a message is damaged or foreign
 └── InternalError       plait is wrong: please report
 
@@ -65,6 +66,10 @@ class ShapeError(GraphError):
 
 class ParseError(GraphError):
     """A file is damaged, foreign, or uses something plait lacks."""
+
+
+class UnsupportedOperatorError(ParseError):
+    """A file uses operators that are not registered; the message names all of them."""
 
 
 class WireError(PlaitError):

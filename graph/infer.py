@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .dims import UNKNOWN
 from .errors import ShapeError
 from .ir import Graph, Node
 from .operator import Call, Cost
-from .tensor import TensorSpec
+from .tensor import Dim, TensorSpec
+
+LONGEST_DIM = 300
+"""Characters of a symbolic length; expressions of expressions double with each node."""
 
 
 def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
@@ -30,7 +34,22 @@ def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
             at=describe(node, call),
             fix="ask for fewer outputs",
         )
-    return specs[: len(node.outputs)]
+    return tuple(map(_name_unknown, specs, node.outputs))
+
+
+def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
+    """Return the spec with each unknown or unwieldy length called after the tensor and axis."""
+    if spec.shape is None or not any(map(_needs_name, spec.shape)):
+        return spec
+    named = (
+        f"{tensor}.shape[{axis}]" if _needs_name(dim) else dim
+        for axis, dim in enumerate(spec.shape)
+    )
+    return TensorSpec(spec.dtype, tuple(named))
+
+
+def _needs_name(dim: Dim) -> bool:
+    return dim == UNKNOWN or (isinstance(dim, str) and len(dim) > LONGEST_DIM)
 
 
 def infer_shapes(graph: Graph) -> Graph:

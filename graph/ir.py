@@ -51,9 +51,11 @@ class Node:
         return f"node {self.name!r}: {self.op}({inputs}) -> {outputs}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """What to compute: nodes between named tensors.
+
+    Two graphs are equal when everything in them is, constants bit for bit.
 
     Attributes
     ----------
@@ -134,10 +136,26 @@ class Graph:
         specs = {tensor: self.tensors[tensor] for tensor in (*read, *sorted(written))}
         return Graph(name, inputs, outputs, kept, specs, constants)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        return _structure(self) == _structure(other) and all(
+            array is other.constants[name] or array.tobytes() == other.constants[name].tobytes()
+            for name, array in self.constants.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __str__(self) -> str:
         from .printing import to_text
 
         return to_text(self)
+
+
+def _structure(graph: Graph) -> tuple[object, ...]:
+    """Everything but the values of constants; their dtypes and shapes are among the tensors."""
+    named = set(graph.constants)
+    return graph.name, graph.inputs, graph.outputs, graph.nodes, dict(graph.tensors), named
 
 
 def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
@@ -146,7 +164,7 @@ def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     layers: list[list[Node]] = []
     for node in graph.nodes:
         index = 1 + max((layer_of.get(name, -1) for name in node.inputs), default=-1)
-        layer_of.update(dict.fromkeys(node.outputs, index))
+        layer_of.update((name, index) for name in node.outputs if name)
         if index == len(layers):
             layers.append([])
         layers[index].append(node)

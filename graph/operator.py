@@ -115,7 +115,7 @@ class Operator:
                 at=at,
                 fix=f"pass {self.inputs}",
             )
-        missing = [i for i in range(min(low, n_inputs)) if not present[i]]
+        missing = [i for i in range(n_inputs) if not (present[i] or _optional(self.inputs, i))]
         if missing:
             names = ", ".join(_formal(self.inputs, i) for i in missing)
             raise OperatorError(f"{self.name} needs its input {names}", at=at, fix=f"pass {names}")
@@ -220,7 +220,8 @@ def find_operator(name: str, at: str | None = None) -> Operator:
         return _operators[name]
     except KeyError:
         close = difflib.get_close_matches(name, _operators, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "plait.operators() lists them"
+        known = "plait.graph.operator.operators() lists them"
+        hint = f"did you mean {' or '.join(close)}?" if close else known
         raise OperatorError(f"there is no operator {name!r}", at=at, fix=hint) from None
 
 
@@ -244,6 +245,11 @@ def _arity(formals: str) -> tuple[int, float]:
 def _formal(formals: str, index: int) -> str:
     names = formals.split()
     return names[min(index, len(names) - 1)].rstrip("?*+")
+
+
+def _optional(formals: str, index: int) -> bool:
+    names = formals.split()
+    return names[min(index, len(names) - 1)].endswith("?")
 
 
 def _between(low: int, high: float) -> str:

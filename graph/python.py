@@ -118,6 +118,11 @@ def _make(
             optional = "?" if parameter.default is not parameter.empty else ""
             formals.append(parameter.name + optional)
     count = n_outputs or (len(outputs) if isinstance(outputs, Sequence) else 1)
+    if count == 0:
+        raise OperatorError(
+            f"operator {label!r} declares no output",
+            fix="return something, if only a flag: a node is known by what it writes",
+        )
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
     return Operator(
         label,
@@ -138,11 +143,17 @@ _KINDS: dict[type, Kind] = {
     str: Kind.STRING,
 }
 _SEQUENCES = {Kind.INT: Kind.INTS, Kind.FLOAT: Kind.FLOATS, Kind.STRING: Kind.STRINGS}
+_RESERVED = ("name", "outputs")
 _NAMES = {"int": int, "float": float, "bool": bool, "str": str}
 
 
 def _attribute(label: str, parameter: inspect.Parameter) -> Attribute:
     """Return the attribute of a keyword-only parameter, by its default or else its annotation."""
+    if parameter.name in _RESERVED:
+        raise OperatorError(
+            f"operator {label!r} cannot have an attribute {parameter.name!r}",
+            fix="rename the parameter: GraphBuilder.call uses this word itself",
+        )
     default = parameter.default
     if default is parameter.empty:
         annotation = _NAMES.get(parameter.annotation, parameter.annotation)
@@ -178,15 +189,26 @@ def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim
     """Match input specs against the declared ones; return what each symbol stands for."""
     symbols: dict[str, Dim] = {}
     for index, (wanted, got) in enumerate(zip(inputs, call.inputs, strict=False)):
-        if got is None or got.shape is None or wanted.shape is None:
-            continue
-        if got.dtype != wanted.dtype or len(got.shape) != len(wanted.shape):
-            raise ShapeError(f"input {index} of {label} must be {wanted}, got {got}")
-        for want, have in zip(wanted.shape, got.shape, strict=True):
-            bound = symbols.setdefault(want, have) if isinstance(want, str) else want
-            if isinstance(bound, int) and isinstance(have, int) and bound != have:
-                raise ShapeError(f"input {index} of {label} must be {wanted}, got {got}")
+        if got is not None and not _matches(wanted, got, symbols):
+            raise ShapeError(
+                f"input {index} of {label} must be {wanted}, got {got}",
+                fix="insert a Cast or Reshape, or correct the operator's declaration",
+            )
     return symbols
+
+
+def _matches(wanted: TensorSpec, got: TensorSpec, symbols: dict[str, Dim]) -> bool:
+    if got.dtype != wanted.dtype:
+        return False
+    if got.shape is None or wanted.shape is None:
+        return True
+    if len(got.shape) != len(wanted.shape):
+        return False
+    for want, have in zip(wanted.shape, got.shape, strict=True):
+        bound = symbols.setdefault(want, have) if isinstance(want, str) else want
+        if isinstance(bound, int) and isinstance(have, int) and bound != have:
+            return False
+    return True
 
 
 def _substitute(spec: TensorSpec, symbols: dict[str, Dim]) -> TensorSpec:
@@ -206,8 +228,10 @@ def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(dtype, broadcast([spec.shape or () for spec in present])),)
 
 
-def check_results(at: str, results: Any, wanted: Sequence[TensorSpec]) -> tuple[Array, ...]:
+def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) -> tuple[Array, ...]:
     """Return a Python function's results as a tuple of arrays that match their specs.
+
+    None stands for an output that the node leaves out: whatever was returned for it will do.
 
     Raises
     ------
@@ -223,7 +247,7 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec]) -> tuple[
         )
     for index, (result, spec) in enumerate(zip(arrays, wanted, strict=True)):
         array = np.asarray(result)
-        if array.shape != spec.shape or array.dtype != spec.dtype:
+        if spec is not None and (array.shape != spec.shape or array.dtype != spec.dtype):
             raise GraphError(
                 f"output {index} of the function is {array.dtype.name}{list(array.shape)}, "
                 f"declared was {spec}",

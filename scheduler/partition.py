@@ -110,8 +110,13 @@ def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
             close = difflib.get_close_matches(pattern, names, n=3)
-            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see print(graph)"
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _some(names)
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > 10 else ""
+    return f"its nodes are: {', '.join(names[:10])}{more}"
 
 
 def _choose(

@@ -89,13 +89,13 @@ def _bind_shape(
 ) -> None:
     if spec.shape is None:
         return
+    known = {symbol: symbols[symbol] for symbol in spec.shape if symbol in symbols}
     fits = len(shape) == len(spec.shape)
     for declared, length in zip(spec.shape, shape, strict=False):
         bound = symbols.setdefault(declared, length) if isinstance(declared, str) else declared
         fits = fits and bound == length
     if not fits:
-        known = {symbol: symbols[symbol] for symbol in spec.shape if symbol in symbols}
-        where = f" with {known}" if known else ""
+        where = f" with {', '.join(f'{s} = {n}' for s, n in known.items())}" if known else ""
         raise FeedError(
             f"input {name!r} must be {spec}{where}, got shape {list(shape)}",
             fix="reshape or pad it",

@@ -1,1 +1,125 @@
-"""Kernels."""
+"""Conv: by which method it is computed, given its shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from ...graph.windows import resolve_window
+from .dense import Columns, Pointwise, Shifted
+from .depthwise import Taps
+from .precision import computed_in, widen, wider
+from .registry import ArrayModule, Arrays, kernel
+from .toeplitz import Toeplitz, best_tiling
+from .windows import Geometry, Operands, Packing, Step, add_bias, in_turn
+from .winograd import Winograd, suits
+
+
+class Method(Protocol):
+    """A way to compute a convolution of given shapes."""
+
+    @property
+    def scratch(self) -> Sequence[TensorSpec]:
+        """The buffers it needs."""
+        ...
+
+    @property
+    def packing(self) -> Packing | None:
+        """How it wants the weights reordered; None: as they are."""
+        ...
+
+    def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
+        """Return the steps that compute y."""
+        ...
+
+
+@lru_cache(maxsize=1024)
+def choose(conv: Geometry) -> Method:
+    """Return the method that was the fastest for such shapes where it was measured."""
+    if conv.taps == 1 and conv.moves_by_one and not conv.padded:
+        return Pointwise(conv)
+    if conv.depth == 1 and conv.features == conv.channels:
+        tiling = best_tiling(conv)
+        if conv.moves_by_one and len(conv.spatial) <= 2:
+            taps = Taps(conv)
+            if tiling is None or taps.cost_ns < tiling.cost_ns:
+                return taps
+        if tiling is not None:
+            return Toeplitz(conv)
+    if suits(conv) and min(conv.channels, conv.features) >= 64 and math.prod(conv.outputs) >= 196:
+        return Winograd(conv)
+    if conv.group == 1 and conv.moves_by_one and conv.features * 2 <= conv.channels:
+        return Shifted(conv)
+    return Columns(conv)
+
+
+def conv_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return the method's buffers, and those for what each run must convert or reorder."""
+    x, w, y = call.spec(0), call.spec(1), outputs[0]
+    conv = geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
+    method, wide = choose(conv), wider((*call.inputs, *outputs))
+    computed = bool(wide) or call.value(1) is None
+    packed = [method.packing.spec] if method.packing is not None and computed else []
+    return (*wide, *method.scratch, *packed)
+
+
+@kernel("Conv", scratch=conv_scratch, binds=True)
+def conv(
+    xp: ArrayModule,
+    inputs: Arrays,
+    outputs: Arrays,
+    attributes: Attributes,
+    scratch: Sequence[Array],
+) -> Step:
+    """Y = Σ over channels of a group and taps of w·x, + b.  Source: ONNX Conv."""
+    wide, (y,), before, after, scratch = widen(xp, inputs, outputs, scratch)
+    x, w, bias = (*wide, None)[:3]
+    assert x is not None
+    assert w is not None
+    if not y.size:
+        return in_turn(())
+    if not x.size:
+        return in_turn([partial(y.fill, 0), *add_bias(xp, y, bias), *after])
+    method = choose(geometry(x.shape, w.shape, y.shape, attributes, x.dtype))
+    used = len(method.scratch)
+    if method.packing is not None:
+        w, pack = packed_weights(xp, method.packing, w, scratch[used:])
+        before += pack
+    steps = method.bind(xp, Operands(x, w, bias, y, scratch[:used]))
+    return in_turn([*before, *steps, *after])
+
+
+def packed_weights(
+    xp: ArrayModule, packing: Packing, w: Array, buffers: Sequence[Array]
+) -> tuple[Array, list[Step]]:
+    """Return the reordered weights, and the steps that reorder them in each run.
+
+    Without a buffer they are constant: they are reordered here, once, and there are no steps.
+    """
+    if buffers:
+        return buffers[0], packing.steps(xp, w, buffers[0])
+    packed = xp.empty(packing.spec.static_shape, w.dtype)
+    in_turn(packing.steps(xp, w, packed))()
+    return packed, []
+
+
+def geometry(
+    x: Sequence[int],
+    w: Sequence[int],
+    y: Sequence[int],
+    attributes: Attributes,
+    dtype: np.dtype[Any],
+) -> Geometry:
+    """Return a node's geometry, given the shapes of input, weights and output."""
+    window, outputs = resolve_window(x[2:], attributes, w[2:])
+    assert window is not None
+    assert outputs == tuple(y[2:])
+    group = attributes["group"]
+    return Geometry(x[0], x[1], y[1], group, tuple(x[2:]), tuple(y[2:]), window, computed_in(dtype))

@@ -1,24 +1,242 @@
-"""Elementwise kernels: one pass over memory, into the output."""
+"""Elementwise arithmetic kernels: one pass over memory, into the output.
+
+Most are a ufunc with all its operands bound: a call then costs what numpy's own costs. Operands
+are passed by position, which is twice as fast as ``out=`` on small arrays (0.17 and 0.33 µs).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
 from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .blocks import clamp
 from .registry import ArrayModule, Arrays, kernel
 
+Step = Callable[[], Any]
 
-@kernel("Add")
-def add(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = a + b.  Source: ONNX Add."""
-    xp.add(inputs[0], inputs[1], out=outputs[0])
+UFUNCS = {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "BitwiseNot": "invert",
+    "Abs": "absolute",
+    "Neg": "negative",
+    "Sign": "sign",
+    "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "rint",  # halves go to the even neighbour, as ONNX wants
+    "Exp": "exp",
+    "Log": "log",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "arcsin",
+    "Acos": "arccos",
+    "Atan": "arctan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Tanh": "tanh",
+    "Asinh": "arcsinh",
+    "Acosh": "arccosh",
+    "Atanh": "arctanh",
+    "Equal": "equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "And": "logical_and",
+    "Or": "logical_or",
+    "Xor": "logical_xor",
+    "Not": "logical_not",
+    "IsNaN": "isnan",
+}
+"""Operators that are one ufunc."""
 
 
-@kernel("Relu")
-def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+def _bind_ufunc(
+    name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
+) -> Step:
+    return partial(getattr(xp, name), *inputs, outputs[0])
+
+
+for _op, _name in UFUNCS.items():
+    kernel(_op, binds=True)(partial(_bind_ufunc, _name))
+
+
+def cast(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x in y's dtype: the real part of complex numbers, the low bits of integers."""
+    x, y = inputs[0], outputs[0]
+    real_part = x.dtype.kind == "c" and y.dtype.kind in "iuf"
+    return partial(xp.copyto, y, x.real if real_part else x, casting="unsafe")
+
+
+for _op in ("Identity", "Cast", "CastLike"):
+    kernel(_op, binds=True)(cast)
+
+
+def _one_if_signed(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return outputs if outputs[0].dtype.kind == "i" else ()
+
+
+@kernel("Div", scratch=_one_if_signed, binds=True)
+def divide(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = a / b, on integers rounded toward zero.  Source: ONNX Div.  x / 0 is 0 on integers."""
+    (a, b), (y,) = inputs, outputs
+    if y.dtype.kind == "f":
+        return partial(xp.divide, a, b, y)
+    if y.dtype.kind == "u":
+        return partial(xp.floor_divide, a, b, y)
+    return partial(divide_truncating, xp, a, b, y, scratch[0])
+
+
+def divide_truncating(xp: ArrayModule, a: Array, b: Array | int, y: Array, rest: Array) -> None:
+    """Y = a / b on signed integers, rounded toward zero; y may be a or b, `rest` may not."""
+    xp.fmod(a, b, out=rest)
+    xp.subtract(a, rest, out=rest)
+    xp.floor_divide(rest, b, out=y)
+
+
+@kernel("Mod", binds=True)
+def modulo(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = a mod b with the sign of b, or with fmod the sign of a.  Source: ONNX Mod."""
+    return partial(xp.fmod if attributes["fmod"] else xp.remainder, *inputs, outputs[0])
+
+
+@kernel("BitShift", binds=True)
+def shift(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = a << b or a >> b; b beyond the width leaves only the sign.  Source: ONNX BitShift."""
+    left = attributes["direction"] == "LEFT"
+    return partial(xp.left_shift if left else xp.right_shift, *inputs, outputs[0])
+
+
+@kernel("Pow", binds=True)
+def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = xᵉ, in x's dtype.  Source: ONNX Pow."""
+    (x, exponent), (y,) = inputs, outputs
+    if exponent.dtype.kind == "i" and x.dtype.kind in "iu":
+        return partial(_power_of_integers, xp, x, exponent, y)
+    if x.dtype != exponent.dtype:
+        return partial(xp.power, x, exponent, out=y, casting="unsafe")
+    if x.dtype.kind == "f" and exponent.size == 1 and isinstance(exponent, np.ndarray):
+        return partial(_power_by_scalar, x, exponent, y)
+    return partial(xp.power, x, exponent, y)
+
+
+_SHORT_POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.square}
+
+
+def _power_by_scalar(x: Array, exponent: Array, y: Array) -> None:
+    short = _SHORT_POWERS.get(exponent.item())
+    if short is None:
+        np.power(x, exponent, y)
+    else:
+        short(x, y)
+
+
+def _power_of_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
+    """Numpy refuses negative exponents of integers; xᵉ is then 1/x^|e|, rounded toward zero."""
+    if exponent.size == 0 or int(exponent.min()) >= 0:
+        xp.power(x, exponent, out=y, casting="unsafe")
+        return
+    negative = exponent < 0
+    inverse = xp.where(xp.abs(x) == 1, xp.where(exponent % 2 == 0, x * x, x), 0)
+    value = xp.where(negative, inverse, xp.power(x, xp.where(negative, 0, exponent)))
+    xp.copyto(y, value, casting="unsafe")
+
+
+@kernel("Max")
+def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = the largest input, NaN if one is."""
+    _fold(xp, xp.maximum, inputs, outputs[0])
+
+
+@kernel("Min")
+def minimum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = the smallest input, NaN if one is."""
+    _fold(xp, xp.minimum, inputs, outputs[0])
+
+
+@kernel("Sum")
+def total(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = the sum of the inputs."""
+    _fold(xp, xp.add, inputs, outputs[0])
+
+
+@kernel("Mean")
+def mean(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = the sum of the inputs / how many there are."""
+    _fold(xp, xp.add, inputs, outputs[0])
+    if len(inputs) > 1:
+        xp.divide(outputs[0], len(inputs), out=outputs[0])
+
+
+def _fold(xp: ArrayModule, combine: Any, inputs: Arrays, y: Array) -> None:
+    if len(inputs) == 1:
+        xp.copyto(y, inputs[0])
+        return
+    combine(inputs[0], inputs[1], out=y)
+    for x in inputs[2:]:
+        combine(y, x, out=y)
+
+
+@kernel("Clip", binds=True)
+def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = min(max(x, low), high).  Source: ONNX Clip."""
+    x, y = inputs[0], outputs[0]
+    given = [bound if bound is None else bound.reshape(()) for bound in inputs[1:]]
+    low, high = (*given, None, None)[:2]
+    if low is None and high is None:
+        return partial(xp.copyto, y, x)
+    lowest, highest = limits(x.dtype)
+    if high is None and y.size < 1024:
+        return partial(xp.maximum, x, low, out=y)
+    if low is None and y.size < 1024:
+        return partial(xp.minimum, x, high, out=y)
+    return partial(
+        clamp, xp, x, lowest if low is None else low, highest if high is None else high, y
+    )
+
+
+def limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the smallest and largest value of a dtype, infinities where it has them."""
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+@kernel("Relu", binds=True)
+def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = max(x, 0).  Source: ONNX Relu."""
-    xp.maximum(inputs[0], 0, out=outputs[0])
+    x, y = inputs[0], outputs[0]
+    if y.size < 4096:
+        return partial(xp.maximum, x, 0, out=y)
+    return partial(x.clip, 0, limits(x.dtype)[1], y)
 
 
-@kernel("Identity")
-def identity(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = x; runs only where the plan could not make y a view of x."""
-    xp.copyto(outputs[0], inputs[0])
+@kernel("Dropout", binds=True)
+def dropout(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x, and a mask that keeps everything.  Source: ONNX Dropout, inference."""
+    training = inputs[2] if len(inputs) > 2 else None
+
+    def step() -> None:
+        if training is not None and bool(training.any()):
+            raise ValueError("training_mode is true, but plait runs inference only")
+        if outputs[0] is not None:
+            xp.copyto(outputs[0], inputs[0])
+        if len(outputs) > 1 and outputs[1] is not None:
+            outputs[1].fill(True)
+
+    return step

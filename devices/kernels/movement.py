@@ -1,1 +1,132 @@
-"""Kernels."""
+"""Kernels that move, repeat and join elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from ...graph.attribute import Attributes
+from ...graph.operators.movement import pads_by_axis
+from ...graph.tensor import Array
+from .registry import ArrayModule, Arrays, kernel
+
+Step = Callable[[], Any]
+
+
+@kernel("Concat", binds=True)
+def concat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = the inputs one after the other along an axis."""
+    present = [x for x in inputs if x is not None]
+    return partial(xp.concatenate, present, attributes["axis"], outputs[0])
+
+
+@kernel("Expand", binds=True)
+def expand(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x, repeated to y's shape."""
+    return partial(xp.copyto, outputs[0], inputs[0])
+
+
+@kernel("Tile", binds=True)
+def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x, repeated as often as fits along each axis: a broadcast to (times, length) pairs."""
+    x, y = inputs[0], outputs[0]
+    pairs = [(big // max(small, 1), small) for big, small in zip(y.shape, x.shape, strict=True)]
+    if y.size == 0:
+        return partial(y.fill, 0)
+    source = x.reshape([length for _, small in pairs for length in (1, small)])
+    target = y.reshape([length for pair in pairs for length in pair])
+    return partial(xp.copyto, target, source)
+
+
+@kernel("Trilu")
+def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = x above or below the k-th diagonal, 0 elsewhere."""
+    x, y = inputs[0], outputs[0]
+    k = int(inputs[1].reshape(())) if len(inputs) > 1 and inputs[1] is not None else 0
+    rows, columns = x.shape[-2:]
+    k = min(max(k, -rows), columns)
+    upper = attributes["upper"]
+    below = xp.tri(rows, columns, k - 1 if upper else k, dtype=bool)
+    xp.copyto(y, x)
+    xp.copyto(y, False, where=below if upper else ~below)
+
+
+@kernel("Pad", binds=True)
+def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x with a border, or without one where pads are negative.  Source: ONNX Pad.
+
+    The middle is copied first. Then the borders, axis by axis: each is made from what lies between
+    the two borders of its axis, so that corners come out right.
+    """
+    x, y = inputs[0], outputs[0]
+    value = inputs[2] if len(inputs) > 2 else None
+    axes = inputs[3].reshape(-1).tolist() if len(inputs) > 3 and inputs[3] is not None else None
+    pads = pads_by_axis(x.ndim, inputs[1].reshape(-1).tolist(), axes)
+    begins = [max(before, 0) for before, _ in pads]
+    sources = [_kept(length, *both) for length, both in zip(x.shape, pads, strict=True)]
+    inner = [
+        slice(begin, begin + part.stop - part.start)
+        for begin, part in zip(begins, sources, strict=True)
+    ]
+    copies = [(y[(..., *inner)], x[(..., *sources)])]  # the dots keep a scalar an array
+    fill = False if value is None else value.reshape(())
+    for axis, length in enumerate(y.shape):
+        before, after = (slice(None),) * axis, inner[axis + 1 :]
+        for target, source in _borders(attributes["mode"], inner[axis], length):
+            cells = fill if source is None else y[(*before, source, *after)]
+            copies.append((y[(*before, target, *after)], cells))
+    return partial(_copy_all, xp, copies)
+
+
+def _copy_all(xp: ArrayModule, copies: Sequence[tuple[Array, Any]]) -> None:
+    for target, source in copies:
+        xp.copyto(target, source)
+
+
+def _kept(length: int, before: int, after: int) -> slice:
+    """Return the part of an axis that negative pads leave."""
+    begin = min(max(-before, 0), length)
+    return slice(begin, max(min(length + after, length), begin))
+
+
+def _borders(mode: str, middle: slice, length: int) -> Iterator[tuple[slice, slice | None]]:
+    """Yield pairs of places along an axis: a part of a border, and the cells it repeats, if any."""
+    for begin, end in ((0, middle.start), (middle.stop, length)):
+        if begin == end:
+            continue
+        if mode == "constant":
+            yield slice(begin, end), None
+            continue
+        count = middle.stop - middle.start
+        sources = [middle.start + _source(mode, i - middle.start, count) for i in range(begin, end)]
+        yield from _runs(begin, sources)
+
+
+def _source(mode: str, position: int, count: int) -> int:
+    """Return which of `count` cells stands at a position before 0 or from `count` on."""
+    if mode == "edge" or count == 1:
+        return min(max(position, 0), count - 1)
+    if mode == "wrap":
+        return position % count
+    period = 2 * (count - 1)
+    return min(position % period, period - position % period)
+
+
+def _runs(begin: int, sources: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+    """Yield (target, source) slices for cells from `begin` on, as few as possible."""
+    start = 0
+    while start < len(sources):
+        stop, step = start + 1, 0
+        if stop < len(sources):
+            step = sources[stop] - sources[start]
+            step = step if step in (-1, 0, 1) else 0
+        while stop < len(sources) and sources[stop] - sources[stop - 1] == step:
+            stop += 1
+        first, last = sources[start], sources[stop - 1]
+        if step < 0:
+            source = slice(first, last - 1 if last else None, -1)
+        else:
+            source = slice(first, last + 1)
+        yield slice(begin + start, begin + stop), source
+        start = stop

@@ -1,1 +1,193 @@
-"""Kernels."""
+"""Pooling kernels: windows over one spatial axis after the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from ...graph.windows import resolve_window
+from .registry import ArrayModule, Arrays, kernel
+from .sliding import AxisWindow, slide
+from .steps import Step, in_order, work_scratch, working_dtype
+
+
+def _windows(x_shape: tuple[int, ...], attributes: Attributes) -> list[AxisWindow]:
+    """Return the window along each spatial axis."""
+    window, outputs = resolve_window(
+        x_shape[2:],
+        attributes,
+        attributes["kernel_shape"],
+        ceil_mode=bool(attributes["ceil_mode"]),
+    )
+    assert window is not None
+    per_axis = (
+        window.kernel,
+        window.strides,
+        window.dilations,
+        window.pads_begin,
+        window.pads_end,
+    )
+    return list(map(AxisWindow, x_shape[2:], outputs, *per_axis))
+
+
+def _between(
+    x: TensorSpec, windows: Sequence[AxisWindow], dtype: np.dtype[Any]
+) -> list[TensorSpec]:
+    """Scratch: what lies between the passes along two axes that have windows."""
+    shape, shapes = list(x.static_shape), []
+    for axis, window in enumerate(windows, 2):
+        if not window.is_identity:
+            shape[axis] = window.outputs
+            shapes.append(tuple(shape))
+    return [TensorSpec(dtype, kept) for kept in shapes[:-1]]
+
+
+def _slide_all(
+    xp: ArrayModule,
+    combine: Callable[..., object],
+    source: Array,
+    buffers: Sequence[Array],
+    windows: Sequence[AxisWindow],
+    neutral: float,
+) -> list[Step]:
+    """Return the steps that combine over all windows; the last buffer holds the result."""
+    passes = [(axis, window) for axis, window in enumerate(windows, 2) if not window.is_identity]
+    if not passes:
+        return [partial(xp.copyto, buffers[-1], source)]
+    steps: list[Step] = []
+    for (axis, window), target in zip(passes, buffers, strict=True):
+        steps += slide(xp, combine, source, target, axis, window, neutral)
+        source = target
+    return steps
+
+
+def _max_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    x = call.spec(0)
+    between = _between(x, _windows(x.static_shape, call.attributes), x.dtype)
+    wants_indices = call.n_outputs > 1
+    return (*between, *([TensorSpec("bool", outputs[0].shape)] if wants_indices else ()))
+
+
+@kernel("MaxPool", scratch=_max_scratch, binds=True)
+def max_pool(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = the maximum over each window; a window of padding alone yields the least value.
+
+    Source: ONNX MaxPool-22.
+    """
+    x, y = inputs[0], outputs[0]
+    windows = _windows(x.shape, attributes)
+    between = scratch[: len(scratch) - (len(outputs) > 1)]
+    least = -math.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
+    steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, least)
+    if len(outputs) > 1:
+        order = "F" if attributes["storage_order"] else "C"
+        steps += _find_indices(xp, x, y, outputs[1], windows, order, scratch[-1])
+    return in_order(steps)
+
+
+def _find_indices(
+    xp: ArrayModule,
+    x: Array,
+    y: Array,
+    indices: Array,
+    windows: Sequence[AxisWindow],
+    order: str,
+    hits: Array,
+) -> list[Step]:
+    """Return the steps that write where in x each maximum lies: the first place in a window.
+
+    The taps are visited from the last to the first, so that the first one wins.
+    """
+    places = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:], order=order)
+    steps: list[Step] = [partial(indices.fill, 0)]
+    for taps in reversed(list(itertools.product(*(window.slices() for window in windows)))):
+        outputs = (..., *(pair[0] for pair in taps))
+        cells = (..., *(pair[1] for pair in taps))
+        steps.append(partial(xp.equal, x[cells], y[outputs], out=hits[outputs]))
+        steps.append(partial(xp.copyto, indices[outputs], places[cells], where=hits[outputs]))
+    planes = xp.arange(math.prod(x.shape[:2])) * places.size
+    planes = planes.reshape(x.shape[:2] + (1,) * len(windows))
+    return [*steps, partial(xp.add, indices, planes, out=indices)]
+
+
+def _sum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    x = call.spec(0)
+    windows = _windows(x.static_shape, call.attributes)
+    return (*_between(x, windows, working_dtype(x.dtype)), *work_scratch(x, outputs[0]))
+
+
+@kernel("AveragePool", scratch=_sum_scratch, binds=True)
+def average_pool(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = the sum over each window, divided by the number of its cells.
+
+    Padding counts where `count_include_pad` says so; what `ceil_mode` adds behind it never does.
+    Source: ONNX AveragePool-22.
+    """
+    x, y = inputs[0], outputs[0]
+    windows = _windows(x.shape, attributes)
+    buffers = _ending(scratch, y)
+    padding = bool(attributes["count_include_pad"])
+    counts = math.prod(np.ix_(*(window.counts(padding=padding) for window in windows)))
+    sizes = xp.asarray(np.maximum(counts, 1), buffers[-1].dtype)
+    return in_order(
+        (
+            *_slide_all(xp, xp.add, x, buffers, windows, 0),
+            partial(xp.divide, buffers[-1], sizes, out=y),
+        )
+    )
+
+
+def _power_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    x = call.spec(0)
+    return (TensorSpec(working_dtype(x.dtype), x.shape), *_sum_scratch(call, outputs))
+
+
+@kernel("LpPool", scratch=_power_scratch, binds=True)
+def lp_pool(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = (Σ |x|ᵖ)^(1/p) over each window.  Source: ONNX LpPool-22."""
+    x, y, p = inputs[0], outputs[0], attributes["p"]
+    powers, *rest = scratch
+    buffers = _ending(rest, y)
+    return in_order(
+        (
+            *raise_to(xp, x, powers, p),
+            *_slide_all(xp, xp.add, powers, buffers, _windows(x.shape, attributes), 0),
+            root_of(xp, buffers[-1], y, p),
+        )
+    )
+
+
+def raise_to(xp: ArrayModule, x: Array, powers: Array, p: int) -> list[Step]:
+    """Return the steps powers = |x|ᵖ."""
+    if p == 2:
+        return [partial(xp.multiply, x, x, out=powers, dtype=powers.dtype)]
+    steps: list[Step] = [partial(xp.absolute, x, out=powers)]
+    if p > 1:
+        steps.append(partial(xp.power, powers, p, out=powers))
+    return steps
+
+
+def root_of(xp: ArrayModule, total: Array, y: Array, p: int) -> Step:
+    """Return the step y = total^(1/p)."""
+    if p == 2:
+        return partial(xp.sqrt, total, out=y)
+    return partial(xp.power, total, 1 / p, out=y)
+
+
+def _ending(scratch: Arrays, y: Array) -> Arrays:
+    """Return buffers for the passes: scratch, then y where that is precise enough."""
+    return scratch if y.dtype != working_dtype(y.dtype) else (*scratch, y)

@@ -1,13 +1,21 @@
-"""Elementwise operators: one output element from the elements at the same place."""
+"""Elementwise arithmetic: one output element from the elements at the same place.
+
+Sources: the ONNX operator specifications, each in its newest form.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..attribute import Attribute, Kind
 from ..dims import broadcast
+from ..dtypes import ANY, FLOATS, INTEGERS, NUMBERS, SIGNED, check_dtype, common_dtype
 from ..errors import ShapeError
-from ..operator import Call, define
-from ..tensor import TensorSpec
+from ..operator import Call, CostRule, InferRule, Specs, define, free
+from ..tensor import Shape, TensorSpec
+
+TRANSCENDENTAL = 10
+"""Operations that count for one exp, tanh, ...: about the polynomial that computes it."""
 
 
 def same(call: Call) -> Sequence[TensorSpec]:
@@ -15,18 +23,152 @@ def same(call: Call) -> Sequence[TensorSpec]:
     return (call.spec(0),)
 
 
-def broadcast_specs(call: Call) -> Sequence[TensorSpec]:
-    """Infer: inputs of one dtype, broadcast together by numpy's rule."""
-    specs = [spec for spec in call.inputs if spec is not None]
-    if len({spec.dtype for spec in specs}) > 1:
+def same_of(kinds: str) -> InferRule:
+    """Return the rule: the output is like the first input, whose dtype is one of the kinds."""
+
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        check_dtype(call.spec(0), kinds)
+        return (call.spec(0),)
+
+    return infer
+
+
+def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
+    """Return the shape to which the specs broadcast, None where one's rank is unknown."""
+    shapes = [spec.shape for spec in specs if spec.shape is not None]
+    return broadcast(shapes) if len(shapes) == len(specs) else None
+
+
+def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
+    """Return the rule: inputs of one dtype of the kinds, broadcast together by numpy's rule.
+
+    The output has the inputs' dtype, or `dtype`.
+    """
+
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        specs = [spec for spec in call.inputs if spec is not None]
+        common = common_dtype(specs, kinds)
+        return (TensorSpec(dtype or common, broadcast_shape(specs)),)
+
+    return infer
+
+
+def per_element(operations: int) -> CostRule:
+    """Return the cost rule: so many operations per output element."""
+
+    def cost(call: Call, outputs: Specs) -> int:
+        return operations * sum(spec.size for spec in outputs)
+
+    return cost
+
+
+def _variadic_cost(call: Call, outputs: Specs) -> int:
+    return len(call.inputs) * outputs[0].size
+
+
+EITHER = ((0, 0), (0, 1))
+
+for _op in ("Add", "Sub", "Mul", "Div"):
+    define(_op, inputs="a b", inplace=EITHER)(broadcast_of(NUMBERS))
+
+for _op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
+    define(_op, inputs="a b", inplace=EITHER)(broadcast_of(INTEGERS))
+
+define(
+    "BitShift",
+    inputs="x y",
+    attributes={"direction": Attribute(Kind.STRING, choices=("LEFT", "RIGHT"))},
+    cost=per_element(3),
+)(broadcast_of(INTEGERS))
+
+define(
+    "Mod",
+    inputs="a b",
+    attributes={"fmod": Attribute(Kind.BOOL, False)},
+    inplace=EITHER,
+)(broadcast_of(NUMBERS))
+
+for _op in ("Max", "Min"):
+    define(_op, inputs="x+", cost=_variadic_cost, inplace=EITHER)(broadcast_of(NUMBERS))
+
+for _op in ("Sum", "Mean"):
+    define(_op, inputs="x+", cost=_variadic_cost, inplace=EITHER)(broadcast_of(FLOATS))
+
+for _op in ("Abs", "Sign"):
+    define(_op, inputs="x", inplace=((0, 0),))(same_of(NUMBERS))
+
+define("Neg", inputs="x", inplace=((0, 0),))(same_of(SIGNED))
+define("BitwiseNot", inputs="x", inplace=((0, 0),))(same_of(INTEGERS))
+
+for _op in ("Sqrt", "Reciprocal", "Floor", "Ceil", "Round"):
+    define(_op, inputs="x", inplace=((0, 0),))(same_of(FLOATS))
+
+for _op in (
+    *("Exp", "Log", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+    *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+):
+    define(_op, inputs="x", cost=per_element(TRANSCENDENTAL), inplace=((0, 0),))(same_of(FLOATS))
+
+define("Erf", inputs="x", cost=per_element(24), inplace=((0, 0),))(same_of(FLOATS))
+
+define("Identity", inputs="x", cost=free, views=((0, 0),))(same)
+
+
+@define("Pow", inputs="x y", cost=per_element(2 * TRANSCENDENTAL), inplace=((0, 0),))
+def infer_power(call: Call) -> Sequence[TensorSpec]:
+    """Infer: base and exponent broadcast together, in the base's dtype."""
+    base, exponent = call.spec(0), call.spec(1)
+    check_dtype(base, NUMBERS, "the base")
+    check_dtype(exponent, NUMBERS, "the exponent")
+    return (TensorSpec(base.dtype, broadcast_shape((base, exponent))),)
+
+
+@define("Clip", inputs="x min? max?", cost=per_element(2), inplace=((0, 0),))
+def infer_clip(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x; the bounds are scalars of its dtype."""
+    present = [spec for spec in call.inputs if spec is not None]
+    common_dtype(present, NUMBERS)
+    for bound in present[1:]:
+        if bound.is_static and bound.size != 1:
+            raise ShapeError(f"a bound is {bound}, but must be a scalar", fix="use Max and Min")
+    return (call.spec(0),)
+
+
+CAST_ATTRIBUTES = {
+    "saturate": Attribute(Kind.BOOL, True),
+    "round_mode": Attribute(Kind.STRING, "up", choices=("up", "down", "nearest")),
+}
+"""Both only matter for 8-bit floats, which numpy lacks; models carry them all the same."""
+
+
+@define("Cast", inputs="x", attributes={"to": Attribute(Kind.DTYPE), **CAST_ATTRIBUTES})
+def infer_cast(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, in the dtype `to`."""
+    check_dtype(call.spec(0), ANY)
+    return (TensorSpec(call.attributes["to"], call.spec(0).shape),)
+
+
+@define("CastLike", inputs="x target_type", attributes=CAST_ATTRIBUTES)
+def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, in the dtype of the second input."""
+    return (TensorSpec(call.spec(1).dtype, call.spec(0).shape),)
+
+
+@define(
+    "Dropout",
+    inputs="x ratio? training_mode?",
+    outputs="y mask?",
+    attributes={"seed": Attribute(Kind.INT, None)},
+    cost=free,
+    views=((0, 0),),
+)
+def infer_dropout(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, and a mask; nothing is dropped outside of training."""
+    x, training = call.spec(0), call.value(2)
+    check_dtype(x, FLOATS)
+    if training is not None and bool(training.any()):
         raise ShapeError(
-            f"inputs have different dtypes: {', '.join(map(str, specs))}", fix="insert a Cast"
+            "Dropout asks for training_mode, but plait runs inference only",
+            fix="set training_mode to false, or leave it out",
         )
-    if any(spec.shape is None for spec in specs):
-        return (TensorSpec(specs[0].dtype, None),)
-    return (TensorSpec(specs[0].dtype, broadcast([spec.shape or () for spec in specs])),)
-
-
-define("Add", inputs="a b", inplace=((0, 0), (0, 1)))(broadcast_specs)
-define("Relu", inputs="x", inplace=((0, 0),))(same)
-define("Identity", inputs="x", views=((0, 0),))(same)
+    return (x, TensorSpec("bool", x.shape))

@@ -1,1 +1,72 @@
-"""Operator definitions."""
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import broadcast
+from ..dtypes import NUMBERS, common_dtype
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..tensor import Dim, TensorSpec
+from .requirements import require_broadcastable
+
+
+def _product_cost(call: Call, outputs: Specs) -> int:
+    shape = call.spec(0).static_shape
+    inner = shape[0] if call.attributes.get("transA") else shape[-1]
+    return 2 * outputs[0].size * inner
+
+
+def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
+    if left != right and isinstance(left, int) and isinstance(right, int):
+        raise ShapeError(
+            f"{a} times {b}: the inner lengths {left} and {right} differ",
+            fix="transpose one of them, or correct its shape",
+        )
+
+
+@define("MatMul", inputs="a b", cost=_product_cost)
+def infer_matmul(call: Call) -> Sequence[TensorSpec]:
+    """Infer: numpy's rules; a vector is a row on the left, a column on the right."""
+    a, b = call.spec(0), call.spec(1)
+    dtype = common_dtype((a, b), NUMBERS)
+    if 0 in (a.rank, b.rank):
+        raise ShapeError(f"{a} times {b}: a scalar is no matrix", fix="use Mul")
+    if a.shape is None or b.shape is None:
+        return (TensorSpec(dtype, None),)
+    _check_inner(a, b, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])
+    batch = broadcast((a.shape[:-2], b.shape[:-2]))
+    rows = a.shape[-2:-1]
+    columns = b.shape[-1:] if len(b.shape) > 1 else ()
+    return (TensorSpec(dtype, (*batch, *rows, *columns)),)
+
+
+@define(
+    "Gemm",
+    inputs="a b c?",
+    attributes={
+        "alpha": Attribute(Kind.FLOAT, 1.0),
+        "beta": Attribute(Kind.FLOAT, 1.0),
+        "transA": Attribute(Kind.BOOL, False),
+        "transB": Attribute(Kind.BOOL, False),
+    },
+    cost=_product_cost,
+)
+def infer_gemm(call: Call) -> Sequence[TensorSpec]:
+    """Infer: alpha·A·B + beta·C on matrices, where C broadcasts to the product."""
+    present = [spec for spec in call.inputs if spec is not None]
+    dtype = common_dtype(present, NUMBERS)
+    a, b = call.spec(0), call.spec(1)
+    for spec in (a, b):
+        if spec.rank not in (None, 2):
+            raise ShapeError(f"{spec} is not a matrix", fix="use MatMul, or Flatten it")
+    if a.shape is None or b.shape is None:
+        return (TensorSpec(dtype, None),)
+    rows, left = a.shape[::-1] if call.attributes["transA"] else a.shape
+    right, columns = b.shape[::-1] if call.attributes["transB"] else b.shape
+    _check_inner(a, b, left, right)
+    if call.has(2):
+        require_broadcastable(call.spec(2), (rows, columns), "C")
+    return (TensorSpec(dtype, (rows, columns)),)

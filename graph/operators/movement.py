@@ -1,1 +1,143 @@
-"""Operator definitions."""
+"""Operators that move, repeat and join elements without computing on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import add, broadcast, mul, normalise_axes, normalise_axis
+from ..dtypes import common_dtype
+from ..errors import ShapeError
+from ..operator import Call, define, free
+from ..tensor import Dim, Shape, TensorSpec
+from .values import integers, is_computed
+
+
+@define("Concat", inputs="x+", attributes={"axis": Attribute(Kind.INT)}, cost=free)
+def infer_concat(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the lengths along `axis` add up, all others agree."""
+    specs = [spec for spec in call.inputs if spec is not None]
+    dtype = common_dtype(specs)
+    shapes = [spec.shape for spec in specs if spec.shape is not None]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise ShapeError(f"inputs differ in rank: {', '.join(map(str, specs))}")
+    if len(shapes) < len(specs):
+        return (TensorSpec(dtype, None),)
+    axis = normalise_axis(call.attributes["axis"], len(shapes[0]))
+    dims = [
+        _sum(dims) if i == axis else _agreed(dims, i, specs)
+        for i, dims in enumerate(zip(*shapes, strict=True))
+    ]
+    return (TensorSpec(dtype, dims),)
+
+
+def _sum(dims: Sequence[Dim]) -> Dim:
+    total: Dim = 0
+    for dim in dims:
+        total = add(total, dim)
+    return total
+
+
+def _agreed(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
+    """Return the length that all have; a number wins over symbols."""
+    numbers = {dim for dim in dims if isinstance(dim, int)}
+    if len(numbers) > 1:
+        raise ShapeError(f"inputs differ along axis {axis}: {', '.join(map(str, specs))}")
+    return numbers.pop() if numbers else dims[0]
+
+
+@define("Expand", inputs="x shape", cost=free)
+def infer_expand(call: Call) -> Sequence[TensorSpec]:
+    """Infer: x broadcast together with the shape given."""
+    x, shape = call.spec(0), integers(call, 1, "the shape")
+    if x.shape is None or shape is None:
+        return (TensorSpec(x.dtype, None),)
+    return (TensorSpec(x.dtype, broadcast((x.shape, shape))),)
+
+
+@define("Transpose", inputs="x", attributes={"perm": Attribute(Kind.INTS, None)}, cost=free)
+def infer_transpose(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the axes in the order that `perm` says, reversed where it is absent."""
+    x, perm = call.spec(0), call.attributes["perm"]
+    if x.shape is None:
+        return (TensorSpec(x.dtype, None),)
+    order = range(len(x.shape))[::-1] if perm is None else perm
+    if sorted(order) != list(range(len(x.shape))):
+        raise ShapeError(f"perm {list(order)} does not order the axes of {x}")
+    return (TensorSpec(x.dtype, [x.shape[axis] for axis in order]),)
+
+
+@define("Tile", inputs="x repeats", cost=free)
+def infer_tile(call: Call) -> Sequence[TensorSpec]:
+    """Infer: each axis as many times as long as `repeats` says."""
+    x, repeats = call.spec(0), integers(call, 1, "repeats")
+    if x.shape is None or repeats is None:
+        return (TensorSpec(x.dtype, None),)
+    if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
+        raise ShapeError(f"repeats {list(repeats)} does not give a count for each axis of {x}")
+    return (TensorSpec(x.dtype, [mul(d, n) for d, n in zip(x.shape, repeats, strict=True)]),)
+
+
+PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+@define(
+    "Pad",
+    inputs="data pads constant_value? axes?",
+    attributes={"mode": Attribute(Kind.STRING, "constant", choices=PAD_MODES)},
+    cost=free,
+)
+def infer_pad(call: Call) -> Sequence[TensorSpec]:
+    """Infer: each axis longer by its two pads, which may be negative."""
+    data, pads = call.spec(0), integers(call, 1, "pads")
+    axes = integers(call, 3, "axes")
+    if call.has(2):
+        common_dtype((data, call.spec(2)))
+    if data.shape is None or pads is None or is_computed(call, 3):
+        return (TensorSpec(data.dtype, None),)
+    listed = pads_by_axis(len(data.shape), pads, axes)
+    padded = [
+        add(dim, before + after) for dim, (before, after) in zip(data.shape, listed, strict=True)
+    ]
+    _check_padded(data, listed, padded, call.attributes["mode"])
+    return (TensorSpec(data.dtype, padded),)
+
+
+def pads_by_axis(
+    rank: int, pads: Sequence[int], axes: Sequence[int] | None
+) -> list[tuple[int, int]]:
+    """Return the cells to add before and after, for every axis.
+
+    Raises
+    ------
+    ShapeError
+        If there are not two pads for each axis listed.
+    """
+    listed = normalise_axes(range(rank) if axes is None else axes, rank)
+    if len(pads) != 2 * len(listed):
+        raise ShapeError(f"pads {list(pads)} do not give a begin and an end for {len(listed)} axes")
+    pairs = dict(zip(listed, zip(pads, pads[len(listed) :], strict=False), strict=True))
+    return [pairs.get(axis, (0, 0)) for axis in range(rank)]
+
+
+def _check_padded(
+    data: TensorSpec, pads: Sequence[tuple[int, int]], padded: Shape | list[Dim], mode: str
+) -> None:
+    for axis, (before, after) in enumerate(pads):
+        length = padded[axis]
+        if isinstance(length, int) and length < 0:
+            raise ShapeError(f"pads {(before, after)} cut more than axis {axis} of {data} has")
+        source = add(data.shape[axis], min(before, 0) + min(after, 0)) if data.shape else 0
+        grows = before > 0 or after > 0
+        if mode != "constant" and grows and isinstance(source, int) and source <= 0:
+            raise ShapeError(f"axis {axis} of {data} has nothing to {mode} from")
+
+
+@define("Trilu", inputs="x k?", attributes={"upper": Attribute(Kind.BOOL, True)}, cost=free)
+def infer_trilu(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, a stack of matrices."""
+    x = call.spec(0)
+    if x.rank is not None and x.rank < 2:
+        raise ShapeError(f"{x} is not a matrix, or a stack of them")
+    integers(call, 1, "k")
+    return (x,)

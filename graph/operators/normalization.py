@@ -1,1 +1,204 @@
-"""Operator definitions."""
+"""Normalization: shift and scale values to mean 0 and variance 1, over a batch, layer or group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import normalise_axes, normalise_axis
+from ..dtypes import FLOATS, check_dtype, common_dtype
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..tensor import Dim, TensorSpec
+from .requirements import require_broadcastable, require_rank, require_vector
+
+_EPSILON = Attribute(Kind.FLOAT, 1e-5)
+_STASH_TYPE = Attribute(Kind.INT, 1, choices=(1,))
+"""ONNX's name for float32, the least precision that statistics are computed in."""
+
+_STATISTICS = "float32"
+
+
+def _apply(call: Call, outputs: Specs) -> int:
+    """Cost: one multiplication and one addition."""
+    return 2 * outputs[0].size
+
+
+def _measure_and_apply(call: Call, outputs: Specs) -> int:
+    """Cost: mean, difference, variance, then scale and shift."""
+    return 7 * outputs[0].size
+
+
+@define(
+    "BatchNormalization",
+    inputs="x scale bias mean variance",
+    outputs="y running_mean? running_variance?",
+    attributes={
+        "epsilon": _EPSILON,
+        "momentum": Attribute(Kind.FLOAT, 0.9),
+        "training_mode": Attribute(Kind.INT, 0, choices=(0, 1)),
+    },
+    cost=_apply,
+    inplace=((0, 0),),
+)
+def batch_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x; in training mode, the running statistics too."""
+    x = call.spec(0)
+    for index in range(5):
+        check_dtype(call.spec(index), FLOATS, f"input {index}")
+    if call.n_outputs > 1 and not call.attributes["training_mode"]:
+        raise ShapeError(
+            "running statistics are outputs in training mode only",
+            fix="ask for one output, or set training_mode=1",
+        )
+    if x.shape is not None:
+        require_rank(x, 1, "(batch, channels, ...)")
+        channels: Dim = x.shape[1] if len(x.shape) > 1 else 1
+        for index, what in enumerate(("scale", "bias", "mean", "variance"), 1):
+            require_vector(call, index, channels, what)
+    return (x, call.spec(3), call.spec(4))
+
+
+@define(
+    "InstanceNormalization",
+    inputs="x scale bias",
+    attributes={"epsilon": _EPSILON},
+    cost=_measure_and_apply,
+    inplace=((0, 0),),
+)
+def instance_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x."""
+    return (_per_channel(call),)
+
+
+@define(
+    "GroupNormalization",
+    inputs="x scale bias",
+    attributes={
+        "epsilon": _EPSILON,
+        "num_groups": Attribute(Kind.INT, minimum=1),
+        "stash_type": _STASH_TYPE,
+    },
+    cost=_measure_and_apply,
+    inplace=((0, 0),),
+)
+def group_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, whose channels fall into equal groups."""
+    x = _per_channel(call)
+    groups = call.attributes["num_groups"]
+    if x.shape is not None and isinstance(x.shape[1], int) and x.shape[1] % groups:
+        raise ShapeError(
+            f"{x.shape[1]} channels do not fall into {groups} equal groups",
+            fix="set num_groups to a divisor of the number of channels",
+        )
+    return (x,)
+
+
+@define(
+    "LayerNormalization",
+    inputs="x scale bias?",
+    outputs="y mean? inverse_deviation?",
+    attributes={"axis": Attribute(Kind.INT, -1), "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
+    cost=_measure_and_apply,
+    inplace=((0, 0),),
+)
+def layer_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x; the statistics have length 1 from `axis` on."""
+    x = call.spec(0)
+    common_dtype([spec for spec in call.inputs if spec is not None], FLOATS)
+    if x.shape is None:
+        unknown = TensorSpec(_STATISTICS, None)
+        return (x, unknown, unknown)
+    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    require_broadcastable(call.spec(1), x.shape, "scale")
+    if call.has(2):
+        require_broadcastable(call.spec(2), x.shape, "bias")
+    statistics = TensorSpec(_STATISTICS, (*x.shape[:axis], *(1 for _ in x.shape[axis:])))
+    return (x, statistics, statistics)
+
+
+@define(
+    "RMSNormalization",
+    inputs="x scale",
+    attributes={"axis": Attribute(Kind.INT, -1), "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
+    cost=_measure_and_apply,
+    inplace=((0, 0),),
+)
+def rms_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: x's shape, scale's dtype."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    check_dtype(call.spec(1), FLOATS, "scale")
+    if x.shape is not None:
+        normalise_axis(call.attributes["axis"], len(x.shape))
+        require_broadcastable(call.spec(1), x.shape, "scale")
+    return (TensorSpec(call.spec(1).dtype, x.shape),)
+
+
+@define(
+    "LpNormalization",
+    inputs="x",
+    attributes={
+        "axis": Attribute(Kind.INT, -1),
+        "p": Attribute(Kind.INT, 2, choices=(1, 2)),
+    },
+    cost=_measure_and_apply,
+)
+def lp_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    if x.rank is not None:
+        normalise_axis(call.attributes["axis"], x.rank)
+    return (x,)
+
+
+@define(
+    "MeanVarianceNormalization",
+    inputs="x",
+    attributes={"axes": Attribute(Kind.INTS, (0, 2, 3))},
+    cost=_measure_and_apply,
+    inplace=((0, 0),),
+)
+def mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    if x.rank is not None:
+        normalise_axes(call.attributes["axes"], x.rank)
+    return (x,)
+
+
+def _neighbours(call: Call, outputs: Specs) -> int:
+    """Cost: one addition per neighbouring channel, and a power."""
+    return int(call.attributes["size"] + 12) * outputs[0].size
+
+
+@define(
+    "LRN",
+    inputs="x",
+    attributes={
+        "alpha": Attribute(Kind.FLOAT, 1e-4),
+        "beta": Attribute(Kind.FLOAT, 0.75),
+        "bias": Attribute(Kind.FLOAT, 1.0),
+        "size": Attribute(Kind.INT, minimum=1),
+    },
+    cost=_neighbours,
+)
+def local_response_normalization(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    require_rank(x, 2, "(batch, channels, ...)")
+    return (x,)
+
+
+def _per_channel(call: Call) -> TensorSpec:
+    """Return x's spec; raise unless scale and bias have one value per channel of x."""
+    x = call.spec(0)
+    common_dtype([spec for spec in call.inputs if spec is not None], FLOATS)
+    require_rank(x, 2, "(batch, channels, ...)")
+    if x.shape is not None:
+        require_vector(call, 1, x.shape[1], "scale")
+        require_vector(call, 2, x.shape[1], "bias")
+    return x

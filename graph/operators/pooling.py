@@ -1,1 +1,156 @@
-"""Operator definitions."""
+"""Pooling: one number from each window over the spatial axes, or from each whole plane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..attribute import REQUIRED, Attribute, Attributes, Kind
+from ..dims import UNKNOWN, add, mul
+from ..dtypes import FLOATS, NUMBERS, check_dtype
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..tensor import Dim, Shape, TensorSpec
+from ..windows import WINDOW_ATTRIBUTES, resolve_window
+from .requirements import may_equal, require_rank
+
+_LAYOUT = "(batch, channels, length...)"
+_FLAG = Attribute(Kind.INT, 0, choices=(0, 1))
+_WINDOW = {
+    **WINDOW_ATTRIBUTES,
+    "ceil_mode": _FLAG,
+    "kernel_shape": Attribute(Kind.INTS, REQUIRED, minimum=1),
+}
+_POWER = Attribute(Kind.INT, 2, minimum=1)
+
+
+def _taps(call: Call, outputs: Specs) -> int:
+    """Cost: one operation per cell of each window."""
+    return math.prod(call.attributes["kernel_shape"]) * outputs[0].size
+
+
+def _cells(call: Call, outputs: Specs) -> int:
+    """Cost: one operation per element of the input."""
+    return call.spec(0).size
+
+
+@define(
+    "MaxPool",
+    inputs="x",
+    outputs="y indices?",
+    attributes={**_WINDOW, "storage_order": _FLAG},
+    cost=_taps,
+)
+def max_pool(call: Call) -> Sequence[TensorSpec]:
+    """Infer: one output per window; indices are int64."""
+    x = call.spec(0)
+    check_dtype(x, NUMBERS)
+    y = _pooled(x, call)
+    return (y, TensorSpec("int64", y.shape))
+
+
+@define("AveragePool", inputs="x", attributes={**_WINDOW, "count_include_pad": _FLAG}, cost=_taps)
+def average_pool(call: Call) -> Sequence[TensorSpec]:
+    """Infer: one output per window."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    return (_pooled(x, call),)
+
+
+@define("LpPool", inputs="x", attributes={**_WINDOW, "p": _POWER}, cost=_taps)
+def lp_pool(call: Call) -> Sequence[TensorSpec]:
+    """Infer: one output per window."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    return (_pooled(x, call),)
+
+
+@define("GlobalLpPool", inputs="x", attributes={"p": _POWER}, cost=_cells)
+@define("GlobalMaxPool", inputs="x", cost=_cells)
+@define("GlobalAveragePool", inputs="x", cost=_cells)
+def global_pool(call: Call) -> Sequence[TensorSpec]:
+    """Infer: each plane becomes one cell."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    if x.shape is None:
+        return (x,)
+    require_rank(x, 3, _LAYOUT)
+    if 0 in x.shape[2:]:
+        raise ShapeError(f"{x} has planes without cells", fix="pool over at least one cell")
+    return (TensorSpec(x.dtype, (*x.shape[:2], *(1 for _ in x.shape[2:]))),)
+
+
+@define(
+    "MaxUnpool",
+    inputs="x indices output_shape?",
+    attributes={name: _WINDOW[name] for name in ("kernel_shape", "pads", "strides")},
+)
+def max_unpool(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the shape that a MaxPool would take to x's, or the one that is given."""
+    x, indices = call.spec(0), call.spec(1)
+    if indices.dtype != np.int64:
+        raise ShapeError(f"the indices must be int64, got {indices}", fix="insert a Cast")
+    if x.shape is None:
+        return (x,)
+    require_rank(x, 3, _LAYOUT)
+    _check_like(indices, x.shape)
+    shape = unpooled_shape(x.shape, call.attributes)
+    if call.has(2):
+        given = call.value(2)
+        shape = (UNKNOWN,) * len(shape) if given is None else _given_shape(given, x.shape)
+    return (TensorSpec(x.dtype, shape),)
+
+
+def unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
+    """Return the shape that the indices of a MaxUnpool count in."""
+    kernel, rank = attributes["kernel_shape"], len(shape) - 2
+    strides = attributes["strides"] or (1,) * rank
+    pads = attributes["pads"] or (0,) * (2 * rank)
+    if not len(kernel) == len(strides) == len(pads) / 2 == rank:
+        raise ShapeError(
+            f"kernel_shape, strides and pads do not describe {rank} spatial dimensions",
+            fix="give a size and a stride per spatial dimension, and two pads",
+        )
+    spatial = (
+        add(mul(add(dim, -1), stride), size - begin - end)
+        for dim, stride, size, begin, end in zip(
+            shape[2:], strides, kernel, pads[:rank], pads[rank:], strict=True
+        )
+    )
+    return (*shape[:2], *spatial)
+
+
+def _pooled(x: TensorSpec, call: Call) -> TensorSpec:
+    if x.shape is None:
+        return x
+    require_rank(x, 3, _LAYOUT)
+    attributes = call.attributes
+    _, outputs = resolve_window(
+        x.shape[2:],
+        attributes,
+        attributes["kernel_shape"],
+        ceil_mode=bool(attributes["ceil_mode"]),
+    )
+    return TensorSpec(x.dtype, (*x.shape[:2], *outputs))
+
+
+def _check_like(indices: TensorSpec, shape: Shape) -> None:
+    if indices.shape is None:
+        return
+    if len(indices.shape) != len(shape) or not all(map(may_equal, indices.shape, shape)):
+        raise ShapeError(
+            f"indices {indices} do not fit an input of shape [{', '.join(map(str, shape))}]",
+            fix="pass one index per element: MaxPool's second output",
+        )
+
+
+def _given_shape(given: np.ndarray[tuple[int, ...], np.dtype[np.int64]], shape: Shape) -> Shape:
+    wanted: tuple[Dim, ...] = tuple(int(length) for length in given)
+    if len(wanted) != len(shape) or not all(map(may_equal, wanted[:2], shape[:2])):
+        raise ShapeError(
+            f"output_shape {list(wanted)} does not fit [{', '.join(map(str, shape))}]",
+            fix="keep batch and channels, and give one length per spatial dimension",
+        )
+    return wanted

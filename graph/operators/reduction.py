@@ -1,1 +1,128 @@
-"""Operator definitions."""
+"""Reductions over axes, and scans along one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import normalise_axes, normalise_axis
+from ..dtypes import BOOLS, FLOATS, NUMBERS, REALS, check_dtype
+from ..errors import ShapeError
+from ..operator import Call, InferRule, Specs, define
+from ..tensor import Dim, TensorSpec
+from .elementwise import TRANSCENDENTAL
+from .values import integers, is_computed
+
+
+def reduced_axes(
+    rank: int, axes: Sequence[int] | None, noop_with_empty_axes: bool
+) -> tuple[int, ...]:
+    """Return the axes to reduce, sorted: all where none is given, unless that means none."""
+    if axes:
+        return tuple(sorted(normalise_axes(axes, rank)))
+    return () if noop_with_empty_axes else tuple(range(rank))
+
+
+def _reduce(kinds: str) -> InferRule:
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        data = call.spec(0)
+        check_dtype(data, kinds)
+        if data.shape is None or is_computed(call, 1):
+            return (TensorSpec(data.dtype, None),)
+        axes = integers(call, 1, "axes")
+        reduced = reduced_axes(len(data.shape), axes, call.attributes["noop_with_empty_axes"])
+        kept: Sequence[Dim] = [1 if axis in reduced else d for axis, d in enumerate(data.shape)]
+        if not call.attributes["keepdims"]:
+            kept = [d for axis, d in enumerate(data.shape) if axis not in reduced]
+        return (TensorSpec(data.dtype, kept),)
+
+    return infer
+
+
+def _input_size(call: Call, outputs: Specs) -> int:
+    return call.spec(0).size
+
+
+def _input_size_of_exp(call: Call, outputs: Specs) -> int:
+    return (2 + TRANSCENDENTAL) * call.spec(0).size
+
+
+REDUCE_ATTRIBUTES = {
+    "keepdims": Attribute(Kind.BOOL, True),
+    "noop_with_empty_axes": Attribute(Kind.BOOL, False),
+}
+
+for _op, _kinds in {
+    "ReduceSum": NUMBERS,
+    "ReduceMean": NUMBERS,
+    "ReduceProd": NUMBERS,
+    "ReduceMax": REALS,
+    "ReduceMin": REALS,
+    "ReduceL1": NUMBERS,
+    "ReduceL2": NUMBERS,
+    "ReduceSumSquare": NUMBERS,
+    "ReduceLogSum": FLOATS,
+    "ReduceLogSumExp": FLOATS,
+}.items():
+    define(
+        _op,
+        inputs="data axes?",
+        attributes=REDUCE_ATTRIBUTES,
+        cost=_input_size_of_exp if _op == "ReduceLogSumExp" else _input_size,
+    )(_reduce(_kinds))
+
+
+def _infer_extremum(call: Call) -> Sequence[TensorSpec]:
+    data = call.spec(0)
+    check_dtype(data, NUMBERS + BOOLS)
+    if data.shape is None:
+        return (TensorSpec("int64", None),)
+    shape = list(data.shape or (1,))
+    axis = normalise_axis(call.attributes["axis"], len(shape))
+    if shape[axis] == 0:
+        raise ShapeError(f"axis {axis} of {data} has no elements to choose from")
+    if not data.shape:
+        return (TensorSpec("int64", ()),)
+    shape[axis : axis + 1] = [1] if call.attributes["keepdims"] else []
+    return (TensorSpec("int64", shape),)
+
+
+for _op in ("ArgMax", "ArgMin"):
+    define(
+        _op,
+        inputs="data",
+        attributes={
+            "axis": Attribute(Kind.INT, 0),
+            "keepdims": Attribute(Kind.BOOL, True),
+            "select_last_index": Attribute(Kind.BOOL, False),
+        },
+        cost=_input_size,
+    )(_infer_extremum)
+
+
+def _infer_scan(call: Call) -> Sequence[TensorSpec]:
+    data = call.spec(0)
+    check_dtype(data, NUMBERS)
+    axis = integers(call, 1, "axis")
+    if axis is not None and len(axis) != 1:
+        raise ShapeError(f"axis is {list(axis)}, but must be one integer")
+    if axis is not None and data.shape is not None:
+        normalise_axis(axis[0], len(data.shape))
+    return (data,)
+
+
+for _op in ("CumSum", "CumProd"):
+    define(
+        _op,
+        inputs="x axis",
+        attributes={
+            "exclusive": Attribute(Kind.BOOL, False),
+            "reverse": Attribute(Kind.BOOL, False),
+        },
+    )(_infer_scan)
+
+
+def reduced_count(shape: Sequence[int], axes: Sequence[int]) -> int:
+    """Return how many elements each output element is made from."""
+    return math.prod(shape[axis] for axis in axes)

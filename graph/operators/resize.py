@@ -1,1 +1,85 @@
-"""Operator definitions."""
+"""Resize: a tensor sampled at other places, on a grid of another size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import UNKNOWN
+from ..dtypes import NUMBERS, check_dtype
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..resampling import CROP, read_target, resized_axes, resized_shape
+from ..tensor import TensorSpec
+
+_FLAG = Attribute(Kind.INT, 0, choices=(0, 1))
+_TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
+
+
+def _samples(call: Call, outputs: Specs) -> int:
+    """Cost: a product and a sum per cell that an output reads along each axis."""
+    taps = _TAPS[call.attributes["mode"]]
+    return 2 * taps * len(outputs[0].static_shape) * outputs[0].size
+
+
+@define(
+    "Resize",
+    inputs="x roi? scales? sizes?",
+    attributes={
+        "antialias": _FLAG,
+        "axes": Attribute(Kind.INTS, None),
+        "coordinate_transformation_mode": Attribute(
+            Kind.STRING,
+            "half_pixel",
+            choices=(
+                "half_pixel",
+                "half_pixel_symmetric",
+                "pytorch_half_pixel",
+                "align_corners",
+                "asymmetric",
+                CROP,
+            ),
+        ),
+        "cubic_coeff_a": Attribute(Kind.FLOAT, -0.75),
+        "exclude_outside": _FLAG,
+        "extrapolation_value": Attribute(Kind.FLOAT, 0.0),
+        "keep_aspect_ratio_policy": Attribute(
+            Kind.STRING, "stretch", choices=("stretch", "not_larger", "not_smaller")
+        ),
+        "mode": Attribute(Kind.STRING, "nearest", choices=tuple(_TAPS)),
+        "nearest_mode": Attribute(
+            Kind.STRING,
+            "round_prefer_floor",
+            choices=("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+        ),
+    },
+    cost=_samples,
+)
+def resize(call: Call) -> Sequence[TensorSpec]:
+    """Infer: scaled or given lengths; unknown while what tells them is not constant."""
+    x = call.spec(0)
+    if call.attributes["mode"] != "nearest":
+        check_dtype(x, NUMBERS)
+    crops = call.attributes["coordinate_transformation_mode"] == CROP
+    has_scales, has_sizes = _is_given(call, 2), _is_given(call, 3)
+    if has_scales == has_sizes:
+        raise ShapeError(
+            f"Resize got {'both' if has_scales else 'neither'} scales and sizes",
+            fix="give one of the two",
+        )
+    if crops and not _is_given(call, 1):
+        raise ShapeError(f"{CROP} needs a region", fix="give roi")
+    if x.shape is None:
+        return (x,)
+    told = (2 if has_scales else 3, *((1,) if crops else ()))
+    if any(call.value(index) is None for index in told):
+        axes = resized_axes(call.attributes, len(x.shape))
+        dims = (UNKNOWN if axis in axes else dim for axis, dim in enumerate(x.shape))
+        return (TensorSpec(x.dtype, tuple(dims)),)
+    target = read_target(call.values, call.attributes)
+    return (TensorSpec(x.dtype, resized_shape(x.shape, call.attributes, target)),)
+
+
+def _is_given(call: Call, index: int) -> bool:
+    """True when an optional input is there; older exporters write an empty one for none."""
+    return call.has(index) and call.spec(index).shape != (0,)

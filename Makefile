@@ -1,0 +1,65 @@
+# One command sees plait work (make demo), one proves it (make test).
+# Both make an environment of their own in the checkout and touch nothing else.
+
+PYTHON ?= python3
+VENV ?= .venv-test
+DEMO_VENV ?= .venv-demo
+BIN = $(VENV)/bin
+
+# Not editable: mypy does not follow editable installs, and a test must see what users get.
+# build/ goes before and after, or modules deleted long ago would stay in the wheel.
+INSTALL = install --quiet --disable-pip-version-check
+define install_plait
+rm -rf build plait.egg-info
+$(1)/bin/pip $(INSTALL) --no-deps --no-build-isolation .
+rm -rf build plait.egg-info
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix bench clean install
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
+
+demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one streamed pipeline
+	@$(call install_plait,$(DEMO_VENV))
+	$(DEMO_VENV)/bin/python examples/identify_files.py .
+
+test: check  ## lint, types, then all tests, against the installed package
+	$(BIN)/pytest
+
+# The tests are type-checked from their own folder, where tests/devices does not meet devices.
+check: install  ## lint and types only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p plait
+	$(BIN)/mypy examples benchmarks
+	cd tests && $(abspath $(BIN))/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache .
+
+fix: $(VENV)/ready  ## format, and repair what ruff can repair
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install  ## measure; results go to benchmarks/results
+	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+clean:  ## remove what the other targets made
+	rm -rf .venv-test .venv-demo build plait.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install: $(VENV)/ready
+	@$(call install_plait,$(VENV))
+
+# The environments are made anew when the dependencies may have changed.
+$(VENV)/ready: pyproject.toml
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip $(INSTALL) 'setuptools>=77' '.[dev]'
+	touch $@
+
+$(DEMO_VENV)/ready: pyproject.toml
+	rm -rf $(DEMO_VENV)
+	$(PYTHON) -m venv $(DEMO_VENV)
+	$(DEMO_VENV)/bin/pip $(INSTALL) 'setuptools>=77' '.[onnx,cli]' magika==1.0.3
+	touch $@

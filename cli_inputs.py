@@ -1,0 +1,276 @@
+"""What the command line feeds: files, folders of files, or random numbers, made into items."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import escape, glob
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .graph.errors import PlaitError
+from .graph.ir import Graph
+from .graph.tensor import Array, TensorSpec
+
+RANDOM = "random"
+
+
+class CommandError(PlaitError):
+    """The command line is wrong."""
+
+
+def parse_devices(text: str) -> tuple[str, ...]:
+    """Return the names in ``worker:0,cpu``."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise CommandError(
+            f"--devices {text!r} has an empty name", fix="list names: --devices worker:0,cpu"
+        )
+    return names
+
+
+def parse_pins(texts: Sequence[str]) -> dict[str, str]:
+    """Return what ``NODE=DEVICE`` options say."""
+    pins: dict[str, str] = {}
+    for text in texts:
+        # Node names may hold "="; device names do not.
+        node, _, device = text.rpartition("=")
+        if not node or not device:
+            raise CommandError(
+                f"--pin {text!r} is not NODE=DEVICE", fix="for example --pin 'encoder.*=cpu'"
+            )
+        pins[node] = device
+    return pins
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return what ``NAME=1,3,48,320`` options say."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, lengths = text.rpartition("=")
+        dims = lengths.split(",") if lengths else []
+        if not name or not all(dim.strip().isdecimal() for dim in dims):
+            raise CommandError(
+                f"--shape {text!r} is not NAME=LENGTH,LENGTH,...",
+                fix="for example --shape image=1,3,48,320",
+            )
+        shapes[name] = tuple(map(int, dims))
+    return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One ``--input``.
+
+    Attributes
+    ----------
+    name : str or None
+        The input it feeds; None feeds whatever names the file holds.
+    files : tuple of Path
+        None for random numbers.
+    is_sequence : bool
+        True when each file is an item; one file is repeated in every item.
+    """
+
+    name: str | None
+    files: tuple[Path, ...]
+    is_sequence: bool = False
+
+
+def parse_input(text: str) -> Given:
+    """Return what one ``--input`` says.
+
+    Raises
+    ------
+    CommandError
+        If it is malformed, or there is no such file.
+    """
+    name: str | None
+    name, equals, value = text.partition("=")
+    if not equals or os.path.exists(text):
+        name, value = None, text
+    if name == "" or not value:
+        raise CommandError(
+            f"--input {text!r} is not NAME=FILE", fix=f"for example --input x=x.npy or x={RANDOM}"
+        )
+    if value == RANDOM:
+        return Given(name, ())
+    if os.path.isfile(value):
+        return Given(name, (Path(value),))
+    pattern = os.path.join(escape(value), "*.np[yz]") if os.path.isdir(value) else value
+    files = sorted(map(Path, glob(pattern)))
+    if not files:
+        raise CommandError(
+            f"--input {text!r} finds no file",
+            fix=f"name a file, a folder or a pattern of .npy or .npz files, or {RANDOM}",
+        )
+    return Given(name, tuple(files), is_sequence=True)
+
+
+def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
+    """Return the arrays of a file by the names of the inputs they feed.
+
+    Raises
+    ------
+    CommandError
+        If the file is damaged, or it is not clear which input it feeds.
+    """
+    loaded = _load(file)
+    if isinstance(loaded, np.ndarray):
+        if name is None and len(graph.inputs) != 1:
+            raise CommandError(
+                f"{file} does not say which input it feeds",
+                fix=f"--input NAME={file}, where NAME is one of: {', '.join(graph.inputs)}",
+            )
+        return {name or graph.inputs[0]: loaded}
+    if name is None:
+        return loaded
+    if name in loaded:
+        return {name: loaded[name]}
+    if len(loaded) != 1:
+        raise CommandError(
+            f"{file} has no array {name!r}", fix=f"it has: {', '.join(loaded) or 'none'}"
+        )
+    return {name: next(iter(loaded.values()))}
+
+
+def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
+    """Return random numbers for a static spec.
+
+    Floats lie in [0, 1), bytes anywhere; wider integers in [0, 100), as they are often indices.
+    """
+    shape, kind = spec.static_shape, spec.dtype.kind
+    if kind in "fc":
+        values = generator.random(shape)
+        return (values + 1j * generator.random(shape) if kind == "c" else values).astype(spec.dtype)
+    if kind == "b":
+        return generator.integers(0, 2, shape).astype(spec.dtype)
+    if spec.dtype.itemsize == 1:
+        limits = np.iinfo(spec.dtype)
+        return generator.integers(limits.min, limits.max + 1, shape).astype(spec.dtype)
+    return generator.integers(0, 100, shape).astype(spec.dtype)
+
+
+class Feeds:
+    """Makes the items of a run: arrays from files, random numbers for the other inputs.
+
+    Parameters
+    ----------
+    graph : Graph
+    givens : sequence of Given
+    seed : int
+        Item number i has the same random numbers however many there are.
+    fill : bool
+        True when inputs that nobody gave are random too.
+
+    Attributes
+    ----------
+    count : int or None
+        How many items the files make; None where any number will do.
+    notes : list of str
+        What users should know of the choices made.
+
+    Raises
+    ------
+    CommandError
+        If an input is unknown, missing or given twice, or folders hold different numbers of files.
+    """
+
+    def __init__(self, graph: Graph, givens: Sequence[Given], *, seed: int, fill: bool) -> None:
+        self._graph = graph
+        self._seed = seed
+        self._fixed: dict[str, Array] = {}
+        self._sequences = [given for given in givens if given.is_sequence]
+        self.notes: list[str] = []
+        self.count = _common_length(self._sequences)
+        seen: set[str] = set()
+        for given in givens:
+            seen.update(self._take(given, seen))
+        missing = [name for name in graph.inputs if name not in seen]
+        if missing and not fill and not any(g.name is None and not g.files for g in givens):
+            raise CommandError(
+                f"the inputs {', '.join(missing)} are not given",
+                fix=f"--input {missing[0]}=FILE.npy, or --input {missing[0]}={RANDOM}",
+            )
+
+    def item(self, index: int) -> dict[str, Array]:
+        """Return item number `index`.
+
+        Raises
+        ------
+        CommandError
+            If a file is damaged or lacks an array.
+        FeedError
+            If a shape does not fit its input.
+        """
+        from .scheduler.specialise import bind_inputs
+
+        arrays = dict(self._fixed)
+        for given in self._sequences:
+            arrays.update(read_arrays(given.files[index], given.name, self._graph))
+        generator = np.random.default_rng([self._seed, index])
+        specs = bind_inputs(self._graph, {n: a.shape for n, a in arrays.items()})
+        for name in self._graph.inputs:
+            if name not in arrays:
+                arrays[name] = random_array(self._static(name, specs[name]), generator)
+        return arrays
+
+    def _take(self, given: Given, seen: set[str]) -> set[str]:
+        """Check one given input and return the names it feeds."""
+        names = {given.name} if given.name else set()
+        if given.files and not (given.is_sequence and given.name):
+            arrays = read_arrays(given.files[0], given.name, self._graph)
+            names = set(arrays)
+            if not given.is_sequence:
+                self._fixed.update(arrays)
+        for name in sorted(names):
+            if name not in self._graph.inputs:
+                raise CommandError(
+                    f"the graph has no input {name!r}",
+                    fix=f"its inputs are: {', '.join(self._graph.inputs)}",
+                )
+            if name in seen:
+                raise CommandError(f"the input {name!r} is given twice", fix="give it once")
+        return names
+
+    def _static(self, name: str, spec: TensorSpec) -> TensorSpec:
+        if spec.shape is None:
+            raise CommandError(
+                f"the rank of input {name!r} is not known", fix=f"--shape {name}=LENGTH,LENGTH,..."
+            )
+        symbols = [dim for dim in spec.shape if isinstance(dim, str)]
+        if symbols:
+            note = f"input {name!r}: {', '.join(symbols)} taken as 1; --shape {name}=... sets them"
+            if note not in self.notes:
+                self.notes.append(note)
+        return TensorSpec(spec.dtype, [1 if isinstance(dim, str) else dim for dim in spec.shape])
+
+
+def _common_length(sequences: Sequence[Given]) -> int | None:
+    lengths = {given.name or "files": len(given.files) for given in sequences}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise CommandError(
+            f"the inputs have different numbers of files: {listed}",
+            fix="give each input one file per item",
+        )
+    return next(iter(lengths.values()), None)
+
+
+def _load(file: Path) -> Array | dict[str, Array]:
+    """Return a file's array, or its arrays by name; objects are never unpickled."""
+    try:
+        with file.open("rb") as opened:
+            loaded: Any = np.load(opened, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            arrays = {name: loaded[name] for name in loaded.files}
+        # A member of another kind comes back as its bytes.
+        return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    except Exception as error:  # damaged files make numpy and zipfile raise many kinds
+        raise CommandError(
+            f"cannot read {file}: {error}", fix="give a file that numpy.save or savez wrote"
+        ) from error

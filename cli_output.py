@@ -1,0 +1,148 @@
+"""What the command line shows and writes: tables, summaries, progress, files."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from .cli_inputs import CommandError
+from .graph.tensor import Array, spec_of
+
+
+def summarise(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """Return name, spec, minimum, maximum and mean of each array; None where there is none."""
+    return [{"name": name, **_summary(array)} for name, array in arrays.items()]
+
+
+def print_summary(arrays: Mapping[str, Array]) -> None:
+    """Print the summaries of arrays as a table."""
+    rows = [
+        (name, str(spec_of(array)), *(_number(summary[key]) for key in ("min", "max", "mean")))
+        for (name, array), summary in zip(arrays.items(), summarise(arrays), strict=True)
+    ]
+    print_table(("output", "spec", "min", "max", "mean"), rows, right=("min", "max", "mean"))
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
+) -> None:
+    """Print a table on stdout, as wide as it must be where nobody watches."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
+    with console.capture() as printed:
+        console.print(table)
+    lines = (line.rstrip() for line in printed.get().splitlines())
+    click.echo("\n".join(line for line in lines if line))
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON on stdout; infinities and NaN become null, as JSON has neither."""
+    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def print_note(text: str) -> None:
+    """Print a remark on stderr."""
+    click.echo(f"note: {text}", err=True)
+
+
+def print_error(error: BaseException, where: str = "") -> None:
+    """Print what is wrong, where, and how to fix it, on stderr."""
+    notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
+    click.echo("\n".join([f"error: {where}{error}", *notes]), err=True)
+
+
+def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays to an .npz file.
+
+    Raises
+    ------
+    CommandError
+        If the file cannot be written.
+    """
+    # numpy.savez takes names as keyword arguments, and fails for an array called "file".
+    with writing(file), zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn failures to write a path into a CommandError."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(
+            f"cannot write {path}: {error.strerror or error}", fix="choose another place"
+        ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for outputs, unless it is there."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise CommandError, before any work is done, if a file cannot be made there."""
+    if path is not None and not path.parent.is_dir():
+        raise CommandError(f"there is no folder {str(path.parent)!r}", fix="make it first")
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a progress bar on stderr if that is a terminal; yields what advances it by one."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task(what, total=total)
+        yield lambda: bar.advance(shown)
+
+
+def _summary(array: Array) -> dict[str, Any]:
+    summary: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
+    if array.size == 0 or array.dtype.kind == "c":
+        return {**summary, "min": None, "max": None, "mean": None}
+    # Sums of half precision overflow soon.
+    mean = array.mean(dtype=np.float64)
+    return {**summary, "min": array.min().item(), "max": array.max().item(), "mean": float(mean)}
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

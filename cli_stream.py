@@ -1,0 +1,147 @@
+"""Running a plan from the command line: one item, or a stream of them with its failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from .cli_output import progress, write_arrays, writing
+from .graph.errors import PlaitError
+from .scheduler.session import Session
+
+if TYPE_CHECKING:
+    from .graph.tensor import Array
+    from .scheduler.plan import Plan
+    from .scheduler.profile import Profile
+
+MakeItem: TypeAlias = Callable[[int], Mapping[str, "Array"]]
+
+
+@dataclass(slots=True)
+class Streamed:
+    """What came of a stream.
+
+    Attributes
+    ----------
+    done : int
+        Items that worked.
+    failures : dict of int to exception
+        Items that did not, by number.
+    elapsed_s : float
+        From the first item asked for to the last result, without opening and closing devices.
+    profile : Profile or None
+        None before the stream has ended.
+    """
+
+    done: int = 0
+    failures: dict[int, BaseException] = field(default_factory=dict)
+    elapsed_s: float = 0.0
+    profile: Profile | None = None
+
+    @property
+    def per_second(self) -> float:
+        """Items that worked, per second."""
+        return self.done / self.elapsed_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        failures = [{"item": index, "error": str(e)} for index, e in sorted(self.failures.items())]
+        return {
+            "done": self.done,
+            "failures": failures,
+            "seconds": self.elapsed_s,
+            "items_per_second": self.per_second,
+        }
+
+    def __str__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"{self.done} items in {self.elapsed_s:.3f} s: {self.per_second:.1f} items/s{failed}"
+
+
+def run_once(
+    plan: Plan, item: Mapping[str, Array], trace: Path | None
+) -> tuple[dict[str, Array], float]:
+    """Run one item and return its outputs and the seconds it took; save its timeline if asked."""
+
+    async def run() -> tuple[dict[str, Array], float]:
+        async with Session(plan, measure=trace is not None) as session:
+            start = time.perf_counter()
+            outputs = await session.run(item)
+            elapsed_s = time.perf_counter() - start
+            save_trace(session.profile(), trace)
+            return outputs, elapsed_s
+
+    return trio.run(run)
+
+
+def run_stream(
+    plan: Plan,
+    make_item: MakeItem,
+    count: int,
+    output: Path | None,
+    *,
+    what: str,
+    measure: bool = False,
+) -> Streamed:
+    """Run items 0 to `count` - 1, as many at a time as the plan allows.
+
+    An item that cannot be made, or fails, is recorded and the others go on. The outputs of each
+    are written to the folder `output`, where one is given.
+    """
+    streamed = Streamed()
+
+    async def run() -> None:
+        async with Session(plan, measure=measure) as session:
+            with progress(what, count) as advance:
+                await _consume(session, make_item, count, output, streamed, advance)
+            streamed.profile = session.profile()
+
+    trio.run(run)
+    return streamed
+
+
+def save_trace(profile: Profile | None, trace: Path | None) -> None:
+    """Save a profile's timeline, if a file is named."""
+    if profile is not None and trace is not None:
+        with writing(trace):
+            profile.save(trace)
+
+
+async def _consume(
+    session: Session,
+    make_item: MakeItem,
+    count: int,
+    output: Path | None,
+    streamed: Streamed,
+    advance: Callable[[], None],
+) -> None:
+    fed: list[int] = []
+
+    async def source() -> AsyncIterator[Mapping[str, Array]]:
+        for index in range(count):
+            try:
+                item = await trio.to_thread.run_sync(make_item, index)
+            except PlaitError as error:
+                streamed.failures[index] = error
+                advance()
+            else:
+                fed.append(index)
+                yield item
+
+    start = time.perf_counter()
+    async with session.stream(source()) as results:
+        async for item in results:
+            index = fed[item.index]
+            if item.error is not None:
+                streamed.failures[index] = item.error
+            else:
+                if output is not None:
+                    write_arrays(output / f"{index:04d}.npz", item.outputs)
+                streamed.done += 1
+            advance()
+    streamed.elapsed_s = time.perf_counter() - start

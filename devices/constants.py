@@ -1,0 +1,86 @@
+"""Constants in a device's own memory: each array once, for as long as a program uses it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from ..graph.tensor import Array, TensorSpec, spec_of
+from .memory import Arena, View
+
+
+class Allocator(Protocol):
+    """The part of a device that places constants."""
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate an arena."""
+        ...
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a view of it."""
+        ...
+
+
+class Batch:
+    """Constants that were uploaded together; whoever holds it keeps them there."""
+
+    __slots__ = ("__weakref__", "arrays", "views")
+
+    def __init__(self, arena: Arena, views: Mapping[int, View], arrays: tuple[Array, ...]) -> None:
+        self.views = views
+        self.arrays = arrays  # alive, so that no other array gets one of their identities
+        weakref.finalize(self, arena.close).atexit = False
+
+
+class ConstantStore:
+    """Uploads constants into one memory, those of a call into one arena.
+
+    The slots of a plan, and plans of one graph, share what they have in common: the programs of
+    all of them hold the batch.
+    """
+
+    def __init__(
+        self,
+        device: Allocator,
+        memory: str,
+        alignment: int,
+        upload: Callable[[View, Array], None],
+    ) -> None:
+        self._device = device
+        self._memory = memory
+        self._alignment = alignment
+        self._upload = upload
+        self._lock = threading.Lock()
+        self._batches: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
+
+    def place(self, constants: Mapping[str, Array]) -> tuple[dict[str, Array], list[Batch]]:
+        """Return the arrays on the device by name, and the batches to hold while using them."""
+        with self._lock:
+            batches = {id(array): self._batches.get(id(array)) for array in constants.values()}
+            missing = {
+                id(array): array for array in constants.values() if batches[id(array)] is None
+            }
+            if missing:
+                batch = self._new_batch(missing)
+                batches.update(dict.fromkeys(missing, batch))
+                self._batches.update(dict.fromkeys(missing, batch))
+        held = {key: batch for key, batch in batches.items() if batch is not None}
+        arrays = {n: held[id(array)].views[id(array)].array for n, array in constants.items()}
+        return arrays, list(dict.fromkeys(held.values()))
+
+    def _new_batch(self, missing: Mapping[int, Array]) -> Batch:
+        offsets, end = {}, 0
+        for key, array in missing.items():
+            offsets[key] = end
+            end += -(-array.nbytes // self._alignment) * self._alignment
+        arena = self._device.arena(self._memory, end)
+        views = {
+            key: self._device.view(arena, offset, spec_of(missing[key]))
+            for key, offset in offsets.items()
+        }
+        batch = Batch(arena, views, tuple(missing.values()))
+        for key, array in missing.items():
+            self._upload(views[key], array)
+        return batch

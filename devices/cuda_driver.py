@@ -1,0 +1,170 @@
+"""CuPy and the driver under it: finding them, and what their errors mean.
+
+Nothing here imports CuPy before a CUDA device is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from .errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    DeviceUnavailableError,
+    KernelError,
+)
+
+CuPy: TypeAlias = Any
+"""The module `cupy`, or what stands in for it in tests."""
+
+OUT_OF_MEMORY = 2
+REFUSED = frozenset({1, 9, 98, 209, 701})
+"""Codes of launches and copies that never started (invalid value, invalid configuration, invalid
+device function, no image for this device, out of launch resources): the device lives on. After
+any other code each further call returns the same one, until the process ends (CUDA Runtime API,
+data types, cudaError)."""
+
+
+def load_cupy() -> CuPy:
+    """Import CuPy.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If it is missing or does not load.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        reason = "is not installed" if missing else f"does not load: {_first_line(error)}"
+        raise DeviceUnavailableError(
+            f"CuPy {reason}", fix="pip install 'plait[cuda]', on a machine with an NVIDIA GPU"
+        ) from error
+    return cupy
+
+
+def count_devices(cupy: CuPy) -> int:
+    """Return how many CUDA devices there are.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If there is no driver, or no device.
+    """
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceUnavailableError(
+            f"CUDA does not start: {_first_line(error)}",
+            fix="install or update the NVIDIA driver; nvidia-smi should list the GPU",
+        ) from error
+    if count == 0:
+        raise DeviceUnavailableError(
+            "there is no CUDA device", fix="nvidia-smi and CUDA_VISIBLE_DEVICES should list one"
+        )
+    return count
+
+
+def cuda_names(cupy: CuPy | None = None) -> tuple[str, ...]:
+    """Return the names of the CUDA devices found; ``cuda:0`` where none is, to say why."""
+    try:
+        count = count_devices(cupy or load_cupy())
+    except DeviceUnavailableError:
+        return ("cuda:0",)
+    return tuple(f"cuda:{index}" for index in range(count))
+
+
+def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
+    """Return CuPy once it is certain that it has that device.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If CuPy, the driver or the device is missing.
+    """
+    cupy = cupy or load_cupy()
+    count = count_devices(cupy)
+    if index >= count:
+        raise DeviceUnavailableError(
+            f"there is no device {name!r}: CUDA finds {count}",
+            fix=f"use {', '.join(f'cuda:{i}' for i in range(count))}",
+        )
+    return cupy
+
+
+def device_index(name: str) -> int:
+    """Return N of ``cuda:N``; 0 for ``cuda``.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If it is not a number.
+    """
+    _, _, index = name.partition(":")
+    if index and not (index.isascii() and index.isdigit()):
+        raise DeviceUnavailableError(
+            f"{name!r} is no CUDA device", fix="name one by its number: 'cuda:0'"
+        )
+    return int(index or 0)
+
+
+def translate(error: Exception, cupy: CuPy, device: str) -> DeviceError:
+    """Return what an exception from CuPy means for an open device; its cause is the exception.
+
+    ==============================  ============================================
+    OutOfMemoryError, code 2        DeviceMemoryError: the device lives on
+    codes of refused calls          KernelError, or DeviceError outside a kernel
+    other codes                     DeviceLostError
+    anything else                   KernelError, or DeviceError outside a kernel
+    ==============================  ============================================
+    """
+    cause = (error.__cause__ or error) if isinstance(error, KernelError) else error
+    code = _code(cause, cupy)
+    if isinstance(cause, cupy.cuda.memory.OutOfMemoryError) or code == OUT_OF_MEMORY:
+        fix = "lower max_in_flight, split the graph, or free memory of other processes"
+        translated: DeviceError = DeviceMemoryError(
+            f"device {device!r} has too little memory: {_first_line(cause)}",
+            at=getattr(error, "at", None),
+            fix=fix,
+        )
+    elif code is not None and code not in REFUSED:
+        return lost(cause, device, at=getattr(error, "at", None))
+    elif isinstance(error, DeviceError):
+        return error
+    else:
+        translated = DeviceError(_first_line(cause), at=f"device {device!r}")
+    translated.__cause__ = cause
+    return translated
+
+
+def lost(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
+    """Return the error of all work on a device after one that broke it."""
+    made = DeviceLostError(
+        f"device {device!r} is lost: {_first_line(error)}",
+        at=at,
+        fix="start a new process; compute-sanitizer finds the kernel that broke it",
+    )
+    made.__cause__ = error
+    return made
+
+
+def unavailable(error: Exception, device: str) -> DeviceUnavailableError:
+    """Return the error of a device that was found but does not start."""
+    made = DeviceUnavailableError(
+        f"device {device!r} does not start: {_first_line(error)}",
+        fix="look at nvidia-smi; the driver must be new enough for the CuPy installed",
+    )
+    made.__cause__ = error
+    return made
+
+
+def _code(error: BaseException, cupy: CuPy) -> int | None:
+    """Return the CUDA error code that an exception carries, if any."""
+    kinds = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
+    return int(getattr(error, "status", -1)) if isinstance(error, kinds) else None
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))

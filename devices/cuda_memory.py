@@ -1,0 +1,125 @@
+"""Memory as a CUDA device sees it: arenas of its own, and host memory made fit for its copies."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph.tensor import Array, TensorSpec
+from .cuda_driver import CuPy
+from .memory import Arena, View, check_fits, host_view
+
+ALIGNMENT = 512
+"""Bytes; what CuPy itself rounds to, and enough for cuBLAS and vector loads."""
+PORTABLE = 1
+"""cudaHostRegisterPortable: page-locked in the eyes of all devices."""
+
+
+class CudaArena(Arena):
+    """One cudaMalloc, and the arrays made on it."""
+
+    def __init__(self, memory: str, nbytes: int, cupy: CuPy) -> None:
+        super().__init__(memory, nbytes, cupy.cuda.Memory(max(nbytes, 1)))
+        self._cupy = cupy
+        self._arrays: dict[tuple[int, TensorSpec], Array] = {}
+
+    def view(self, offset: int, spec: TensorSpec) -> View:
+        """Return a view; those of one place and spec have one array.
+
+        A ufunc that writes over its input must be given the same object for both: CuPy copies an
+        input first that shares bytes with the output but is another object.
+        """
+        check_fits(self, offset, spec, ALIGNMENT)
+        array = self._arrays.get((offset, spec))
+        if array is None:
+            pointer = self._cupy.cuda.MemoryPointer(self.buffer, offset)
+            array = self._cupy.ndarray(spec.static_shape, spec.dtype, memptr=pointer)
+            self._arrays[offset, spec] = array
+        return View(self, offset, spec, array)
+
+    def close(self) -> None:
+        """Drop the arrays; the memory goes with the last program that uses it."""
+        self._arrays.clear()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class HostView(View):
+    """A view of host memory.
+
+    Attributes
+    ----------
+    address : int
+        Where copies read and write: in the tensor itself, or in `staging`.
+    staging : array or None
+        Page-locked memory that stands in where the tensor's own could not be page-locked.
+    """
+
+    address: int = 0
+    staging: Array | None = None
+
+
+class _Pin:
+    """Page-locks a buffer for as long as somebody holds the pin."""
+
+    def __init__(self, runtime: Any, buffer: Array) -> None:
+        address = buffer.ctypes.data
+        runtime.hostRegister(address, buffer.nbytes, PORTABLE)
+        # The finalizer holds the buffer: memory must not be freed while it is page-locked.
+        weakref.finalize(self, _unlock, runtime, address, buffer).atexit = False
+
+
+_pins: weakref.WeakValueDictionary[tuple[int, int], _Pin] = weakref.WeakValueDictionary()
+"""Live pins of all devices by runtime and address: no range can be page-locked twice."""
+_pins_lock = threading.RLock()  # freeing a pin may interrupt whoever holds it
+
+
+class HostPins:
+    """Page-locks host arenas when they are first viewed, so that copies are asynchronous.
+
+    An arena is released when it is garbage or when `close` is called, whichever is first.
+    """
+
+    def __init__(self, cupy: CuPy) -> None:
+        self._cupy = cupy
+        self._held: weakref.WeakKeyDictionary[Arena, _Pin | None] = weakref.WeakKeyDictionary()
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> HostView:
+        """Return a view of a host arena, with staging where the arena cannot be page-locked."""
+        array = host_view(arena, offset, spec).array
+        if self._pin(arena) is not None:
+            return HostView(arena, offset, spec, array, array.ctypes.data)
+        pinned = self._cupy.cuda.alloc_pinned_memory(max(spec.nbytes, 1))
+        staging = np.frombuffer(pinned, spec.dtype, spec.size).reshape(spec.static_shape)
+        return HostView(arena, offset, spec, array, staging.ctypes.data, staging)
+
+    def close(self) -> None:
+        """Release all arenas."""
+        self._held.clear()
+
+    def _pin(self, arena: Arena) -> _Pin | None:
+        with _pins_lock:
+            if arena not in self._held:
+                self._held[arena] = self._find_or_make(arena.buffer)
+            return self._held[arena]
+
+    def _find_or_make(self, buffer: Array) -> _Pin | None:
+        runtime = self._cupy.cuda.runtime
+        key = id(runtime), buffer.ctypes.data
+        pin = _pins.get(key)
+        if pin is None and buffer.nbytes:
+            try:
+                pin = _pins[key] = _Pin(runtime, buffer)
+            except runtime.CUDARuntimeError:  # unsupported here, or a neighbour's page is locked
+                return None
+        return pin
+
+
+def _unlock(runtime: Any, address: int, _: Array) -> None:
+    with suppress(runtime.CUDARuntimeError):  # a lost device has released everything already
+        runtime.hostUnregister(address)

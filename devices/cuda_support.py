@@ -1,0 +1,49 @@
+"""Nodes that have a kernel for any array module which CuPy cannot run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..graph.ir import Node
+from ..graph.operator import Call
+from .kernels import ANY, find_kernel
+
+Question = Callable[[Call], bool]
+
+MAX_ITEMSIZE = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+"""Bytes per element by kind of dtype: CUDA has no wider ones."""
+
+
+def _always(_: Call) -> bool:
+    return True
+
+
+def _has(index: int) -> Question:
+    return lambda call: call.has(index)
+
+
+def _takes_integer_power(call: Call) -> bool:
+    return call.spec(0).dtype.kind in "iu" and call.spec(1).dtype.kind == "i"
+
+
+DENIED: dict[str, tuple[Question, str]] = {
+    "CumProd": (_always, "its axis is read by the host on each run"),
+    "CumSum": (_always, "its axis is read by the host on each run"),
+    "Dropout": (_has(2), "its training_mode is read by the host on each run"),
+    "MaxUnpool": (_always, "cupy.unravel_index has the host check the indices on each run"),
+    "Pow": (_takes_integer_power, "integer exponents are read by the host on each run"),
+    "Trilu": (_has(1), "its k is read by the host on each run"),
+}
+"""When a kernel for any array module would have the host wait for the GPU in a plan, and why."""
+
+
+def why_not(node: Node, call: Call) -> str | None:
+    """Return why a node does not run on CuPy; None when it does, as far as is known."""
+    for spec in call.inputs:
+        if spec is not None and spec.dtype.itemsize > MAX_ITEMSIZE[spec.dtype.kind]:
+            return f"CuPy has no dtype {spec.dtype.name!r}"
+    kernel = find_kernel(node.op, "cuda")
+    if kernel is not None and kernel.device == ANY and node.op in DENIED:
+        applies, reason = DENIED[node.op]
+        return reason if applies(call) else None
+    return None

@@ -1,0 +1,29 @@
+"""Kernels that make tensors from scalars; their shapes are settled before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...graph.attribute import Attributes
+from .registry import ArrayModule, Arrays, kernel
+
+Step = Callable[[], Any]
+
+
+@kernel("ConstantOfShape", binds=True)
+def constant_of_shape(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
+) -> Step:
+    """Y = one value everywhere."""
+    return partial(outputs[0].fill, attributes["value"])
+
+
+@kernel("Range")
+def range_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """y[i] = start + i·delta, in double precision on floats."""
+    start, _, delta = (x.reshape(()) for x in inputs)
+    y = outputs[0]
+    places = xp.arange(y.size, dtype="float64" if y.dtype.kind == "f" else y.dtype)
+    xp.copyto(y, start + places * delta, casting="unsafe")

@@ -1,0 +1,110 @@
+"""Where outputs of a resized axis lie in the input, and how much each cell there weighs.
+
+Source: ONNX Resize-19; cubic: R. Keys, Cubic convolution interpolation for digital image
+processing, IEEE Trans. ASSP 29 (1981), equation 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graph.attribute import Attributes
+from ...graph.resampling import CROP, Resampling
+
+Floats = NDArray[np.float64]
+Cells = NDArray[np.int64]
+
+
+class Weighted(NamedTuple):
+    """The first cell that each output reads along one axis, and (outputs, taps) weights from it."""
+
+    first: Cells
+    weights: Floats
+
+
+def coordinates(axis: Resampling, transformation: str) -> Floats:
+    """Return where each output lies, in cells of the input.
+
+    Products come before quotients, so that what is a tie or a whole number on paper is one here.
+    """
+    x = np.arange(axis.resized, dtype=np.float64)
+    length, resized, width = axis.length, axis.resized, axis.width
+    if not resized:
+        return x
+    if transformation == "asymmetric":
+        return x * length / width
+    if transformation == "align_corners":
+        return x * (length - 1) / (width - 1) if width != 1 else x
+    if transformation == CROP:
+        if resized == 1:
+            return np.full(1, 0.5 * (axis.start + axis.end) * (length - 1))
+        step = (axis.end - axis.start) * (length - 1)
+        return axis.start * (length - 1) + x * step / (resized - 1)
+    if transformation == "pytorch_half_pixel" and resized == 1:
+        return x
+    half_pixel = (x + 0.5) * length / width - 0.5
+    if transformation == "half_pixel_symmetric":
+        return half_pixel + length / 2 * (1 - resized / width)
+    return half_pixel
+
+
+_ROUNDINGS: dict[str, Callable[[Floats], Any]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda places: np.ceil(places - 0.5),
+    "round_prefer_ceil": lambda places: np.floor(places + 0.5),
+}
+
+
+def nearest_cells(places: Floats, length: int, nearest_mode: str) -> Cells:
+    """Return the cell that each place is rounded to."""
+    rounded: Floats = np.clip(_ROUNDINGS[nearest_mode](places), 0, length - 1)
+    return rounded.astype(np.int64)
+
+
+def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
+    """Return the cells around each place and their weights in linear or cubic interpolation.
+
+    With `antialias`, a filter for shrinking is as many times wider. Weights of cells outside the
+    input go to the ones at its border, or with `exclude_outside` do not count.
+    """
+    cubic = attributes["mode"] == "cubic"
+    widens = attributes["antialias"] and axis.width < axis.length
+    stretch = axis.length / axis.width if widens else 1.0
+    radius = (2 if cubic else 1) * stretch
+    first = np.floor(places - radius) + 1
+    cells = first[:, None] + np.arange(np.ceil(2 * radius))
+    distance = np.abs(cells - places[:, None]) / stretch
+    if cubic:
+        weights = _cubic(distance, attributes["cubic_coeff_a"])
+    else:
+        weights = np.maximum(1 - distance, 0)
+    if widens:
+        weights = _normalised(weights)
+    if attributes["exclude_outside"]:
+        weights = _normalised(np.where((cells < 0) | (cells >= axis.length), 0, weights))
+    return _inside(np.clip(cells, 0, axis.length - 1).astype(np.int64), weights, axis.length)
+
+
+def _inside(cells: Cells, weights: Floats, length: int) -> Weighted:
+    """Return equal weights for windows of consecutive cells that all lie in the input."""
+    taps = min(cells.shape[1], length)
+    first = np.minimum(cells[:, 0], length - taps)
+    inside = np.zeros((len(cells), taps))
+    np.add.at(inside, (np.arange(len(cells))[:, None], cells - first[:, None]), weights)
+    return Weighted(first, inside)
+
+
+def _cubic(distance: Floats, a: float) -> Floats:
+    inner = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    outer = a * (((distance - 5) * distance + 8) * distance - 4)
+    return np.where(distance <= 1, inner, np.where(distance < 2, outer, 0.0))
+
+
+def _normalised(weights: Floats) -> Floats:
+    total = weights.sum(axis=1, keepdims=True)
+    return weights / np.where(total == 0, 1, total)

@@ -1,0 +1,69 @@
+"""Kernels that select and classify; comparisons are ufuncs and stand in `elementwise`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .registry import ArrayModule, Arrays, kernel
+
+_WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
+
+@kernel("IsInf", binds=True)
+def is_infinite(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
+) -> Callable[[], Any]:
+    """Y = x is one of the infinities asked for.  Source: ONNX IsInf."""
+    x, y = inputs[0], outputs[0]
+    match attributes["detect_negative"], attributes["detect_positive"]:
+        case True, True:
+            return partial(xp.isinf, x, y)
+        case True, False:
+            return partial(xp.equal, x, -xp.inf, y)
+        case False, True:
+            return partial(xp.equal, x, xp.inf, y)
+        case _:
+            return partial(y.fill, False)
+
+
+def _mask(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return [TensorSpec(_WORDS.get(outputs[0].dtype.itemsize, "bool"), call.spec(0).shape)]
+
+
+@kernel("Where", scratch=_mask, binds=True)
+def where(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Callable[[], Any]:
+    """Y = x where the condition holds, else y.  Source: ONNX Where.
+
+    Selects bits, y ^ ((x ^ y) & mask): a masked copy takes 5 ns an element where the condition is
+    irregular, this 0.5 to 1.1 everywhere (measured, float32).
+    """
+    (condition, x, y), (out,), (mask,) = inputs, outputs, scratch
+    if mask.dtype == bool:
+        return partial(_copy_masked, xp, condition, x, y, out, mask)
+    word = mask.dtype
+    return partial(_select_bits, xp, condition, x.view(word), y.view(word), out.view(word), mask)
+
+
+def _select_bits(
+    xp: ArrayModule, condition: Array, x: Array, y: Array, out: Array, mask: Array
+) -> None:
+    xp.copyto(mask, condition)
+    xp.negative(mask, out=mask)
+    xp.bitwise_xor(x, y, out=out)
+    xp.bitwise_and(out, mask, out=out)
+    xp.bitwise_xor(out, y, out=out)
+
+
+def _copy_masked(
+    xp: ArrayModule, condition: Array, x: Array, y: Array, out: Array, mask: Array
+) -> None:
+    xp.logical_not(condition, out=mask)
+    xp.copyto(out, x)
+    xp.copyto(out, y, where=mask)

@@ -1,0 +1,35 @@
+"""Kernels that copy bytes under another shape, where the plan made no view, or tell a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...graph.attribute import Attributes
+from ...graph.operators.reshaping import shape_range
+from .registry import ArrayModule, Arrays, kernel
+
+Step = Callable[[], Any]
+
+
+def copy_bytes(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = the elements of x in order, under y's shape."""
+    return partial(xp.copyto, outputs[0].reshape(-1), inputs[0].reshape(-1))
+
+
+for _op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+    kernel(_op, binds=True)(copy_bytes)
+
+
+@kernel("Shape", binds=True)
+def shape(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = the lengths of x from axis `start` to `end`."""
+    lengths = [inputs[0].shape[axis] for axis in shape_range(inputs[0].ndim, attributes)]
+    return partial(xp.copyto, outputs[0], xp.asarray(lengths, dtype="int64"))
+
+
+@kernel("Size", binds=True)
+def size(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = how many elements x has."""
+    return partial(outputs[0].fill, inputs[0].size)

@@ -1,0 +1,89 @@
+"""Softmax kernels: every line of a tensor along an axis on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from .lines import add_up, along, line_scratch, maximum
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step, in_order, work_scratch
+
+
+def _one_line_buffer(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    x = call.spec(0)
+    return (line_scratch(x, call.attributes["axis"]), *work_scratch(x, outputs[0]))
+
+
+def _two_line_buffers(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    x = call.spec(0)
+    line = line_scratch(x, call.attributes["axis"])
+    return (line, line, *work_scratch(x, outputs[0]))
+
+
+@kernel("Softmax", scratch=_one_line_buffer, binds=True)
+def softmax(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = exp(x - max x) / Σ exp(x - max x).  Source: ONNX Softmax-13."""
+    x, y = along(inputs[0], attributes["axis"]), along(outputs[0], attributes["axis"])
+    line, work = scratch[0], scratch[1].reshape(y.shape) if scratch[1:] else y
+    if not y.size:
+        return in_order(())
+    return in_order(
+        (
+            maximum(xp, x, line),
+            partial(xp.subtract, x, line, out=work, dtype=work.dtype),
+            partial(xp.exp, work, out=work),
+            add_up(xp, work, line),
+            partial(xp.divide, work, line, out=y),
+        )
+    )
+
+
+@kernel("LogSoftmax", scratch=_two_line_buffers, binds=True)
+def log_softmax(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = (x - max x) - log Σ exp(x - max x).  Source: ONNX LogSoftmax-13."""
+    x, y = along(inputs[0], attributes["axis"]), along(outputs[0], attributes["axis"])
+    peak, total, work = scratch[0], scratch[1], scratch[2].reshape(y.shape) if scratch[2:] else y
+    if not y.size:
+        return in_order(())
+    # The difference is computed twice: cheaper than a buffer for the exponentials.
+    difference = partial(xp.subtract, x, peak, out=work, dtype=work.dtype)
+    return in_order(
+        (
+            maximum(xp, x, peak),
+            difference,
+            partial(xp.exp, work, out=work),
+            add_up(xp, work, total),
+            partial(xp.log, total, out=total),
+            difference,
+            partial(xp.subtract, work, total, out=y),
+        )
+    )
+
+
+def _first_places(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return (TensorSpec("int64", line_scratch(call.spec(0), call.attributes["axis"]).shape),)
+
+
+@kernel("Hardmax", scratch=_first_places, binds=True)
+def hardmax(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = 1 at the first maximum along the axis, 0 elsewhere.  Source: ONNX Hardmax-13."""
+    x, y = along(inputs[0], attributes["axis"]), along(outputs[0], attributes["axis"])
+    if not y.size:
+        return in_order(())
+    places = xp.arange(x.shape[1]).reshape(1, -1, 1)
+    return in_order(
+        (
+            partial(xp.argmax, x, axis=1, out=scratch[0][:, 0, :]),
+            partial(xp.equal, places, scratch[0], out=y),
+        )
+    )

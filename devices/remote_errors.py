@@ -1,0 +1,129 @@
+"""Exceptions on their way between processes: described as plain data, never pickled.
+
+A PlaitError arrives as what it was, a builtin exception too; of any other class only the name, the
+text and the traceback arrive.
+"""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+from typing import Any
+
+from ..graph.errors import PlaitError, WireError
+from .errors import DeviceError
+
+MAX_TEXT = 20_000
+"""Characters of a message or traceback that are sent; a message can hold a whole array's repr."""
+
+MAX_CAUSES = 8
+
+
+def describe(error: Exception) -> list[Any]:
+    """Return an exception and its causes as lists of strings and numbers.
+
+    It is a list of links, outermost first, and the traceback of the innermost. A link is a class
+    name, arguments, where and fix.
+    """
+    links: list[Any] = []
+    link: BaseException | None = error
+    while link is not None and len(links) < MAX_CAUSES:
+        root = link
+        links.append(_describe_link(link))
+        link = link.__cause__
+    lines = traceback.format_exception(type(root), root, root.__traceback__, chain=False)
+    return [links, _cut("".join(lines)) if root.__traceback__ else ""]
+
+
+def rebuild(description: list[Any], where: str) -> Exception:
+    """Return the exception that was described, its causes behind it, the traceback as a note.
+
+    Raises
+    ------
+    WireError
+        If it is not a description.
+    """
+    try:
+        links, trace = description
+        cause: Exception | None = None
+        for name, arguments, at, fix in reversed(links[1:]):
+            error = _make(name, arguments, at, fix)
+            if error is not None:
+                error.__cause__, cause = cause, error
+        name, arguments, at, fix = links[0]
+        outer = _make(name, arguments, at, fix) or DeviceError(f"{name}: {arguments[0]}")
+        outer.__cause__ = cause
+        if trace:
+            outer.add_note(f"\nTraceback in {where}, most recent call last:\n{_frames(trace)}")
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise WireError("a message describes no error") from error
+    return outer
+
+
+def _describe_link(error: BaseException) -> list[Any]:
+    kind = type(error)
+    if isinstance(error, PlaitError):
+        return [kind.__name__, [_cut(error.what)], _cut(error.at), _cut(error.fix)]
+    if kind.__module__ == "builtins":
+        return [kind.__name__, _arguments(error), None, None]
+    return [f"{kind.__module__}.{kind.__qualname__}", [_text(error)], None, None]
+
+
+def _arguments(error: BaseException) -> list[Any]:
+    """Return what a builtin exception is made again from, its text where that would differ."""
+    arguments, text = list(error.args), _text(error)
+    if len(text) < MAX_TEXT and len(arguments) < MAX_CAUSES and all(map(_is_plain, arguments)):
+        try:
+            if str(type(error)(*arguments)) == text:
+                return arguments
+        except TypeError:
+            pass
+    return [text]
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is int:
+        return value.bit_length() < 64
+    return value is None or type(value) in (str, float, bool)
+
+
+def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> Exception | None:
+    """Return the exception of that class; None if there is none, or text cannot make one."""
+    kind = _plait_errors().get(name)
+    if kind is not None:
+        return kind(arguments[0], at=at, fix=fix)
+    found = getattr(builtins, name, None)
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    try:
+        return found(*arguments)
+    except TypeError:
+        return None
+
+
+def _plait_errors() -> dict[str, type[PlaitError]]:
+    known: dict[str, type[PlaitError]] = {}
+    kinds = [PlaitError]
+    while kinds:
+        kind = kinds.pop()
+        known.setdefault(kind.__name__, kind)
+        kinds += kind.__subclasses__()
+    return known
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(_cut(str(error)))
+    except Exception:  # a __str__ of the user's
+        return f"<unprintable {type(error).__name__}>"
+
+
+def _cut(text: str | None) -> str | None:
+    if text is None or len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}… ({len(text) - MAX_TEXT} characters more)"
+
+
+def _frames(trace: str) -> str:
+    """Return a formatted traceback without its headline."""
+    return trace.removeprefix("Traceback (most recent call last):\n").rstrip()

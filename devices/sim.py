@@ -1,0 +1,242 @@
+"""The simulated device: right results at modelled times.
+
+Its memory is its own (host memory in truth, poisoned when allocated, so that reading what nothing
+has written shows). Kernels are the cpu's; they run when the modelled work ends, so that a consumer
+that does not wait reads old bytes here as it would on real hardware. Three engines, each a FIFO
+queue: one computes, one copies in, one copies out. (With one queue for both directions, a download
+that waits for its kernels would hold up the next item's upload.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..graph.infer import cost_of
+from ..graph.ir import Graph, Node
+from ..graph.operator import Call, Specs
+from ..graph.tensor import Array, TensorSpec
+from . import program as programs
+from .clock import Clock, RealClock
+from .constants import Batch, ConstantStore
+from .device import Capabilities, OnDone, Program, Support
+from .errors import DeviceLostError, DeviceMemoryError, DeviceUnavailableError
+from .event import Event
+from .memory import ALIGNMENT, HOST, SHARED, Arena, View, host_arena, host_view
+from .program import BoundProgram
+from .sim_engine import Engine, Job, SimEvent
+from .sim_model import Faults, SimModel
+
+__all__ = ["POISON", "Faults", "SimDevice", "SimModel"]
+
+POISON = 0xA5
+COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
+
+
+class SimDevice:
+    """A device of modelled speed, memory and faults.
+
+    Parameters
+    ----------
+    name : str
+        ``"sim:"`` and anything; also the name of its memory.
+    model : SimModel, optional
+        A mid-range accelerator when left out.
+    clock : Clock, optional
+        A `VirtualClock` makes all times exact, but nothing happens until it is moved; waiting for
+        an event and closing the device move it. A `RealClock` of its own when left out: kernels
+        then take the longer of their modelled and their real time.
+
+    Notes
+    -----
+    `Event.started_ns` and `ended_ns` are modelled times on the clock's time line.
+
+    Examples
+    --------
+    >>> from plait import devices
+    >>> from plait.devices.clock import VirtualClock
+    >>> from plait.devices.sim import SimDevice, SimModel
+    >>> model, clock = SimModel(flops_per_s=1e12), VirtualClock()
+    >>> devices.register("sim:small", lambda name: SimDevice(name, model, clock))
+    """
+
+    def __init__(
+        self, name: str = "sim:npu", model: SimModel | None = None, clock: Clock | None = None
+    ) -> None:
+        self.name = name
+        self.model = model or SimModel()
+        self.clock = clock or RealClock(f"plait-{name}")
+        self.capabilities = Capabilities(
+            memory=name,
+            accesses=frozenset({name}),
+            memory_bytes=self.model.memory_bytes,
+            native_waits=True,
+        )
+        self._lock = threading.RLock()  # freeing constants may interrupt whoever holds it
+        self._engines: dict[str, Engine] = {}
+        self._lost: DeviceLostError | None = None
+        self._accepted = 0
+        self._used_bytes = 0
+        self._constants = ConstantStore(self, name, ALIGNMENT, _upload)
+
+    def supports(self, node: Node, call: Call) -> Support:
+        """Say whether the model has the operator and the cpu a kernel for it."""
+        if not self.model.has(node):
+            return Support(False, f"{self.name!r} is modelled without {node.op!r}")
+        return programs.supports(node, "cpu", runs_python=False)
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the scratch buffers of the cpu's kernel."""
+        return programs.scratch(node, "cpu", call, outputs)
+
+    def open(self) -> None:
+        """Start the engines; a lost device is whole again."""
+        with self._lock:
+            if not self._engines:
+                self.clock.open()
+                self._lost = None
+                for name in (COMPUTE, UPLOAD, DOWNLOAD):
+                    self._engines[name] = Engine(self.clock, self._why_lost)
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate in the modelled memory."""
+        assert memory == self.name, memory
+        with self._lock:
+            free = self.model.memory_bytes - self._used_bytes
+            if nbytes > free:
+                raise DeviceMemoryError(
+                    f"cannot allocate {nbytes} bytes on {self.name!r}: {free} bytes are free",
+                    fix="lower max_in_flight, split the graph, or model more memory",
+                )
+            self._used_bytes += nbytes
+        return _SimArena(memory, nbytes, self._release)
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a view of the device's memory or of host memory."""
+        assert arena.memory in (self.name, HOST, SHARED), arena.memory
+        return host_view(arena, offset, spec)
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Bind the cpu's kernels to views; constants move into the modelled memory."""
+        assert all(view.arena.memory == self.name for view in views.values())
+        constants, held = self._constants.place(subgraph.constants)
+        steps = programs.bind_steps(np, "cpu", subgraph, views, constants)
+        modelled = {
+            node.name: _ns(self.model.kernel_s(cost_of(subgraph, node))) for node, _ in steps
+        }
+        broken = [(node, _break(node, step, self.model.faults)) for node, step in steps]
+        return _SimProgram(
+            graph=subgraph,
+            run=BoundProgram(self.name, subgraph, broken, measure=False),
+            duration_ns=sum(modelled.values()),
+            node_ns=tuple(modelled.get(n.name, 0) for n in subgraph.nodes) if measure else None,
+            held=held,
+        )
+
+    def submit(
+        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
+    ) -> Event:
+        """Queue on the compute engine."""
+        assert isinstance(program, _SimProgram)
+        event = SimEvent(self.clock, on_done)
+        event.node_ns = program.node_ns
+        return self._put(COMPUTE, Job(event, program.run, program.duration_ns, tuple(waits)))
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        """Queue on the engine of that direction."""
+        event = SimEvent(self.clock, on_done)
+        work = partial(np.copyto, target.array, source.array)
+        duration_ns = _ns(self.model.copy_s(source.spec.nbytes))
+        engine = UPLOAD if target.arena.memory == self.name else DOWNLOAD
+        return self._put(engine, Job(event, work, duration_ns, tuple(waits)))
+
+    def lose(self, reason: str = "a fault was injected") -> None:
+        """Lose the device: what is not complete fails, and so does all that follows."""
+        self._lost = DeviceLostError(
+            f"device {self.name!r} is lost: {reason}", fix="close and open it, or plan without it"
+        )
+
+    def close(self) -> None:
+        """Finish what is queued, moving a virtual clock as far as it takes."""
+        engines = list(self._engines.values())
+        while not all(engine.is_drained for engine in engines):
+            for engine in engines:
+                engine.drain()
+        with self._lock:
+            self._engines.clear()
+        if engines:
+            self.clock.close()
+
+    def _why_lost(self) -> DeviceLostError | None:
+        return self._lost
+
+    def _put(self, engine: str, job: Job) -> Event:
+        with self._lock:
+            if not self._engines:
+                raise DeviceUnavailableError(f"device {self.name!r} is closed", fix="open it")
+            self._accepted += 1
+            if self._accepted - 1 == self.model.faults.lost_after:
+                self.lose()
+            job.submitted_ns = self.clock.now_ns()
+            self._engines[engine].put(job)
+        return job.event
+
+    def _release(self, nbytes: int) -> None:
+        with self._lock:
+            self._used_bytes -= nbytes
+
+
+class _SimArena(Arena):
+    """Poisoned when it is allocated and again when it is freed."""
+
+    def __init__(self, memory: str, nbytes: int, release: Callable[[int], None]) -> None:
+        super().__init__(memory, nbytes, host_arena(nbytes).buffer)
+        self.buffer.fill(POISON)
+        self._release = release
+
+    def close(self) -> None:
+        if self.buffer is not None:
+            self.buffer.fill(POISON)
+            self._release(self.nbytes)
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class _SimProgram:
+    graph: Graph
+    run: BoundProgram
+    duration_ns: int
+    node_ns: tuple[int, ...] | None
+    held: list[Batch]
+
+
+def _break(node: Node, step: programs.Step, faults: Faults) -> programs.Step:
+    """Return the step, or one that raises where the model says so."""
+    error = faults.fail_nodes.get(node.name)
+    if error is None:
+        return step
+
+    def fail() -> None:
+        raise error.with_traceback(None)  # or each run would lengthen it
+
+    return fail
+
+
+def _upload(view: View, array: Array) -> None:
+    np.copyto(view.array, array)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,187 @@
+"""Messages between a process and its workers, over a stream socket, with file descriptors.
+
+A message is its length as 4 bytes, big-endian, and a msgpack list. Requests are answered in the
+order they were made, each by one Done. Bulk goes through shared files, never through the socket,
+so messages are small and a bounded number of them never fills the socket's buffer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections import deque
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgpack
+
+from ..graph.errors import WireError
+
+WINDOW = 16
+"""The most requests without an answer."""
+
+MAX_NBYTES = 16 << 20
+MAX_LIST = 64
+
+_READ_NBYTES = 1 << 16
+_LENGTH = struct.Struct(">I")
+
+RequestKind: TypeAlias = Literal["map", "import", "load", "bind", "run", "forget", "end"]
+
+
+class Hello(NamedTuple):
+    """What a worker says first: that it is ready, and which plait it is."""
+
+    version: str
+
+
+class Request(NamedTuple):
+    """What a worker is to do next, and the number of the object it makes or uses.
+
+    The kinds ``map``, ``import``, ``load`` and ``bind`` bring a file descriptor along.
+    """
+
+    kind: RequestKind
+    sequence: int
+    number: int
+
+
+class Done(NamedTuple):
+    """What came of a request.
+
+    `node_ns` holds 64-bit integers of this machine; `error` is what `remote_errors.describe` made.
+    """
+
+    sequence: int
+    started_ns: int
+    ended_ns: int
+    node_ns: bytes | None
+    error: list[Any] | None
+
+
+Message = TypeVar("Message", Hello, Request, Done)
+
+_NONE = type(None)
+_FIELDS: dict[type, tuple[tuple[type, ...], ...]] = {
+    Hello: ((str,),),
+    Request: ((str,), (int,), (int,)),
+    Done: ((int,), (int,), (int,), (bytes, _NONE), (list, _NONE)),
+}
+
+
+class Channel:
+    """Sends and receives messages; one thread at a time for each direction.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        A connected Unix stream socket; closed with the channel.
+    takes_fds : bool, default False
+        Keep file descriptors that come along; otherwise the kernel discards them.
+    """
+
+    def __init__(self, connection: socket.socket, *, takes_fds: bool = False) -> None:
+        self.connection = connection
+        self._takes_fds = takes_fds
+        self._received = bytearray()
+        self._fds: deque[int] = deque()
+        self._pack = msgpack.Packer(unicode_errors="surrogatepass").pack
+
+    def send(self, message: Hello | Request | Done, fd: int | None = None) -> None:
+        """Send a message, and a file descriptor of which the receiver gets its own copy.
+
+        Raises
+        ------
+        WireError
+            If the message is too large.
+        OSError
+            If the connection is broken.
+        """
+        body = self._pack(message)
+        if len(body) > MAX_NBYTES:
+            raise WireError(f"a message of {len(body)} bytes is too large to send")
+        data = _LENGTH.pack(len(body)) + body
+        if fd is not None:
+            data = data[socket.send_fds(self.connection, [data], [fd]) :]
+        self.connection.sendall(data)
+
+    def receive(self, kind: type[Message]) -> Message | None:
+        """Wait for a message of the given type; None when the other side has closed.
+
+        Raises
+        ------
+        WireError
+            If what comes is not such a message, or is cut short.
+        OSError
+            If the connection is broken.
+        """
+        while (body := self._next()) is None:
+            data = self._read()
+            if not data:
+                if self._received:
+                    raise WireError(f"a message is cut short after {len(self._received)} bytes")
+                return None
+            self._received += data
+        return _decode(kind, body)
+
+    def take_fd(self) -> int:
+        """Return the oldest file descriptor that has come and was not taken; now the caller's.
+
+        Raises
+        ------
+        WireError
+            If there is none.
+        """
+        if not self._fds:
+            raise WireError("a message came without its file descriptor")
+        return self._fds.popleft()
+
+    def close(self) -> None:
+        """Close the connection, and file descriptors that nobody took."""
+        self.connection.close()
+        while self._fds:
+            os.close(self._fds.popleft())
+
+    def _next(self) -> bytes | None:
+        """Return the next message's body if all of it has been received."""
+        if len(self._received) < _LENGTH.size:
+            return None
+        (nbytes,) = _LENGTH.unpack_from(self._received)
+        if nbytes > MAX_NBYTES:
+            raise WireError(f"a message claims {nbytes} bytes, the most is {MAX_NBYTES}")
+        end = _LENGTH.size + nbytes
+        if len(self._received) < end:
+            return None
+        body = bytes(self._received[_LENGTH.size : end])
+        del self._received[:end]
+        return body
+
+    def _read(self) -> bytes:
+        if not self._takes_fds:
+            return self.connection.recv(_READ_NBYTES)
+        data, fds, flags, _ = socket.recv_fds(self.connection, _READ_NBYTES, WINDOW)
+        self._fds.extend(fds)
+        if flags & socket.MSG_CTRUNC:
+            raise WireError("file descriptors were lost on the way")
+        return data
+
+
+def _decode(kind: type[Message], body: bytes) -> Message:
+    try:
+        fields = msgpack.unpackb(
+            body,
+            unicode_errors="surrogatepass",
+            max_array_len=MAX_LIST,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"a message is damaged: {error or type(error).__name__}") from error
+    types = _FIELDS[kind]
+    if (
+        not isinstance(fields, list)
+        or len(fields) != len(types)
+        or not all(type(field) in known for field, known in zip(fields, types, strict=True))
+    ):
+        raise WireError(f"a message is not a {kind.__name__}")
+    return kind(*fields)

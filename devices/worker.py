@@ -1,0 +1,145 @@
+"""The worker device: numpy kernels and Python functions in a process of its own.
+
+It has its own interpreter, so Python functions run beside those of this process; a crash takes
+nothing else down. Tensors lie in shared memory, so nothing is copied on the way. The process is
+started by `open`; the parts are: worker_launch.py (starting it), worker_client.py (asking it),
+worker_objects.py (what it holds), worker_process.py (inside it), wire.py (the messages).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..graph.ir import Graph, Node
+from ..graph.operator import Call, Specs
+from ..graph.tensor import TensorSpec
+from . import program as programs
+from . import worker_process
+from .cpu import physical_memory
+from .device import Capabilities, OnDone, Program, Support
+from .errors import DeviceError, DeviceUnavailableError
+from .event import Event
+from .lane import ThreadLane
+from .memory import SHARED, Arena, SharedArena, View, host_view
+from .worker_client import Work, WorkerClient, closed
+from .worker_modules import sources_of
+from .worker_objects import WorkerObjects, WorkerProgram
+
+
+class WorkerDevice:
+    """Runs numpy kernels, and Python functions, in order in another process."""
+
+    def __init__(self, name: str = "worker:0") -> None:
+        self.name = name
+        self.capabilities = Capabilities(
+            memory=SHARED,
+            accesses=frozenset({SHARED}),
+            memory_bytes=physical_memory(),
+            runs_python=True,
+        )
+        self._lifecycle = threading.Lock()
+        self._client: WorkerClient | None = None
+        self._objects: WorkerObjects | None = None
+        self._copies = ThreadLane(f"plait-{name}-copy")
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the worker's process; None while it is closed."""
+        return None if self._client is None else self._client.pid
+
+    def supports(self, node: Node, call: Call) -> Support:
+        """Say whether there is a kernel, or a Python function that a worker can import."""
+        support = programs.supports(node, "cpu", runs_python=True)
+        try:
+            if support.ok:
+                sources_of(node)
+        except DeviceError as error:
+            return Support(False, error.what)
+        return support
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the kernel's scratch buffers."""
+        return programs.scratch(node, "cpu", call, outputs)
+
+    def open(self) -> None:
+        """Start the process, in place of one that has died.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If it does not start, or this process is a worker itself.
+        """
+        if worker_process.serving:
+            raise DeviceUnavailableError(
+                "a worker cannot start workers",
+                at=self.name,
+                fix='let a script do its work under if __name__ == "__main__"',
+            )
+        with self._lifecycle:
+            if self._client is not None and self._client.alive:
+                return
+            self._end()
+            self._client = WorkerClient(self.name)
+            self._objects = WorkerObjects(self._client)
+            self._copies.open()
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate shared memory."""
+        return SharedArena(nbytes)
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a numpy view, in this process."""
+        return host_view(arena, offset, spec)
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Send the subgraph over, unless it is there already, and bind it to views there.
+
+        The process does so when it has finished what is queued.
+
+        Raises
+        ------
+        DeviceError
+            If a Python function cannot be imported there, or the process has died.
+        """
+        if self._objects is None:
+            raise closed(self.name)
+        return self._objects.bind(subgraph, views, measure=measure)
+
+    def submit(
+        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
+    ) -> Event:
+        """Queue in the process; the event of a process that has died fails at once."""
+        if self._client is None:
+            raise closed(self.name)
+        assert isinstance(program, WorkerProgram)
+        work = Work("run", program.number, on_done, label=f"subgraph {program.graph.name!r}")
+        program.client.put(work)
+        return work
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        """Queue a copy on a thread of this process, which addresses both sides."""
+        event = Event(on_done)
+        self._copies.put(event, lambda: np.copyto(target.array, source.array))
+        return event
+
+    def close(self) -> None:
+        """Finish what is queued, end the process and the threads."""
+        with self._lifecycle:
+            self._end()
+
+    def _end(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = self._objects = None
+        self._copies.close()

@@ -1,0 +1,221 @@
+"""A worker process, seen from its parent: asked, watched, ended.
+
+Requests are put by any thread and answered in order. At most `WINDOW` of them are on their way:
+they fit into the socket's buffer, so sending never blocks, and the others wait here. A reader
+thread takes the answers and completes the events; when the process dies, whatever the cause, it
+completes all of them with DeviceLostError.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from array import array
+from collections import deque
+from contextlib import suppress
+
+from ..graph.errors import PlaitError, WireError
+from .device import OnDone
+from .errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from .event import Event
+from .memory import SharedArena
+from .remote_errors import rebuild
+from .wire import WINDOW, Channel, Done, Request, RequestKind
+from .worker_launch import end, launch
+
+
+class Work(Event):
+    """A request to a worker, and its completion."""
+
+    __slots__ = ("_flags", "fd", "kind", "label", "number", "sequence")
+
+    def __init__(
+        self,
+        kind: RequestKind,
+        number: int,
+        on_done: OnDone | None = None,
+        *,
+        fd: int | None = None,
+        label: str = "",
+    ) -> None:
+        super().__init__(on_done)
+        self.kind = kind
+        self.number = number
+        self.fd = fd
+        self.label = label or kind
+        self.sequence = 0
+        self._flags: memoryview | None = None
+
+    def send(self, channel: Channel, sequence: int, flags: memoryview) -> None:
+        """Send the request; from now on `cancel` reaches the worker."""
+        self.sequence, self._flags = sequence, flags
+        if self.cancelled:
+            self.cancel()
+        channel.send(Request(self.kind, sequence, self.number), self.fd)
+
+    def cancel(self) -> None:
+        """Ask that the work be skipped if it has not started; it completes all the same."""
+        self.cancelled = True
+        flags = self._flags
+        if flags is not None:
+            flags[self.sequence % WINDOW] = self.sequence
+
+    def complete(self, error: BaseException | None = None) -> None:
+        """Mark the event complete and run its callbacks; later calls do nothing."""
+        self._flags = None  # others use its place now
+        super().complete(error)
+
+
+class WorkerClient:
+    """One life of a worker process.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If the process does not start.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._waiting: deque[Work] = deque()
+        self._sent: deque[Work] = deque()
+        self._forgotten: deque[int] = deque()
+        self._sequence = 0
+        self._error: DeviceError | None = None
+        self._closing = False
+        self._process, self._channel, self._flags = launch(name)
+        self._cancelled = memoryview(self._flags.buffer).cast("q")
+        self._reader = threading.Thread(target=self._read, name=f"plait-{name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True until the process was closed, or has been found dead."""
+        return self._error is None
+
+    def put(self, work: Work) -> None:
+        """Queue a request; never blocks. When the process is dead, the request fails at once."""
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._waiting.append(work)
+                self._send_waiting()
+        if error is not None:
+            work.complete(_again(error))
+
+    def call(self, kind: RequestKind, number: int, file: SharedArena) -> None:
+        """Make a request that brings a file along; wait for its answer and raise its error."""
+        work = Work(kind, number, fd=file.fd)
+        self.put(work)
+        work.wait()
+
+    def forget(self, number: int) -> None:
+        """Let the worker free an object.
+
+        Finalizers call this, at any moment, also while their thread holds the lock.
+        """
+        self._forgotten.append(number)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._send_waiting()
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """Finish what is queued, then end the process; kill it if it lingers."""
+        self._closing = True
+        last = Work("end", 0)
+        self.put(last)
+        with suppress(DeviceError):
+            last.wait()
+        self._reader.join()
+
+    def _send_waiting(self) -> None:
+        """Send what the window has room for; the lock is held."""
+        while self._forgotten:
+            self._waiting.append(Work("forget", self._forgotten.popleft()))
+        while self._waiting and len(self._sent) < WINDOW and self._error is None:
+            work = self._waiting.popleft()
+            self._sent.append(work)
+            self._sequence += 1
+            try:
+                work.send(self._channel, self._sequence, self._cancelled)
+            except OSError:
+                # Broken, most likely because the process died: the reader is to find out.
+                with suppress(OSError):
+                    self._channel.connection.shutdown(socket.SHUT_RDWR)
+                return
+
+    def _read(self) -> None:
+        broken: str | None = "its reader failed"
+        try:
+            while (done := self._channel.receive(Done)) is not None:
+                self._complete(done)
+            broken = None
+        except ConnectionError:  # closed with requests unread: also a way to die
+            broken = None
+        except (OSError, WireError) as error:
+            broken = error.what if isinstance(error, PlaitError) else str(error)
+        finally:
+            self._end(broken)
+
+    def _complete(self, done: Done) -> None:
+        error = None if done.error is None else rebuild(done.error, self.name)
+        node_ns = None if done.node_ns is None else _integers(done.node_ns)
+        with self._lock:
+            if not self._sent or self._sent[0].sequence != done.sequence:
+                raise WireError(f"message {done.sequence} answers no request")
+            work = self._sent.popleft()
+            self._send_waiting()
+        work.started_ns, work.ended_ns, work.node_ns = done.started_ns, done.ended_ns, node_ns
+        work.complete(error)
+
+    def _end(self, broken: str | None) -> None:
+        """Reap the process and complete with an error whatever it has not answered."""
+        how = end(self._process, kill=broken is not None)
+        with self._lock:
+            self._error = self._why(how if broken is None else f"killed: {broken}")
+            orphans = [*self._sent, *self._waiting]
+            self._sent.clear()
+            self._waiting.clear()
+            self._channel.close()
+            self._flags.close()
+            self._cancelled = memoryview(b"")  # whoever keeps the client must not keep the mapping
+        for work in orphans:
+            work.complete(_again(self._error))
+
+    def _why(self, how: str) -> DeviceError:
+        """Return the error of whatever is asked from now on; the lock is held."""
+        running = self._sent[0].label if self._sent else None
+        if self._closing and running is None:
+            return closed(self.name)
+        return DeviceLostError(
+            f"{self.name} died: {how}",
+            at=f"process {self.pid}, {f'while running {running}' if running else 'idle'}",
+            fix="open the device again; what it printed, or the kernel's log, may say why",
+        )
+
+
+def closed(name: str) -> DeviceUnavailableError:
+    """Return the error for using a device that is closed."""
+    return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")
+
+
+def _again(error: DeviceError) -> DeviceError:
+    """Return the error once more: one exception raised by several threads mixes their traces."""
+    return type(error)(error.what, at=error.at, fix=error.fix)
+
+
+def _integers(data: bytes) -> tuple[int, ...]:
+    numbers = array("q")
+    try:
+        numbers.frombytes(data)
+    except ValueError as error:
+        raise WireError("a message's times are cut short") from error
+    return tuple(numbers)

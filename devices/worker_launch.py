@@ -1,0 +1,107 @@
+"""Starting and ending the process behind a worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from array import array
+from contextlib import ExitStack
+from typing import NamedTuple, TypeAlias
+
+from .. import __version__
+from ..graph.errors import WireError
+from .errors import DeviceUnavailableError
+from .memory import SharedArena
+from .wire import WINDOW, Channel, Hello
+
+START_S = 60.0
+"""How long a worker may take to say hello: it imports numpy, on a machine that may be busy."""
+
+END_S = 5.0
+"""How long a worker may live without its connection, before it is killed."""
+
+Process: TypeAlias = "subprocess.Popen[bytes]"
+
+# Its modules come from where ours come from, installed or not.
+_PROGRAM = "import sys; sys.path[:] = {}; from {}.worker_process import main; main({!r}, {}, {})"
+
+
+class Launched(NamedTuple):
+    """A worker process that is ready.
+
+    Attributes
+    ----------
+    process : subprocess.Popen
+    channel : Channel
+    flags : SharedArena
+        `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
+    """
+
+    process: Process
+    channel: Channel
+    flags: SharedArena
+
+
+def launch(name: str) -> Launched:
+    """Start a worker process and wait until it is ready.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If it does not start, or is another plait.
+    """
+    with ExitStack() as undo:
+        flags = SharedArena(WINDOW * array("q").itemsize)
+        undo.callback(flags.close)
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours)
+        undo.callback(channel.close)
+        try:
+            with theirs:
+                process = _spawn(name, theirs.fileno(), flags.fd)
+            undo.callback(end, process, kill=True)
+            ours.settimeout(START_S)
+            hello = channel.receive(Hello)
+            ours.settimeout(None)
+        except (OSError, WireError) as error:
+            raise _unavailable(f"{name!r} cannot be started: {error}") from error
+        if hello is None:
+            raise _unavailable(f"{name!r} died before it was ready: {end(process)}")
+        if hello.version != __version__:
+            raise _unavailable(f"{name!r} runs plait {hello.version}, this process {__version__}")
+        undo.pop_all()
+    return Launched(process, channel, flags)
+
+
+def end(process: Process, *, kill: bool = False) -> str:
+    """Wait until a process has ended, which it is killed to do after a while; say how it did."""
+    try:
+        if kill:
+            process.kill()
+        status = process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return f"killed, {END_S:g} s after it had closed its connection"
+    return f"killed by signal {-status}" if status < 0 else f"exited with status {status}"
+
+
+def _spawn(name: str, connection_fd: int, flags_fd: int) -> Process:
+    program = _PROGRAM.format(module_path(), __package__, name, connection_fd, flags_fd)
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(connection_fd, flags_fd),
+    )
+
+
+def module_path() -> list[str]:
+    """Return `sys.path` as another process can use it."""
+    return [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
+
+
+def _unavailable(what: str) -> DeviceUnavailableError:
+    fix = f"see what it printed; it runs {sys.executable}"
+    return DeviceUnavailableError(what, fix=fix)

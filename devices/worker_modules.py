@@ -1,0 +1,186 @@
+"""What a worker has to import before it can load a graph, and how it does so.
+
+A graph names its operators. Those that do not come with plait are defined, by a decorator, when
+some module of the user's is imported; so a worker imports that module. A script is one too: the
+worker runs it under another name than ``__main__``, so that what stands under
+``if __name__ == "__main__"`` is left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ..graph.ir import Graph, Node
+from ..graph.operator import find_operator, is_operator, operators, register_operator
+from .errors import DeviceError
+from .kernels import find_kernel
+
+MAIN = "__plait_main__"
+"""The name under which a worker runs the script that its parent runs as ``__main__``."""
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class Source(NamedTuple):
+    """Where an operator is defined.
+
+    Attributes
+    ----------
+    op : str
+    module : str
+        The module's name; ``MAIN`` for the script.
+    file : str or None
+        None for modules without a file of their own.
+    package : str
+        What the script's relative imports refer to; empty for other modules.
+    """
+
+    op: str
+    module: str
+    file: str | None
+    package: str
+
+
+def sources(graph: Graph) -> tuple[Source, ...]:
+    """Return where the operators of a graph are defined, those of plait left out.
+
+    Raises
+    ------
+    DeviceError
+        If a worker cannot import one of them.
+    """
+    found = (source for node in graph.nodes for source in sources_of(node))
+    return tuple(dict.fromkeys(found))
+
+
+def sources_of(node: Node) -> tuple[Source, ...]:
+    """Return where a node's operator and kernel are defined, unless they are plait's own.
+
+    Raises
+    ------
+    DeviceError
+        If a worker cannot import them.
+    """
+    return tuple(
+        _source(node.op, definer)
+        for definer in _definers(node)
+        if _module_name(definer).partition(".")[0] not in ("", _PACKAGE)
+    )
+
+
+def import_sources(wanted: Sequence[Source]) -> None:
+    """Import the modules and see that they define the operators.
+
+    Raises
+    ------
+    DeviceError
+        If a module cannot be imported, or does not define what it should.
+    """
+    for source in wanted:
+        if source.module not in sys.modules:
+            try:
+                _import(source)
+            except (Exception, SystemExit) as error:
+                raise DeviceError(
+                    f"a worker cannot import {_place(source)}: {type(error).__name__}: {error}",
+                    at=f"operator {source.op!r}",
+                    fix="make the module importable on its own; let a script do its work under "
+                    'if __name__ == "__main__"',
+                ) from error
+        if not is_operator(source.op):
+            raise DeviceError(
+                f"importing {_place(source)} does not define operator {source.op!r}",
+                fix='define it at the top level of the module, outside if __name__ == "__main__"',
+            )
+
+
+def _definers(node: Node) -> Iterator[Callable[..., Any]]:
+    operator = node.operator
+    if operator.function is not None:
+        yield operator.function
+        return
+    yield operator.infer
+    kernel = find_kernel(node.op, "cpu")
+    if kernel is not None:
+        yield kernel.function
+
+
+def _source(op: str, definer: Callable[..., Any]) -> Source:
+    name = _module_name(definer)
+    if "<locals>" in getattr(definer, "__qualname__", ""):
+        raise DeviceError(
+            f"operator {op!r} is defined inside a function: a worker cannot import it",
+            fix="define it at the top level of a module",
+        )
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    file = os.path.abspath(file) if file else None
+    if name != "__main__":
+        return Source(op, name, file, "")
+    if file is None:
+        raise DeviceError(
+            f"operator {op!r} is defined in an interactive session: a worker cannot import it",
+            fix="put it into a module and import it",
+        )
+    return Source(op, MAIN, file, getattr(module, "__package__", None) or "")
+
+
+def _module_name(definer: Callable[..., Any]) -> str:
+    return getattr(definer, "__module__", None) or ""
+
+
+def _place(source: Source) -> str:
+    return f"{source.file}" if source.module == MAIN else f"module {source.module!r}"
+
+
+def _import(source: Source) -> None:
+    if source.module == MAIN:
+        assert source.file is not None
+        _run_script(source.file, source.package)
+        return
+    spec = _spec(source.module)
+    if source.file is None or (spec is not None and spec.origin == source.file):
+        importlib.import_module(source.module)
+        return
+    # The parent got it in a way of its own, as test runners do: load that very file.
+    spec = spec_from_file_location(source.module, source.file)
+    loader = None if spec is None else spec.loader
+    if spec is None or loader is None:
+        raise ImportError(f"{source.file} is not a Python source file")
+    module = module_from_spec(spec)
+    _execute(module, lambda: loader.exec_module(module))
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _run_script(file: str, package: str) -> None:
+    module = ModuleType(MAIN)
+    module.__file__, module.__package__ = file, package
+    code = compile(Path(file).read_bytes(), file, "exec")
+    _execute(module, lambda: exec(code, vars(module)))
+    for name in operators():
+        if name.startswith(f"{MAIN}."):
+            register_operator(replace(find_operator(name), name=f"__main__{name[len(MAIN) :]}"))
+
+
+def _execute(module: ModuleType, execute: Callable[[], None]) -> None:
+    sys.modules[module.__name__] = module
+    try:
+        execute()
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise

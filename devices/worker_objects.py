@@ -1,0 +1,114 @@
+"""What a worker process holds for its parent: arenas, graphs and programs, each shipped once.
+
+The process knows them by numbers. When the parent's object goes, so does the process's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import msgpack
+import numpy as np
+
+from ..graph.formats.native import dump_bytes
+from ..graph.ir import Graph
+from .memory import Arena, SharedArena, View
+from .wire import RequestKind
+from .worker_client import WorkerClient
+from .worker_launch import module_path
+from .worker_modules import sources
+
+Document: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class WorkerProgram:
+    """A subgraph bound to views in a worker process."""
+
+    graph: Graph
+    client: WorkerClient
+    number: int
+
+
+class WorkerObjects:
+    """Ships objects to one worker process; methods block."""
+
+    def __init__(self, client: WorkerClient) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._arenas: WeakKeyDictionary[Arena, int] = WeakKeyDictionary()
+        self._graphs: dict[int, int] = {}  # by id: hashing a graph would hash all of it
+        self._defined: set[str] = set()
+
+    def bind(self, graph: Graph, views: Mapping[str, View], *, measure: bool) -> WorkerProgram:
+        """Bind a subgraph to views in the worker.
+
+        Raises
+        ------
+        DeviceError
+            If the worker cannot import a Python function, or is dead.
+        """
+        with self._lock:
+            self._import(graph)
+            document = {
+                "graph": self._graph(graph),
+                "measure": measure,
+                "views": {name: self._view(view) for name, view in views.items()},
+            }
+            number = next(self._numbers)
+            self._call("bind", number, _pack(document))
+        program = WorkerProgram(graph, self._client, number)
+        self._forget_with(program, number)
+        return program
+
+    def _import(self, graph: Graph) -> None:
+        wanted = [source for source in sources(graph) if source.op not in self._defined]
+        if wanted:
+            document = {"path": module_path(), "argv": sys.argv, "sources": wanted}
+            self._call("import", 0, _pack(document))
+            self._defined.update(source.op for source in wanted)
+
+    def _graph(self, graph: Graph) -> int:
+        key = id(graph)
+        if key not in self._graphs:
+            number = next(self._numbers)
+            self._call("load", number, dump_bytes(graph))
+            self._graphs[key] = number
+            self._forget_with(graph, number)
+            weakref.finalize(graph, self._graphs.pop, key).atexit = False
+        return self._graphs[key]
+
+    def _view(self, view: View) -> tuple[int, int, str, tuple[int, ...]]:
+        arena = view.arena
+        assert isinstance(arena, SharedArena), f"a worker cannot map memory {arena.memory!r}"
+        if arena not in self._arenas:
+            number = next(self._numbers)
+            self._client.call("map", number, arena)
+            self._arenas[arena] = number
+            self._forget_with(arena, number)
+        return self._arenas[arena], view.offset, view.spec.dtype.name, view.spec.static_shape
+
+    def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
+        """Make a request that brings bytes along, in a shared file: mapped, not copied."""
+        file = SharedArena(len(data))
+        try:
+            file.buffer[:] = np.frombuffer(data, np.uint8)
+            self._client.call(kind, number, file)
+        finally:
+            file.close()
+
+    def _forget_with(self, owner: object, number: int) -> None:
+        weakref.finalize(owner, self._client.forget, number).atexit = False
+
+
+def _pack(document: Document) -> bytes:
+    packed: bytes = msgpack.packb(document, unicode_errors="surrogatepass")
+    return packed

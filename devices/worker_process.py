@@ -1,0 +1,162 @@
+"""A worker, seen from inside: maps arenas, binds programs and runs them, one request at a time.
+
+`main` is the whole life of a process that `worker_client` starts. It ends when it is told to, and
+when its parent dies, whatever it is doing then.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from .. import __version__
+from ..graph.formats.native import load_bytes
+from ..graph.ir import Graph
+from ..graph.tensor import TensorSpec
+from .errors import DeviceMemoryError
+from .event import CancelledWorkError
+from .memory import SHARED, Arena, host_view
+from .program import BoundProgram, bind_steps
+from .remote_errors import describe
+from .wire import WINDOW, Channel, Done, Hello, Request
+from .worker_modules import Source, import_sources
+
+serving = False
+"""True in a worker."""
+
+
+def main(name: str, connection_fd: int, flags_fd: int) -> None:
+    """Serve the parent at the other end of a socket until it says "end" or closes.
+
+    Parameters
+    ----------
+    name : str
+        The device's name.
+    connection_fd : int
+    flags_fd : int
+        A shared file of `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
+    """
+    global serving
+    serving = True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too: it decides
+    connection = socket.socket(fileno=connection_fd)
+    connection.set_inheritable(False)
+    os.register_at_fork(after_in_child=connection.close)  # else a fork would hide our death
+    threading.Thread(target=_exit_with_parent, args=(connection_fd,), daemon=True).start()
+    channel = Channel(connection, takes_fds=True)
+    try:
+        channel.send(Hello(__version__))
+        with np.errstate(all="ignore"):
+            _Worker(name, channel, _map(flags_fd)).serve()
+        # Not close: the watching thread's poll holds the connection open.
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:  # the parent is gone, or the user's code closed what was not its own
+        os._exit(1)
+
+
+class _Worker:
+    """Serves requests; objects are known by the numbers that the parent gave them."""
+
+    def __init__(self, name: str, channel: Channel, flags: mmap.mmap) -> None:
+        self._name = name
+        self._channel = channel
+        self._cancelled = memoryview(flags).cast("q")
+        self._objects: dict[int, Any] = {}
+        self._serve: dict[str, Callable[[int], bytes | None]] = {
+            "map": self._map_arena,
+            "import": self._import,
+            "load": self._load,
+            "bind": self._bind,
+            "run": self._run,
+            "forget": self._forget,
+            "end": lambda _: None,
+        }
+
+    def serve(self) -> None:
+        """Answer requests until the last."""
+        while (request := self._channel.receive(Request)) is not None:
+            self._channel.send(self._answer(request))
+            if request.kind == "end":
+                return
+
+    def _answer(self, request: Request) -> Done:
+        node_ns, error = None, None
+        started_ns = time.perf_counter_ns()
+        try:
+            if self._cancelled[request.sequence % WINDOW] == request.sequence:
+                error = describe(CancelledWorkError("the work was cancelled before it started"))
+            else:
+                node_ns = self._serve[request.kind](request.number)
+        except Exception as raised:
+            error = describe(raised)
+        return Done(request.sequence, started_ns, time.perf_counter_ns(), node_ns, error)
+
+    def _map_arena(self, number: int) -> None:
+        try:
+            mapping = _map(self._channel.take_fd())
+        except OSError as error:
+            raise DeviceMemoryError(
+                f"{self._name!r} cannot map an arena: {error.strerror}",
+                fix="free memory, or lower max_in_flight",
+            ) from error
+        self._objects[number] = Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
+
+    def _import(self, _: int) -> None:
+        document = self._document()
+        sys.path[:], sys.argv[:] = document["path"], document["argv"]
+        import_sources([Source(*fields) for fields in document["sources"]])
+
+    def _load(self, number: int) -> None:
+        mapping = _map(self._channel.take_fd(), mmap.PROT_READ)
+        self._objects[number] = load_bytes(mapping, at=f"the graph sent to {self._name}")
+
+    def _bind(self, number: int) -> None:
+        document = self._document()
+        graph: Graph = self._objects[document["graph"]]
+        views = {
+            name: host_view(self._objects[arena], offset, TensorSpec(dtype, shape))
+            for name, (arena, offset, dtype, shape) in document["views"].items()
+        }
+        steps = bind_steps(np, "cpu", graph, views, graph.constants)
+        self._objects[number] = BoundProgram(self._name, graph, steps, document["measure"])
+
+    def _run(self, number: int) -> bytes | None:
+        program: BoundProgram = self._objects[number]
+        program()
+        return array("q", program.node_ns or ()).tobytes() if program.measures else None
+
+    def _forget(self, number: int) -> None:
+        self._objects.pop(number, None)
+
+    def _document(self) -> Any:
+        mapping = _map(self._channel.take_fd(), mmap.PROT_READ)
+        return msgpack.unpackb(mapping, unicode_errors="surrogatepass")
+
+
+def _map(fd: int, access: int = mmap.PROT_READ | mmap.PROT_WRITE) -> mmap.mmap:
+    """Map a whole shared file and close its descriptor; its pages are there from the start."""
+    populate = getattr(mmap, "MAP_POPULATE", 0)
+    try:
+        return mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | populate, prot=access)
+    finally:
+        os.close(fd)
+
+
+def _exit_with_parent(connection_fd: int) -> None:
+    """End the process when the other side of the connection is gone, whatever it is doing."""
+    poller = select.poll()
+    poller.register(connection_fd, 0)  # a hang-up is reported always, data never
+    poller.poll()
+    os._exit(1)

@@ -1,0 +1,77 @@
+"""File formats: `.plait`, written and read, and ONNX, read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..errors import GraphError, ParseError
+from ..ir import Graph
+from .native import MAGIC, dump_bytes, is_native, load_bytes, load_native
+from .native import save as save_native
+from .onnx import load_onnx
+
+__all__ = ["dump_bytes", "load", "load_bytes", "load_native", "load_onnx", "save"]
+
+SUFFIX = ".plait"
+
+
+def load(path: str | os.PathLike[str]) -> Graph:
+    """Return the graph in a `.plait` file or an ONNX model, told apart by their content.
+
+    Constants of a `.plait` file, and data beside an ONNX model, are mapped rather than read.
+
+    Raises
+    ------
+    ParseError
+        If the file is missing, damaged or foreign, or uses what plait lacks.
+    GraphError
+        If it holds a graph that does not fit together.
+
+    Examples
+    --------
+    >>> import tempfile, plait as pl
+    >>> b = pl.GraphBuilder("double")
+    >>> x = b.input("x", "float32", ("n",))
+    >>> b.output("y", b.op("Add", x, x))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pl.save(b.build(), folder + "/double.plait")
+    ...     pl.load(folder + "/double.plait").outputs
+    ('y',)
+    """
+    at = Path(path)
+    if at.is_dir():
+        raise ParseError("this is a folder", at=str(at), fix="pass the model file in it")
+    try:
+        with at.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except FileNotFoundError as error:
+        raise ParseError("there is no such file", at=str(at), fix="check the path") from error
+    except OSError as error:
+        raise ParseError(
+            f"cannot read the file: {error.strerror}", at=str(at), fix="check its permissions"
+        ) from error
+    if not head:
+        raise ParseError("the file is empty", at=str(at), fix="save or download it again")
+    return load_native(at) if is_native(head) else load_onnx(at)
+
+
+def save(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph to a `.plait` file, wholly or not at all.
+
+    A file of that name is replaced; whoever has it open keeps the old one.
+
+    Raises
+    ------
+    GraphError
+        If the name does not end in ``.plait``, the graph breaks an invariant or holds what cannot
+        be written, or the file cannot be.
+    """
+    suffix = Path(path).suffix
+    if suffix != SUFFIX:
+        raise GraphError(
+            f"plait does not write {suffix or 'files without a suffix'}",
+            at=os.fspath(path),
+            fix=f"choose a name that ends in {SUFFIX}",
+        )
+    save_native(graph, path)

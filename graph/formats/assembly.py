@@ -1,0 +1,167 @@
+"""The last step of every reader: nodes as a file has them become a checked Graph.
+
+A file is not believed: attributes are completed by the operator's own definition, shapes are
+inferred again, and what the file says of a shape must agree with what was inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ..check import check
+from ..errors import GraphError, ParseError, PlaitError
+from ..infer import infer_node
+from ..ir import Graph, Node
+from ..operator import Call
+from ..tensor import Array, Dim, TensorSpec, spec_of
+
+_NOTHING: Mapping[str, TensorSpec] = {}
+
+
+class Assembly:
+    """A graph under construction, node by node in topological order.
+
+    Attributes
+    ----------
+    at : str
+        The file, for messages.
+    inputs : list of str
+    nodes : list of Node
+    tensors : dict of str to TensorSpec
+        What is known so far; a later node's rule may look at it.
+    constants : dict of str to Array
+    """
+
+    def __init__(self, name: str, at: str) -> None:
+        self.name = name
+        self.at = at
+        self.inputs: list[str] = []
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, TensorSpec] = {}
+        self.constants: dict[str, Array] = {}
+
+    def add_input(self, name: str, spec: TensorSpec) -> None:
+        """Declare a graph input."""
+        self._claim(name, "input")
+        self.inputs.append(name)
+        self.tensors[name] = spec
+
+    def add_constant(self, name: str, array: Array) -> None:
+        """Add a constant; the array is used as it is."""
+        self._claim(name, "constant")
+        self.constants[name] = array
+        self.tensors[name] = spec_of(array)
+
+    def add_node(self, node: Node, declared: Mapping[str, TensorSpec] = _NOTHING) -> None:
+        """Complete a node's attributes, infer its outputs and append it.
+
+        `declared` holds what the file says of its outputs.
+
+        Raises
+        ------
+        GraphError
+            If the node does not fit its operator or its inputs.
+        ParseError
+            If the file contradicts what is inferred.
+        """
+        where = f"{node}, {self.at}"
+        for name in node.inputs:
+            if name and name not in self.tensors:
+                raise ParseError(
+                    f"input {name!r} is written by no earlier node", at=where, fix=_EXPORT
+                )
+        for name in filter(None, node.outputs):
+            self._claim(name, f"output of node {node.name!r}")
+        with understanding(node, self.at):
+            complete, specs = self._infer(node, where)
+        for name, spec in zip(node.outputs, specs, strict=True):
+            if name:
+                self.tensors[name] = _meet(name, declared.get(name), spec, where)
+        self.nodes.append(complete)
+
+    def finish(self, outputs: Sequence[str]) -> Graph:
+        """Return the graph, checked."""
+        graph = Graph(
+            self.name,
+            tuple(self.inputs),
+            tuple(outputs),
+            tuple(self.nodes),
+            self.tensors,
+            self.constants,
+        )
+        try:
+            return check(graph)
+        except GraphError as error:
+            error.at = f"{error.at}, {self.at}"
+            error.fix = _EXPORT
+            raise
+
+    def _infer(self, node: Node, where: str) -> tuple[Node, tuple[TensorSpec, ...]]:
+        operator = node.operator
+        present = [bool(name) for name in node.inputs]
+        operator.check_arity(len(node.inputs), present, len(node.outputs), where)
+        complete = replace(node, attributes=operator.complete(node.attributes, where))
+        call = Call(
+            tuple(self.tensors[name] if name else None for name in node.inputs),
+            tuple(self.constants.get(name) for name in node.inputs),
+            complete.attributes,
+            len(node.outputs),
+        )
+        return complete, infer_node(complete, call)
+
+    def _claim(self, name: str, what: str) -> None:
+        if not name or name in self.tensors:
+            raise ParseError(
+                f"tensor {name!r} is defined twice" if name else f"an {what} has no name",
+                at=f"{what}, {self.at}",
+                fix=_EXPORT,
+            )
+
+
+@contextmanager
+def understanding(node: Node, at: str) -> Iterator[None]:
+    """Give the place to errors raised inside, and make ParseErrors of those that values cause.
+
+    The rules of operators may meet here what no graph that was built by hand could hold.
+    """
+    where = f"{node}, {at}"
+    try:
+        yield
+    except PlaitError as error:
+        if error.at is None or not error.at.endswith(at):
+            error.at = f"{error.at}, {at}" if error.at else where
+        error.fix = error.fix or _EXPORT
+        raise
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise ParseError(
+            f"{node.op} cannot be understood: {type(error).__name__}: {error}",
+            at=where,
+            fix=_EXPORT,
+        ) from error
+
+
+_EXPORT = "write the file again: it is damaged, or whatever wrote it is wrong"
+
+
+def _meet(name: str, declared: TensorSpec | None, inferred: TensorSpec, where: str) -> TensorSpec:
+    """Return what declared and inferred spec say together; the declared symbols are kept."""
+    if declared is None or declared == inferred:
+        return inferred
+    if declared.dtype == inferred.dtype:
+        if inferred.shape is None or declared.shape is None:
+            return inferred if declared.shape is None else declared
+        if len(declared.shape) == len(inferred.shape):
+            pairs = list(zip(declared.shape, inferred.shape, strict=True))
+            if not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+                return TensorSpec(declared.dtype, [_known(a, b) for a, b in pairs])
+    raise ParseError(
+        f"tensor {name!r} is declared as {declared}, but its node makes {inferred}",
+        at=where,
+        fix=_EXPORT,
+    )
+
+
+def _known(declared: Dim, inferred: Dim) -> Dim:
+    return inferred if isinstance(inferred, int) else declared

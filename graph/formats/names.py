@@ -1,0 +1,31 @@
+"""Unique names, handed out in constant time however many alike a file has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Names:
+    """The names that are taken.
+
+    Parameters
+    ----------
+    taken : iterable of str
+    separator : str
+        Between a stem and the number that makes it unique.
+    """
+
+    def __init__(self, taken: Iterable[str] = (), separator: str = ".") -> None:
+        self._taken = set(taken)
+        self._separator = separator
+        self._numbers: dict[str, int] = {}
+
+    def take(self, stem: str) -> str:
+        """Return the stem if it is free, else with the first number from 2 that makes it so."""
+        name, number = stem, self._numbers.get(stem, 1)
+        while name in self._taken:
+            number += 1
+            name = f"{stem}{self._separator}{number}"
+        self._numbers[stem] = number
+        self._taken.add(name)
+        return name

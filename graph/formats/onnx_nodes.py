@@ -1,0 +1,118 @@
+"""ONNX nodes: their operator's name and their attributes, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..attribute import Kind
+from ..errors import ParseError
+from ..ir import Node
+from ..operator import find_operator
+from .onnx_tensors import TensorReader, dtype_name, text
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+_EXPORT = "export the model again: the file is damaged"
+
+_READERS: Mapping[int, Callable[[Any], Any]] = {
+    1: lambda attribute: attribute.f,
+    2: lambda attribute: attribute.i,
+    3: lambda attribute: attribute.s.decode(),
+    6: lambda attribute: tuple(attribute.floats),
+    7: lambda attribute: tuple(attribute.ints),
+    8: lambda attribute: tuple(text.decode() for text in attribute.strings),
+}
+"""How to read an attribute of each type of ONNX (AttributeProto.AttributeType) but tensors."""
+
+_TENSOR = 4
+
+_CONSTANT_FORMS: Mapping[str, str] = {
+    "value_float": "float32",
+    "value_floats": "float32",
+    "value_int": "int64",
+    "value_ints": "int64",
+}
+
+
+def operator_name(proto: Any) -> str:
+    """Return the name under which a NodeProto's operator is looked up."""
+    if proto.domain in DEFAULT_DOMAINS:
+        return text(proto.op_type)
+    return f"{text(proto.domain)}.{text(proto.op_type)}"
+
+
+def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
+    """Return a NodeProto's attributes: numbers, text, tuples of them, and arrays.
+
+    Raises
+    ------
+    ParseError
+        If one is a graph, a type or damaged.
+    """
+    attributes: dict[str, Any] = {}
+    for attribute in proto.attribute:
+        name = text(attribute.name)
+        if name in attributes:
+            raise ParseError(f"attribute {name!r} is given twice", at=at, fix=_EXPORT)
+        try:
+            if attribute.type == _TENSOR:
+                value = tensors.read(attribute.t, f"attribute {name!r}, {at}")
+            else:
+                value = _READERS[attribute.type](attribute)
+        except KeyError:
+            raise ParseError(
+                f"attribute {name!r} holds neither numbers, text nor a tensor",
+                at=at,
+                fix="export the model without graphs inside of nodes",
+            ) from None
+        except UnicodeDecodeError as error:
+            raise ParseError(
+                f"attribute {name!r} is not text in UTF-8", at=at, fix=_EXPORT
+            ) from error
+        attributes[name] = value
+    return attributes
+
+
+def constant_value(attributes: Mapping[str, Any], at: str) -> Any:
+    """Return the value of a Constant node as an array.
+
+    Raises
+    ------
+    ParseError
+        If it is text, sparse, or missing.
+    """
+    ((form, value),) = attributes.items() if len(attributes) == 1 else (("nothing", None),)
+    if form == "value" and isinstance(value, np.ndarray):
+        return value
+    if form in _CONSTANT_FORMS and not isinstance(value, str):
+        with suppress(OverflowError, TypeError, ValueError):  # say, numbers said to be text
+            array = np.array(value, _CONSTANT_FORMS[form])
+            array.flags.writeable = False
+            return array
+    raise ParseError(
+        f"a constant is given as {', '.join(attributes) or 'nothing'}",
+        at=at,
+        fix="export the model with numeric, dense constants",
+    )
+
+
+def dtypes_named(node: Node, at: str) -> Node:
+    """Return the node with names of dtypes where ONNX has numbers.
+
+    Raises
+    ------
+    ParseError
+        If numpy has no such dtype.
+    """
+    known = find_operator(node.op).attributes
+    named = {
+        name: dtype_name(value, f"attribute {name!r}, {at}")
+        for name, value in node.attributes.items()
+        if isinstance(value, int) and name in known and known[name].kind is Kind.DTYPE
+    }
+    return replace(node, attributes={**node.attributes, **named}) if named else node

@@ -1,0 +1,219 @@
+"""ONNX tensors as numpy arrays: in the file, in typed fields, or in a file beside the model.
+
+Bytes are never trusted to be as many as the dimensions say, and data beside the model is only
+looked for in the model's own folder.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ParseError
+from ..tensor import Array
+
+ELEMENT_TYPES: Mapping[int, str] = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+}
+"""The dtype of each element type of ONNX (TensorProto.DataType) that numpy has."""
+
+_FIELDS: Mapping[str, tuple[str, str]] = {
+    "float32": ("float_data", "float32"),
+    "complex64": ("float_data", "float32"),
+    "float64": ("double_data", "float64"),
+    "complex128": ("double_data", "float64"),
+    "int64": ("int64_data", "int64"),
+    "uint32": ("uint64_data", "uint64"),
+    "uint64": ("uint64_data", "uint64"),
+}
+"""Field and dtype in which elements are listed; all others are in int32_data."""
+
+_EXTERNAL = 1
+_EXPORT = "export the model again: the file is damaged"
+
+
+def text(value: str | bytes) -> str:
+    """Return a string field as text: protobuf gives bytes where it is not UTF-8."""
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
+
+
+def dtype_name(element_type: int, at: str) -> str:
+    """Return the dtype of an element type.
+
+    Raises
+    ------
+    ParseError
+        If numpy has none.
+    """
+    if element_type not in ELEMENT_TYPES:
+        raise ParseError(
+            f"elements of type {_type_name(element_type)} are not supported",
+            at=at,
+            fix=f"convert them to one of {', '.join(ELEMENT_TYPES.values())}",
+        )
+    return ELEMENT_TYPES[element_type]
+
+
+class TensorReader:
+    """Reads the tensors of one model.
+
+    Parameters
+    ----------
+    path : Path
+        The model; data beside it is confined to its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mapped: dict[Path, mmap.mmap] = {}
+
+    def read(self, tensor: Any, what: str) -> Array:
+        """Return a TensorProto as a read-only array; a view where the bytes allow.
+
+        Raises
+        ------
+        ParseError
+            If its type is not supported, its data is missing, or does not match its dimensions.
+        """
+        at = f"{what}, {self._path}"
+        dtype = np.dtype(dtype_name(tensor.data_type, at)).newbyteorder("<")
+        shape = tuple(tensor.dims)
+        if any(dim < 0 for dim in shape) or tensor.HasField("segment"):
+            raise ParseError(f"a tensor cannot have the shape {list(shape)}", at=at, fix=_EXPORT)
+        if tensor.data_location == _EXTERNAL:
+            array = self._external(tensor, dtype, shape, at)
+        elif tensor.HasField("raw_data"):
+            array = _shaped(tensor.raw_data, 0, dtype, shape, at)
+        else:
+            array = _listed(tensor, dtype, shape, at)
+        return _frozen(array, at)
+
+    def _external(
+        self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str
+    ) -> Array:
+        entries = {text(entry.key): text(entry.value) for entry in tensor.external_data}
+        try:
+            offset = int(entries.get("offset") or 0)
+            length = int(entries.get("length") or math.prod(shape) * dtype.itemsize)
+        except ValueError as error:
+            raise ParseError(f"external data: {error}", at=at, fix=_EXPORT) from error
+        if length != math.prod(shape) * dtype.itemsize:
+            raise ParseError(
+                f"{length} bytes of external data cannot be {dtype.name}{list(shape)}",
+                at=at,
+                fix=_EXPORT,
+            )
+        if length == 0:
+            return _shaped(b"", 0, dtype, shape, at)
+        mapped = self._map(entries.get("location", ""), at)
+        return _shaped(mapped, offset, dtype, shape, at, exactly=False)
+
+    def _map(self, location: str, at: str) -> mmap.mmap:
+        path = self._confined(location, at)
+        if path not in self._mapped:
+            try:
+                with path.open("rb") as file:
+                    self._mapped[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is empty"
+                raise ParseError(
+                    f"cannot read the external data {location!r}: {reason}",
+                    at=at,
+                    fix="put the file beside the model",
+                ) from error
+        return self._mapped[path]
+
+    def _confined(self, location: str, at: str) -> Path:
+        """Return the file, which must lie in the folder of the model or of what it links to."""
+        try:
+            relative = Path(location)
+            inside = bool(location) and not relative.is_absolute() and ".." not in relative.parts
+            path = (self._path.parent / relative).resolve(strict=False)
+            folders = (self._path.parent.resolve(), self._path.resolve().parent)
+        except (OSError, ValueError, RuntimeError):  # a null byte, a loop of links
+            inside = False
+        if not inside or not any(path.is_relative_to(folder) for folder in folders):
+            raise ParseError(
+                f"the external data {location!r} is outside the model's folder",
+                at=at,
+                fix="put the file beside the model and refer to it by its name",
+            )
+        return path
+
+
+def _shaped(
+    data: bytes | mmap.mmap,
+    offset: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    at: str,
+    *,
+    exactly: bool = True,
+) -> Array:
+    """Return the array at an offset of some bytes, all of which it must fill if `exactly`."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    fits = nbytes == len(data) if exactly else 0 <= offset <= len(data) - nbytes
+    if not fits:
+        raise ParseError(
+            f"{dtype.name}{list(shape)} needs {nbytes} bytes at offset {offset}, "
+            f"there are {len(data)}",
+            at=at,
+            fix=_EXPORT,
+        )
+    # From a memory view: it keeps the bytes from being moved or unmapped under the array.
+    part = memoryview(data)[offset : offset + nbytes]
+    flat = np.frombuffer(part, np.uint8) if nbytes else np.empty(0, np.uint8)
+    try:
+        array: Array = flat.view(dtype).reshape(shape)
+    except ValueError as error:
+        raise ParseError(f"{dtype.name}{list(shape)}: {error}", at=at, fix=_EXPORT) from error
+    return array if array.flags.aligned else array.copy()
+
+
+def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> Array:
+    field, entry_dtype = _FIELDS.get(dtype.name, ("int32_data", "int32"))
+    entries = np.array(getattr(tensor, field), entry_dtype)
+    if entries.size != math.prod(shape) * (2 if dtype.kind == "c" else 1):
+        raise ParseError(
+            f"{dtype.name}{list(shape)} has {entries.size} entries in {field}",
+            at=at,
+            fix=_EXPORT,
+        )
+    if dtype.kind == "c":  # real and imaginary parts take turns
+        return entries.view(dtype.name).reshape(shape)
+    if dtype.name == "float16":  # the bits of each half, in an integer of its own
+        return entries.astype("uint16").view("float16").reshape(shape)
+    return entries.astype(dtype.name).reshape(shape)
+
+
+def _frozen(array: Array, at: str) -> Array:
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise ParseError("a boolean is neither 0 nor 1", at=at, fix=_EXPORT)
+    if array.flags.writeable:
+        array.flags.writeable = False
+    return array
+
+
+def _type_name(element_type: int) -> str:
+    import onnx
+
+    names = {number: name for name, number in onnx.TensorProto.DataType.items()}
+    return str(names.get(element_type, element_type))

@@ -1,0 +1,96 @@
+"""Nodes as a file lists them, put into a topological order, or the reason why there is none."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+
+from ..errors import ParseError
+from ..ir import Node
+
+
+def in_topological_order(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
+    """Return the nodes so that each stands behind its producers, else in the order they had.
+
+    `given` are the tensors that no node writes: inputs and constants.
+
+    Raises
+    ------
+    ParseError
+        If a tensor is written twice, is read but never written, or depends on itself.
+    """
+    producer = _producers(nodes, given, at)
+    waits = [_producing(node, producer) for node in nodes]
+    _check_written(nodes, given, producer, at)
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, sources in enumerate(waits):
+        for source in sources:
+            readers[source].append(index)
+    counts = [len(sources) for sources in waits]
+    ready = [index for index, count in enumerate(counts) if count == 0]
+    order: list[Node] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(nodes[index])
+        for reader in readers[index]:
+            counts[reader] -= 1
+            if counts[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        names = [nodes[index].name for index in _cycle(waits, counts)]
+        raise ParseError(
+            f"nodes wait for each other in a cycle: {listed(names)}",
+            at=at,
+            fix="export the model again: a graph has no loops",
+        )
+    return order
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return the first names, and how many there are where that is not all."""
+    shown = ", ".join(map(repr, names[:most]))
+    return shown if len(names) <= most else f"{shown} ... {len(names)} in all"
+
+
+def _producers(nodes: Sequence[Node], given: Collection[str], at: str) -> dict[str, int]:
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.outputs):
+            if name in producer or name in given:
+                first = nodes[producer[name]] if name in producer else "an input or constant"
+                raise ParseError(
+                    f"tensor {name!r} is defined twice: by {first} and by {node}",
+                    at=at,
+                    fix="export the model again with unique names",
+                )
+            producer[name] = index
+    return producer
+
+
+def _producing(node: Node, producer: dict[str, int]) -> list[int]:
+    return list({producer[name] for name in node.inputs if name in producer})
+
+
+def _check_written(
+    nodes: Sequence[Node], given: Collection[str], producer: dict[str, int], at: str
+) -> None:
+    for node in nodes:
+        missing = [name for name in node.inputs if name and name not in producer]
+        missing = [name for name in missing if name not in given]
+        if missing:
+            raise ParseError(
+                f"nothing writes the tensors {listed(missing)}",
+                at=f"{node}, {at}",
+                fix="export the model again: it is incomplete",
+            )
+
+
+def _cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
+    """Return a cycle in the order of data flow, given the nodes that never became ready."""
+    index = next(i for i, count in enumerate(counts) if count)
+    seen: dict[int, int] = {}
+    while index not in seen:  # each stuck node waits for a stuck node, so walking back must loop
+        seen[index] = len(seen)
+        index = next(source for source in waits[index] if counts[source])
+    walked = list(seen)[seen[index] :]
+    return walked[::-1]

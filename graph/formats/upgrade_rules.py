@@ -1,0 +1,217 @@
+"""One rule for each operator whose old forms take more than moving an attribute.
+
+Importing this module registers them; their docstrings say `before -> after`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..dims import normalise_axis
+from ..errors import ParseError
+from ..ir import ABSENT, Node
+from .upgrade import NEWEST_OPSET, Context, rule
+
+
+@rule("ConstantOfShape", before=NEWEST_OPSET + 1)
+def _number_and_dtype(node: Node, context: Context) -> Sequence[Node]:
+    """ConstantOfShape(value=tensor of one element) -> (value=number, dtype=its dtype)."""
+    value = node.attributes.get("value")
+    if not isinstance(value, np.ndarray):
+        return (node,)
+    return (replace(node, attributes={"value": value.item(), "dtype": value.dtype.name}),)
+
+
+@rule("BatchNormalization", before=14)
+def _inference_only(node: Node, context: Context) -> Sequence[Node]:
+    """Old forms train when asked for more than one output; `is_test` only repeats that."""
+    attributes = dict(node.attributes)
+    attributes.pop("is_test", None)
+    if len(node.outputs) > 1 or attributes.pop("spatial", 1) != 1:
+        raise ParseError(
+            "batch normalisation per activation, or in training mode, is not supported",
+            at=f"{node}, {context.assembly.at}",
+            fix="export the model for inference",
+        )
+    return (replace(node, attributes=attributes),)
+
+
+@rule("Dropout", "Gemm", before=7)
+def _without_flags(node: Node, context: Context) -> Sequence[Node]:
+    """Dropout(is_test), Gemm(broadcast) -> without: both are always as if 1."""
+    kept = {k: v for k, v in node.attributes.items() if k not in ("is_test", "broadcast")}
+    return (replace(node, attributes=kept),)
+
+
+@rule("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor", before=7)
+def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
+    """Op(a, b, broadcast=1, axis) -> Op(a, b'), b' having as many dimensions as a from axis on."""
+    a, b = node.inputs
+    axis = node.attributes.get("axis")
+    missing = 0
+    if axis is not None:
+        rank, rank_b = _rank(a, node, context), _rank(b, node, context)
+        missing = rank - rank_b - normalise_axis(axis, rank)
+    nodes, b = _with_trailing_dimensions(b, missing, node, context)
+    return (*nodes, replace(node, inputs=(a, b), attributes={}))
+
+
+@rule("PRelu", before=7)
+def _slope_per_channel(node: Node, context: Context) -> Sequence[Node]:
+    """PRelu(x, slope of length c) -> PRelu(x, slope of shape c, 1, 1)."""
+    x, slope = node.inputs
+    missing = max(_rank(x, node, context) - 2, 0) if _rank(slope, node, context) == 1 else 0
+    nodes, slope = _with_trailing_dimensions(slope, missing, node, context)
+    return (*nodes, replace(node, inputs=(x, slope)))
+
+
+def _rank(name: str, node: Node, context: Context) -> int:
+    rank = context.spec(name).rank
+    if rank is None:
+        raise ParseError(
+            f"how {name!r} is broadcast depends on its rank, which is unknown",
+            at=f"{node}, {context.assembly.at}",
+            fix="export the model with opset 7 or newer",
+        )
+    return rank
+
+
+def _with_trailing_dimensions(
+    name: str, count: int, node: Node, context: Context
+) -> tuple[Sequence[Node], str]:
+    """Return what gives a tensor dimensions of length 1 at its end, and the tensor's name then."""
+    if count <= 0:
+        return (), name
+    rank = _rank(name, node, context)
+    axes = context.constant(f"{node.name}/axes", range(rank, rank + count), "int64")
+    made = context.names.take(f"{node.outputs[0]}/aligned")
+    return (Node(f"{node.name}/Unsqueeze", "Unsqueeze", (name, axes), (made,)),), made
+
+
+@rule("Hardmax", "LogSoftmax", "Softmax", before=13)
+def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
+    """Softmax(x, axis) -> Softmax over all axes from `axis` on, as one; often just the last."""
+    (x,), (y,) = node.inputs, node.outputs
+    axis, rank = int(node.attributes.get("axis", 1)), context.spec(x).rank
+    if rank is not None and (axis == -1 or axis == rank - 1):
+        return (replace(node, attributes={"axis": -1}),)
+    flat, done = context.names.take(f"{y}/flat"), context.names.take(f"{y}/done")
+    shape, measuring = _shape_of(x, node.name, context)
+    context.declared[y] = context.spec(x)
+    return (
+        Node(f"{node.name}/Flatten", "Flatten", (x,), (flat,), {"axis": axis}),
+        Node(f"{node.name}/{node.op}", node.op, (flat,), (done,), {"axis": -1}),
+        *measuring,
+        Node(node.name, "Reshape", (done, shape), (y,), {"allowzero": 1}),
+    )
+
+
+def _shape_of(x: str, stem: str, context: Context) -> tuple[str, Sequence[Node]]:
+    """Return a tensor that holds the shape of x, and the nodes that it takes."""
+    if context.spec(x).is_static:
+        return context.constant(f"{stem}/shape", context.spec(x).static_shape, "int64"), ()
+    shape = context.names.take(f"{stem}/shape")
+    return shape, (Node(f"{stem}/Shape", "Shape", (x,), (shape,)),)
+
+
+@rule("Split", before=18)
+def _split_evenly(node: Node, context: Context) -> Sequence[Node]:
+    """Split without lengths -> as many equal parts as there are outputs."""
+    if len(node.inputs) > 1:
+        return (node,)
+    return (replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)}),)
+
+
+@rule("GridSample", before=20)
+def _rename_modes(node: Node, context: Context) -> Sequence[Node]:
+    mode = str(node.attributes.get("mode", "bilinear"))
+    newest = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    return (replace(node, attributes={**node.attributes, "mode": newest}),)
+
+
+@rule("RoiAlign", before=16)
+def _without_half_pixel(node: Node, context: Context) -> Sequence[Node]:
+    mode = {"coordinate_transformation_mode": "output_half_pixel"}
+    return (replace(node, attributes={**node.attributes, **mode}),)
+
+
+@rule("DFT", before=20)
+def _default_axis(node: Node, context: Context) -> Sequence[Node]:
+    """The axis was 1 by default, and is the last but one now."""
+    x, length, axis = (*node.inputs, ABSENT, ABSENT)[:3]
+    axis = axis or context.constant(f"{node.name}/axis", 1, "int64")
+    return (replace(node, inputs=(x, length, axis)),)
+
+
+@rule("GroupNormalization", before=21)
+def _per_channel(node: Node, context: Context) -> Sequence[Node]:
+    """Scale and bias per group -> per channel, each value repeated."""
+    x, *parameters = node.inputs
+    groups, shape = node.attributes.get("num_groups"), context.spec(x).shape
+    channels = shape[1] if shape is not None and len(shape) > 1 else None
+    if not isinstance(groups, int) or groups < 1 or not isinstance(channels, int):
+        raise ParseError(
+            "group normalisation needs a fixed number of channels and groups",
+            at=f"{node}, {context.assembly.at}",
+            fix="export the model with opset 21 or newer",
+        )
+    nodes: list[Node] = []
+    for index, name in enumerate(parameters):
+        parts = _repeated(f"{node.name}/{index}", name, groups, channels // groups, context)
+        nodes += parts
+        parameters[index] = nodes[-1].outputs[0]
+    return (*nodes, replace(node, inputs=(x, *parameters)))
+
+
+def _repeated(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
+    """Yield the nodes that repeat each of a vector's elements some times over."""
+    shapes = {"Reshape": (length, 1), "Expand": (length, times), "Flat": (length * times,)}
+    for part, shape in shapes.items():
+        wanted = context.constant(f"{stem}/{part}/shape", shape, "int64")
+        made = context.names.take(f"{stem}/{part}")
+        op = "Expand" if part == "Expand" else "Reshape"
+        yield Node(f"{stem}/{part}", op, (name, wanted), (made,))
+        name = made
+
+
+@rule("Upsample", before=NEWEST_OPSET + 1)
+@rule("Resize", before=11)
+def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
+    """Resize(x, scales) -> with today's names for how it chose pixels.
+
+    A pixel was x / scale, rounded down when enlarging and up when shrinking (as the test
+    resize_downsample_scales_nearest of opset 10 has it); an image of which one side grows while
+    the other shrinks is therefore resized twice.
+    """
+    x, scales = _with_scales(node, context)
+    (y,) = node.outputs
+    mode, value = str(node.attributes.get("mode", "nearest")), context.value(scales)
+    shrinks = value is not None and bool((value < 1).any())
+    if value is None or not shrinks or not (value > 1).any() or mode != "nearest":
+        return (_resize(node.name, x, scales, y, mode, "ceil" if shrinks else "floor"),)
+    between = context.names.take(f"{y}/enlarged")
+    grown = context.constant(f"{node.name}/enlarge", np.maximum(value, 1), value.dtype)
+    shrunk = context.constant(f"{node.name}/shrink", np.minimum(value, 1), value.dtype)
+    return (
+        _resize(f"{node.name}/enlarge", x, grown, between, mode, "floor"),
+        _resize(node.name, between, shrunk, y, mode, "ceil"),
+    )
+
+
+def _with_scales(node: Node, context: Context) -> Sequence[str]:
+    """Return the inputs; in opsets before 9 the scales were an attribute."""
+    if "scales" not in node.attributes:
+        return node.inputs
+    return *node.inputs, context.constant(
+        f"{node.name}/scales", node.attributes["scales"], "float32"
+    )
+
+
+def _resize(name: str, x: str, scales: str, y: str, mode: str, rounding: str) -> Node:
+    attributes: dict[str, Any] = {"coordinate_transformation_mode": "asymmetric"}
+    attributes |= {"mode": mode, "nearest_mode": rounding}
+    return Node(name, "Resize", (x, ABSENT, scales), (y,), attributes)

@@ -1,0 +1,63 @@
+"""Activation functions, with ONNX's attributes and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dtypes import FLOATS, NUMBERS, SIGNED, common_dtype
+from ..operator import Call, define
+from ..tensor import TensorSpec
+from .elementwise import TRANSCENDENTAL, per_element, same_of
+from .requirements import require_broadcastable
+
+OVER_X = ((0, 0),)
+
+
+def _number(default: float) -> Attribute:
+    return Attribute(Kind.FLOAT, default)
+
+
+define("Relu", inputs="x", inplace=OVER_X)(same_of(SIGNED))
+
+for _op, _operations, _attributes in (
+    ("LeakyRelu", 2, {"alpha": _number(0.01)}),
+    ("ThresholdedRelu", 2, {"alpha": _number(1.0)}),
+    ("HardSigmoid", 4, {"alpha": _number(0.2), "beta": _number(0.5)}),
+    ("HardSwish", 5, {}),
+    ("Softsign", 3, {}),
+    ("Sigmoid", TRANSCENDENTAL, {}),
+    ("Swish", TRANSCENDENTAL, {"alpha": _number(1.0)}),
+    ("Elu", TRANSCENDENTAL, {"alpha": _number(1.0)}),
+    ("Celu", TRANSCENDENTAL, {"alpha": _number(1.0)}),
+    # The defaults are float32's neighbours of the paper's constants, as in ONNX.
+    ("Selu", TRANSCENDENTAL, {"alpha": _number(1.67326319), "gamma": _number(1.05070102)}),
+    ("Softplus", 2 * TRANSCENDENTAL, {}),
+    ("Mish", 3 * TRANSCENDENTAL, {}),
+    ("Gelu", 28, {"approximate": Attribute(Kind.STRING, "none", choices=("none", "tanh"))}),
+):
+    define(
+        _op,
+        inputs="x",
+        attributes=_attributes,
+        cost=per_element(_operations),
+        inplace=OVER_X,
+    )(same_of(FLOATS))
+
+define(
+    "Shrink",
+    inputs="x",
+    attributes={"bias": _number(0.0), "lambd": _number(0.5)},
+    cost=per_element(4),
+    inplace=OVER_X,
+)(same_of(NUMBERS))
+
+
+@define("PRelu", inputs="x slope", cost=per_element(4), inplace=OVER_X)
+def infer_prelu(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x; the slope broadcasts to it, not the other way round."""
+    x, slope = call.spec(0), call.spec(1)
+    common_dtype((x, slope), NUMBERS)
+    if x.shape is not None:
+        require_broadcastable(slope, x.shape, "the slope")
+    return (x,)

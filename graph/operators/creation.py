@@ -1,0 +1,61 @@
+"""Operators that make tensors from shapes and scalars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dtypes import NUMBERS, common_dtype
+from ..errors import ShapeError
+from ..operator import Call, define, free
+from ..tensor import Array, TensorSpec
+from .values import integers
+
+
+@define(
+    "ConstantOfShape",
+    inputs="shape",
+    attributes={"value": Attribute(Kind.NUMBER, 0), "dtype": Attribute(Kind.DTYPE, "float32")},
+    cost=free,
+)
+def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the shape given, in the dtype given."""
+    shape = integers(call, 0, "the shape")
+    if shape is not None and min(shape, default=0) < 0:
+        raise ShapeError(f"{list(shape)} is not a shape", fix="use lengths ≥ 0")
+    return (TensorSpec(call.attributes["dtype"], shape),)
+
+
+@define(
+    "Range",
+    inputs="start limit delta",
+    attributes={"stash_type": Attribute(Kind.INT, 1)},
+)
+def infer_range(call: Call) -> Sequence[TensorSpec]:
+    """Infer: as many elements as steps of `delta` fit from start before limit."""
+    specs = [call.spec(index) for index in range(3)]
+    dtype = common_dtype(specs, NUMBERS)
+    for spec in specs:
+        if spec.is_static and spec.size != 1:
+            raise ShapeError(f"{spec} must be a scalar")
+    start, limit, delta = call.values[:3]
+    if start is None or limit is None or delta is None:
+        return (TensorSpec(dtype, None),)
+    return (TensorSpec(dtype, (range_count(start, limit, delta),)),)
+
+
+def range_count(start: Array, limit: Array, delta: Array) -> int:
+    """Return max(⌈(limit - start) / delta⌉, 0), exact on integers.
+
+    Raises
+    ------
+    ShapeError
+        If delta is 0 or one of them is not finite.
+    """
+    low, high, step = (x.reshape(()).item() for x in (start, limit, delta))
+    if step == 0 or not all(map(math.isfinite, (low, high, step))):
+        raise ShapeError(f"Range from {low} to {high} in steps of {step} has no length")
+    if start.dtype.kind == "f":
+        return int(max(math.ceil((high - low) / step), 0))
+    return int(max(-((low - high) // step), 0))

@@ -1,0 +1,118 @@
+"""Einsum: its equation, and the shape it makes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..attribute import Attribute, Kind
+from ..dims import broadcast
+from ..dtypes import NUMBERS, common_dtype
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..tensor import Dim, TensorSpec
+
+ELLIPSIS = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """An equation with every axis of every input named by a number.
+
+    Attributes
+    ----------
+    inputs : tuple of tuple of int
+        One number for each axis of each input.
+    output : tuple of int
+        One number for each axis of the output.
+    """
+
+    inputs: tuple[tuple[int, ...], ...]
+    output: tuple[int, ...]
+
+
+def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
+    """Return the equation for inputs of these ranks.
+
+    Raises
+    ------
+    ShapeError
+        If it is not an equation, or does not fit the ranks.
+    """
+    left, arrow, right = text.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise ShapeError(f"equation {text!r} has {len(terms)} terms for {len(ranks)} inputs")
+    counts = Counter(c for term in terms for c in _letters(term, text))
+    letters = sorted(counts)
+    width = _width_of_dots(terms, ranks, text)
+    if not arrow:
+        dots = ELLIPSIS if ELLIPSIS in left else ""
+        right = dots + "".join(c for c in letters if counts[c] == 1)
+    wanted = _letters(right, text)
+    if len(set(wanted)) != len(wanted) or not set(wanted) <= set(letters):
+        raise ShapeError(f"the output of {text!r} names an axis twice, or one that no input has")
+    inputs = tuple(_axes(term, letters, width) for term in terms)
+    for term, named, rank in zip(terms, inputs, ranks, strict=True):
+        if len(named) != rank:
+            raise ShapeError(f"term {term!r} of {text!r} does not name {rank} axes")
+    return Equation(inputs, _axes(right, letters, width))
+
+
+def _width_of_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int:
+    """Return how many axes the dots stand for, in every term that has them."""
+    widths = {
+        rank - len(_letters(term, text))
+        for term, rank in zip(terms, ranks, strict=True)
+        if ELLIPSIS in term
+    }
+    if len(widths) > 1 or min(widths, default=0) < 0:
+        raise ShapeError(f"the dots in {text!r} stand for different numbers of axes")
+    return max(widths, default=0)
+
+
+def _axes(term: str, letters: Sequence[str], width: int) -> tuple[int, ...]:
+    """Return the numbers of a term's axes: letters first, then the axes of the dots."""
+    before, dots, after = term.partition(ELLIPSIS)
+    middle = range(len(letters), len(letters) + width) if dots else ()
+    return (*map(letters.index, before), *middle, *map(letters.index, after))
+
+
+def _letters(term: str, text: str) -> str:
+    """Return the letters of a term."""
+    letters = term.replace(ELLIPSIS, "", 1)
+    if not (letters.isalpha() and letters.isascii()) and letters:
+        raise ShapeError(
+            f"{text!r} is not an equation",
+            fix="write letters, commas, one '...' per term and '->': 'bij,bjk->bik'",
+        )
+    return letters
+
+
+def _lengths(call: Call, equation: Equation) -> dict[int, Dim]:
+    lengths: dict[int, Dim] = {}
+    for index, axes in enumerate(equation.inputs):
+        for axis, length in zip(axes, call.spec(index).shape or (), strict=True):
+            (lengths[axis],) = broadcast(((lengths.get(axis, 1),), (length,)))
+    return lengths
+
+
+def _cost(call: Call, outputs: Specs) -> int:
+    ranks = [len(call.spec(index).static_shape) for index in range(len(call.inputs))]
+    lengths = _lengths(call, parse_equation(call.attributes["equation"], ranks))
+    return 2 * math.prod(length for length in lengths.values() if isinstance(length, int))
+
+
+@define("Einsum", inputs="x+", attributes={"equation": Attribute(Kind.STRING)}, cost=_cost)
+def infer_einsum(call: Call) -> Sequence[TensorSpec]:
+    """Infer: one axis for each letter of the output's term."""
+    specs = [spec for spec in call.inputs if spec is not None]
+    dtype = common_dtype(specs, NUMBERS)
+    ranks = [spec.rank for spec in specs if spec.rank is not None]
+    if len(ranks) < len(specs):
+        return (TensorSpec(dtype, None),)
+    equation = parse_equation(call.attributes["equation"], ranks)
+    lengths = _lengths(call, equation)
+    return (TensorSpec(dtype, [lengths[axis] for axis in equation.output]),)

@@ -1,0 +1,50 @@
+"""Comparisons, boolean algebra and selection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dtypes import BOOLS, FLOATS, NUMBERS, REALS, check_dtype, common_dtype
+from ..operator import Call, InferRule, define
+from ..tensor import TensorSpec
+from .elementwise import EITHER, broadcast_of, broadcast_shape, same_of
+
+
+def _to_bool(kinds: str) -> InferRule:
+    """Return the rule: like the input, whose dtype is one of the kinds, but bool."""
+
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        check_dtype(call.spec(0), kinds)
+        return (TensorSpec("bool", call.spec(0).shape),)
+
+    return infer
+
+
+# Overwriting an input is only considered where the dtypes agree: for Equal, on booleans.
+define("Equal", inputs="a b", inplace=EITHER)(broadcast_of(REALS, "bool"))
+
+for _op in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
+    define(_op, inputs="a b")(broadcast_of(NUMBERS, "bool"))
+
+for _op in ("And", "Or", "Xor"):
+    define(_op, inputs="a b", inplace=EITHER)(broadcast_of(BOOLS))
+
+define("Not", inputs="x", inplace=((0, 0),))(same_of(BOOLS))
+define("IsNaN", inputs="x")(_to_bool(FLOATS))
+define(
+    "IsInf",
+    inputs="x",
+    attributes={
+        "detect_negative": Attribute(Kind.BOOL, True),
+        "detect_positive": Attribute(Kind.BOOL, True),
+    },
+)(_to_bool(FLOATS))
+
+
+@define("Where", inputs="condition x y", inplace=((0, 1),))
+def infer_where(call: Call) -> Sequence[TensorSpec]:
+    """Infer: all three broadcast together, in the dtype of x and y."""
+    condition, x, y = (call.spec(index) for index in range(3))
+    check_dtype(condition, BOOLS, "the condition")
+    return (TensorSpec(common_dtype((x, y)), broadcast_shape((condition, x, y))),)

@@ -1,0 +1,151 @@
+"""Operators that keep the bytes and change the shape, or tell it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Attributes, Kind
+from ..dims import floordiv, mul, normalise_axes, product
+from ..dtypes import ANY, check_dtype
+from ..errors import ShapeError
+from ..operator import Call, define, free
+from ..tensor import Dim, Shape, TensorSpec
+from .values import integers, is_computed
+
+SAME_BYTES = ((0, 0),)
+
+
+def reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
+    """Return the shape that Reshape makes: 0 keeps a length, -1 takes what is left.
+
+    Raises
+    ------
+    ShapeError
+        If the element counts differ, or the target is not a shape.
+    """
+    if min(target, default=0) < -1 or list(target).count(-1) > 1:
+        raise ShapeError(f"{list(target)} is not a shape", fix="use -1 at most once")
+    if allowzero and 0 in target and -1 in target:
+        raise ShapeError(f"-1 is ambiguous in {list(target)}", fix="with allowzero, avoid 0 or -1")
+    kept = [i for i, length in enumerate(target) if length == 0 and not allowzero]
+    if kept and kept[-1] >= len(shape):
+        raise ShapeError(
+            f"0 in {list(target)} keeps dimension {kept[-1]}, but the input has {len(shape)}"
+        )
+    wanted = math.prod(length for i, length in enumerate(target) if i not in kept and length != -1)
+    left = _left_over([dim for i, dim in enumerate(shape) if i not in kept], wanted, -1 in target)
+    if left is None:
+        raise ShapeError(
+            f"{list(shape)} cannot be reshaped to {list(target)}: the element counts differ"
+        )
+    return tuple(
+        shape[i] if i in kept else left if length == -1 else length
+        for i, length in enumerate(target)
+    )
+
+
+def _left_over(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | None:
+    """Return the product of dims over `wanted`, None where that is no length; or is not 1."""
+    number = math.prod(dim for dim in dims if isinstance(dim, int))
+    symbols = [dim for dim in dims if isinstance(dim, str)]
+    if not symbols or number == 0:
+        if not any_quotient:
+            return 1 if number == wanted else None
+        return None if wanted == 0 or number % wanted else number // wanted
+    common = math.gcd(number, wanted)
+    if wanted == 0 or not any_quotient:
+        return 1
+    return floordiv(mul(number // common, product(symbols)), wanted // common)
+
+
+@define(
+    "Reshape",
+    inputs="data shape",
+    attributes={"allowzero": Attribute(Kind.BOOL, False)},
+    cost=free,
+    views=SAME_BYTES,
+)
+def infer_reshape(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the shape that the second input says."""
+    data, target = call.spec(0), integers(call, 1, "the shape")
+    if target is None:
+        return (TensorSpec(data.dtype, None),)
+    if data.shape is None:
+        known = min(target, default=1) > 0
+        return (TensorSpec(data.dtype, target if known else None),)
+    return (TensorSpec(data.dtype, reshaped(data.shape, target, call.attributes["allowzero"])),)
+
+
+@define(
+    "Flatten",
+    inputs="x",
+    attributes={"axis": Attribute(Kind.INT, 1)},
+    cost=free,
+    views=SAME_BYTES,
+)
+def infer_flatten(call: Call) -> Sequence[TensorSpec]:
+    """Infer: a matrix, rows from the axes before `axis`, columns from the others."""
+    x = call.spec(0)
+    if x.shape is None:
+        return (TensorSpec(x.dtype, None),)
+    axis, rank = call.attributes["axis"], len(x.shape)
+    if not -rank <= axis <= rank:
+        raise ShapeError(f"axis {axis} is outside [{-rank}, {rank}] for {x}")
+    axis = axis + rank if axis < 0 else axis
+    return (TensorSpec(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
+
+
+@define("Squeeze", inputs="data axes?", cost=free, views=SAME_BYTES)
+def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
+    """Infer: without the axes given, or without all of length 1."""
+    data = call.spec(0)
+    if data.shape is None or is_computed(call, 1):
+        return (TensorSpec(data.dtype, None),)
+    axes = integers(call, 1, "axes")
+    if axes is None:
+        if not all(isinstance(dim, int) for dim in data.shape):
+            return (TensorSpec(data.dtype, None),)
+        return (TensorSpec(data.dtype, [dim for dim in data.shape if dim != 1]),)
+    removed = normalise_axes(axes, len(data.shape))
+    for axis in removed:
+        if data.shape[axis] != 1 and isinstance(data.shape[axis], int):
+            raise ShapeError(f"axis {axis} of {data} is not of length 1", fix="leave it out")
+    return (TensorSpec(data.dtype, [d for i, d in enumerate(data.shape) if i not in removed]),)
+
+
+@define("Unsqueeze", inputs="data axes", cost=free, views=SAME_BYTES)
+def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
+    """Infer: with axes of length 1 inserted, counted in the output."""
+    data, axes = call.spec(0), integers(call, 1, "axes")
+    if data.shape is None or axes is None:
+        return (TensorSpec(data.dtype, None),)
+    rank = len(data.shape) + len(axes)
+    inserted, rest = normalise_axes(axes, rank), iter(data.shape)
+    return (TensorSpec(data.dtype, [1 if i in inserted else next(rest) for i in range(rank)]),)
+
+
+@define(
+    "Shape",
+    inputs="data",
+    attributes={"start": Attribute(Kind.INT, 0), "end": Attribute(Kind.INT, None)},
+    cost=free,
+)
+def infer_shape(call: Call) -> Sequence[TensorSpec]:
+    """Infer: one integer for each axis from `start` to `end`."""
+    rank = call.spec(0).rank
+    if rank is None:
+        return (TensorSpec("int64", None),)
+    return (TensorSpec("int64", (len(shape_range(rank, call.attributes)),)),)
+
+
+def shape_range(rank: int, attributes: Attributes) -> range:
+    """Return the axes that Shape tells: from `start` to `end`, both clamped to the rank."""
+    return range(rank)[attributes["start"] : attributes["end"]]
+
+
+@define("Size", inputs="data", cost=free)
+def infer_size(call: Call) -> Sequence[TensorSpec]:
+    """Infer: one integer."""
+    check_dtype(call.spec(0), ANY)
+    return (TensorSpec("int64", ()),)

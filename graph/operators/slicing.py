@@ -1,0 +1,152 @@
+"""Operators that take parts of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import ceildiv, normalise_axes, normalise_axis
+from ..dtypes import INTEGERS, check_dtype
+from ..errors import ShapeError
+from ..operator import Call, define, free
+from ..tensor import Dim, Shape, TensorSpec
+from .values import integers, is_computed
+
+_END = 2**31 - 1
+"""From here on an end means "to the end": exporters write INT_MAX."""
+
+
+def slice_range(length: int, start: int, end: int, step: int) -> range:
+    """Return the indices that a slice takes, clamped as ONNX says.
+
+    It differs from Python where a backward slice starts before the beginning: ONNX clamps the
+    start to 0, so that one element is taken.
+    """
+    start, end = (bound + length if bound < 0 else bound for bound in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), length), min(max(end, 0), length), step)
+    return range(min(max(start, 0), length - 1), min(max(end, -1), length - 1), step)
+
+
+def slices_by_axis(
+    rank: int,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> dict[int, tuple[int, int, int]]:
+    """Return (start, end, step) for each axis that is sliced.
+
+    Raises
+    ------
+    ShapeError
+        If the lists differ in length, an axis is unknown or listed twice, or a step is 0.
+    """
+    listed = normalise_axes(range(len(starts)) if axes is None else axes, rank)
+    paces = (1,) * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(listed) == len(paces):
+        raise ShapeError("starts, ends, axes and steps differ in length")
+    if 0 in paces:
+        raise ShapeError("a step is 0", fix="use a positive or negative step")
+    return dict(zip(listed, zip(starts, ends, paces, strict=True), strict=True))
+
+
+def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
+    if isinstance(dim, int):
+        return len(slice_range(dim, start, end, step))
+    forward = start == 0 and end >= _END and step == 1
+    backward = (start == -1 or start >= _END) and end <= -_END and step == -1
+    return dim if forward or backward else f"slice({dim},{start},{end},{step})"
+
+
+@define("Slice", inputs="data starts ends axes? steps?", cost=free)
+def infer_slice(call: Call) -> Sequence[TensorSpec]:
+    """Infer: each sliced axis as long as its slice."""
+    data = call.spec(0)
+    starts, ends, axes, steps = (
+        integers(call, index, what)
+        for index, what in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
+    if data.shape is None or starts is None or ends is None or is_computed(call, 3, 4):
+        return (TensorSpec(data.dtype, None),)
+    dims = list(data.shape)
+    for axis, bounds in slices_by_axis(len(dims), starts, ends, axes, steps).items():
+        dims[axis] = _sliced(dims[axis], *bounds)
+    return (TensorSpec(data.dtype, dims),)
+
+
+def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[Dim, ...]:
+    """Return the lengths of the parts: the sizes given, or equal ones, the last ones smaller.
+
+    Raises
+    ------
+    ShapeError
+        If the sizes given are negative, too few or too many, or do not add up.
+    """
+    if sizes is None:
+        if isinstance(length, str):
+            rest = [f"split({length},{parts},{i})" for i in range(1, parts)]
+            return (ceildiv(length, parts), *rest)
+        size = -(-length // parts)
+        return tuple(min(size, max(length - i * size, 0)) for i in range(parts))
+    if len(sizes) != parts or min(sizes) < 0:
+        raise ShapeError(f"split {list(sizes)} does not give the sizes of {parts} outputs")
+    if isinstance(length, int) and sum(sizes) != length:
+        raise ShapeError(f"split {list(sizes)} does not add up to {length}")
+    return tuple(sizes)
+
+
+@define(
+    "Split",
+    inputs="x split?",
+    outputs="y+",
+    attributes={"axis": Attribute(Kind.INT, 0), "num_outputs": Attribute(Kind.INT, None, 1)},
+    cost=free,
+)
+def infer_split(call: Call) -> Sequence[TensorSpec]:
+    """Infer: one part per output."""
+    x, parts = call.spec(0), call.attributes["num_outputs"] or call.n_outputs
+    if parts != call.n_outputs:
+        raise ShapeError(f"num_outputs is {parts}, but {call.n_outputs} outputs are asked for")
+    sizes = integers(call, 1, "split")
+    if x.shape is None or is_computed(call, 1):
+        return (TensorSpec(x.dtype, None),) * parts
+    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    lengths = split_sizes(x.shape[axis], sizes, parts)
+    return tuple(TensorSpec(x.dtype, _with(x.shape, axis, length)) for length in lengths)
+
+
+def _with(shape: Shape, axis: int, length: Dim) -> Shape:
+    return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+@define("Gather", inputs="data indices", attributes={"axis": Attribute(Kind.INT, 0)}, cost=free)
+def infer_gather(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the axis is replaced by the axes of the indices."""
+    data, indices = call.spec(0), call.spec(1)
+    check_dtype(indices, INTEGERS, "indices")
+    if data.shape is None:
+        return (TensorSpec(data.dtype, None),)
+    axis = normalise_axis(call.attributes["axis"], len(data.shape))
+    if indices.shape is None:
+        return (TensorSpec(data.dtype, None),)
+    return (TensorSpec(data.dtype, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])),)
+
+
+@define(
+    "GatherElements", inputs="data indices", attributes={"axis": Attribute(Kind.INT, 0)}, cost=free
+)
+def infer_gather_elements(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like the indices, which fit into data on all axes but `axis`."""
+    data, indices = call.spec(0), call.spec(1)
+    check_dtype(indices, INTEGERS, "indices")
+    if data.shape is None or indices.shape is None:
+        return (TensorSpec(data.dtype, indices.shape),)
+    axis = normalise_axis(call.attributes["axis"], len(data.shape))
+    fits = len(indices.shape) == len(data.shape) and all(
+        i == axis or isinstance(a, str) or isinstance(b, str) or a <= b
+        for i, (a, b) in enumerate(zip(indices.shape, data.shape, strict=True))
+    )
+    if not fits:
+        raise ShapeError(f"indices {indices} do not fit into data {data} along axis {axis}")
+    return (TensorSpec(data.dtype, indices.shape),)

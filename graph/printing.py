@@ -1,0 +1,201 @@
+"""Graphs for people: a listing to read, and a drawing for Graphviz."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .errors import GraphError
+from .ir import Graph, Node
+from .operator import is_operator
+from .tensor import Array
+
+SHOWN_ELEMENTS = 6
+"""How much of a constant or a sequence is printed."""
+
+COLOURS = ("#cfe8fc", "#fde3c4", "#d3f0dc", "#f8d3d8", "#e6dbf5", "#fbf3c0", "#d9dee3", "#c9f0ee")
+"""Fills of the groups in a drawing, repeated when they run out; black text is legible on each."""
+
+
+def to_text(graph: Graph) -> str:
+    """Return a listing: one line per input, constant, node and output.
+
+    Attributes are shown where they differ from their defaults, constants by their first elements.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("affine")
+    >>> x = b.input("x", "float32", ("batch", 2))
+    >>> b.output("y", b.op("Add", x, 1.0, name="shift"))
+    >>> print(b.build())
+    graph 'affine': 1 node, 1 constant of 4 bytes
+      input     x: float32[batch, 2]
+      constant  constant.1: float32[] = 1
+      y: float32[batch, 2] = Add(x, constant.1)  # shift
+      output    y
+    """
+    return "\n".join(_lines(graph))
+
+
+def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
+    """Return a drawing in the DOT language of Graphviz.
+
+    Constants are written into the nodes that read them.
+
+    Parameters
+    ----------
+    graph : Graph
+    groups : Mapping of str to str, optional
+        The group, such as a device, of each node by its name; a group gets a box and a colour.
+        Nodes without one stay outside.
+
+    Raises
+    ------
+    GraphError
+        If a group is given for a node that is not there.
+    """
+    groups = groups or {}
+    names = {node.name for node in graph.nodes}
+    strange = [name for name in groups if name not in names]
+    if strange:
+        raise GraphError(
+            f"groups are given for nodes that are not in the graph: {_some(strange)}",
+            at=graph.name,
+            fix="use the names of graph.nodes",
+        )
+    lines = [
+        f"digraph {_quoted(graph.name)} {{",
+        '  node [shape=box, style="filled,rounded", fillcolor=white, fontname="sans-serif"];',
+        '  edge [fontname="sans-serif", fontsize=10];',
+        *_terminals(graph),
+        *_boxes(graph, groups),
+        *_arrows(graph),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def bytes_text(nbytes: float) -> str:
+    """Return a number of bytes in words: ``"36.8 KB"``."""
+    if nbytes < 1000:
+        return _counted(int(nbytes), "byte")
+    for unit in ("KB", "MB", "GB", "TB"):  # noqa: B007 - the last one stays
+        nbytes /= 1000
+        if nbytes < 1000:
+            break
+    return f"{nbytes:.3g} {unit}"
+
+
+def _lines(graph: Graph) -> Iterator[str]:
+    total = sum(array.nbytes for array in graph.constants.values())
+    summary = [_counted(len(graph.nodes), "node")]
+    if graph.constants:
+        summary.append(f"{_counted(len(graph.constants), 'constant')} of {bytes_text(total)}")
+    yield f"graph {graph.name!r}: {', '.join(summary)}"
+    for name in graph.inputs:
+        yield f"  input     {name}: {graph.tensors[name]}"
+    for name, array in graph.constants.items():
+        yield f"  constant  {name}: {graph.tensors[name]} = {_elements(array)}"
+    for node in graph.nodes:
+        yield f"  {_node_line(graph, node)}"
+    for name in graph.outputs:
+        yield f"  output    {name}"
+
+
+def _node_line(graph: Graph, node: Node) -> str:
+    left = ", ".join(f"{name}: {graph.tensors[name]}" if name else "-" for name in node.outputs)
+    arguments = [name or "-" for name in node.inputs]
+    arguments += [f"{name}={_value(value)}" for name, value in _told(node)]
+    note = "" if node.outputs == (node.name,) else f"  # {node.name}"
+    return f"{left or '-'} = {node.op}({', '.join(arguments)}){note}"
+
+
+def _told(node: Node) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that differ from their defaults."""
+    known = node.operator.attributes if is_operator(node.op) else {}
+    for name, value in node.attributes.items():
+        if name not in known or known[name].default != value:
+            yield name, value
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        shown = ", ".join(map(_value, value[:SHOWN_ELEMENTS]))
+        more = ", ..." if len(value) > SHOWN_ELEMENTS else ""
+        return f"[{shown}{more}]"
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def _elements(array: Array) -> str:
+    """Return the first elements; a large constant is mapped from disk and mostly left there."""
+    shown = [_element(value) for value in array.flat[:SHOWN_ELEMENTS].tolist()]
+    if array.ndim == 0:
+        return shown[0]
+    return f"[{', '.join(shown)}{', ...' if array.size > SHOWN_ELEMENTS else ''}]"
+
+
+def _element(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float | complex) else str(value)
+
+
+def _terminals(graph: Graph) -> Iterator[str]:
+    for index, name in enumerate(graph.inputs):
+        label = _quoted(f"{name}\n{graph.tensors[name]}")
+        yield f"  in{index} [label={label}, shape=oval];"
+    for index, name in enumerate(graph.outputs):
+        label = _quoted(f"{name}\n{graph.tensors[name]}")
+        yield f"  out{index} [label={label}, shape=oval, peripheries=2];"
+
+
+def _boxes(graph: Graph, groups: Mapping[str, str]) -> Iterator[str]:
+    members: dict[str | None, list[str]] = {None: []}
+    for index, node in enumerate(graph.nodes):
+        box = f"n{index} [label={_quoted(_label(graph, node))}"
+        members.setdefault(groups.get(node.name), []).append(box)
+    yield from (f"  {box}];" for box in members.pop(None))
+    for index, (group, boxes) in enumerate(members.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        yield f"  subgraph cluster_{index} {{"
+        yield f'    label={_quoted(str(group))}; style="rounded"; fontname="sans-serif";'
+        yield from (f'    {box}, fillcolor="{colour}"];' for box in boxes)
+        yield "  }"
+
+
+def _label(graph: Graph, node: Node) -> str:
+    read = dict.fromkeys(name for name in node.inputs if name in graph.constants)
+    constants = [f"{name}: {graph.tensors[name]}" for name in read]
+    return "\n".join([node.op, node.name, *constants])
+
+
+def _arrows(graph: Graph) -> Iterator[str]:
+    source = {name: f"in{index}" for index, name in enumerate(graph.inputs)}
+    for index, node in enumerate(graph.nodes):
+        source.update({name: f"n{index}" for name in node.outputs if name})
+    for index, node in enumerate(graph.nodes):
+        for name in dict.fromkeys(node.inputs):
+            if name in source:
+                yield _arrow(graph, source[name], f"n{index}", name)
+    for index, name in enumerate(graph.outputs):
+        if name in source:
+            yield _arrow(graph, source[name], f"out{index}", name)
+
+
+def _arrow(graph: Graph, source: str, target: str, name: str) -> str:
+    label, tip = _quoted(str(graph.tensors[name])), _quoted(name)
+    return f"  {source} -> {target} [label={label}, tooltip={tip}];"
+
+
+def _quoted(text: str) -> str:
+    r"""Return a DOT string; `\` starts an escape in labels, so it is doubled first."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > SHOWN_ELEMENTS else ""
+    return ", ".join(map(repr, names[:SHOWN_ELEMENTS])) + more

@@ -1,0 +1,20 @@
+"""Fixtures for tests of devices."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from .cupy_double import CupyDouble
+
+
+@pytest.fixture
+def double() -> Iterator[CupyDouble]:
+    """A fake GPU on which nothing may stay allocated or page-locked."""
+    made = CupyDouble()
+    yield made
+    gc.collect()
+    assert made.gpu.live_bytes == 0
+    assert made.gpu.locked == {}

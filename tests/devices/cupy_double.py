@@ -1,0 +1,205 @@
+"""What plait uses of CuPy, on a GPU that does not exist.
+
+Arrays live in the fake GPU's memory. Host code can look at their shapes and make views, but not at
+what they hold. Kernels are the real ones, run by numpy when the fake GPU gets to them.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import numpy as np
+from plait.devices.cuda import CudaDevice
+
+from .fake_arrays import LACKING, FakeArray, borrow
+from .fake_gpu import INVALID_HANDLE, CUDARuntimeError, FakeGpu, Recording
+
+
+class CUDADriverError(RuntimeError):
+    status = 0
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+class CompileException(Exception):  # noqa: N818 - CuPy's name
+    pass
+
+
+class CupyDouble:
+    """Stands in for the module `cupy`; the fake GPU is in `gpu`.
+
+    Parameters
+    ----------
+    seed : int, default 0
+        Chooses the order in which streams run.
+    memory_bytes : int
+    devices : int, default 1
+        How many CUDA devices there are; all of them are the same fake GPU.
+    """
+
+    def __init__(self, seed: int = 0, memory_bytes: int = 1 << 28, devices: int = 1) -> None:
+        self.gpu = FakeGpu(seed, memory_bytes)
+        self.devices = devices
+        self.current = threading.local()
+        self.ndarray = self._ndarray
+        self.cuda = SimpleNamespace(
+            Device=lambda index: Device(self, index),
+            Stream=lambda non_blocking=False: Stream(self, non_blocking),
+            Event=lambda block=False, disable_timing=False: Event(self, not disable_timing),
+            Memory=lambda nbytes: Memory(self.gpu, nbytes),
+            MemoryPointer=MemoryPointer,
+            alloc_pinned_memory=self._alloc_pinned,
+            get_elapsed_time=_elapsed_ms,
+            runtime=self._runtime(),
+            driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+            compiler=SimpleNamespace(CompileException=CompileException),
+        )
+
+    def device(self, name: str = "cuda:0") -> CudaDevice:
+        """Return a CUDA device on the fake GPU."""
+        return CudaDevice(name, cupy=self, launch=self.launch)
+
+    def launch(self, step: Callable[[], Any]) -> None:
+        """Queue a bound kernel on the current stream."""
+        self.gpu.launch(self._current_stream(), step)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in LACKING or name.startswith("__"):
+            raise AttributeError(f"module 'cupy' has no attribute {name!r}")
+        return borrow(self.gpu, np, name, self._settle)
+
+    def _current_stream(self) -> int:
+        stack: list[int] = getattr(self.current, "streams", [])
+        assert stack, "queued on the null stream"
+        return stack[-1]
+
+    def _settle(self) -> None:
+        """Let the current stream finish before host code computes with what lies on the GPU."""
+        if not self.gpu.is_executing:
+            self.gpu.drain(self._current_stream())
+
+    def _ndarray(self, shape: Any, dtype: Any, memptr: MemoryPointer) -> FakeArray:
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        assert memptr.ptr % np.dtype(dtype).itemsize == 0, "misaligned"
+        assert memptr.offset + nbytes <= memptr.mem.size, "over the end of the memory"
+        cells = np.ndarray(shape, dtype, buffer=memptr.mem.cells, offset=memptr.offset)
+        return FakeArray(self.gpu, cells, self._settle, memptr)
+
+    def _alloc_pinned(self, nbytes: int) -> Any:
+        raw = np.zeros(nbytes + 8192, np.uint8)  # pages of its own
+        start = -raw.ctypes.data % 4096
+        buffer = raw[start : start + nbytes]
+        address = buffer.ctypes.data
+        self.gpu.locked[address] = nbytes
+        weakref.finalize(raw, self.gpu.unlock, address).atexit = False
+        return buffer
+
+    def _runtime(self) -> SimpleNamespace:
+        gpu = self.gpu
+        return SimpleNamespace(
+            CUDARuntimeError=CUDARuntimeError,
+            getDeviceCount=lambda: self.devices,
+            memGetInfo=lambda: (gpu.memory_bytes - gpu.live_bytes, gpu.memory_bytes),
+            memcpyAsync=gpu.copy,
+            memsetAsync=gpu.memset,
+            hostRegister=lambda address, nbytes, flags: gpu.lock(address, nbytes),
+            hostUnregister=gpu.unlock,
+        )
+
+
+class Device:
+    def __init__(self, double: CupyDouble, index: int) -> None:
+        assert 0 <= index < double.devices
+        self.id = index
+        self._current = double.current
+        self._before: list[int] = []
+
+    def use(self) -> None:
+        self._current.device = self.id
+
+    def __enter__(self) -> Device:
+        self._before.append(getattr(self._current, "device", 0))
+        self.use()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._current.device = self._before.pop()
+
+
+class Stream:
+    def __init__(self, double: CupyDouble, non_blocking: bool) -> None:
+        assert non_blocking, "a blocking stream waits for the null stream"
+        self._double = double
+        self.ptr = double.gpu.new_stream()
+        self.device = double.current.device
+
+    def wait_event(self, event: Event) -> None:
+        self._double.gpu.wait(self.ptr, event.recording)
+
+    def synchronize(self) -> None:
+        self._double.gpu.drain(self.ptr)
+
+    def __enter__(self) -> Stream:
+        assert self.device == getattr(self._double.current, "device", 0)
+        if not hasattr(self._double.current, "streams"):
+            self._double.current.streams = []
+        self._double.current.streams.append(self.ptr)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._double.current.streams.pop()
+
+
+class Event:
+    def __init__(self, double: CupyDouble, timing: bool) -> None:
+        self._gpu = double.gpu
+        self.device = getattr(double.current, "device", 0)
+        self.recording = Recording(timing)
+
+    def record(self, stream: Stream) -> None:
+        if stream.device != self.device:
+            raise CUDARuntimeError(INVALID_HANDLE)
+        self._gpu.record(stream.ptr, self.recording)
+
+    def synchronize(self) -> None:
+        self._gpu.synchronize(self.recording)
+
+
+def _elapsed_ms(earlier: Event, later: Event) -> float:
+    """One microsecond for each operation that the fake GPU ran in between."""
+    for event in (earlier, later):
+        reached = event.recording.reached == event.recording.recorded > 0
+        if not event.recording.timing or not reached:
+            raise CUDARuntimeError(INVALID_HANDLE)
+    assert earlier.recording.tick <= later.recording.tick, "the later one came first"
+    return (later.recording.tick - earlier.recording.tick) / 1000
+
+
+class Memory:
+    def __init__(self, gpu: FakeGpu, nbytes: int) -> None:
+        self.size = nbytes
+        self.ptr, self.cells = gpu.allocate(nbytes)
+        weakref.finalize(self, gpu.free, self.ptr).atexit = False
+
+
+class MemoryPointer:
+    def __init__(self, mem: Memory, offset: int) -> None:
+        self.mem, self.offset = mem, offset
+        self.ptr = mem.ptr + offset

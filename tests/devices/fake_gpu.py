@@ -1,0 +1,306 @@
+"""A GPU that does not exist: streams that run in the worst order that CUDA allows.
+
+Operations are queued and run only when somebody waits for an event. Which stream then goes first
+is up to a seed, bound by nothing but the order within each stream and the waits between them, so
+that a missing wait shows for some seed every time, on any machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+POISON = 0xA5
+DEVICE_BASE = 1 << 52
+"""Where device addresses begin: host code that follows one crashes at once."""
+
+ORDERS = tuple(itertools.permutations(range(3)))
+SEEDS = tuple(range(len(ORDERS) + 2))
+"""All orders of precedence among three streams, and two random ones."""
+
+INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, LAUNCH_FAILURE = 1, 2, 700, 719
+NOT_SUPPORTED, ALREADY_REGISTERED, NOT_REGISTERED, INVALID_HANDLE = 801, 712, 713, 400
+NAMES = {
+    1: "cudaErrorInvalidValue: invalid argument",
+    2: "cudaErrorMemoryAllocation: out of memory",
+    35: "cudaErrorInsufficientDriver: CUDA driver version is insufficient",
+    400: "cudaErrorInvalidResourceHandle: invalid resource handle",
+    700: "cudaErrorIllegalAddress: an illegal memory access was encountered",
+    712: "cudaErrorHostMemoryAlreadyRegistered: part or all is registered already",
+    713: "cudaErrorHostMemoryNotRegistered: pointer is not registered",
+    719: "cudaErrorLaunchFailure: unspecified launch failure",
+    801: "cudaErrorNotSupported: operation not supported",
+}
+
+
+class CUDARuntimeError(RuntimeError):
+    """As in CuPy: the code is in `status`."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(NAMES[status])
+
+
+@dataclass(slots=True)
+class Operation:
+    """Something queued on a stream; it runs once `ready`."""
+
+    run: Callable[[], Any]
+    ready: Callable[[], bool] = lambda: True
+
+
+class Recording:
+    """The state of a CUDA event: how often it was recorded, and how far the GPU has got."""
+
+    def __init__(self, timing: bool) -> None:
+        self.timing = timing
+        self.recorded = 0
+        self.reached = 0
+        self.tick = 0
+
+
+class FakeGpu:
+    """Streams, memory and faults of one GPU.
+
+    Attributes
+    ----------
+    live_bytes : int
+        Device memory that is allocated.
+    locked : dict of int to int
+        Page-locked ranges of host memory: address to size.
+    pageable_copies : int
+        Copies from or to host memory that was not page-locked; real ones block their caller.
+    """
+
+    def __init__(self, seed: int, memory_bytes: int) -> None:
+        self.memory_bytes = memory_bytes
+        self.live_bytes = 0
+        self.locked: dict[int, int] = {}
+        self.pageable_copies = 0
+        self.refuses_locking = False
+        self.order: list[int] = []
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._changed = threading.Condition(threading.RLock())
+        self._queues: list[deque[Operation]] = []
+        self._broken: CUDARuntimeError | None = None
+        self._breaking: int | None = None
+        self._is_paused = False
+        self._ticks = 0
+        self._next_address = DEVICE_BASE
+        self._memories: dict[int, np.ndarray[Any, Any]] = {}
+        self._thread = threading.local()
+
+    # What tests do
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run nothing meanwhile: whoever waits, waits until the end of the block."""
+        with self._changed:
+            self._is_paused = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_paused = False
+                self._changed.notify_all()
+
+    def break_next(self, status: int = ILLEGAL_ADDRESS) -> None:
+        """Fail the next kernel that runs, and with it all that comes after."""
+        with self._changed:
+            self._breaking = status
+
+    @property
+    def is_executing(self) -> bool:
+        """True on a thread that is running a queued operation."""
+        return getattr(self._thread, "executing", False)
+
+    # Streams and events
+
+    def new_stream(self) -> int:
+        with self._changed:
+            self._check()
+            self._queues.append(deque())
+            return len(self._queues)
+
+    def queue(self, stream: int, run: Callable[[], Any]) -> None:
+        """Queue an operation on a stream, by its number."""
+        with self._changed:
+            self._check()
+            self._queues[stream - 1].append(Operation(run))
+
+    def launch(self, stream: int, kernel: Callable[[], Any]) -> None:
+        """Queue a kernel."""
+        self.queue(stream, lambda: self._run_kernel(kernel))
+
+    def record(self, stream: int, recording: Recording) -> None:
+        with self._changed:
+            recording.recorded += 1
+            version = recording.recorded
+
+            def reach() -> None:
+                recording.reached, recording.tick = version, self._ticks
+
+            self.queue(stream, reach)
+
+    def wait(self, stream: int, recording: Recording) -> None:
+        """Hold a stream until the latest recording so far has been reached."""
+        with self._changed:
+            self._check()
+            version = recording.recorded
+            self._queues[stream - 1].append(
+                Operation(lambda: None, lambda: recording.reached >= version)
+            )
+
+    def synchronize(self, recording: Recording) -> None:
+        with self._changed:
+            version = recording.recorded
+            self._run_until(lambda: recording.reached >= version)
+
+    def drain(self, stream: int | None = None) -> None:
+        """Run until one stream, or all, have nothing left."""
+        with self._changed:
+            queues = self._queues if stream is None else [self._queues[stream - 1]]
+            self._run_until(lambda: not any(queues))
+
+    def _run_until(self, reached: Callable[[], bool]) -> None:
+        self._check()
+        while not reached():
+            if self._is_paused:
+                self._changed.wait()
+            else:
+                self._run_one()
+            self._check()
+
+    def _run_one(self) -> None:
+        ready = [i for i, queue in enumerate(self._queues) if queue and queue[0].ready()]
+        assert ready, "the streams wait for each other"
+        # The first stream made is the one that clocks are set by; the other three do the work.
+        if self._seed < len(ORDERS):
+            ranks = ORDERS[self._seed]
+            chosen = min(ready, key=lambda i: (ranks[(i - 1) % 3], i))
+        else:
+            chosen = self._random.choice(ready)
+        operation = self._queues[chosen].popleft()
+        self.order.append(chosen)
+        self._ticks += 1
+        self._thread.executing = True
+        try:
+            with np.errstate(all="ignore"):
+                operation.run()
+        except Exception as error:
+            self._break(error)
+        finally:
+            self._thread.executing = False
+
+    def _break(self, error: Exception) -> None:
+        status = error.status if isinstance(error, CUDARuntimeError) else LAUNCH_FAILURE
+        self._broken = CUDARuntimeError(status)
+        self._broken.__cause__ = None if isinstance(error, CUDARuntimeError) else error
+        for queue in self._queues:
+            queue.clear()
+
+    def _run_kernel(self, kernel: Callable[[], Any]) -> None:
+        if self._breaking is not None:
+            raise CUDARuntimeError(self._breaking)
+        kernel()
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise CUDARuntimeError(self._broken.status) from self._broken.__cause__
+
+    # Memory
+
+    def allocate(self, nbytes: int) -> tuple[int, np.ndarray[Any, Any]]:
+        """Return an address and the poisoned cells behind it."""
+        with self._changed:
+            self._check()
+            if self.live_bytes + nbytes > self.memory_bytes:
+                raise CUDARuntimeError(OUT_OF_MEMORY)
+            self.live_bytes += nbytes
+            address = self._next_address
+            self._next_address += -(-nbytes // 512) * 512 + 512  # with a gap nobody may touch
+            cells = np.full(nbytes, POISON, np.uint8)
+            self._memories[address] = cells
+            return address, cells
+
+    def free(self, address: int) -> None:
+        with self._changed:
+            self.live_bytes -= self._memories.pop(address).nbytes
+
+    def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
+        self.queue(stream, lambda: self._cells(address, nbytes).fill(value))
+
+    def copy(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        """Queue a copy; what it reads and writes is looked up when it runs."""
+        host, device = (source, target) if kind == 1 else (target, source)
+        if kind not in (1, 2) or not host < DEVICE_BASE <= device:
+            raise CUDARuntimeError(INVALID_VALUE)
+        if not self._is_locked(host, nbytes):
+            self._copy_pageable(target, source, nbytes, kind, stream)
+            return
+
+        def run() -> None:
+            assert self._is_locked(host, nbytes), "host memory was unlocked under a copy"
+            self._copy_now(target, source, nbytes, kind)
+
+        self.queue(stream, run)
+
+    def _copy_pageable(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        self.pageable_copies += 1
+        if kind == 1:  # staged by the driver before the call returns
+            staged = _host(source, nbytes).copy()
+            self.queue(stream, lambda: np.copyto(self._cells(target, nbytes), staged))
+        else:
+            self.drain(stream)
+            self._copy_now(target, source, nbytes, kind)
+
+    def _copy_now(self, target: int, source: int, nbytes: int, kind: int) -> None:
+        if kind == 1:
+            np.copyto(self._cells(target, nbytes), _host(source, nbytes))
+        else:
+            np.copyto(_host(target, nbytes), self._cells(source, nbytes))
+
+    def _cells(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
+        for base, cells in self._memories.items():
+            if base <= address and address + nbytes <= base + cells.nbytes:
+                return cells[address - base : address - base + nbytes]
+        raise CUDARuntimeError(ILLEGAL_ADDRESS)
+
+    def lock(self, address: int, nbytes: int) -> None:
+        """Page-lock host memory; whole pages are, so ranges must not share one."""
+        with self._changed:
+            self._check()
+            if self.refuses_locking:
+                raise CUDARuntimeError(NOT_SUPPORTED)
+            if any(_pages(address, nbytes) & _pages(*known) for known in self.locked.items()):
+                raise CUDARuntimeError(ALREADY_REGISTERED)
+            self.locked[address] = nbytes
+
+    def unlock(self, address: int) -> None:
+        with self._changed:
+            if self.locked.pop(address, None) is None:
+                raise CUDARuntimeError(NOT_REGISTERED)
+
+    def _is_locked(self, address: int, nbytes: int) -> bool:
+        return any(
+            base <= address and address + nbytes <= base + size
+            for base, size in list(self.locked.items())
+        )
+
+
+def _pages(address: int, nbytes: int) -> set[int]:
+    return set(range(address // 4096, (address + max(nbytes, 1) - 1) // 4096 + 1))
+
+
+def _host(address: int, nbytes: int) -> np.ndarray[Any, Any]:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import FLOATS, SEEDS, AnyArray, random_array
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from runtime_node import runtime_node
+from single_node import run_node
+
+FEW = settings(max_examples=40)
+TOLERANCE = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}
+
+Axis = list[list[int]]
+"""The cells under each window along one axis, those outside of the input included."""
+
+
+def windows(
+    length: int, kernel: int, stride: int, dilation: int, begin: int, end: int, ceil_mode: int
+) -> Axis:
+    reach = (kernel - 1) * dilation + 1
+    starts, start = [], -begin
+    while start + reach <= length + end:
+        starts.append(start)
+        start += stride
+    left_over = starts[-1] + reach < length + end
+    if ceil_mode:
+        starts = [start for start in (*starts, *[start] * left_over) if start < length]
+    return [[first + tap * dilation for tap in range(kernel)] for first in starts]
+
+
+def same_pads(length: int, reach: int, stride: int, auto_pad: str) -> tuple[int, int]:
+    total = max(0, (math.ceil(length / stride) - 1) * stride + reach - length)
+    small, large = total // 2, total - total // 2
+    return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+
+
+@st.composite
+def poolings(
+    draw: st.DrawFn, below_kernel: bool = False
+) -> tuple[tuple[int, ...], dict[str, Any], list[Axis], list[tuple[int, int]]]:
+    """Draw a shape and attributes; return with them the windows and the pads along each axis."""
+    rank = draw(st.integers(1, 3))
+    auto_pad = draw(st.sampled_from(["NOTSET"] * 3 + ["VALID", "SAME_UPPER", "SAME_LOWER"]))
+    ceil_mode = draw(st.integers(0, 1))
+    axes, pads, numbers = [], [], []
+    for _ in range(rank):
+        length = draw(st.integers(1, 9 if rank == 1 else 5))
+        kernel, stride, dilation = (draw(st.integers(1, most)) for most in (3, 3, 2))
+        reach = (kernel - 1) * dilation + 1
+        if auto_pad.startswith("SAME"):
+            begin, end = same_pads(length, reach, stride, auto_pad)
+        elif auto_pad == "VALID":
+            begin = end = 0
+        else:
+            most = kernel - 1 if below_kernel else kernel
+            begin, end = draw(st.integers(0, most)), draw(st.integers(0, most))
+        assume(length + begin + end >= reach)
+        axes.append(windows(length, kernel, stride, dilation, begin, end, ceil_mode))
+        pads.append((begin, end))
+        numbers.append((length, kernel, stride, dilation))
+    lengths, kernel_shape, strides, dilations = map(list, zip(*numbers, strict=True))
+    attributes: dict[str, Any] = {"kernel_shape": kernel_shape, "ceil_mode": ceil_mode}
+    attributes["auto_pad"] = auto_pad
+    if auto_pad == "NOTSET" and draw(st.booleans()) | any(map(any, pads)):
+        attributes["pads"] = [pair[side] for side in (0, 1) for pair in pads]
+    if draw(st.booleans()) | (set(strides) != {1}):
+        attributes["strides"] = strides
+    if draw(st.booleans()) | (set(dilations) != {1}):
+        attributes["dilations"] = dilations
+    shape = (draw(st.integers(0, 2)), draw(st.integers(1, 2)), *lengths)
+    return shape, attributes, axes, pads
+
+
+def pooled(
+    x: AnyArray, axes: Sequence[Axis], reduce: Callable[[AnyArray, tuple[int, ...]], Any]
+) -> AnyArray:
+    """Return reduce(cells in the window, the output's place) for each window, in float64."""
+    counts = tuple(map(len, axes))
+    y = np.empty((*x.shape[:2], *counts))
+    for place in np.ndindex(counts):
+        under = [axis[index] for axis, index in zip(axes, place, strict=True)]
+        inside = [
+            [cell for cell in cells if 0 <= cell < length]
+            for cells, length in zip(under, x.shape[2:], strict=True)
+        ]
+        cells = x.astype(float)[np.ix_(*map(range, x.shape[:2]), *inside)]
+        y[(..., *place)] = reduce(cells.reshape(*x.shape[:2], math.prod(cells.shape[2:])), place)
+    return y
+
+
+def greatest(cells: AnyArray, place: Any) -> Any:
+    return cells.max(axis=-1, initial=-np.inf)
+
+
+@given(poolings(), st.sampled_from((*FLOATS, "int8", "uint8")), SEEDS)
+@FEW
+def test_max_pool_takes_the_greatest_cell_of_each_window(
+    pooling: Any, dtype: str, seed: int
+) -> None:
+    shape, attributes, axes, _ = pooling
+    x = random_array(dtype, shape, seed, -100, 100)
+
+    (y,) = run_node("MaxPool", [x], attributes)
+
+    least = -np.inf if y.dtype.kind == "f" else np.iinfo(y.dtype).min
+    wanted = np.maximum(pooled(x, axes, greatest), least).astype(dtype)
+    np.testing.assert_array_equal(y, wanted, strict=True)
+
+
+@given(poolings(), st.integers(0, 1), SEEDS)
+@FEW
+def test_max_pool_says_where_the_first_greatest_cell_lies(
+    pooling: Any, storage_order: int, seed: int
+) -> None:
+    shape, attributes, axes, _ = pooling
+    x = random_array("int8", shape, seed, 0, 3)  # many ties
+    order = "F" if storage_order else "C"
+    number = np.arange(math.prod(shape[2:])).reshape(shape[2:], order=order)  # type: ignore[call-overload]
+
+    y, indices = run_node("MaxPool", [x], {**attributes, "storage_order": storage_order}, 2)
+
+    for place in np.ndindex(y.shape):
+        under = [axis[index] for axis, index in zip(axes, place[2:], strict=True)]
+        inside = [
+            [c for c in cells if 0 <= c < n] for cells, n in zip(under, shape[2:], strict=True)
+        ]
+        if not all(inside):
+            continue
+        block = x[place[:2]][np.ix_(*inside)]
+        first = int(np.argmax(block))
+        plane = place[0] * shape[1] + place[1]
+        wanted = plane * number.size + number[np.ix_(*inside)].ravel()[first]
+        assert indices[place] == wanted
+        assert y[place] == block.max()
+
+
+def test_a_window_with_a_nan_has_no_maximum() -> None:
+    x = np.array([[[1, np.nan, 3, 0, 4]]], np.float32)
+
+    (y,) = run_node("MaxPool", [x], {"kernel_shape": [2]})
+
+    np.testing.assert_array_equal(y[0, 0], [np.nan, np.nan, 3, 4])
+
+
+@given(poolings(), st.sampled_from(FLOATS), st.integers(0, 1), SEEDS)
+@FEW
+def test_average_pool_divides_by_the_cells_that_count(
+    pooling: Any, dtype: str, count_include_pad: int, seed: int
+) -> None:
+    shape, attributes, axes, pads = pooling
+    x = random_array(dtype, shape, seed)
+
+    def mean(cells: AnyArray, place: Any) -> Any:
+        count = 1
+        for axis, index, length, (begin, end) in zip(axes, place, shape[2:], pads, strict=True):
+            low, high = (-begin, length + end) if count_include_pad else (0, length)
+            count *= sum(low <= cell < high for cell in axis[index])
+        return cells.sum(axis=-1) / max(count, 1)
+
+    (y,) = run_node("AveragePool", [x], {**attributes, "count_include_pad": count_include_pad})
+
+    tolerance = TOLERANCE[dtype]
+    wanted = pooled(x, axes, mean)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, wanted, rtol=tolerance, atol=9 * tolerance)
+
+
+@given(poolings(), st.sampled_from(FLOATS), st.integers(1, 3), SEEDS)
+@FEW
+def test_lp_pool_takes_the_norm_of_each_window(pooling: Any, dtype: str, p: int, seed: int) -> None:
+    shape, attributes, axes, _ = pooling
+    x = random_array(dtype, shape, seed)
+
+    (y,) = run_node("LpPool", [x], {**attributes, "p": p})
+
+    wanted = pooled(x, axes, lambda cells, place: (np.abs(cells) ** p).sum(axis=-1) ** (1 / p))
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, wanted, rtol=5 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def runtime_is_right(
+    shape: tuple[int, ...], attributes: dict[str, Any], axes: Sequence[Axis]
+) -> bool:
+    """Windows that hold no cell, and SAME with dilations or gaps, are wrong or refused there."""
+    pairs = list(zip(axes, shape[2:], strict=True))
+    if not all(
+        any(0 <= cell < length for cell in window) for axis, length in pairs for window in axis
+    ):
+        return False
+    gaps = any(axis[-1][-1] < length - 1 for axis, length in pairs)
+    return not attributes["auto_pad"].startswith("SAME") or not (gaps or "dilations" in attributes)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@given(pooling=poolings(below_kernel=True), count_include_pad=st.integers(0, 1), seed=SEEDS)
+@settings(max_examples=25)
+def test_pooling_agrees_with_onnx_runtime(
+    op: str, pooling: Any, count_include_pad: int, seed: int
+) -> None:
+    shape, attributes, axes, _ = pooling
+    assume(runtime_is_right(shape, attributes, axes))
+    x = random_array("float32", shape, seed)
+    if op == "AveragePool":
+        attributes = {**attributes, "count_include_pad": count_include_pad}
+
+    (y,) = run_node(op, [x], attributes)
+
+    (wanted,) = runtime_node(op, [x], attributes)
+    assert y.shape == wanted.shape
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,293 @@
+"""The CUDA device on a fake GPU that runs its streams in the worst order allowed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait import devices
+from plait.devices.cuda import CudaDevice
+from plait.devices.errors import (
+    DeviceMemoryError,
+    DeviceUnavailableError,
+)
+from plait.devices.event import Event
+from plait.devices.memory import host_arena
+from plait.graph.ir import Graph
+from plait.graph.operator import Call
+from plait.graph.tensor import TensorSpec
+
+from .cupy_double import CupyDouble, Stream
+from .fake_gpu import SEEDS
+from .rig import WAIT_S, Rig, chain, evaluate, place, small_graphs, some_items
+
+FLOATS = TensorSpec("float32", (4,))
+
+
+def agrees(graph: Graph, seed: int, n_items: int = 3) -> bool:
+    """Stream items through the device, all submitted before any runs; True if all are right."""
+    double, items = CupyDouble(seed), some_items(graph, n_items)
+    with Rig(double.device(), graph) as rig:
+        with double.gpu.paused():
+            stream = rig.stream(items)
+        results = stream.results()
+    return all(
+        np.array_equal(result[name], expected)
+        for item, result in zip(items, results, strict=True)
+        for name, expected in evaluate(graph, item).items()
+    )
+
+
+@settings(max_examples=60)
+@given(small_graphs(), st.sampled_from(SEEDS))
+def test_results_are_those_of_the_cpu_in_any_order_of_streams(graph: Graph, seed: int) -> None:
+    assert agrees(graph, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_results_are_right_with_threads_racing_as_they_like(seed: int) -> None:
+    double, graph = CupyDouble(seed), chain("Relu", "Add", "Identity")
+    items = some_items(graph, 20)
+    with Rig(double.device(), graph) as rig:
+        results = rig.stream(items).results()
+    for item, result in zip(items, results, strict=True):
+        np.testing.assert_array_equal(result["y"], evaluate(graph, item)["y"])
+    assert double.gpu.pageable_copies == 0
+
+
+def test_a_stream_that_does_not_wait_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "wait_event", lambda self, event: None)
+    assert not all(agrees(chain("Relu"), seed) for seed in SEEDS)
+
+
+WAITS = (
+    "kernel 1 for upload 1",
+    "download 1 for kernel 1",
+    "upload 2 for kernel 1",
+    "kernel 2 for upload 2",
+    "kernel 2 for download 1",
+    "download 2 for kernel 2",
+)
+
+
+@pytest.mark.parametrize("forgotten", WAITS)
+def test_each_single_wait_matters(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
+    called: list[str] = []
+    real = Stream.wait_event
+
+    def wait_event(self: Stream, event: Any) -> None:
+        called.append(WAITS[len(called) % len(WAITS)])
+        if called[-1] != forgotten:
+            real(self, event)
+
+    monkeypatch.setattr(Stream, "wait_event", wait_event)
+    outcomes = [agrees(chain("Relu"), seed, n_items=2) for seed in SEEDS]
+    assert len(called) == len(WAITS) * len(SEEDS)
+    assert not all(outcomes)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_callback_sees_causes_before_effects(seed: int) -> None:
+    double, order = CupyDouble(seed), list[str]()
+    with Rig(double.device(), chain("Relu")) as rig:
+        given, fetched = rig.host({"x": FLOATS}), rig.host({"y": FLOATS})
+        device, program = rig.device, rig.program
+        assert program is not None
+        with double.gpu.paused():
+            up = device.copy(rig.views["x"], given["x"], (), lambda _: order.append("up"))
+            run = device.submit(program, [up], lambda _: order.append("run"))
+            device.copy(fetched["y"], rig.views["y"], [run], lambda _: order.append("down"))
+    assert order == ["up", "run", "down"]
+
+
+def test_one_place_has_one_array(double: CupyDouble) -> None:
+    """CuPy copies an input first that overlaps its output, unless they are the same object."""
+    with Rig(double.device(), chain("Relu")) as rig:
+        again = rig.device.view(rig.arena, rig.views["x"].offset, FLOATS)
+        assert again.array is rig.views["x"].array
+        other = rig.device.view(rig.arena, 0, TensorSpec("float32", (2, 2)))
+        assert other.array is not rig.views["x"].array
+        del again, other
+
+
+def test_kernels_write_over_their_inputs_where_the_plan_says_so(double: CupyDouble) -> None:
+    graph = chain("Relu", "Add")
+    device = double.device()
+    device.open()
+    arena = device.arena("cuda:0", 512)
+    views = {name: device.view(arena, 0, FLOATS) for name in graph.tensors}
+    host = place(device, host := host_arena(1024), {"x": FLOATS, "y": FLOATS})
+    host["x"].array[:] = [-1, 0, 1, 2]
+    program = device.compile(graph, views)
+    up = device.copy(views["x"], host["x"])
+    done = device.submit(program, [up])
+    device.copy(host["y"], views["y"], [done]).wait(WAIT_S)
+    assert host["y"].array.tolist() == [0, 0, 2, 4]
+    device.close()
+
+
+def test_views_lie_on_512_bytes(double: CupyDouble) -> None:
+    with Rig(double.device(), chain("Relu")) as rig:
+        assert rig.device.capabilities.alignment == 512
+        with pytest.raises(DeviceMemoryError, match="alignment 512"):
+            rig.device.view(rig.arena, 64, FLOATS)
+        with pytest.raises(DeviceMemoryError, match="does not fit"):
+            rig.device.view(rig.arena, 1024, FLOATS)
+
+
+def test_empty_tensors_pass_through(double: CupyDouble) -> None:
+    with Rig(double.device(), chain("Relu", n=0)) as rig:
+        assert rig.run({"x": np.empty(0, np.float32)})["y"].shape == (0,)
+
+
+def test_capabilities_are_those_of_a_gpu(double: CupyDouble) -> None:
+    capabilities = double.device().capabilities
+    assert capabilities.memory == "cuda:0"
+    assert capabilities.accesses == {"cuda:0"}
+    assert capabilities.memory_bytes == double.gpu.memory_bytes
+    assert capabilities.native_waits
+    assert not capabilities.runs_python
+
+
+def test_the_self_check_passes(double: CupyDouble) -> None:
+    devices.register("cuda:7", lambda name: double.device(name))
+    double.devices = 8
+    try:
+        status = devices.probe("cuda:7")
+    finally:
+        devices.unregister("cuda:7")
+    assert status.found, status.reason
+    assert status.memory_bytes == double.gpu.memory_bytes
+
+
+def test_support_is_told_without_a_gpu_or_cupy() -> None:
+    graph = chain("Relu")
+    call = graph.call(graph.nodes[0])
+    assert CudaDevice().supports(graph.nodes[0], call).ok
+    wide = Call((TensorSpec("longdouble", (1,)),), (None,), {})
+    support = CudaDevice().supports(graph.nodes[0], wide)
+    assert (support.ok, support.reason) == (False, f"CuPy has no dtype {wide.spec(0).dtype.name!r}")
+
+
+def test_python_functions_do_not_run_there() -> None:
+    @pl.operator(name="test.cuda.identity")
+    def same(x: Any) -> Any:
+        return x
+
+    b = pl.GraphBuilder()
+    b.output("y", b.call(same, b.input("x", "float32", (1,))))
+    graph = b.build()
+    assert not CudaDevice().supports(graph.nodes[0], graph.call(graph.nodes[0])).ok
+
+
+def test_events_complete_on_threads_of_the_device(double: CupyDouble) -> None:
+    names: list[str] = []
+    with Rig(double.device(), chain("Relu")) as rig:
+        host = rig.host({"x": FLOATS})["x"]
+        assert rig.program is not None
+        with double.gpu.paused():
+            note = [lambda _: names.append(threading.current_thread().name)] * 3
+            rig.device.submit(rig.program, (), note[0])
+            up = rig.device.copy(rig.views["x"], host, (), note[1])
+            rig.device.copy(host, rig.views["x"], [up], note[2])
+            assert names == []
+    assert sorted(names) == ["plait-cuda:0-compute", "plait-cuda:0-download", "plait-cuda:0-upload"]
+
+
+def test_submitting_does_not_wait_for_the_gpu(double: CupyDouble) -> None:
+    with Rig(double.device(), chain("Relu")) as rig, double.gpu.paused():
+        stream = rig.stream(some_items(rig.graph, 5))
+        assert not any(event.done for event in stream.computed)
+
+
+def test_closing_finishes_what_is_queued_and_ends_the_threads(double: CupyDouble) -> None:
+    rig = Rig(double.device(), chain("Relu"))
+    stream = rig.stream(some_items(rig.graph, 5))
+    rig.device.close()
+    assert all(event.done and event.error is None for event in stream.computed)
+    assert not [t for t in threading.enumerate() if t.name.startswith("plait-cuda")]
+    rig.device.close()  # twice is allowed
+    with pytest.raises(DeviceUnavailableError, match="'cuda:0' is closed"):
+        rig.compute()
+    stream.computed.clear()
+
+
+def test_closing_waits_for_what_callbacks_submit(double: CupyDouble) -> None:
+    rig = Rig(double.device(), chain("Relu"))
+    program, chained = rig.program, list[Event]()
+    assert program is not None
+    rig.device.submit(program, (), lambda _: chained.append(rig.device.submit(program)))
+    rig.device.close()
+    assert [event.done for event in chained] == [True]
+    rig.program = None
+
+
+def test_a_closed_device_opens_again(double: CupyDouble) -> None:
+    device, graph = double.device(), chain("Relu")
+    for _ in range(2):
+        with Rig(device, graph) as rig:
+            assert rig.run({"x": np.ones(4, np.float32)})["y"].tolist() == [1, 1, 1, 1]
+
+
+def test_many_threads_may_submit(double: CupyDouble) -> None:
+    with Rig(double.device(), chain("Relu")) as rig:
+        events: list[Event] = []
+        threads = [
+            threading.Thread(target=lambda: events.extend(rig.compute() for _ in range(25)))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for event in events:
+            event.wait(WAIT_S)
+    assert len(events) == 100
+
+
+def test_measured_work_has_the_gpus_own_times(double: CupyDouble) -> None:
+    with Rig(double.device(), chain("Relu", "Add"), measure=True) as rig:
+        with double.gpu.paused():
+            stream = rig.stream(some_items(rig.graph, 1))
+        stream.results()
+    (up,), run, (down,) = stream.uploaded[0], stream.computed[0], stream.downloaded[0]
+    assert 0 < up.started_ns < up.ended_ns < run.started_ns
+    assert run.started_ns < run.ended_ns < down.started_ns < down.ended_ns
+    assert run.node_ns is not None
+    assert len(run.node_ns) == 2
+    assert min(run.node_ns) > 0
+    assert sum(run.node_ns) <= run.ended_ns - run.started_ns
+    assert up.node_ns is None
+
+
+def test_work_that_is_not_measured_has_the_hosts_times(double: CupyDouble) -> None:
+    with Rig(double.device(), chain("Relu")) as rig:
+        event = rig.compute()
+        event.wait(WAIT_S)
+    assert 0 < event.started_ns <= event.ended_ns
+    assert event.node_ns is None
+
+
+def test_an_old_anchor_is_replaced(double: CupyDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.devices.cuda_timing.ANCHOR_S", 0.0)
+    with Rig(double.device(), chain("Relu"), measure=True) as rig:
+        events = [rig.compute() for _ in range(3)]
+        for event in events:
+            event.wait(WAIT_S)
+    times = [t for event in events for t in (event.started_ns, event.ended_ns)]
+    assert all(t > 0 for t in times)
+    assert all(event.started_ns < event.ended_ns for event in events)
+
+
+def test_the_steady_state_allocates_nothing_on_the_gpu(double: CupyDouble) -> None:
+    with Rig(double.device(), chain("Relu", "Add", "Identity")) as rig:
+        rig.compute().wait(WAIT_S)
+        before = double.gpu._next_address
+        for _ in range(10):
+            rig.compute().wait(WAIT_S)
+        assert double.gpu._next_address == before

@@ -1,0 +1,106 @@
+"""Host memory and constants as a CUDA device handles them, on a fake GPU."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.devices.memory import SharedArena, host_arena
+from plait.graph.ir import Graph
+from plait.graph.tensor import TensorSpec
+
+from .cupy_double import CupyDouble
+from .fake_gpu import SEEDS
+from .rig import WAIT_S, Rig, chain, evaluate, some_items
+
+FLOATS = TensorSpec("float32", (4,))
+
+
+def test_host_arenas_are_page_locked_once_while_they_and_the_device_live(
+    double: CupyDouble,
+) -> None:
+    device = double.device()
+    device.open()
+    first, second = host_arena(1 << 20), SharedArena(1 << 20)
+    views = [device.view(arena, 0, FLOATS) for arena in (first, first, second)]
+    assert set(double.gpu.locked) == {first.buffer.ctypes.data, second.buffer.ctypes.data}
+    views.clear()
+    first.close()
+    del first
+    gc.collect()
+    assert set(double.gpu.locked) == {second.buffer.ctypes.data}
+    device.close()
+    assert double.gpu.locked == {}
+    second.close()
+
+
+def test_devices_share_page_locked_memory(double: CupyDouble) -> None:
+    double.devices = 2
+    arena = host_arena(1 << 20)
+    one, other = double.device("cuda:0"), double.device("cuda:1")
+    for device in (one, other):
+        device.open()
+        device.view(arena, 0, FLOATS)
+    one.close()
+    assert double.gpu.locked == {arena.buffer.ctypes.data: arena.nbytes}
+    other.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_memory_that_cannot_be_locked_is_staged(seed: int) -> None:
+    double, graph = CupyDouble(seed), chain("Relu", "Add")
+    double.gpu.refuses_locking = True
+    items = some_items(graph, 4)
+    with Rig(double.device(), graph) as rig:
+        with double.gpu.paused():
+            stream = rig.stream(items)
+        results = stream.results()
+    assert double.gpu.pageable_copies == 0
+    for item, result in zip(items, results, strict=True):
+        np.testing.assert_array_equal(result["y"], evaluate(graph, item)["y"])
+
+
+def test_an_upload_of_what_a_staged_download_brings_waits_for_it(double: CupyDouble) -> None:
+    double.gpu.refuses_locking = True
+    with Rig(double.device(), chain("Relu")) as rig:
+        host = rig.host({"x": FLOATS})["x"]
+        host.array[:] = 5
+        up = rig.device.copy(rig.views["x"], host)
+        up.wait(WAIT_S)
+        host.array[:] = 0
+        with double.gpu.paused():
+            down = rig.device.copy(host, rig.views["x"])
+            same = rig.device.view(host.arena, host.offset, FLOATS)  # with staging of its own
+            again = threading.Thread(target=rig.device.copy, args=(rig.views["x"], same, [down]))
+            again.start()
+        again.join()
+        host.array[:] = 0
+        rig.device.copy(host, rig.views["x"]).wait(WAIT_S)
+        assert host.array.tolist() == [5, 5, 5, 5]
+
+
+def biased() -> Graph:
+    b = pl.GraphBuilder("biased")
+    bias = b.constant(np.arange(4, dtype=np.float32), "bias")
+    b.output("y", b.op("Add", b.op("Add", b.input("x", "float32", (4,)), bias), bias))
+    return b.build()
+
+
+def test_constants_are_uploaded_once_for_all_programs(double: CupyDouble) -> None:
+    graph = biased()
+    with Rig(double.device(), graph) as rig:
+        before, copies = double.gpu.live_bytes, double.gpu.pageable_copies
+        more = [rig.device.compile(graph, rig.views) for _ in range(3)]
+        assert (double.gpu.live_bytes, double.gpu.pageable_copies) == (before, copies)
+        assert rig.run({"x": np.ones(4, np.float32)})["y"].tolist() == [1, 3, 5, 7]
+        more.clear()
+
+
+def test_constants_go_with_the_last_program(double: CupyDouble) -> None:
+    with Rig(double.device(), biased()) as rig:
+        before = double.gpu.live_bytes
+        rig.program = None
+        assert double.gpu.live_bytes == before - 512

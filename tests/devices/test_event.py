@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from plait.devices.errors import DeviceError
+from plait.devices.event import CancelledWorkError, Event
+
+
+def test_a_fresh_event_is_not_done() -> None:
+    event = Event()
+    assert (event.done, event.error, event.cancelled, event.started_ns) == (False, None, False, 0)
+
+
+def test_a_callback_runs_when_the_event_completes() -> None:
+    seen: list[Event] = []
+    event = Event(seen.append)
+    assert seen == []
+    event.complete()
+    assert seen == [event]
+
+
+def test_a_callback_added_late_runs_at_once() -> None:
+    seen: list[Event] = []
+    event = Event()
+    event.complete()
+    event.on_done(seen.append)
+    assert seen == [event]
+
+
+def test_all_callbacks_run_once() -> None:
+    seen: list[str] = []
+    event = Event(lambda _: seen.append("first"))
+    event.on_done(lambda _: seen.append("second"))
+    event.complete()
+    event.complete()
+    event.on_done(lambda _: seen.append("third"))
+    assert sorted(seen) == ["first", "second", "third"]
+
+
+def test_a_callback_sees_the_error() -> None:
+    seen: list[BaseException | None] = []
+    event = Event(lambda done: seen.append(done.error))
+    error = DeviceError("broken")
+    event.complete(error)
+    assert seen == [error]
+
+
+def test_only_the_first_completion_counts() -> None:
+    event = Event()
+    event.complete()
+    event.complete(DeviceError("too late"))
+    assert event.error is None
+
+
+def test_a_callback_may_add_another() -> None:
+    seen: list[str] = []
+    event = Event(lambda done: done.on_done(lambda _: seen.append("inner")))
+    event.complete()
+    assert seen == ["inner"]
+
+
+def test_work_is_run_and_timed() -> None:
+    seen: list[int] = []
+    event = Event()
+    event.run(lambda: seen.append(1))
+    assert seen == [1]
+    assert event.done
+    assert 0 < event.started_ns <= event.ended_ns
+
+
+def test_work_that_raises_completes_the_event_with_its_error() -> None:
+    event = Event()
+    event.run(lambda: 1 // 0)
+    assert event.done
+    assert isinstance(event.error, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_work_may_raise_anything(kind: type[BaseException]) -> None:
+    def work() -> None:
+        raise kind
+
+    event = Event()
+    event.run(work)
+    assert isinstance(event.error, kind)
+
+
+def test_cancelled_work_does_not_run() -> None:
+    seen: list[int] = []
+    event = Event()
+    event.cancel()
+    event.run(lambda: seen.append(1))
+    assert seen == []
+    assert isinstance(event.error, CancelledWorkError)
+    assert str(event.error) == "the work was cancelled before it started"
+
+
+def test_cancelling_does_not_complete() -> None:
+    event = Event()
+    event.cancel()
+    assert not event.done
+
+
+def test_cancelling_finished_work_changes_nothing() -> None:
+    event = Event()
+    event.run(lambda: None)
+    event.cancel()
+    assert event.error is None
+
+
+def test_waiting_for_a_complete_event_returns() -> None:
+    event = Event()
+    event.complete()
+    event.wait(0)
+
+
+def test_waiting_raises_the_error() -> None:
+    event = Event()
+    event.complete(DeviceError("broken"))
+    with pytest.raises(DeviceError, match="broken"):
+        event.wait(0)
+
+
+def test_waiting_gives_up_after_its_time() -> None:
+    with pytest.raises(TimeoutError, match="not complete after 0 s"):
+        Event().wait(0)
+
+
+def test_waiting_ends_when_another_thread_completes() -> None:
+    event = Event()
+    other = threading.Thread(target=event.complete)
+    other.start()
+    event.wait(10)
+    other.join()
+
+
+@pytest.fixture
+def _threads_switch_often() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("_threads_switch_often")
+def test_callbacks_run_once_however_adding_and_completing_race() -> None:
+    """Adders on two threads race with the completing third: no callback is lost or doubled."""
+    count, rounds = 20, 100
+    for _ in range(rounds):
+        event, start = Event(), threading.Barrier(3)
+        seen: list[int] = []
+
+        def add(first: int, event: Event = event, seen: list[int] = seen) -> None:
+            start.wait()  # noqa: B023 - joined before the next round
+            for number in range(first, first + count):
+                event.on_done(lambda _, number=number: seen.append(number))  # type: ignore[misc]
+
+        adders = [threading.Thread(target=add, args=(first,)) for first in (0, count)]
+        for thread in adders:
+            thread.start()
+        start.wait()
+        event.complete()
+        for thread in adders:
+            thread.join()
+        assert sorted(seen) == list(range(2 * count))

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from plait.devices.errors import DeviceUnavailableError
+from plait.devices.event import Event
+from plait.devices.lane import ThreadLane
+
+
+@pytest.fixture
+def lane() -> Iterator[ThreadLane]:
+    made = ThreadLane("plait-test")
+    made.open()
+    yield made
+    made.close()
+
+
+def test_work_runs_on_a_thread_of_the_lane_s_name(lane: ThreadLane) -> None:
+    names: list[str] = []
+    event = Event()
+    lane.put(event, lambda: names.append(threading.current_thread().name))
+    event.wait(10)
+    assert names == ["plait-test"]
+
+
+def test_work_runs_in_order(lane: ThreadLane) -> None:
+    seen: list[int] = []
+    events = [Event() for _ in range(100)]
+    for number, event in enumerate(events):
+        lane.put(event, lambda number=number: seen.append(number))  # type: ignore[misc]
+    events[-1].wait(10)
+    assert seen == list(range(100))
+    assert all(event.done for event in events)
+
+
+def test_one_piece_of_work_runs_at_a_time(lane: ThreadLane) -> None:
+    first, second = Event(), Event()
+    lane.put(first, lambda: None)
+    lane.put(second, lambda: None)
+    second.wait(10)
+    assert first.ended_ns <= second.started_ns
+
+
+def test_a_lane_survives_work_that_raises(lane: ThreadLane) -> None:
+    bad, good = Event(), Event()
+    lane.put(bad, lambda: 1 // 0)
+    lane.put(good, lambda: None)
+    good.wait(10)
+    assert isinstance(bad.error, ZeroDivisionError)
+
+
+def test_a_callback_may_put_more_work(lane: ThreadLane) -> None:
+    seen: list[str] = []
+    second = Event()
+    lane.put(Event(lambda _: lane.put(second, lambda: seen.append("second"))), lambda: None)
+    second.wait(10)
+    assert seen == ["second"]
+
+
+def test_numpy_does_not_warn_on_a_lane(lane: ThreadLane) -> None:
+    event = Event()
+    lane.put(event, lambda: np.float32(1) / np.float32(0))
+    event.wait(10)
+
+
+def test_a_waiting_lane_holds_on_to_nothing(lane: ThreadLane) -> None:
+    class Payload:
+        pass
+
+    payload = Payload()
+    alive = weakref.ref(payload)
+    event = Event()
+    lane.put(event, lambda payload=payload: None)  # type: ignore[misc]
+    event.wait(10)
+    after = Event()
+    lane.put(after, lambda: None)
+    after.wait(10)
+    del payload, event
+    gc.collect()
+    assert alive() is None
+
+
+def test_opening_twice_starts_one_thread(lane: ThreadLane) -> None:
+    lane.open()
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("plait-test") == 1
+
+
+def test_closing_finishes_what_is_queued() -> None:
+    lane = ThreadLane("plait-test")
+    lane.open()
+    gate = threading.Event()
+    seen: list[int] = []
+    lane.put(Event(), gate.wait)
+    for number in range(10):
+        lane.put(Event(), lambda number=number: seen.append(number))  # type: ignore[misc]
+    gate.set()
+    lane.close()
+    assert seen == list(range(10))
+
+
+def test_closing_ends_the_thread() -> None:
+    lane = ThreadLane("plait-test")
+    lane.open()
+    lane.close()
+    assert "plait-test" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_closing_twice_is_allowed() -> None:
+    lane = ThreadLane("plait-test")
+    lane.open()
+    lane.close()
+    lane.close()
+
+
+def test_a_lane_can_be_opened_again(lane: ThreadLane) -> None:
+    lane.close()
+    lane.open()
+    event = Event()
+    lane.put(event, lambda: None)
+    event.wait(10)
+
+
+def test_a_closed_lane_takes_no_work() -> None:
+    with pytest.raises(DeviceUnavailableError) as caught:
+        ThreadLane("plait-test").put(Event(), lambda: None)
+    assert str(caught.value) == "lane 'plait-test' is closed\n  fix: open its device"
+
+
+def test_work_put_while_closing_is_refused_rather_than_lost() -> None:
+    """The lane is busy with work that closes it from another thread, then puts more."""
+    lane = ThreadLane("plait-test")
+    lane.open()
+    late = Event()
+
+    def close_elsewhere_then_put() -> None:
+        closer.start()
+        while lane._queue is not None:  # no condition tells that close() has begun to wait
+            threading.Event().wait(0.001)
+        lane.put(late, lambda: None)
+
+    closer = threading.Thread(target=lane.close)
+    event = Event()
+    lane.put(event, close_elsewhere_then_put)
+    with pytest.raises(DeviceUnavailableError, match="is closed"):
+        event.wait(10)
+    closer.join()
+    assert not late.done
+
+
+def test_every_accepted_piece_of_work_completes_however_closing_races() -> None:
+    for _ in range(50):
+        lane = ThreadLane("plait-test")
+        lane.open()
+        accepted: list[Event] = []
+        start = threading.Barrier(2)
+
+        def produce(
+            lane: ThreadLane = lane,
+            accepted: list[Event] = accepted,
+            start: threading.Barrier = start,
+        ) -> None:
+            start.wait()
+            try:
+                while True:
+                    event = Event()
+                    lane.put(event, lambda: None)
+                    accepted.append(event)
+            except DeviceUnavailableError:
+                return
+
+        producer = threading.Thread(target=produce)
+        producer.start()
+        start.wait()
+        lane.close()
+        producer.join()
+        assert all(event.done for event in accepted)

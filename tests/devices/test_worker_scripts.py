@@ -1,0 +1,192 @@
+"""Workers of scripts: functions in `__main__`, missing guards, parents that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .worker_bench import WAIT_S, Gate
+
+FUNCTIONS = """
+import os, sys
+import numpy as np
+import plait as pl
+
+print("imported as", __name__, "with", sys.argv[1:], flush=True)
+
+@pl.operator()
+def thrice(x):
+    return x * np.float32(3)
+
+@pl.operator(name="by_hand")
+def negate(x):
+    return -x
+
+@pl.operator()
+def wait_for(x, *, path: str = ""):
+    with open(path) as pipe:
+        pipe.read()
+    return x
+
+def graph(*functions, **attributes):
+    b = pl.GraphBuilder()
+    x = b.input("x", "float32", (2,))
+    for function in functions:
+        x = b.call(function, x, **attributes)
+    b.output("y", x)
+    return b.build()
+
+def run(*functions):
+    x = np.array([1, 2], np.float32)
+    print(pl.run(graph(*functions), {"x": x}, devices=["worker:0"])["y"])
+"""
+
+OPENED = """
+from plait.devices.memory import SharedArena
+from plait.devices.worker import WorkerDevice
+
+def opened():
+    device = WorkerDevice("worker:0")
+    device.open()
+    return device
+
+def stuck(path):
+    device, arena = opened(), SharedArena(1024)
+    made = graph(wait_for, path=path)
+    views = {n: device.view(arena, 64 * i, s) for i, (n, s) in enumerate(made.tensors.items())}
+    event = device.submit(device.compile(made, views))
+    print("worker", device.pid, flush=True)
+    event.wait()
+"""
+
+
+def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=cwd)
+
+
+def script(path: Path, *parts: str) -> str:
+    path.write_text("\n".join(parts))
+    return str(path)
+
+
+def guarded(*lines: str) -> str:
+    return "\n".join(['if __name__ == "__main__":', *(f"    {line}" for line in lines)])
+
+
+def test_functions_of_a_script_run_in_a_worker(tmp_path: Path) -> None:
+    path = script(tmp_path / "program.py", FUNCTIONS, guarded("run(thrice, negate)"))
+    done = python(path, "an argument")
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "imported as __main__ with ['an argument']",
+        "imported as __plait_main__ with ['an argument']",
+        "[-3. -6.]",
+    ]
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_functions_of_a_module_that_is_run_may_import_relatively(tmp_path: Path) -> None:
+    package = tmp_path / "some_package"
+    package.mkdir()
+    script(package / "__init__.py")
+    script(package / "functions.py", FUNCTIONS)
+    own = "@pl.operator()\ndef half(x):\n    return x * np.float32(0.5)\n"
+    head = "from .functions import *\nfrom .functions import np, pl\n"
+    script(package / "app.py", head, own, guarded("run(thrice, half)"))
+    done = python("-m", "some_package.app", cwd=tmp_path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "[1.5 3. ]"
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    path = script(tmp_path / "program.py", FUNCTIONS, OPENED, "opened()", "run(thrice)")
+    done = python(path)
+    assert done.returncode == 1
+    assert "a worker cannot start workers" in done.stderr
+    assert 'if __name__ == "__main__"' in done.stderr
+
+
+def test_a_function_under_the_guard_is_not_found(tmp_path: Path) -> None:
+    late = ["@pl.operator()", "def late(x):", "    return x", "run(late)"]
+    done = python(script(tmp_path / "program.py", FUNCTIONS, guarded(*late)))
+    assert done.returncode == 1
+    assert "does not define operator '__main__.late'" in done.stderr
+
+
+def test_a_function_of_an_interactive_session_is_refused() -> None:
+    done = python("-c", FUNCTIONS + OPENED + "stuck('')")
+    assert done.returncode == 1
+    assert "is defined in an interactive session" in done.stderr
+    assert "put it into a module" in done.stderr
+
+
+def test_plait_need_not_be_installed(tmp_path: Path) -> None:
+    """Its sources in a folder that only the script knows of will do."""
+    (tmp_path / "vendored").mkdir()
+    (tmp_path / "vendored" / "plait").symlink_to(Path(__file__).parents[2])
+    head = f"import sys; sys.path.insert(0, {str(tmp_path / 'vendored')!r})"
+    where = "print(pl.__file__, flush=True)"
+    done = python(script(tmp_path / "program.py", head, FUNCTIONS, where, guarded("run(thrice)")))
+    assert done.stderr == ""
+    assert done.stdout.count(f"{tmp_path}/vendored/plait/__init__.py") == 2  # here and there
+
+
+def test_a_parent_that_ends_without_closing_leaves_no_process(tmp_path: Path) -> None:
+    lines = guarded("device = opened()", "print('worker', device.pid, flush=True)", "os._exit(0)")
+    done = python(script(tmp_path / "program.py", FUNCTIONS, OPENED, lines))
+    assert done.returncode == 0
+    wait_until_gone(worker_of(done.stdout))
+
+
+@contextmanager
+def parent_of_a_stuck_worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Start a script whose worker is in the middle of a function; give both."""
+    gate = Gate(tmp_path / "gate")
+    path = script(tmp_path / "program.py", FUNCTIONS, OPENED, guarded(f"stuck({gate.path!r})"))
+    command = [sys.executable, path]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
+        writer = gate.arrived()
+        assert parent.stdout is not None
+        lines = iter(parent.stdout.readline, "")
+        yield parent, worker_of(next(line for line in lines if line.startswith("worker")))
+        os.close(writer)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_parent_that_is_killed_takes_a_stuck_worker_along(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    with parent_of_a_stuck_worker(tmp_path) as (parent, worker):
+        parent.send_signal(how)
+        parent.wait(WAIT_S)
+        wait_until_gone(worker)
+
+
+def worker_of(output: str) -> int:
+    return int(output.split("worker ")[1].split()[0])
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait until a process, not ours to reap, has ended."""
+    deadline = time.monotonic() + WAIT_S
+    stat = Path(f"/proc/{pid}/stat")
+    while time.monotonic() < deadline:
+        try:
+            state = stat.read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z":
+            return
+        time.sleep(0.002)
+    raise TimeoutError(f"process {pid} lives on")

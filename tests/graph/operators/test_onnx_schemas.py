@@ -1,0 +1,94 @@
+"""The operators against ONNX's own schemas: names of attributes, their defaults, dtypes taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from plait.graph.attribute import REQUIRED
+from plait.graph.infer import infer_node
+from plait.graph.ir import Node
+from plait.graph.operator import Call, find_operator, operators
+from plait.graph.tensor import TensorSpec
+
+MODULES = (
+    *("activation", "creation", "einsum", "elementwise", "logic", "matmul"),
+    *("movement", "reduction", "reshaping", "slicing"),
+)
+NAMES = {"float": "float32", "double": "float64"}
+NUMPY = {np.dtype(kind).name for kind in "?bBhHiIlLefdFD"}
+
+
+def _is_onnx(name: str) -> bool:
+    return find_operator(name).infer.__module__.split(".")[-1] in MODULES
+
+
+OPERATORS = [name for name in operators() if _is_onnx(name)]
+
+
+def _default(attribute: onnx.defs.OpSchema.Attribute) -> Any:
+    value = onnx.helper.get_attribute_value(attribute.default_value)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_attributes_and_defaults_are_those_of_the_newest_schema(op: str) -> None:
+    schema, operator = onnx.defs.get_schema(op), find_operator(op)
+    if op == "ConstantOfShape":  # its tensor attribute is a number and a dtype here
+        assert set(operator.attributes) == {"value", "dtype"}
+        return
+
+    assert set(operator.attributes) == set(schema.attributes)
+    for name, attribute in schema.attributes.items():
+        default = operator.attributes[name].default
+        if attribute.required:
+            assert default is REQUIRED
+        elif attribute.default_value.type:
+            assert default == pytest.approx(_default(attribute))
+        else:
+            assert default is None
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_arity_is_that_of_the_newest_schema(op: str) -> None:
+    schema, operator = onnx.defs.get_schema(op), find_operator(op)
+
+    for counts, formals in (
+        ((schema.min_input, schema.max_input), operator.inputs.split()),
+        ((schema.min_output, schema.max_output), operator.outputs.split()),
+    ):
+        variadic = formals[-1][-1] in "+*"
+        assert sum(formal[-1] not in "?*" for formal in formals) == counts[0]
+        assert (variadic and counts[1] > 100) or len(formals) == counts[1]
+
+
+def _numpy_dtypes(types: Any) -> list[str]:
+    inner = [name[7:-1] for name in types if name.startswith("tensor(")]
+    return [NAMES.get(name, name) for name in inner if NAMES.get(name, name) in NUMPY]
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_all_dtypes_of_the_newest_schema_are_taken(op: str) -> None:
+    schema, operator = onnx.defs.get_schema(op), find_operator(op)
+    allowed = {
+        c.type_param_str: _numpy_dtypes(c.allowed_type_strs) for c in schema.type_constraints
+    }
+    given = {"to": "float32", "axis": 0, "direction": "LEFT", "equation": "ij->ji"}
+    attributes = operator.complete({k: v for k, v in given.items() if k in operator.attributes}, op)
+    node = Node(
+        "node", op, tuple(f.rstrip("?+*") for f in operator.inputs.split()), ("y",), attributes
+    )
+
+    for parameter, dtypes in allowed.items():
+        for dtype in dtypes:
+            chosen = {name: listed[0] for name, listed in allowed.items()} | {parameter: dtype}
+            specs = [
+                TensorSpec(chosen.get(formal.type_str) or formal.type_str[7:-1], None)
+                for formal in schema.inputs
+            ]
+            (y,) = infer_node(node, Call(tuple(specs), (None,) * len(specs), attributes))
+            output = schema.outputs[0].type_str
+            if output in {formal.type_str for formal in schema.inputs}:
+                assert y.dtype == chosen[output]

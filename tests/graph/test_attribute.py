@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plait.graph.attribute import REQUIRED, Attribute, Kind
+from plait.graph.errors import OperatorError
+
+
+def complete(attribute: Attribute, given: object) -> Any:
+    return attribute.complete("Pool", "size", given, "node 'p'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "stored"),
+    [
+        (Kind.INT, np.int64(3), 3),
+        (Kind.INT, True, 1),
+        (Kind.FLOAT, 3, 3.0),
+        (Kind.FLOAT, np.float32(0.5), 0.5),
+        (Kind.BOOL, 1, True),
+        (Kind.BOOL, np.False_, False),
+        (Kind.STRING, b"same", "same"),
+        (Kind.STRING, "same", "same"),
+        (Kind.INTS, [1, np.int8(2)], (1, 2)),
+        (Kind.INTS, np.array([1, 2]), (1, 2)),
+        (Kind.INTS, (), ()),
+        (Kind.FLOATS, (1, 0.5), (1.0, 0.5)),
+        (Kind.STRINGS, ["a", b"b"], ("a", "b")),
+        (Kind.DTYPE, np.float32, "float32"),
+        (Kind.DTYPE, np.dtype(">i8"), "int64"),
+    ],
+)
+def test_a_value_is_stored_as_a_plain_python_value(kind: Kind, given: object, stored: Any) -> None:
+    value = complete(Attribute(kind), given)
+    assert value == stored
+    assert type(value) is type(stored)
+    if isinstance(stored, tuple):
+        assert [type(element) for element in value] == [type(element) for element in stored]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (Kind.INT, 1.0),
+        (Kind.INT, "1"),
+        (Kind.FLOAT, "1"),
+        (Kind.FLOAT, 10**400),
+        (Kind.BOOL, 2),
+        (Kind.BOOL, "yes"),
+        (Kind.STRING, 1),
+        (Kind.STRING, b"\xff"),
+        (Kind.INTS, 1),
+        (Kind.INTS, "12"),
+        (Kind.INTS, [1, 2.5]),
+        (Kind.FLOATS, ["a"]),
+        (Kind.STRINGS, "abc"),
+        (Kind.STRINGS, [1]),
+        (Kind.DTYPE, "float31"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(kind: Kind, given: object) -> None:
+    with pytest.raises(OperatorError) as caught:
+        complete(Attribute(kind), given)
+    assert str(caught.value) == (
+        f"Pool's attribute 'size' must be {kind.value}, got {given!r}\n"
+        "  at:  node 'p'\n"
+        f"  fix: pass {kind.value}"
+    )
+
+
+def test_a_default_stands_in_for_a_value_not_given() -> None:
+    assert complete(Attribute(Kind.INT, 7), None) == 7
+
+
+def test_a_default_of_none_means_absent() -> None:
+    assert complete(Attribute(Kind.INTS, None), None) is None
+
+
+def test_a_required_attribute_must_be_given() -> None:
+    with pytest.raises(OperatorError) as caught:
+        complete(Attribute(Kind.INT, minimum=1), None)
+    assert str(caught.value) == (
+        "Pool needs the attribute 'size'\n  at:  node 'p'\n  fix: pass size=an integer ≥ 1"
+    )
+
+
+def test_the_mark_of_a_required_attribute_reads_as_such() -> None:
+    assert repr(REQUIRED) == "REQUIRED"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "given"),
+    [
+        (Attribute(Kind.INT, minimum=1), 0),
+        (Attribute(Kind.INT, maximum=8), 9),
+        (Attribute(Kind.FLOAT, minimum=0, maximum=1), 1.5),
+        (Attribute(Kind.FLOAT, minimum=0, maximum=1), float("nan")),
+        (Attribute(Kind.FLOAT, maximum=1), float("nan")),
+        (Attribute(Kind.INTS, minimum=1), (1, 0)),
+        (Attribute(Kind.STRING, choices=("max", "min")), "mean"),
+        (Attribute(Kind.STRINGS, choices=("max", "min")), ("max", "mean")),
+    ],
+)
+def test_a_value_out_of_range_is_refused(attribute: Attribute, given: object) -> None:
+    with pytest.raises(OperatorError) as caught:
+        complete(attribute, given)
+    assert caught.value.what == f"Pool's attribute 'size' must be {attribute.wanted}, got {given!r}"
+
+
+@given(st.integers(-5, 5), st.integers(-5, 0), st.integers(0, 5))
+def test_a_range_includes_its_ends(value: int, low: int, high: int) -> None:
+    attribute = Attribute(Kind.INT, minimum=low, maximum=high)
+    if value in range(low, high + 1):
+        assert complete(attribute, value) == value
+    else:
+        with pytest.raises(OperatorError):
+            complete(attribute, value)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        (Attribute(Kind.BOOL), "a boolean"),
+        (Attribute(Kind.INT, minimum=1), "an integer ≥ 1"),
+        (Attribute(Kind.INT, maximum=8), "an integer ≤ 8"),
+        (Attribute(Kind.FLOATS, minimum=0, maximum=0.5), "a sequence of numbers in [0, 0.5]"),
+        (Attribute(Kind.STRING, choices=("a", "b")), "a string among 'a', 'b'"),
+    ],
+)
+def test_what_is_wanted_reads_as_words(attribute: Attribute, words: str) -> None:
+    assert attribute.wanted == words

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from plait.devices import errors as device_errors
+from plait.graph import errors
+from plait.graph.errors import (
+    GraphError,
+    InternalError,
+    OperatorError,
+    ParseError,
+    PlaitError,
+    ShapeError,
+    WireError,
+)
+
+
+def test_an_error_says_what_where_and_how_to_fix_it() -> None:
+    error = GraphError("two nodes are named 'a'", at="node 'a'", fix="choose another name")
+    assert str(error) == "two nodes are named 'a'\n  at:  node 'a'\n  fix: choose another name"
+
+
+def test_an_error_without_place_or_remedy_is_one_line() -> None:
+    assert str(GraphError("the graph has no output")) == "the graph has no output"
+
+
+def test_a_place_found_later_shows_in_the_message() -> None:
+    error = ShapeError("shapes differ", fix="make them equal")
+    error.at = "node 'add'"
+    assert str(error) == "shapes differ\n  at:  node 'add'\n  fix: make them equal"
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (GraphError, PlaitError),
+        (OperatorError, GraphError),
+        (ShapeError, GraphError),
+        (ParseError, GraphError),
+        (WireError, PlaitError),
+        (InternalError, PlaitError),
+        (device_errors.DeviceError, PlaitError),
+        (device_errors.DeviceUnavailableError, device_errors.DeviceError),
+        (device_errors.DeviceLostError, device_errors.DeviceError),
+        (device_errors.DeviceMemoryError, device_errors.DeviceError),
+        (device_errors.KernelError, device_errors.DeviceError),
+    ],
+)
+def test_the_error_tree_is_as_documented(kind: type[PlaitError], base: type[PlaitError]) -> None:
+    assert kind.__base__ is base
+
+
+@pytest.mark.parametrize("module", [errors, device_errors])
+def test_the_documented_tree_names_every_error_of_its_module(module: object) -> None:
+    defined = {
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, PlaitError)
+        and value.__module__ == getattr(module, "__name__", "")
+    }
+    assert {name for name in defined if name not in (module.__doc__ or "")} == set()
+
+
+def test_an_error_survives_the_way_to_another_process() -> None:
+    error = ShapeError("shapes differ", at="node 'add'", fix="make them equal")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.what, again.at, again.fix) == (
+        ShapeError,
+        "shapes differ",
+        "node 'add'",
+        "make them equal",
+    )

@@ -1,0 +1,66 @@
+"""The Python blocks of each document, in order, run as one script of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def script_of(document: str) -> str:
+    """Return the Python blocks with everything else blanked, so that line numbers stay."""
+    return "\n".join(_python_lines(document)) + "\n"
+
+
+def _python_lines(document: str) -> Iterator[str]:
+    inside = False
+    for line in document.splitlines():
+        if line.startswith("```"):
+            inside = line == "```python"
+            yield ""
+        else:
+            yield line if inside else ""
+
+
+WITH_CODE = [file for file in DOCUMENTS if script_of(file.read_text()).strip()]
+
+
+def test_a_script_keeps_the_line_numbers_of_its_document() -> None:
+    document = "# Title\n\n```python\nx = 1\n```\n\n```sh\nls\n```\n\n```python\ny = 2\n```\n"
+    lines = script_of(document).splitlines()
+    assert (lines[3], lines[11]) == ("x = 1", "y = 2")
+    assert [line for line in lines if line] == ["x = 1", "y = 2"]
+
+
+def test_the_readme_has_code() -> None:
+    assert ROOT / "README.md" in WITH_CODE
+
+
+@pytest.mark.parametrize("file", WITH_CODE, ids=lambda file: file.name)
+def test_the_code_in_a_document_runs(file: Path, tmp_path: Path) -> None:
+    script = tmp_path / f"{file.stem}.py"
+    script.write_text(script_of(file.read_text()))
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", script.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_links_between_files_lead_somewhere(file: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", file.read_text())
+    missing = [
+        target for target in targets if "://" not in target and not (file.parent / target).exists()
+    ]
+    assert missing == []

@@ -1,0 +1,158 @@
+"""The layers: what may import what, and how large a file may grow."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("graph", "devices", "scheduler")
+PACKAGE = sorted(
+    [*ROOT.glob("*.py"), *(file for layer in LAYERS for file in (ROOT / layer).rglob("*.py"))]
+)
+OUTSIDE = sorted(
+    file for folder in ("tests", "examples", "benchmarks") for file in (ROOT / folder).rglob("*.py")
+)
+MAX_LINES = 600
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+# What a layer must never import, at the top of a file or inside a function.
+FORBIDDEN = {"graph": ("devices", "scheduler", "cli"), "devices": ("scheduler", "cli")}
+
+
+class Import(NamedTuple):
+    """One import: the file it stands in, its line, and the module by its full name."""
+
+    file: str
+    line: int
+    module: str
+    relative: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.module}"
+
+
+def imports(file: Path) -> Iterator[Import]:
+    """Yield all imports of a file, also those inside functions; relative ones made absolute."""
+    where = file.relative_to(ROOT)
+    package = ("plait", *where.parts[:-1])
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(str(where), node.lineno, alias.name, False)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *filter(None, [node.module])))
+            # `from . import cpu` imports a module too, when cpu is one.
+            for name in (module, *(f"{module}.{alias.name}" for alias in node.names)):
+                yield Import(str(where), node.lineno, name, bool(node.level))
+
+
+ALL_IMPORTS = [found for file in PACKAGE for found in imports(file)]
+
+
+def reaches(found: Import, module: str) -> bool:
+    return found.module == module or found.module.startswith(f"{module}.")
+
+
+def importers(module: str) -> list[Import]:
+    return [found for found in ALL_IMPORTS if reaches(found, module)]
+
+
+def test_imports_inside_functions_and_relative_ones_are_seen() -> None:
+    assert any(
+        one.file == "devices/__init__.py" and one.module == "plait.devices.cpu" and one.relative
+        for one in ALL_IMPORTS
+    )
+
+
+@pytest.mark.parametrize("layer", FORBIDDEN)
+def test_a_layer_never_imports_upward(layer: str) -> None:
+    upward = [
+        str(found)
+        for found in ALL_IMPORTS
+        if found.file.startswith(f"{layer}/")
+        and any(reaches(found, f"plait.{above}") for above in FORBIDDEN[layer])
+    ]
+    assert upward == []
+
+
+def test_the_package_imports_itself_relatively() -> None:
+    """An absolute import would find another installed plait, or none."""
+    own = ("plait", *LAYERS)
+    absolute = [one for one in ALL_IMPORTS if not one.relative and one.module.split(".")[0] in own]
+    assert [str(one) for one in absolute] == []
+
+
+def test_only_the_scheduler_and_the_command_line_import_trio() -> None:
+    allowed = ("scheduler/", "cli", "__main__.py")
+    assert [str(one) for one in importers("trio") if not one.file.startswith(allowed)] == []
+
+
+def test_only_cuda_files_import_cupy() -> None:
+    strays = [one for one in importers("cupy") if not one.file.startswith("devices/cuda")]
+    assert [str(one) for one in strays] == []
+
+
+def test_onnx_is_imported_by_formats_only() -> None:
+    strays = [one for one in importers("onnx") if not one.file.startswith("graph/formats/")]
+    assert [str(one) for one in strays] == []
+
+
+def test_onnxruntime_is_imported_by_devices_only() -> None:
+    strays = [one for one in importers("onnxruntime") if not one.file.startswith("devices/")]
+    assert [str(one) for one in strays] == []
+
+
+@pytest.mark.parametrize("module", ["click", "rich"])
+def test_only_the_command_line_imports_terminal_libraries(module: str) -> None:
+    strays = [one for one in importers(module) if not one.file.startswith(("cli", "__main__"))]
+    assert [str(one) for one in strays] == []
+
+
+def test_importing_plait_leaves_optional_and_slow_modules_alone() -> None:
+    optional = ["onnx", "onnxruntime", "cupy", "click", "rich", "multiprocessing", "asyncio"]
+    code = f"import plait, sys; print([m for m in {optional} if m in sys.modules])"
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "[]"
+
+
+def test_no_file_grows_over_600_lines() -> None:
+    lengths = {
+        str(file.relative_to(ROOT)): len(file.read_text().splitlines())
+        for file in (*PACKAGE, *OUTSIDE)
+    }
+    assert {name: count for name, count in lengths.items() if count > MAX_LINES} == {}
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    assert [str(file) for file in (*PACKAGE, *OUTSIDE) if file.stem in BANNED_NAMES] == []
+
+
+def test_tests_are_no_packages() -> None:
+    """An __init__.py there would let tests/graph shadow the folder graph."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_every_package_folder_is_listed_for_the_wheel() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    folders = {
+        ".".join(("plait", *file.parent.relative_to(ROOT).parts))
+        for file in PACKAGE
+        if file.name == "__init__.py"
+    }
+    assert set(listed["tool"]["setuptools"]["packages"]) == folders
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    bare = {file.parent for file in PACKAGE if not (file.parent / "__init__.py").exists()}
+    assert bare == set()

@@ -1,0 +1,125 @@
+"""What `import plait` offers: all of it there, all of it documented, nothing else."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import plait as pl
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PUBLIC = {name: getattr(pl, name) for name in pl.__all__}
+CALLABLES = {name: value for name, value in PUBLIC.items() if callable(value)}
+OPTIONAL = {"onnx", "cupy", "click", "rich", "onnxruntime"}
+
+
+def modules() -> list[str]:
+    """Return the names of all modules of the package, by their files here."""
+    files = [*ROOT.glob("*.py")]
+    for layer in ("graph", "devices", "scheduler"):
+        files += (ROOT / layer).rglob("*.py")
+    parts = (("plait", *file.relative_to(ROOT).with_suffix("").parts) for file in files)
+    return sorted({".".join(part for part in path if part != "__init__") for path in parts})
+
+
+MODULES = [name for name in modules() if name != "plait.__main__"]
+
+
+def load(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in OPTIONAL:
+            raise
+        pytest.skip(f"{error.name} is not installed")
+
+
+def test_the_names_in_the_documents_are_public() -> None:
+    promised = {"Graph", "GraphBuilder", "TensorSpec", "Plan", "Session", "Item", "Profile"}
+    promised |= {"load", "save", "plan", "run", "operator", "check", "devices"}
+    promised |= {"PlaitError", "GraphError", "ShapeError", "OperatorError", "PlanError"}
+    promised |= {"UnsupportedOpError", "DoesNotFitError", "DeviceError", "KernelError"}
+    assert promised <= set(pl.__all__)
+
+
+def test_public_names_are_listed_sorted() -> None:
+    assert list(pl.__all__) == sorted(pl.__all__)
+
+
+def test_every_error_that_callers_may_meet_is_public_or_has_a_base_that_is() -> None:
+    """PlaitError itself is too general to be that base."""
+    found = {
+        value
+        for name in MODULES
+        if not name.startswith("plait.cli")
+        for value in vars(load(name)).values()
+        if isinstance(value, type) and issubclass(value, pl.PlaitError)
+    }
+    public = {value for value in PUBLIC.values() if value is not pl.PlaitError}
+    homeless = {kind.__name__ for kind in found if public.isdisjoint(kind.__mro__)}
+    assert homeless == {"PlaitError"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = pl.nothing
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert declared["project"]["version"] == pl.__version__
+
+
+def test_importing_plait_imports_no_event_loop() -> None:
+    """Workers start with `import plait`; they need neither trio nor the scheduler."""
+    code = "import plait, sys; print('trio' in sys.modules, 'plait.scheduler' in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_everything_public_is_documented(name: str) -> None:
+    assert inspect.getdoc(CALLABLES[name])
+
+
+@pytest.mark.parametrize("name", [name for name in CALLABLES if inspect.isclass(CALLABLES[name])])
+def test_every_public_method_is_documented(name: str) -> None:
+    methods: dict[str, Any] = {
+        key: value
+        for key, value in vars(CALLABLES[name]).items()
+        if not key.startswith("_") and (inspect.isroutine(value) or isinstance(value, property))
+    }
+    assert [key for key, method in methods.items() if not inspect.getdoc(method)] == []
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_every_public_signature_is_typed(name: str) -> None:
+    value = CALLABLES[name]
+    if inspect.isclass(value) and value.__init__ is object.__init__:
+        return
+    function = value.__init__ if inspect.isclass(value) else value
+    parameters = list(inspect.signature(function).parameters.values())
+    own = parameters[1:] if inspect.isclass(value) else parameters
+    bare = [one.name for one in own if one.annotation is one.empty]
+    assert bare == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_work(name: str) -> None:
+    result = doctest.testmod(load(name))
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_decides(name: str) -> None:
+    assert load(name).__doc__
