@@ -15,7 +15,7 @@ import click
 from .cli_inputs import CommandError, parse_devices, parse_pins, parse_shapes
 
 if TYPE_CHECKING:
-    from .scheduler.plan import Plan
+    from .scheduler.planning import Plan
 
 PATH = click.Path(path_type=Path)
 
@@ -32,7 +32,7 @@ class Request:
     def plan(self, max_in_flight: int = 1) -> Plan:
         """Load the model and plan it."""
         from .graph.formats import load
-        from .scheduler.plan import plan
+        from .scheduler.planning import plan
 
         return plan(
             load(self.model),

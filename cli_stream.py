@@ -16,7 +16,7 @@ from .scheduler.session import Session
 
 if TYPE_CHECKING:
     from .graph.tensor import Array
-    from .scheduler.plan import Plan
+    from .scheduler.planning import Plan
     from .scheduler.profile import Profile
 
 MakeItem: TypeAlias = Callable[[int], Mapping[str, "Array"]]

@@ -97,6 +97,7 @@ class Relay:
             thread.join()
 
     async def call(self) -> None:
+        """Send the baton round once."""
         reached = trio.Event()
         self._queues[0].put(reached)
         await reached.wait()

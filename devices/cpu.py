@@ -12,6 +12,7 @@ from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
 from . import program as programs
+from .blas import lift_limit, limit_threads
 from .device import Capabilities, OnDone, Program, Support
 from .event import Event
 from .lane import ThreadLane
@@ -39,8 +40,10 @@ class CpuDevice:
         """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cpu", call, outputs)
 
-    def open(self) -> None:
+    def open(self, cores: int | None = None) -> None:
         """Start the lane's thread."""
+        if cores is not None:
+            limit_threads(self, cores)
         self._lane.open()
 
     def arena(self, memory: str, nbytes: int) -> Arena:
@@ -81,6 +84,7 @@ class CpuDevice:
     def close(self) -> None:
         """Finish what is queued, end the thread."""
         self._lane.close()
+        lift_limit(self)
 
 
 def physical_memory() -> int | None:
@@ -89,3 +93,10 @@ def physical_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def core_count() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -116,7 +116,7 @@ class CudaDevice:
         """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cuda", call, outputs)
 
-    def open(self) -> None:
+    def open(self, cores: int | None = None) -> None:
         """Make the streams and start the threads that wait for them."""
         with self._life:
             if self._open is not None:

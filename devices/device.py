@@ -97,8 +97,11 @@ class Device(Protocol):
         """Return the scratch buffers that a node's kernel needs, given static specs."""
         ...
 
-    def open(self) -> None:
+    def open(self, cores: int | None = None) -> None:
         """Start lanes, threads, processes.
+
+        `cores` is how many of the host's cores its kernels may use at once, where it computes on
+        them; as many as it likes when left out.
 
         Raises
         ------

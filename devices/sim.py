@@ -93,7 +93,7 @@ class SimDevice:
         """Return the scratch buffers of the cpu's kernel."""
         return programs.scratch(node, "cpu", call, outputs)
 
-    def open(self) -> None:
+    def open(self, cores: int | None = None) -> None:
         """Start the engines; a lost device is whole again."""
         with self._lock:
             if not self._engines:

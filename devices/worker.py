@@ -64,7 +64,7 @@ class WorkerDevice:
         """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cpu", call, outputs)
 
-    def open(self) -> None:
+    def open(self, cores: int | None = None) -> None:
         """Start the process, in place of one that has died.
 
         Raises
@@ -82,7 +82,7 @@ class WorkerDevice:
             if self._client is not None and self._client.alive:
                 return
             self._end()
-            self._client = WorkerClient(self.name)
+            self._client = WorkerClient(self.name, cores)
             self._objects = WorkerObjects(self._client)
             self._copies.open()
 

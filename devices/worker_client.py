@@ -75,7 +75,7 @@ class WorkerClient:
         If the process does not start.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cores: int | None = None) -> None:
         self.name = name
         self._lock = threading.Lock()
         self._waiting: deque[Work] = deque()
@@ -84,7 +84,7 @@ class WorkerClient:
         self._sequence = 0
         self._error: DeviceError | None = None
         self._closing = False
-        self._process, self._channel, self._flags = launch(name)
+        self._process, self._channel, self._flags = launch(name, cores)
         self._cancelled = memoryview(self._flags.buffer).cast("q")
         self._reader = threading.Thread(target=self._read, name=f"plait-{name}", daemon=True)
         self._reader.start()

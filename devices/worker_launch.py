@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from .. import __version__
 from ..graph.errors import WireError
+from .blas import environment
 from .errors import DeviceUnavailableError
 from .memory import SharedArena
 from .wire import WINDOW, Channel, Hello
@@ -44,8 +45,8 @@ class Launched(NamedTuple):
     flags: SharedArena
 
 
-def launch(name: str) -> Launched:
-    """Start a worker process and wait until it is ready.
+def launch(name: str, cores: int | None = None) -> Launched:
+    """Start a worker process, to use so many cores, and wait until it is ready.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def launch(name: str) -> Launched:
         undo.callback(channel.close)
         try:
             with theirs:
-                process = _spawn(name, theirs.fileno(), flags.fd)
+                process = _spawn(name, cores, theirs.fileno(), flags.fd)
             undo.callback(end, process, kill=True)
             ours.settimeout(START_S)
             hello = channel.receive(Hello)
@@ -88,11 +89,12 @@ def end(process: Process, *, kill: bool = False) -> str:
     return f"killed by signal {-status}" if status < 0 else f"exited with status {status}"
 
 
-def _spawn(name: str, connection_fd: int, flags_fd: int) -> Process:
+def _spawn(name: str, cores: int | None, connection_fd: int, flags_fd: int) -> Process:
     program = _PROGRAM.format(module_path(), __package__, name, connection_fd, flags_fd)
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.DEVNULL,
+        env=None if cores is None else environment(cores),
         pass_fds=(connection_fd, flags_fd),
     )
 

@@ -3,7 +3,7 @@
 from .blocking import run
 from .errors import DoesNotFitError, FeedError, PlanError, SessionError, UnsupportedOpError
 from .item import Item
-from .plan import Plan, plan
+from .planning import Plan, plan
 from .profile import Profile
 from .session import Session
 from .stream import Results

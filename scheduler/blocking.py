@@ -14,7 +14,7 @@ from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .errors import SessionError
 from .partition import Pins
-from .plan import Plan, plan
+from .planning import Plan, plan
 from .session import Session
 
 T = TypeVar("T")

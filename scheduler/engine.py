@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from ..devices.cpu import core_count
 from ..devices.device import Device
 from ..devices.registry import find
 from ..graph.tensor import Array
@@ -19,7 +20,7 @@ from .executor import Execution
 from .feeds import check_feeds
 from .item import Flight
 from .open_plan import OpenPlan, Slot
-from .plan import Plan
+from .planning import Plan
 from .profile import Recorder
 from .slot_pool import SlotPool
 from .specialise import Shapes, bind_inputs
@@ -65,7 +66,7 @@ class Engine:
         try:
             for name in self.plan.devices:
                 device = self.plan.prototypes[name] if name in self.plan.given else find(name)
-                await trio.to_thread.run_sync(device.open)
+                await trio.to_thread.run_sync(device.open, self._cores())
                 self._devices[name] = device
             if self.plan.is_static:
                 shapes = [self.plan.graph.tensors[n].static_shape for n in self.plan.graph.inputs]
@@ -74,6 +75,11 @@ class Engine:
         except BaseException:
             await self.close()
             raise
+
+    def _cores(self) -> int | None:
+        """Return each device's share of the cores, where more than one computes on them."""
+        sharing = sum(device.capabilities.runs_python for device in self.plan.prototypes.values())
+        return max(1, core_count() // sharing) if sharing > 1 else None
 
     async def close(self) -> None:
         """Cancel what is under way, wait for it to end, and free everything."""

@@ -20,7 +20,7 @@ from .buffers import Replica
 from .memory_plan import SLOT, Location
 from .partition import Subgraph
 from .placement import OUTSIDE
-from .plan import Plan
+from .planning import Plan
 from .steps import Step, Transfer
 
 Launch: TypeAlias = Callable[[Sequence[Event], OnDone], Event]

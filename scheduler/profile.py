@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from .executor import Execution
-from .plan import Plan
+from .planning import Plan
 from .steps import Step, Transfer
 
 KEPT_SPANS = 200_000

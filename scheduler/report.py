@@ -10,7 +10,7 @@ from ..graph.infer import cost_of
 from ..graph.ir import Graph
 from .memory_plan import Pool
 from .partition import Subgraph
-from .plan import Plan
+from .planning import Plan
 from .steps import Transfer
 
 LISTED_OPS = 4

@@ -11,7 +11,7 @@ from ..graph.tensor import Array
 from .engine import Engine
 from .errors import SessionError
 from .item import Flight
-from .plan import Plan
+from .planning import Plan
 from .profile import Profile
 from .stream import Results, Source, open_stream
 

@@ -17,7 +17,7 @@ from .buffers import Replica
 from .memory_plan import SLOT
 from .partition import Subgraph
 from .placement import OUTSIDE
-from .plan import Plan
+from .planning import Plan
 from .steps import Transfer
 
 FEED, FETCH = "feed", "fetch"

@@ -6,14 +6,35 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from plait.graph.operator import operators, unregister_operator
+from plait.scheduler import planning
+from plait.scheduler.verify_memory import verify_memory
 
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+VERIFIED_NODES = 80
+"""Larger plans are verified by tests of their own: the check is quadratic."""
+
+
+@pytest.fixture(autouse=True)
+def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the memory of each plan that any test makes."""
+    decide = planning._decide
+
+    def verified(*arguments: Any) -> planning.Plan:
+        plan = decide(*arguments)
+        if plan.is_static and len(plan.graph.nodes) <= VERIFIED_NODES:
+            verify_memory(plan)
+        return plan
+
+    monkeypatch.setattr(planning, "_decide", verified)
 
 
 @pytest.fixture(autouse=True)

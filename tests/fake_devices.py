@@ -51,7 +51,7 @@ class SteppedDevice(PrivateDevice):
         self.queue: list[tuple[Event, Callable[[], Any]]] = []
         self.is_open = False
 
-    def open(self) -> None:
+    def open(self, cores: int | None = None) -> None:
         self.is_open = True
 
     def compile(

@@ -16,8 +16,10 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .blocks import blockwise, clamp
+from .elementwise import limits
 from .erf import TEMPORARIES, write_erf
 from .registry import ArrayModule, Arrays, kernel
+from .steps import Step
 
 
 @blockwise("Sigmoid")
@@ -181,14 +183,15 @@ def _like_output(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 @kernel("PRelu", scratch=_like_output, binds=True)
 def prelu(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
-) -> partial[None]:
+) -> Step:
     """Y = x where x ≥ 0, else slope·x."""
     (x, slope), (y,), (t,) = inputs, outputs, scratch
     return partial(_prelu, xp, x, slope, y, t)
 
 
 def _prelu(xp: ArrayModule, x: Array, slope: Array, y: Array, t: Array) -> None:
-    xp.minimum(x, 0, out=t)
+    lowest, highest = limits(x.dtype)
+    clamp(xp, x, lowest, 0, t)
     xp.multiply(t, slope, out=t)
-    xp.maximum(x, 0, out=y)
+    clamp(xp, x, 0, highest, y)
     xp.add(y, t, out=y)

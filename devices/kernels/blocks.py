@@ -17,6 +17,7 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays, kernel
+from .steps import Step, in_order
 
 BLOCK = 1 << 15
 """Elements; with two temporaries, 512 KiB of float32."""
@@ -44,7 +45,7 @@ def blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
             outputs: Arrays,
             attributes: Attributes,
             buffers: Arrays,
-        ) -> Callable[[], Any]:
+        ) -> Step:
             x, y = inputs[0].reshape(-1), outputs[0].reshape(-1)
             run = formula if len(buffers) == temporaries else partial(_widened, formula)
             steps = []
@@ -52,7 +53,7 @@ def blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
                 part = slice(start, min(start + BLOCK, x.size))
                 local = [buffer[: part.stop - start] for buffer in buffers]
                 steps.append(partial(run, xp, x[part], y[part], attributes, *local))
-            return steps[0] if len(steps) == 1 else partial(_run_all, steps)
+            return in_order(steps)
 
         kernel(op, scratch=scratch, binds=True)(bind)
         return formula
@@ -90,8 +91,3 @@ def _widened(
     xp.copyto(wide, x)
     formula(xp, wide, wide, attributes, *temporaries)
     xp.copyto(y, wide)
-
-
-def _run_all(steps: Sequence[Callable[[], Any]]) -> None:
-    for step in steps:
-        step()

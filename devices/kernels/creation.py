@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ...graph.attribute import Attributes
 from .registry import ArrayModule, Arrays, kernel
-
-Step = Callable[[], Any]
+from .steps import Step
 
 
 @kernel("ConstantOfShape", binds=True)

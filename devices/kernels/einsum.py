@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operators.einsum import parse_equation
 from .registry import ArrayModule, Arrays, kernel
+from .steps import Step
 
 
 @kernel("Einsum", binds=True)
-def einsum(
-    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
-) -> Callable[[], Any]:
+def einsum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = Σ of products over the axes that the output does not name.  Source: ONNX Einsum."""
     equation = parse_equation(attributes["equation"], [x.ndim for x in inputs])
     y, operands = outputs[0], []

@@ -6,7 +6,7 @@ are passed by position, which is twice as fast as ``out=`` on small arrays (0.17
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .blocks import clamp
 from .registry import ArrayModule, Arrays, kernel
-
-Step = Callable[[], Any]
+from .steps import Step
 
 UFUNCS = {
     "Add": "add",

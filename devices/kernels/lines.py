@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import numpy as np
-
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule
+from .rows import bind_extremum
 from .steps import Step, working_dtype
 
 
@@ -41,12 +40,7 @@ def add_up(xp: ArrayModule, source: Array, total: Array) -> Step:
 
 
 def maximum(xp: ArrayModule, source: Array, peak: Array) -> Step:
-    """Return the step peak[i, 0, k] = maxⱼ source[i, j, k]; the source must not be empty.
-
-    numpy's max takes 100 ns for each short contiguous row, reduceat 25 (640 rows of 80 float32:
-    65 µs against 16; numpy 2.4, 2026).
-    """
-    if xp is np and source.shape[2] == 1:
-        starts = np.arange(0, source.size, source.shape[1])
-        return partial(np.maximum.reduceat, source.reshape(-1), starts, out=peak.reshape(-1))
+    """Return the step peak[i, 0, k] = maxⱼ source[i, j, k]; the source must not be empty."""
+    if source.shape[2] == 1:
+        return bind_extremum("max", source[:, :, 0], (1,), peak[:, :, 0])
     return partial(xp.max, source, axis=1, keepdims=True, out=peak)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays, kernel
+from .steps import Step
 
 _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
 @kernel("IsInf", binds=True)
-def is_infinite(
-    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
-) -> Callable[[], Any]:
+def is_infinite(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x is one of the infinities asked for.  Source: ONNX IsInf."""
     x, y = inputs[0], outputs[0]
     match attributes["detect_negative"], attributes["detect_positive"]:
@@ -38,7 +36,7 @@ def _mask(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 @kernel("Where", scratch=_mask, binds=True)
 def where(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
-) -> Callable[[], Any]:
+) -> Step:
     """Y = x where the condition holds, else y.  Source: ONNX Where.
 
     Selects bits, y ^ ((x ^ y) & mask): a masked copy takes 5 ns an element where the condition is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,7 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays, kernel
-
-Step = Callable[[], Any]
+from .steps import Step
 
 
 def _single_for_half(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -37,6 +36,8 @@ def matmul(
 
 def _bound_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
     """Bind a product; a stack of matrices times one matrix becomes one tall product."""
+    if a.ndim >= b.ndim > 2 and all(length == 1 for length in b.shape[:-2]):
+        b = b.reshape(b.shape[-2:])
     if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and a.size and y.size:
         a, y = a.reshape(-1, a.shape[-1]), y.reshape(-1, y.shape[-1])
     return partial(xp.matmul, a, b, y)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from ...graph.attribute import Attributes
 from ...graph.operators.movement import pads_by_axis
-from ...graph.tensor import Array
 from .registry import ArrayModule, Arrays, kernel
-
-Step = Callable[[], Any]
+from .steps import Step, in_order
 
 
 @kernel("Concat", binds=True)
@@ -76,12 +73,7 @@ def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
         for target, source in _borders(attributes["mode"], inner[axis], length):
             cells = fill if source is None else y[(*before, source, *after)]
             copies.append((y[(*before, target, *after)], cells))
-    return partial(_copy_all, xp, copies)
-
-
-def _copy_all(xp: ArrayModule, copies: Sequence[tuple[Array, Any]]) -> None:
-    for target, source in copies:
-        xp.copyto(target, source)
+    return in_order(partial(xp.copyto, target, source) for target, source in copies)
 
 
 def _kept(length: int, before: int, after: int) -> slice:

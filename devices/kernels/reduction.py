@@ -6,7 +6,7 @@ accumulated in float32, integers in their own width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,7 @@ from .blocks import compute_dtype
 from .elementwise import divide_truncating, limits
 from .registry import ArrayModule, Arrays, kernel
 from .rows import bind_extremum, bind_sum
-
-Step = Callable[[], Any]
+from .steps import Step, in_order
 
 
 def _operands(
@@ -73,7 +72,7 @@ def _accumulation(
         reduce = bind_sum(x, axes, total)
     else:
         reduce = partial(x.prod, axes, total.dtype, total, True)
-    return partial(_then, reduce, partial(xp.copyto, y, total)) if scratch else reduce
+    return in_order((reduce, partial(xp.copyto, y, total))) if scratch else reduce
 
 
 kernel("ReduceSum", scratch=_wide_output, binds=True)(partial(_accumulation, "sum"))
@@ -95,15 +94,10 @@ def reduce_mean(
     add_up = bind_sum(x, axes, total)
     if y.dtype.kind == "i":
         rest = scratch[0].reshape(y.shape)
-        return partial(_then, add_up, partial(divide_truncating, xp, y, count, y, rest))
+        return in_order((add_up, partial(divide_truncating, xp, y, count, y, rest)))
     if y.dtype.kind == "u":
-        return partial(_then, add_up, partial(xp.floor_divide, y, count, y))
-    return partial(_then, add_up, partial(xp.divide, total, count, out=y, casting="same_kind"))
-
-
-def _then(first: Step, second: Step) -> None:
-    first()
-    second()
+        return in_order((add_up, partial(xp.floor_divide, y, count, y)))
+    return in_order((add_up, partial(xp.divide, total, count, out=y, casting="same_kind")))
 
 
 def _norm_dtype(op: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -167,7 +161,7 @@ def reduce_log_sum(
     x, y, axes = _operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
     add_up = bind_sum(x, axes, total)
-    return partial(_then, add_up, partial(xp.log, total, out=y, casting="same_kind"))
+    return in_order((add_up, partial(xp.log, total, out=y, casting="same_kind")))
 
 
 def _exp_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -220,7 +214,7 @@ def _arg_extremum(
         return partial(getattr(x, name), axis, y)
     backward = x[(slice(None),) * axis + (slice(None, None, -1),)]
     find = partial(getattr(backward, name), axis, y)
-    return partial(_then, find, partial(xp.subtract, x.shape[axis] - 1, y, y))
+    return in_order((find, partial(xp.subtract, x.shape[axis] - 1, y, y)))
 
 
 kernel("ArgMax", binds=True)(partial(_arg_extremum, "argmax"))

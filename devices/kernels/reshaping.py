@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ...graph.attribute import Attributes
 from ...graph.operators.reshaping import shape_range
 from .registry import ArrayModule, Arrays, kernel
-
-Step = Callable[[], Any]
+from .steps import Step
 
 
 def copy_bytes(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:

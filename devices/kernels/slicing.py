@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from ...graph.operator import Call, Specs
 from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays, kernel
-
-Step = Callable[[], Any]
+from .steps import Step, in_order
 
 _BUFFERED_BYTES = 1 << 15
 """Up to here numpy's checked take, which copies its output once more, beats checking first."""
@@ -42,20 +40,16 @@ def _as_slice(indices: range) -> slice:
 @kernel("Split", binds=True)
 def split(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x in parts along an axis."""
-    x, begin, copies = inputs[0], 0, []
+    x, begin, copies = inputs[0], 0, list[Step]()
     axis = attributes["axis"] % x.ndim
     sizes = None if len(inputs) < 2 or inputs[1] is None else inputs[1].reshape(-1).tolist()
     lengths = split_sizes(x.shape[axis], sizes, len(outputs))
     for y, length in zip(outputs, lengths, strict=True):
         if y is not None:
-            copies.append((y, x[(slice(None),) * axis + (slice(begin, begin + int(length)),)]))
+            part = x[(slice(None),) * axis + (slice(begin, begin + int(length)),)]
+            copies.append(partial(xp.copyto, y, part))
         begin += int(length)
-    return partial(_copy_all, xp, copies)
-
-
-def _copy_all(xp: ArrayModule, copies: Sequence[tuple[Array, Array]]) -> None:
-    for target, source in copies:
-        xp.copyto(target, source)
+    return in_order(copies)
 
 
 @kernel("Gather", binds=True)
@@ -117,8 +111,4 @@ def gather_elements(
         else:
             xp.take(source, flat, None, y)
 
-    return step if y.size else _nothing
-
-
-def _nothing() -> None:
-    """There is no element to write."""
+    return step if y.size else in_order(())

@@ -7,17 +7,14 @@ Measured on float32 (µs, numpy's single copy, then this): 1024 × 1024 5374, 19
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ...graph.attribute import Attributes
-from ...graph.tensor import Array
 from .registry import ArrayModule, Arrays, kernel
-
-Step = Callable[[], Any]
+from .steps import Step, in_order
 
 STRIP = 64
 """Elements of the output's last axis that are written before the next strip begins."""
@@ -33,15 +30,9 @@ def transpose(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attr
     lengths, order = merged_axes(x.shape, perm)
     source = x.reshape(lengths).transpose(order)
     target = y.reshape(source.shape)
-    copies = [(target[..., part], source[..., part]) for part in _parts(lengths, order)]
-    if len(copies) == 1:
-        return partial(np.copyto, *copies[0])
-    return partial(_copy_all, copies)
-
-
-def _copy_all(copies: Sequence[tuple[Array, Array]]) -> None:
-    for target, source in copies:
-        np.copyto(target, source)
+    return in_order(
+        partial(np.copyto, target[..., part], source[..., part]) for part in _parts(lengths, order)
+    )
 
 
 def merged_axes(shape: Sequence[int], perm: Sequence[int]) -> tuple[list[int], list[int]]:

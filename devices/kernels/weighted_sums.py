@@ -1,8 +1,9 @@
 """Weighted sums of cells along one axis, by slices where outputs repeat a pattern.
 
 Doubled, an axis has two kinds of outputs: those a quarter of a cell before a cell and those a
-quarter behind. Each kind reads cells one apart with the same weights, so that slices do: a gather
-costs numpy three times as much (96×80×80 float32 to twice the size: see the benchmark of Resize).
+quarter behind. Each kind reads cells one apart with the same weights, so that slices do. Measured
+on 96×80×80 float32, one thread: doubled in 2.9 ms, by gathers in 3.9; halved from there in 0.9 and
+2.3.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,29 +73,49 @@ def add_weighted(
 ) -> list[Step]:
     """Return the steps that write a run's outputs along an axis of the target.
 
+    Equal weights are applied to the sum.
     `total` and `product` are flat buffers, long enough for the longest run's outputs.
     """
-    before = (slice(None),) * axis
-    outputs = target[(*before, run.outputs)]
-    taps = np.flatnonzero(run.weights.any(axis=0))
-    if not len(taps):
+    outputs = target[(*_before(axis), run.outputs)]
+    taps = [int(tap) for tap in np.flatnonzero(run.weights.any(axis=0))]
+    if not taps:
         return [partial(outputs.fill, 0)]
     total, product = (flat[: outputs.size].reshape(outputs.shape) for flat in (total, product))
-    across = (-1, *(1 for _ in outputs.shape[axis + 1 :]))
+    factors = [_factor(xp, run.weights[:, tap], outputs, axis) for tap in taps]
+    same = len(taps) == 1 or (isinstance(factors[0], float) and len(set(factors)) == 1)
     steps: list[Step] = []
-    for tap in taps:
-        weights = xp.asarray(run.weights[:, tap], target.dtype).reshape(across)
-        into = product if steps else total
-        if isinstance(run.cells, slice):
-            start, stop, step = run.cells.start, run.cells.stop, run.cells.step
-            cells = source[(*before, slice(start + tap, stop + tap, step))]
-        else:
-            cells = into
-            steps.append(gather(xp, source, xp.asarray(run.cells + tap), axis, cells))
-        ends = tap == taps[-1]
-        if tap == taps[0]:
-            steps.append(partial(xp.multiply, cells, weights, out=outputs if ends else total))
-        else:
-            steps.append(partial(xp.multiply, cells, weights, out=product))
-            steps.append(partial(xp.add, total, product, out=outputs if ends else total))
-    return steps
+    sums: Array = None
+    for tap, factor in zip(taps, factors, strict=True):
+        buffer = total if sums is None else product
+        cells = _read(xp, source, run, axis, tap, buffer, steps)
+        if not same:
+            steps.append(partial(xp.multiply, cells, factor, out=buffer))
+            cells = buffer
+        if sums is not None:
+            ends = tap == taps[-1] and not same
+            steps.append(partial(xp.add, sums, cells, out=outputs if ends else total))
+        sums = cells if sums is None else total
+    return [*steps, partial(xp.multiply, sums, factors[0], out=outputs)] if same else steps
+
+
+def _before(axis: int) -> tuple[slice, ...]:
+    return (slice(None),) * axis
+
+
+def _factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
+    """Return a tap's weights as one number, or as an array along the axis."""
+    narrow = weights.astype(outputs.dtype)
+    if (narrow == narrow[0]).all():
+        return float(narrow[0])
+    return xp.asarray(narrow).reshape(-1, *(1 for _ in outputs.shape[axis + 1 :]))
+
+
+def _read(
+    xp: ArrayModule, source: Array, run: Run, axis: int, tap: int, buffer: Array, steps: list[Step]
+) -> Array:
+    """Return a tap's cells: a view, or the buffer after a step that gathers them into it."""
+    if isinstance(run.cells, slice):
+        shifted = slice(run.cells.start + tap, run.cells.stop + tap, run.cells.step)
+        return source[(*_before(axis), shifted)]
+    steps.append(gather(xp, source, xp.asarray(run.cells + tap), axis, buffer))
+    return buffer

@@ -39,21 +39,29 @@ def load(path: str | os.PathLike[str]) -> Graph:
     ...     pl.load(folder + "/double.plait").outputs
     ('y',)
     """
-    at = Path(path)
-    if at.is_dir():
-        raise ParseError("this is a folder", at=str(at), fix="pass the model file in it")
+    return load_native(path) if is_native(_head(Path(path))) else load_onnx(path)
+
+
+def _head(path: Path) -> bytes:
+    """Return a file's first bytes; what is no file, such as a pipe, is not even opened."""
+    at = str(path)
     try:
-        with at.open("rb") as file:
+        if path.is_dir():
+            raise ParseError("this is a folder", at=at, fix="pass the model file in it")
+        if path.exists() and not path.is_file():
+            raise ParseError("this is no ordinary file", at=at, fix="pass a model file")
+        with path.open("rb") as file:
             head = file.read(len(MAGIC))
     except FileNotFoundError as error:
-        raise ParseError("there is no such file", at=str(at), fix="check the path") from error
-    except OSError as error:
+        raise ParseError("there is no such file", at=at, fix="check the path") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ParseError(
-            f"cannot read the file: {error.strerror}", at=str(at), fix="check its permissions"
+            f"cannot read the file: {reason}", at=at, fix="check its path and permissions"
         ) from error
     if not head:
-        raise ParseError("the file is empty", at=str(at), fix="save or download it again")
-    return load_native(at) if is_native(head) else load_onnx(at)
+        raise ParseError("the file is empty", at=at, fix="save or download it again")
+    return head
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:

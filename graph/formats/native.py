@@ -14,6 +14,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -72,7 +73,8 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
             f"cannot write {target}: {error.strerror}", fix="choose a folder you may write to"
         ) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # most often there is none left
+            draft.unlink()
 
 
 def load_bytes(data: Data, at: str = "bytes") -> Graph:
@@ -120,7 +122,9 @@ def load_native(path: str | os.PathLike[str]) -> Graph:
                 raise ParseError("the file is empty", at=at, fix="save the graph again")
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise ParseError(f"cannot read the file: {error.strerror}", at=at) from error
+        raise ParseError(
+            f"cannot read the file: {error.strerror}", at=at, fix="check its path and permissions"
+        ) from error
     return load_bytes(mapping, at)
 
 

@@ -74,7 +74,11 @@ def _parse(path: Path) -> Any:
             )
         data = path.read_bytes()
     except OSError as error:
-        raise ParseError(f"cannot read the file: {error.strerror}", at=str(path)) from error
+        raise ParseError(
+            f"cannot read the file: {error.strerror}",
+            at=str(path),
+            fix="check its path and permissions",
+        ) from error
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -137,14 +141,15 @@ class _Importer:
         )
         self._tensors = TensorReader(path)
         self._assembly = Assembly(text(model.graph.name) or path.stem, self._at)
-        self._outputs = [text(output.name) for output in model.graph.output]
+        self._outputs = tuple(text(output.name) for output in model.graph.output)
+        self._public = frozenset(self._outputs)
         self._names = Names(separator="_")
 
     def graph(self) -> Graph:
         """Return the graph, checked."""
         self._check_supported_features()
         nodes, constants = self._nodes_and_constants()
-        read = {name for node in nodes for name in node.inputs} | set(self._outputs)
+        read = {name for node in nodes for name in node.inputs} | self._public
         taken = {name for node in nodes for name in (*node.inputs, *node.outputs)}
         context = Context(self._assembly, self._opset, Names(taken | set(constants)))
         self._declare_inputs(constants)
@@ -216,7 +221,7 @@ class _Importer:
         published: dict[str, str] = {}
         for name, value in constants.items():
             if name in read:
-                if name in self._outputs:
+                if name in self._public:
                     published[name] = context.names.take(f"{name}/value")
                 array = value if isinstance(value, np.ndarray) else self._read(value)
                 self._assembly.add_constant(published.get(name, name), array)
@@ -230,7 +235,7 @@ class _Importer:
         if node.op != "Identity" or len(node.inputs) != 1 or len(node.outputs) != 1:
             return False
         value = self._assembly.constants.get(node.inputs[0])
-        if value is None or node.outputs[0] in self._outputs:
+        if value is None or node.outputs[0] in self._public:
             return False
         self._assembly.add_constant(node.outputs[0], value)
         return True
@@ -271,16 +276,16 @@ def _dim(dim: Any, symbols: Iterator[str]) -> Dim:
 
 def _stripped(names: Iterable[str | bytes]) -> tuple[str, ...]:
     """Return names without the absent ones at the end."""
-    listed = [text(name) for name in names]
-    while listed and listed[-1] == ABSENT:
-        listed.pop()
-    return tuple(listed)
+    kept = [text(name) for name in names]
+    while kept and kept[-1] == ABSENT:
+        kept.pop()
+    return tuple(kept)
 
 
 def _unread_left_out(node: Node, read: set[str]) -> Node:
     """Return the node without optional outputs that nobody reads."""
     formals = find_operator(newest_name(node.op)).outputs.split()
-    if formals[-1][-1] in "*+":
+    if formals and formals[-1][-1] in "*+":
         return node
     required = sum(not formal.endswith("?") for formal in formals)
     kept = [

@@ -130,10 +130,12 @@ class TensorReader:
         path = self._confined(location, at)
         if path not in self._mapped:
             try:
+                if not path.is_file() and path.exists():
+                    raise ValueError("it is no ordinary file")
                 with path.open("rb") as file:
                     self._mapped[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is empty"
+                reason = error.strerror if isinstance(error, OSError) else error
                 raise ParseError(
                     f"cannot read the external data {location!r}: {reason}",
                     at=at,

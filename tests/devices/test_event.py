@@ -11,7 +11,13 @@ from plait.devices.event import CancelledWorkError, Event
 
 def test_a_fresh_event_is_not_done() -> None:
     event = Event()
-    assert (event.done, event.error, event.cancelled, event.started_ns) == (False, None, False, 0)
+    assert (event.done, event.error, event.cancelled) == (False, None, False)
+    assert (event.started_ns, event.ended_ns, event.node_ns) == (0, 0, None)
+
+
+def test_an_event_carries_the_backend_s_own() -> None:
+    native = object()
+    assert Event(native=native).native is native
 
 
 def test_a_callback_runs_when_the_event_completes() -> None:

@@ -26,7 +26,7 @@ class WrongDevice(CpuDevice):
 class MissingDevice(CpuDevice):
     """Cannot be opened."""
 
-    def open(self) -> None:
+    def open(self, cores: int | None = None) -> None:
         raise DeviceUnavailableError("no driver", fix="install one")
 
 
@@ -47,6 +47,7 @@ def test_the_cpu_is_found_by_name() -> None:
 def test_a_kind_makes_devices_of_any_instance_name() -> None:
     devices.register("fake", CpuDevice)
     assert devices.find("fake:7").name == "fake:7"
+    assert devices.find("fake:rack:7").name == "fake:rack:7"
 
 
 def test_an_exact_name_wins_over_its_kind() -> None:

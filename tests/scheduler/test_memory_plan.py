@@ -37,7 +37,7 @@ def relu_chain(length: int, shape: Sequence[int] = (256,)) -> Graph:
 @given(graphs(), st.integers(0, 1 << 30), st.integers(1, 4))
 def test_no_two_live_tensors_share_a_byte(graph: Graph, seed: int, slots: int) -> None:
     random = np.random.default_rng(seed)
-    devices = [PrivateDevice("a"), PrivateDevice("b"), "cpu"]
+    devices: list[str | PrivateDevice] = [PrivateDevice("a"), PrivateDevice("b"), "cpu"]
     names = ["a", "b", "cpu"]
     pins = {node.name: names[random.integers(3)] for node in graph.nodes}
     verify_memory(pl.plan(graph, devices, pin=pins, max_in_flight=slots))

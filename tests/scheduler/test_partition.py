@@ -104,7 +104,7 @@ def test_all_unsupported_nodes_are_listed_with_the_reasons() -> None:
 
 
 def test_a_pin_to_a_device_that_lacks_the_operator_is_refused() -> None:
-    devices = ["cpu", PrivateDevice("npu", lacks=["Add"])]
+    devices: list[str | PrivateDevice] = ["cpu", PrivateDevice("npu", lacks=["Add"])]
     with pytest.raises(pl.UnsupportedOpError, match="pinned to npu by 'n1': no kernel for 'Add'"):
         pl.plan(chain("Relu", "Add"), devices, pin={"n1": "npu"})
 

@@ -15,7 +15,7 @@ def graph(*shape: int | str) -> Graph:
 
 
 def split() -> pl.Plan:
-    devices = [PrivateDevice("npu", lacks=["Add"]), "cpu"]
+    devices: list[str | PrivateDevice] = [PrivateDevice("npu", lacks=["Add"]), "cpu"]
     return pl.plan(graph(1000), devices, max_in_flight=3)
 
 

@@ -63,6 +63,17 @@ def test_a_file_one_may_not_read_says_so(tmp_path: Path) -> None:
         pl.load(tmp_path / "not" / "model.onnx")
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.onnx")
+    with pytest.raises(ParseError, match="no ordinary file"):
+        pl.load(tmp_path / "model.onnx")
+
+
+def test_a_path_that_cannot_be_says_so() -> None:
+    with pytest.raises(ParseError, match="cannot read the file: embedded null byte"):
+        pl.load("model\0.onnx")
+
+
 def test_an_empty_file_says_so(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").touch()
     with pytest.raises(ParseError, match="the file is empty"):

@@ -316,6 +316,12 @@ def test_saving_into_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
     assert "folder" in str(caught.value.fix)
 
 
+def test_saving_below_a_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(GraphError, match="Not a directory"):
+        save(small_graph(), tmp_path / "file" / "model.plait")
+
+
 def test_saving_over_a_folder_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "model.plait").mkdir()
 

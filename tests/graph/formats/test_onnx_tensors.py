@@ -288,11 +288,16 @@ def test_data_that_is_missing_is_named(tmp_path: Path) -> None:
     assert caught.value.fix == "put the file beside the model"
 
 
-def test_data_that_is_empty_or_a_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "weights.bin").touch()
-    with pytest.raises(ParseError, match=r"'weights\.bin': it is empty"):
+def test_data_that_is_empty_a_folder_or_a_pipe_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.touch()
+    with pytest.raises(ParseError, match=r"'weights\.bin': .*empty"):
         load(external(WEIGHTS), tmp_path)
-    os.remove(tmp_path / "weights.bin")
-    (tmp_path / "weights.bin").mkdir()
-    with pytest.raises(ParseError, match=r"'weights\.bin': Is a directory"):
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ParseError, match=r"'weights\.bin': it is no ordinary file"):
+        load(external(WEIGHTS), tmp_path)
+    path.rmdir()
+    os.mkfifo(path)  # opening it would wait for a writer
+    with pytest.raises(ParseError, match=r"'weights\.bin': it is no ordinary file"):
         load(external(WEIGHTS), tmp_path)
