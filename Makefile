@@ -28,14 +28,13 @@ demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one stream
 test: check  ## lint, types, then all tests, against the installed package
 	$(BIN)/pytest
 
-# The tests are type-checked from their own folder, where tests/devices does not meet devices, and
-# without a cache: in a second run mypy takes the function plait.plan for the module of that name.
+# The tests are type-checked from their own folder, where tests/devices does not meet devices.
 check: install  ## lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p plait
 	$(BIN)/mypy examples benchmarks
-	cd tests && $(abspath $(BIN))/mypy --config-file ../pyproject.toml --cache-dir /dev/null .
+	cd tests && $(abspath $(BIN))/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache .
 
 fix: $(VENV)/ready  ## format, and repair what ruff can repair
 	$(BIN)/ruff check --fix .

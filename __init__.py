@@ -21,6 +21,7 @@ from .graph.errors import (
     WireError,
 )
 from .graph.formats import load, save
+from .graph.printing import to_dot
 
 if TYPE_CHECKING:
     from .scheduler import (
@@ -74,6 +75,7 @@ __all__ = [
     "plan",
     "run",
     "save",
+    "to_dot",
     "topological_layers",
 ]
 

@@ -23,6 +23,7 @@ from .cli_output import (
 from .cli_plan import PATH, Request, asks_for_plan
 from .devices.errors import DeviceError, DeviceUnavailableError
 from .graph.errors import InternalError, PlaitError
+from .graph.printing import to_dot
 
 if TYPE_CHECKING:
     from .cli_stream import Streamed
@@ -133,11 +134,14 @@ def run(
 @asks_for_plan
 @in_flight
 @click.option("--nodes", is_flag=True, help="List every node, its device and the reason for it.")
+@click.option("--dot", is_flag=True, help="Print the graph for Graphviz, grouped by device.")
 @as_json
-def show_plan(request: Request, max_in_flight: int, nodes: bool, as_json: bool) -> None:
+def show_plan(request: Request, max_in_flight: int, nodes: bool, dot: bool, as_json: bool) -> None:
     """Show which device runs what of MODEL, why, and the memory it takes."""
     plan = request.plan(max_in_flight)
-    if as_json:
+    if dot:
+        click.echo(to_dot(plan.graph, plan.assignment))
+    elif as_json:
         print_json(plan.to_dict())
     else:
         click.echo(plan.report(nodes=nodes))

@@ -203,6 +203,12 @@ def test_plan_for_a_shape_reports_memory(folder: Path) -> None:
     assert "3 in flight" in result.stdout
 
 
+def test_plan_prints_the_graph_for_graphviz(folder: Path) -> None:
+    dot = plait(folder, "plan", "affine.plait", "--dot").stdout
+    assert dot.startswith("digraph")
+    assert 'label="cpu"' in dot
+
+
 def test_plan_lists_nodes_when_asked(folder: Path) -> None:
     brief = plait(folder, "plan", "affine.plait").stdout
     long = plait(folder, "plan", "affine.plait", "--nodes").stdout
