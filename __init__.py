@@ -22,6 +22,7 @@ from .graph.errors import (
 )
 from .graph.formats import load, save
 from .graph.printing import to_dot
+from .version import VERSION
 
 if TYPE_CHECKING:
     from .scheduler import (
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
         run,
     )
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "DeviceError",

@@ -10,8 +10,8 @@ from array import array
 from contextlib import ExitStack
 from typing import NamedTuple, TypeAlias
 
-from .. import __version__
 from ..graph.errors import WireError
+from ..version import VERSION
 from .blas import environment
 from .errors import DeviceUnavailableError
 from .memory import SharedArena
@@ -70,8 +70,8 @@ def launch(name: str, cores: int | None = None) -> Launched:
             raise _unavailable(f"{name!r} cannot be started: {error}") from error
         if hello is None:
             raise _unavailable(f"{name!r} died before it was ready: {end(process)}")
-        if hello.version != __version__:
-            raise _unavailable(f"{name!r} runs plait {hello.version}, this process {__version__}")
+        if hello.version != VERSION:
+            raise _unavailable(f"{name!r} runs plait {hello.version}, this process {VERSION}")
         undo.pop_all()
     return Launched(process, channel, flags)
 

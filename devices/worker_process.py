@@ -21,10 +21,10 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from .. import __version__
 from ..graph.formats.native import load_bytes
 from ..graph.ir import Graph
 from ..graph.tensor import TensorSpec
+from ..version import VERSION
 from .errors import DeviceMemoryError
 from .event import CancelledWorkError
 from .memory import SHARED, Arena, host_view
@@ -57,7 +57,7 @@ def main(name: str, connection_fd: int, flags_fd: int) -> None:
     threading.Thread(target=_exit_with_parent, args=(connection_fd,), daemon=True).start()
     channel = Channel(connection, takes_fds=True)
     try:
-        channel.send(Hello(__version__))
+        channel.send(Hello(VERSION))
         with np.errstate(all="ignore"):
             _Worker(name, channel, _map(flags_fd)).serve()
         # Not close: the watching thread's poll holds the connection open.

@@ -127,22 +127,24 @@ def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     (x, exponent), (y,) = inputs, outputs
     if exponent.dtype.kind == "i" and x.dtype.kind in "iu":
         return partial(_power_of_integers, xp, x, exponent, y)
-    if x.dtype != exponent.dtype:
-        return partial(xp.power, x, exponent, out=y, casting="unsafe")
     if x.dtype.kind == "f" and exponent.size == 1 and isinstance(exponent, np.ndarray):
         return partial(_power_by_scalar, x, exponent, y)
-    return partial(xp.power, x, exponent, y)
+    return partial(xp.power, x, exponent, out=y, casting="unsafe")
 
 
 _SHORT_POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.square}
 
 
 def _power_by_scalar(x: Array, exponent: Array, y: Array) -> None:
-    short = _SHORT_POWERS.get(exponent.item())
-    if short is None:
-        np.power(x, exponent, y)
+    """Small powers by products: numpy's power takes 1 ns an element, 50 where x is negative."""
+    value = exponent.item()
+    if value == 3 and x.dtype != np.float16:  # where each product would round
+        np.square(x, y)
+        np.multiply(x, y, y)
+    elif value in _SHORT_POWERS:
+        _SHORT_POWERS[value](x, y)
     else:
-        short(x, y)
+        np.power(x, exponent, out=y, casting="unsafe")
 
 
 def _power_of_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:

@@ -89,7 +89,7 @@ def max_pool(
     between = scratch[: len(scratch) - (len(outputs) > 1)]
     least = -math.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
     steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, least)
-    if len(outputs) > 1:
+    if len(outputs) > 1 and outputs[1] is not None:
         order = "F" if attributes["storage_order"] else "C"
         steps += _find_indices(xp, x, y, outputs[1], windows, order, scratch[-1])
     return in_order(steps)

@@ -219,27 +219,3 @@ def _arg_extremum(
 
 kernel("ArgMax", binds=True)(partial(_arg_extremum, "argmax"))
 kernel("ArgMin", binds=True)(partial(_arg_extremum, "argmin"))
-
-
-def _scan(
-    name: str,
-    neutral: int,
-    xp: ArrayModule,
-    inputs: Arrays,
-    outputs: Arrays,
-    attributes: Attributes,
-) -> None:
-    """Accumulate along the axis, exclusive of the element itself and from the end if asked."""
-    x, y = inputs[0], outputs[0]
-    axis = int(inputs[1].reshape(())) % x.ndim
-    before = (slice(None),) * axis
-    if attributes["reverse"]:
-        x, y = x[(*before, slice(None, None, -1))], y[(*before, slice(None, None, -1))]
-    if attributes["exclusive"]:
-        y[(*before, slice(0, 1))] = neutral
-        x, y = x[(*before, slice(None, -1))], y[(*before, slice(1, None))]
-    getattr(x, name)(axis, x.dtype, y)
-
-
-kernel("CumSum")(partial(_scan, "cumsum", 0))
-kernel("CumProd")(partial(_scan, "cumprod", 1))

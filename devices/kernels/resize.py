@@ -27,6 +27,8 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     if call.attributes["mode"] == "nearest":
         cells = _all_cells(axes, call.attributes)
         return () if all(map(as_repeat, cells)) else [TensorSpec(x.dtype, s) for s in between]
+    if not changed:
+        return ()
     wide = working_dtype(x.dtype)
     sizes = [
         longest_run(_runs(axes[axis], call.attributes)) * math.prod(shape) // axes[axis].resized
@@ -131,15 +133,15 @@ def _interpolate(
     scratch: Arrays,
 ) -> list[Step]:
     """Return the steps that add up weighted cells, along one axis after the other."""
+    changed = _changed(axes)
+    if not changed:
+        return [partial(xp.copyto, y, x)]
     steps: list[Step] = []
     total, product, *buffers = scratch
     source, result = x, y
     if x.dtype != total.dtype:
         *buffers, source, result = buffers
         steps.append(partial(xp.copyto, source, x))
-    changed = _changed(axes)
-    if not changed:
-        return [partial(xp.copyto, y, x)]
     for axis, target in zip(changed, (*buffers, result), strict=True):
         for run in _runs(axes[axis], attributes):
             steps += add_weighted(xp, source, run, axis, target, total, product)

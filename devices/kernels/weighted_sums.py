@@ -73,8 +73,8 @@ def add_weighted(
 ) -> list[Step]:
     """Return the steps that write a run's outputs along an axis of the target.
 
-    Equal weights are applied to the sum.
-    `total` and `product` are flat buffers, long enough for the longest run's outputs.
+    Equal weights are applied to the sum, once. `total` and `product` are flat buffers, long enough
+    for the longest run's outputs.
     """
     outputs = target[(*_before(axis), run.outputs)]
     taps = [int(tap) for tap in np.flatnonzero(run.weights.any(axis=0))]
@@ -82,7 +82,7 @@ def add_weighted(
         return [partial(outputs.fill, 0)]
     total, product = (flat[: outputs.size].reshape(outputs.shape) for flat in (total, product))
     factors = [_factor(xp, run.weights[:, tap], outputs, axis) for tap in taps]
-    same = len(taps) == 1 or (isinstance(factors[0], float) and len(set(factors)) == 1)
+    same = len(taps) == 1 or all(isinstance(f, float) and f == factors[0] for f in factors)
     steps: list[Step] = []
     sums: Array = None
     for tap, factor in zip(taps, factors, strict=True):

@@ -114,7 +114,8 @@ define("Erf", inputs="x", cost=per_element(24), inplace=((0, 0),))(same_of(FLOAT
 define("Identity", inputs="x", cost=free, views=((0, 0),))(same)
 
 
-@define("Pow", inputs="x y", cost=per_element(2 * TRANSCENDENTAL), inplace=((0, 0),))
+# Not in place: the kernel reads x again after it has written y.
+@define("Pow", inputs="x y", cost=per_element(2 * TRANSCENDENTAL))
 def infer_power(call: Call) -> Sequence[TensorSpec]:
     """Infer: base and exponent broadcast together, in the base's dtype."""
     base, exponent = call.spec(0), call.spec(1)

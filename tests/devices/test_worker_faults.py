@@ -353,7 +353,7 @@ def test_an_interpreter_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_launch, "__version__", "99.0")
+    monkeypatch.setattr(worker_launch, "VERSION", "99.0")
     with pytest.raises(DeviceUnavailableError, match=r"runs plait .*, this process 99\.0"):
         WorkerDevice("worker:0").open()
 

@@ -10,6 +10,7 @@ import pytest
 from arrays import FLOATS, INTEGERS, NUMBERS, SIGNED_INTEGERS, AnyArray, operands, random_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plait.devices.kernels.blocks import BLOCK
 from plait.graph.errors import ShapeError
 from single_node import onnx_reference, run_node
 
@@ -157,13 +158,28 @@ def test_powers_of_floats_take_exponents_of_any_dtype(
     np.testing.assert_allclose(y, wanted, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("exponent", [-1.0, 0.5, 1.0, 2.0, 3.0])
-def test_powers_by_one_number_are_those_of_each_element(exponent: float) -> None:
-    x = random_array("float32", (3, 5), 0, 1, 9)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("exponent_dtype", ["float32", "int64"])
+@pytest.mark.parametrize("constant", [{1}, ()])
+@pytest.mark.parametrize("exponent", [-1, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("size", [0, 5, 2 * BLOCK + 7])
+def test_powers_by_one_number_are_those_of_each_element(
+    size: int, exponent: int, constant: set[int], exponent_dtype: str, dtype: str
+) -> None:
+    x = random_array(dtype, (size,), 0, -9, 9)
+    x = np.where(np.abs(x) < 0.01, x.dtype.type(1), x)
 
-    (y,) = run_node("Pow", [x, np.array([exponent], "float32")])
+    (y,) = run_node("Pow", [x, np.array([exponent], exponent_dtype)], constant=constant)
 
-    np.testing.assert_allclose(y, x.astype("float64") ** exponent, rtol=2e-6)
+    with np.errstate(over="ignore"):  # 9⁵ is infinite in half precision
+        wanted = (x.astype("float64") ** exponent).astype(dtype)
+    np.testing.assert_allclose(y, wanted, rtol=2 * TOLERANCE[dtype])
+
+
+def test_the_square_root_as_a_power_is_exact() -> None:
+    (y,) = run_node("Pow", [np.array([0, 4, 9], "float32"), np.array(0.5, "float32")])
+
+    assert y.tolist() == [0, 2, 3]
 
 
 @given(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import plait as pl
 import pytest
 from arrays import FLOATS, SEEDS, AnyArray, random_array
 from hypothesis import assume, given, settings
@@ -213,3 +214,14 @@ def test_pooling_agrees_with_onnx_runtime(
     (wanted,) = runtime_node(op, [x], attributes)
     assert y.shape == wanted.shape
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_indices_that_nobody_names_are_not_written() -> None:
+    builder = pl.GraphBuilder()
+    x = builder.input("x", "float32", (1, 1, 4))
+    y, _ = builder.op("MaxPool", x, kernel_shape=[2], outputs=["y", ""])
+    builder.output("y", y)
+
+    found = pl.run(builder.build(), {"x": np.array([[[1, 3, 2, 0]]], "f4")}, devices=["cpu"])
+
+    np.testing.assert_array_equal(found["y"], [[[3, 3, 2]]])

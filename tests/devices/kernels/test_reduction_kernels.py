@@ -259,3 +259,20 @@ def test_scans_accumulate_from_either_end(
     else:
         low_bits = np.asarray([int(v) % 2**bits for v in wanted.flat], f"uint{bits}")
         np.testing.assert_array_equal(y.reshape(-1), low_bits.astype(dtype), strict=True)
+
+
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+@pytest.mark.parametrize("shape", [(9, 40), (2, 9, 40), (1, 0, 40)])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_scans_across_wide_slices_accumulate_alike(
+    op: str, shape: tuple[int, ...], exclusive: bool
+) -> None:
+    x = random_array("int64", shape, 1, -3, 3)
+
+    (y,) = run_node(op, [x, np.array(-2)], {"exclusive": exclusive})
+
+    wanted = (np.cumsum if op == "CumSum" else np.cumprod)(x, -2)
+    if exclusive:
+        wanted = np.roll(wanted, 1, -2)
+        wanted[..., :1, :] = op == "CumProd"
+    np.testing.assert_array_equal(y, wanted, strict=True)

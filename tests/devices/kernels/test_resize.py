@@ -285,3 +285,25 @@ def test_a_resize_to_the_same_size_changes_nothing() -> None:
     )
 
     np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+@pytest.mark.parametrize(("shape", "wanted"), [((0, 3), (0, 6)), ((1, 3), (0, 6))])
+def test_axes_without_cells_stay_or_become_empty(
+    mode: str, transformation: str, shape: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    inputs = [np.ones(shape, np.float32), np.array([0, 0, 1, 1], "f4"), np.array([0.4, 2], "f4")]
+    attributes = {"mode": mode, "coordinate_transformation_mode": transformation}
+
+    (y,) = run_node("Resize", inputs, attributes, constant=CONSTANT)
+
+    assert y.shape == wanted
+
+
+def test_infinities_stay_where_they_are() -> None:
+    x = np.array([1, np.inf, 3, 4, 5, 6, 7, 8], np.float32)
+
+    (y,) = run_node("Resize", [x, None, np.array([2], "f4")], {"mode": "linear"}, constant=CONSTANT)
+
+    assert np.isfinite(y).tolist() == [True] * 1 + [False] * 4 + [True] * 11

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from arrays import EVERY, SEEDS, random_array
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.devices.kernels.nearest import as_repeat
+from plait.devices.kernels.nearest import as_repeat, gather, repeat
 from single_node import run_node
 
 UPSAMPLING = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -55,3 +58,31 @@ def test_equal_distances_and_equal_repeats_are_a_pattern(cells: list[int]) -> No
 @pytest.mark.parametrize("cells", [[0, 0, 1], [0, 1, 3], [0, 0, 1, 1, 3, 3], [2, 1]])
 def test_other_cells_are_no_pattern(cells: list[int]) -> None:
     assert as_repeat(np.array(cells, np.int64)) is None
+
+
+class Narrow(SimpleNamespace):
+    """An array module with no more than what CuPy has."""
+
+    def __init__(self) -> None:
+        super().__init__(copyto=np.copyto)
+
+    def take(self, source: Any, cells: Any, axis: int, out: Any) -> None:
+        np.take(source, cells, axis, out)
+
+
+def test_other_array_modules_repeat_in_one_copy() -> None:
+    x, y = np.arange(6.0).reshape(2, 3), np.empty((4, 6))
+
+    (step,) = repeat(Narrow(), x, y, [as_repeat(np.repeat(np.arange(n), 2)) for n in x.shape])  # type: ignore[misc]
+    step()
+
+    np.testing.assert_array_equal(y, np.repeat(np.repeat(x, 2, 0), 2, 1))
+
+
+@pytest.mark.parametrize("xp", [np, Narrow()])
+def test_a_gather_writes_the_cells_of_an_axis(xp: Any) -> None:
+    x, y = np.arange(6.0).reshape(2, 3), np.empty((2, 4))
+
+    gather(xp, x, np.array([2, 0, 0, 1]), 1, y)()
+
+    np.testing.assert_array_equal(y, x[:, [2, 0, 0, 1]])
