@@ -1,4 +1,4 @@
-"""Reductions and scans.
+"""Reductions over axes.
 
 Empty axes give what ONNX says: 0, 1, the lowest or highest value, NaN for a mean. float16 is
 accumulated in float32, integers in their own width.
