@@ -20,11 +20,11 @@ from .graph.errors import (
     ShapeError,
     WireError,
 )
-from .graph.formats import load, save
 from .graph.printing import to_dot
 from .version import VERSION
 
 if TYPE_CHECKING:
+    from .graph.formats import load, save
     from .scheduler import (
         DoesNotFitError,
         FeedError,
@@ -82,9 +82,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the scheduler, and with it trio, when first asked for: workers need neither."""
+    """Import when first asked for what takes long: the scheduler, with it trio, and the formats."""
     if name not in __all__:
         raise AttributeError(f"module 'plait' has no attribute {name!r}")
+    if name in ("load", "save"):
+        from .graph import formats
+
+        return getattr(formats, name)
     from . import scheduler
 
     return getattr(scheduler, name)

@@ -1,6 +1,5 @@
 """Devices: where nodes run, and how. One file per device behind one protocol."""
 
-from . import kernels as kernels
 from .device import Capabilities, Device, Program, Support, scratch_name
 from .registry import DeviceStatus, find, names, probe, register, unregister
 
@@ -47,7 +46,6 @@ __all__ = [
     "Program",
     "Support",
     "find",
-    "kernels",
     "names",
     "probe",
     "register",
