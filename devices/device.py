@@ -161,5 +161,5 @@ class Device(Protocol):
 
 
 def scratch_name(node: Node, index: int) -> str:
-    """Return the name under which a node's scratch buffer stands in `views`."""
-    return f"{node.name}#scratch{index}"
+    """Return the name under which a node's scratch buffer stands in `views`; no tensor has it."""
+    return f"{node.name}\0scratch{index}"

@@ -72,11 +72,11 @@ class BoundProgram:
             else:
                 for index, step in enumerate(self._steps):  # noqa: B007 - read when one raises
                     step()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise kernel_error(error, self._nodes[index], self.device) from error
 
 
-def kernel_error(error: Exception, node: Node, device: str) -> KernelError:
+def kernel_error(error: BaseException, node: Node, device: str) -> KernelError:
     """Return what users see when a node's kernel or function raised."""
     detail = error.what if isinstance(error, PlaitError) else f"{type(error).__name__}: {error}"
     fix = error.fix if isinstance(error, PlaitError) else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -23,7 +25,7 @@ T = TypeVar("T")
 def run(
     graph: Graph | Plan,
     inputs: Mapping[str, Any],
-    devices: str | Device | Sequence[str | Device] = ("cpu",),
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
     *,
     pin: Pins | None = None,
 ) -> dict[str, Array]:
@@ -56,11 +58,11 @@ def run(
         async with Session(planned) as session:
             return await session.run(inputs)
 
-    return _block_on(lambda: trio.run(once))
+    return _block_on(once)
 
 
-def _block_on(call: Callable[[], T]) -> T:
-    """Call something that runs a trio loop, on another thread if an asyncio loop runs on this."""
+def _block_on(function: Callable[[], Awaitable[T]]) -> T:
+    """Run a trio loop, on another thread if an asyncio loop runs on this."""
     if trio.lowlevel.in_trio_run():
         raise SessionError(
             "plait.run() would block the trio task it is called from",
@@ -69,19 +71,39 @@ def _block_on(call: Callable[[], T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return call()
-    outcome: list[Any] = []
+        return trio.run(function)
+    return _Beside(function).wait()
 
-    def work() -> None:
+
+class _Beside(Generic[T]):
+    """A trio loop on a thread of its own; Ctrl-C, which this thread gets, cancels it."""
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self._function = function
+        self._scope = trio.CancelScope()
+        self._token: Future[trio.lowlevel.TrioToken] = Future()
+        self._outcome: Future[T] = Future()
+        self._thread = threading.Thread(target=self._work, name="plait-run")
+
+    def wait(self) -> T:
+        self._thread.start()
         try:
-            outcome.extend((call(), None))
-        except BaseException as error:
-            outcome.extend((None, error))
+            return self._outcome.result()
+        except KeyboardInterrupt:
+            with suppress(trio.RunFinishedError):
+                self._token.result().run_sync_soon(self._scope.cancel)
+            raise
+        finally:
+            self._thread.join()
 
-    thread = threading.Thread(target=work, name="plait-run")
-    thread.start()
-    thread.join()
-    result, error = outcome
-    if error is not None:
-        raise error
-    return result  # type: ignore[no-any-return]
+    def _work(self) -> None:
+        try:
+            self._outcome.set_result(trio.run(self._main))
+        except BaseException as error:
+            self._outcome.set_exception(error)
+
+    async def _main(self) -> T:
+        self._token.set_result(trio.lowlevel.current_trio_token())
+        with self._scope:
+            return await self._function()
+        raise KeyboardInterrupt

@@ -32,6 +32,7 @@ class Execution:
     """
 
     __slots__ = (
+        "_complete",
         "_counts",
         "_lock",
         "_obligations",
@@ -51,6 +52,7 @@ class Execution:
         self._lock = threading.Lock()
         self._counts = list(open_plan.waits)
         self._obligations = 1  # submitted steps that have not ended, and threads that submit
+        self._complete = 0
         self._stopped = False
         self.error: BaseException | None = None
         self.ready_ns = [0] * len(self._counts)
@@ -59,7 +61,7 @@ class Execution:
     @property
     def is_complete(self) -> bool:
         """True when every step has ended well."""
-        return not self._stopped
+        return self._complete == len(self._counts)
 
     def start(self) -> None:
         """Submit every step that waits for nothing."""
@@ -79,13 +81,12 @@ class Execution:
 
     def _submit(self, ready: list[int]) -> None:
         """Submit steps whose obligations are counted, and all that may queue behind them."""
-        while ready:
-            step = ready.pop()
+        for step in ready:  # grows on the way
             behind = self._open_plan.behind[step]
             self.ready_ns[step] = time.perf_counter_ns()
             try:
                 event = self._slot.launches[step](self._native(step), partial(self._ended, step))
-            except Exception as error:
+            except BaseException as error:  # a lane must survive, and the item must end
                 self._ended(step, _failed(error))
                 continue
             self.events[step] = event
@@ -107,6 +108,8 @@ class Execution:
             if event.error is not None:
                 self.error = self.error or event.error
                 self._stopped = True
+            else:
+                self._complete += 1
             ready = [] if self._stopped else self._count_down(self._open_plan.after[step])
         if ready:
             self._submit(ready)
@@ -130,7 +133,7 @@ class Execution:
             self._on_finish()
 
 
-def _failed(error: Exception) -> Event:
+def _failed(error: BaseException) -> Event:
     event = Event()
     event.complete(error)
     return event

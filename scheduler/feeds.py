@@ -29,16 +29,25 @@ def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
         )
     if len(inputs) != len(graph.inputs) or any(name not in inputs for name in graph.inputs):
         raise _wrong_names(graph, inputs)
-    arrays = {name: np.asarray(inputs[name]) for name in graph.inputs}
+    arrays = {name: _as_array(name, inputs[name]) for name in graph.inputs}
     for name, array in arrays.items():
         wanted = graph.tensors[name].dtype
-        if array.dtype != wanted:
+        if array.dtype != wanted and array.dtype.newbyteorder("=") != wanted:
             raise FeedError(
                 f"input {name!r} must be {graph.tensors[name]}, got dtype {array.dtype.name!r}",
                 at=f"graph {graph.name!r}",
                 fix=f"convert it: array.astype({wanted.name!r})",
             )
     return arrays
+
+
+def _as_array(name: str, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise FeedError(
+            f"what is fed to input {name!r} is no array: {error}", fix="feed a numpy array"
+        ) from error
 
 
 def _wrong_names(graph: Graph, inputs: Mapping[str, Any]) -> FeedError:

@@ -63,7 +63,7 @@ class Pool:
     tensors_nbytes : int
         One item's buffers laid end to end, for comparison.
     lower_bound : int
-        Bytes of one item that are certainly alive at once.
+        Bytes that no layout of one item can go below: of buffers that must all be apart.
     """
 
     memory: str

@@ -6,9 +6,11 @@ when the shapes are known, by `Plan.for_shapes`, which a session does for what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from ..devices.device import Device
 from ..devices.registry import find
@@ -51,7 +53,7 @@ class Plan:
     memory: MemoryPlan | None
     prototypes: Mapping[str, Device] = field(repr=False, compare=False)
     """The devices that were asked what they support; those the user gave are also run on."""
-    given: frozenset[str] = field(repr=False, default=frozenset())
+    given: frozenset[str] = field(repr=False, compare=False, default=frozenset())
     """The names of devices that the user gave as objects."""
 
     @property
@@ -117,7 +119,7 @@ class Plan:
 
 def plan(
     graph: Graph,
-    devices: str | Device | Sequence[str | Device] = ("cpu",),
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
     *,
     pin: Pins | None = None,
     shapes: Shapes | None = None,
@@ -128,7 +130,7 @@ def plan(
     Parameters
     ----------
     graph : Graph
-    devices : str, Device, or sequence of them, default ("cpu",)
+    devices : str, Device, or iterable of them, default ("cpu",)
         In order of preference: each node goes to the first that supports it.
     pin : Mapping of str to str, optional
         Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
@@ -152,18 +154,38 @@ def plan(
     FeedError, ShapeError
         If the shapes do not fit.
     """
-    if max_in_flight < 1:
-        raise PlanError(f"max_in_flight is {max_in_flight}", fix="use 1 or more")
+    _check_arguments(graph, pin, shapes, max_in_flight)
     prototypes, given = _prototypes(devices)
     pins = dict(pin or {})
     check_pins(check(graph), prototypes, pins)
     return _decide(specialise(graph, shapes), prototypes, pins, max_in_flight, given)
 
 
+def _check_arguments(graph: object, pin: object, shapes: object, max_in_flight: object) -> None:
+    if not isinstance(graph, Graph):
+        raise PlanError(
+            f"a {type(graph).__name__} is no graph",
+            fix="plan what load(path) or GraphBuilder.build() returned",
+        )
+    if not isinstance(max_in_flight, int) or max_in_flight < 1:
+        raise PlanError(f"max_in_flight is {max_in_flight!r}", fix="use a whole number, 1 or more")
+    if not isinstance(pin, Mapping | None):
+        raise PlanError(f"pin is {pin!r}", fix="map node names or patterns to device names")
+    if not isinstance(shapes, Mapping | None) or not all(
+        isinstance(shape, Sequence) and all(isinstance(n, int | np.integer) for n in shape)
+        for shape in (shapes or {}).values()
+    ):
+        raise PlanError(f"shapes is {shapes!r}", fix="map input names to sequences of lengths")
+
+
 def _prototypes(
-    devices: str | Device | Sequence[str | Device],
+    devices: str | Device | Iterable[str | Device],
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    listed = [devices] if isinstance(devices, str) or not isinstance(devices, Sequence) else devices
+    listed: list[str | Device]
+    if isinstance(devices, Iterable) and not isinstance(devices, str):
+        listed = list(devices)
+    else:
+        listed = [devices]
     found = [find(device) if isinstance(device, str) else device for device in listed]
     for device in found:
         _ = device.capabilities  # raises now, not in the middle, if this machine lacks the device

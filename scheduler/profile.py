@@ -68,9 +68,9 @@ class Recorder:
         self._records.append(
             Record(plan, admitted_ns, landed_ns, execution.error is not None, times)
         )
-        self._spans += len(execution.events)
+        self._spans += 1 + len(execution.events)
         while self._spans > KEPT_SPANS and len(self._records) > 1:
-            self._spans -= len(self._records.popleft().plan.steps)
+            self._spans -= 1 + len(self._records.popleft().plan.steps)
         self._measure_nodes(plan, execution)
 
     def profile(self) -> Profile:

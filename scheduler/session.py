@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from ..graph.tensor import Array
-from .engine import Engine
 from .errors import SessionError
 from .item import Flight
 from .planning import Plan
 from .profile import Profile
+from .runtime import Runtime
 from .stream import Results, Source, open_stream
 
 
@@ -35,7 +35,8 @@ class Session:
     Notes
     -----
     Leaving the session cancels what is under way, waits for it to end, and frees everything: no
-    thread, process or memory outlives it. A failed or cancelled item leaves it usable.
+    thread, process or memory outlives it. A failed or cancelled item leaves it usable. A device
+    that was lost stays lost until a session is opened again: items that need it fail.
     """
 
     def __init__(self, plan: Plan, *, measure: bool = False) -> None:
@@ -46,15 +47,15 @@ class Session:
             )
         self.plan = plan
         self._measure = measure
-        self._engine: Engine | None = None
+        self._runtime: Runtime | None = None
         self._profile: Profile | None = None
 
     async def __aenter__(self) -> Session:
-        if self._engine is not None:
+        if self._runtime is not None:
             raise SessionError("the session is open already", fix="make another Session(plan)")
-        engine = Engine(self.plan, measure=self._measure)
-        await engine.open()
-        self._engine = engine
+        runtime = Runtime(self.plan, measure=self._measure)
+        await runtime.open()
+        self._runtime = runtime
         return self
 
     async def __aexit__(
@@ -63,9 +64,9 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        engine, self._engine = self._open_engine(), None
-        self._profile = engine.recorder.profile()
-        await engine.close()
+        runtime, self._runtime = self._open_runtime(), None
+        self._profile = runtime.recorder.profile()
+        await runtime.close()
 
     async def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Run one item and return its outputs by name, as arrays of their own.
@@ -87,13 +88,13 @@ class Session:
         DeviceError
             If a device fails.
         """
-        engine = self._open_engine()
+        runtime = self._open_runtime()
         flight = Flight()
-        await engine.admit(inputs, 1, flight)
+        await runtime.admit(inputs, 1, flight)
         try:
             await flight.done.wait()
         except BaseException:
-            await engine.drain({flight})
+            await runtime.drain({flight})
             raise
         if flight.error is not None:
             raise flight.error
@@ -107,7 +108,8 @@ class Session:
         Parameters
         ----------
         source : iterable or async iterable of Mapping
-            Pulled from only when there is room for one more item. A generator is closed at the end.
+            Pulled from only when there is room for one more item. A generator is closed at the end;
+            what it raises after the consumer has left is not seen.
         max_in_flight : int, optional
             How many items are alive at most, from before they are pulled until the consumer asks
             for the next result; the plan's number when left out.
@@ -126,19 +128,19 @@ class Session:
                 async for item in results:
                     show(item["boxes"])
         """
-        engine = self._open_engine()
+        runtime = self._open_runtime()
         limit = self.plan.max_in_flight if max_in_flight is None else max_in_flight
         if limit < 1:
             raise SessionError(f"max_in_flight is {limit}", fix="use 1 or more")
-        return open_stream(engine, source, limit)
+        return open_stream(runtime, source, limit)
 
     def profile(self) -> Profile:
         """Return when everything ran, for the items so far; also after the session has ended."""
-        if self._engine is None and self._profile is not None:
+        if self._runtime is None and self._profile is not None:
             return self._profile
-        return self._open_engine().recorder.profile()
+        return self._open_runtime().recorder.profile()
 
-    def _open_engine(self) -> Engine:
-        if self._engine is None:
+    def _open_runtime(self) -> Runtime:
+        if self._runtime is None:
             raise SessionError("the session is not open", fix="async with Session(plan) as session")
-        return self._engine
+        return self._runtime

@@ -7,15 +7,15 @@ result, so no more than `max_in_flight` items are ever alive: a channel of that 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from inspect import isasyncgen, isgenerator
 from typing import Any, TypeAlias
 
 import trio
 
-from ..graph.errors import PlaitError
-from .engine import Engine
 from .errors import SessionError
 from .item import Flight, Item
+from .runtime import Runtime
 
 Source: TypeAlias = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
@@ -23,9 +23,9 @@ Source: TypeAlias = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any
 class Results:
     """The results of a stream, in the order of the source; iterate once, in one task."""
 
-    def __init__(self, engine: Engine, max_in_flight: int) -> None:
-        self._engine = engine
-        self._slots = max_in_flight
+    def __init__(self, runtime: Runtime, max_in_flight: int) -> None:
+        self._runtime = runtime
+        self._max_in_flight = max_in_flight
         self._permits = trio.Semaphore(max_in_flight)
         self._send, self._receive = trio.open_memory_channel[Flight](max_in_flight)
         self._alive: set[Flight] = set()
@@ -49,17 +49,17 @@ class Results:
         """
         self._release()
         if self._head is None:
-            try:
-                self._head = await self._receive.receive()
-            except trio.EndOfChannel:
-                error, self._source_error = self._source_error, None
-                if error is not None:
-                    raise error from None
-                raise StopAsyncIteration from None
+            self._head = await self._next()
         await self._head.done.wait()
         self._delivered = True
         self._index += 1
         return Item(self._index, self._head.results, self._head.error)
+
+    async def _next(self) -> Flight:
+        with suppress(trio.EndOfChannel):
+            return await self._receive.receive()
+        error, self._source_error = self._source_error, None
+        raise error or StopAsyncIteration  # outside of any handler: it keeps its own cause
 
     def _release(self) -> None:
         """Let go of the result that was handed out last."""
@@ -90,26 +90,31 @@ class Results:
 
     async def _start(self, inputs: Mapping[str, Any], flight: Flight) -> None:
         try:
-            await self._engine.admit(inputs, self._slots, flight)
-        except PlaitError as error:
+            await self._runtime.admit(inputs, self._max_in_flight, flight)
+        except BaseException as error:
             flight.finish(error=error)
+            if not isinstance(error, Exception):  # a cancellation, not a failure of the item
+                raise
         else:
             self._alive.add(flight)
 
     async def drain(self) -> None:
         """Cancel what is under way and wait for it to end."""
-        await self._engine.drain(self._alive)
+        await self._runtime.drain(self._alive)
 
 
 @asynccontextmanager
-async def open_stream(engine: Engine, source: Source, max_in_flight: int) -> AsyncIterator[Results]:
+async def open_stream(
+    runtime: Runtime, source: Source, max_in_flight: int
+) -> AsyncIterator[Results]:
     """Start feeding a source; on exit, cancel and drain what is still under way."""
     if not isinstance(source, AsyncIterable | Iterable):
         raise SessionError(
             f"a {type(source).__name__} is no source of items",
             fix="stream from an iterable or async iterable of mappings of input name to array",
         )
-    results = Results(engine, max_in_flight)
+    results = Results(runtime, max_in_flight)
+    failure: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(results.feed, source)
@@ -117,11 +122,13 @@ async def open_stream(engine: Engine, source: Source, max_in_flight: int) -> Asy
                 yield results
             finally:
                 nursery.cancel_scope.cancel()
-                await results.drain()
     except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:  # the nursery's wrapping, not the caller's
-            raise group.exceptions[0] from None
-        raise
+        # One error is the nursery's wrapping, not the caller's.
+        failure = group.exceptions[0] if len(group.exceptions) == 1 else group
+    finally:
+        await results.drain()  # now that nothing more is fed
+    if failure is not None:
+        raise failure  # outside of the handler: it keeps its own cause
 
 
 async def _iterate(source: Source) -> Any:
@@ -132,7 +139,7 @@ async def _iterate(source: Source) -> Any:
             async for inputs in asynchronous:
                 yield inputs
         finally:
-            if hasattr(asynchronous, "aclose"):
+            if isasyncgen(asynchronous):
                 await asynchronous.aclose()
     else:
         synchronous = iter(source)
@@ -140,5 +147,5 @@ async def _iterate(source: Source) -> Any:
             for inputs in synchronous:
                 yield inputs
         finally:
-            if hasattr(synchronous, "close"):
+            if isgenerator(synchronous):
                 synchronous.close()

@@ -163,7 +163,7 @@ class _Check:
         owner, graph = self._plan.prototypes[device], self._plan.graph
         specs = owner.scratch(node, graph.call(node), graph.output_specs(node))
         for index, spec in enumerate(specs):
-            yield (f"{node.name}#scratch{index}", owner.capabilities.memory), spec.nbytes
+            yield (f"{node.name}\0scratch{index}", owner.capabilities.memory), spec.nbytes
 
     def _places(self, step: str, work: Subgraph | Transfer) -> list[Place]:
         if isinstance(work, Transfer):

@@ -165,7 +165,7 @@ def test_a_kernel_gets_the_scratch_that_it_declares() -> None:
     specs = program.scratch(node, "cpu", call, graph.output_specs(node))
     views = views_of(graph, {scratch_name(node, i): spec for i, spec in enumerate(specs)})
     views["x"].array[...] = [1, 2, 3]
-    views["swap#scratch1"].array[...] = 10
+    views[scratch_name(node, 1)].array[...] = 10
     bind(graph, views)()
     assert views["y"].array.tolist() == [9, 8, 7]
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import trio
 
+from .errors import SessionError
 from .open_plan import OpenPlan, Slot
 
 
-class SlotPool:
+class Slots:
     """Hands out the slots of an open plan; used on the trio thread only, but for `fill`.
 
     Slots are made when first needed, up to the number that memory was planned for.
     """
 
-    def __init__(self, open_plan: OpenPlan, slots: int) -> None:
+    def __init__(self, open_plan: OpenPlan, count: int) -> None:
         self.open_plan = open_plan
-        self._slots = slots
-        self._permits = trio.Semaphore(slots)
+        self._count = count
+        self._permits = trio.Semaphore(count)
         self._free: list[Slot] = []
         self._claims = 0
+        self._closing = False
 
     @property
     def is_idle(self) -> bool:
@@ -27,23 +29,28 @@ class SlotPool:
 
     def fill(self) -> None:
         """Make all slots now; blocks."""
-        while len(self._free) < self._slots:
+        while len(self._free) < self._count:
             self._free.append(self.open_plan.make_slot())
+
+    def refuse(self) -> None:
+        """Give no more slots, and turn away whoever waits for one."""
+        self._closing = True
+        for _ in range(self._permits.statistics().tasks_waiting):
+            self._permits.release()
 
     async def acquire(self) -> Slot:
         """Wait for a free slot.
 
         Raises
         ------
+        SessionError
+            If the session is being closed.
         DeviceError
-            If it has to be made and a device refuses.
+            If the slot has to be made and a device refuses.
         """
         self._claims += 1
         try:
-            try:
-                self._permits.acquire_nowait()  # saves a turn of the loop, 10 µs
-            except trio.WouldBlock:
-                await self._permits.acquire()
+            await self._acquire_permit()
             try:
                 if self._free:
                     return self._free.pop()
@@ -60,3 +67,19 @@ class SlotPool:
         self._claims -= 1
         self._free.append(slot)
         self._permits.release()
+
+    async def _acquire_permit(self) -> None:
+        try:
+            self._permits.acquire_nowait()  # saves a turn of the loop, 10 µs
+        except trio.WouldBlock:
+            await self._permits.acquire()
+        if self._closing:
+            raise session_closed()
+
+
+def session_closed() -> SessionError:
+    """Return what callers see who are overtaken by the end of their session."""
+    return SessionError(
+        "the session was closed before the item was done",
+        fix="leave the session when all its runs and streams have ended",
+    )

@@ -1,0 +1,374 @@
+"""What goes wrong around items: closing in the middle, eviction, Ctrl-C, devices that misbehave."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from fake_devices import PrivateDevice, SteppedDevice
+from plait.devices.memory import Arena
+from plait.graph.ir import Graph
+from plait.scheduler import runtime
+from plait.scheduler.open_plan import OpenPlan
+from trio.testing import wait_all_tasks_blocked
+
+X = np.array([-1.0, 2.0], np.float32)
+
+
+def relu(*shape: int | str) -> Graph:
+    builder = pl.GraphBuilder("relu")
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", shape)))
+    return builder.build()
+
+
+def ones(n: int) -> dict[str, Any]:
+    return {"x": np.ones(n, np.float32)}
+
+
+# closing
+
+
+async def test_closing_a_session_turns_away_runs_that_wait_for_a_slot() -> None:
+    device = SteppedDevice("stepped")
+    outcomes: list[object] = []
+
+    async def run(session: pl.Session) -> None:
+        try:
+            outcomes.append(await session.run({"x": X}))
+        except pl.SessionError as error:
+            outcomes.append(error.what)
+
+    async def go_on() -> None:
+        await wait_all_tasks_blocked()
+        while device.queue:
+            device.step()
+
+    async with trio.open_nursery() as nursery:
+        async with pl.Session(pl.plan(relu(2), device)) as session:
+            for _ in range(3):
+                nursery.start_soon(run, session)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(go_on)
+    assert outcomes == ["the session was closed before the item was done"] * 3
+
+
+async def test_a_stream_in_another_task_ends_when_its_session_is_closed() -> None:
+    errors: list[BaseException | None] = []
+
+    async def consume(session: pl.Session, started: trio.Event) -> None:
+        async with session.stream([ones(2)] * 5, max_in_flight=1) as results:
+            async for item in results:
+                errors.append(item.error)
+                started.set()
+                await wait_all_tasks_blocked()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            async with pl.Session(pl.plan(relu(2))) as session:
+                started = trio.Event()
+                nursery.start_soon(consume, session, started)
+                await started.wait()
+    assert errors[0] is None
+    assert all(isinstance(error, pl.SessionError) for error in errors[1:])
+    assert len(errors) == 5
+
+
+async def test_every_device_is_closed_even_if_one_fails_to() -> None:
+    closed = threading.Event()
+
+    class Bad(PrivateDevice):
+        def close(self) -> None:
+            super().close()
+            raise pl.DeviceError("the driver failed")
+
+    class Good(PrivateDevice):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    plan = pl.plan(relu(2), [Good("good"), Bad("bad")])  # closed in reverse
+    with pytest.raises(pl.DeviceError, match="the driver failed"):
+        async with pl.Session(plan) as session:
+            await session.run({"x": X})
+    assert closed.is_set()
+
+
+async def test_a_device_given_as_an_object_serves_sessions_until_the_last_one_ends() -> None:
+    plan = pl.plan(relu(2), PrivateDevice("given"))
+    async with pl.Session(plan) as first:
+        async with pl.Session(plan) as second:
+            await second.run({"x": X})
+        assert (await first.run({"x": X}))["y"].tolist() == [0, 2]
+
+
+# eviction
+
+
+async def test_a_plan_that_comes_into_use_is_not_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two plans are to go; while the first is being closed, the second gets an item."""
+    monkeypatch.setattr(runtime, "KEPT_PLANS", 3)
+    closing, used = threading.Event(), threading.Event()
+    close = OpenPlan.close
+
+    def slow_close(self: OpenPlan) -> None:
+        closing.set()
+        used.wait(20)
+        close(self)
+
+    device = SteppedDevice("stepped")
+
+    async def run(session: pl.Session, n: int) -> list[float]:
+        return (await session.run(ones(n)))["y"].tolist()  # type: ignore[no-any-return]
+
+    async def step() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            if device.queue:
+                device.step()
+
+    with trio.fail_after(20):
+        async with pl.Session(pl.plan(relu("n"), device)) as session:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(step)
+                for n in (1, 2, 3):
+                    assert await run(session, n) == [1.0] * n
+                monkeypatch.setattr(OpenPlan, "close", slow_close)
+                monkeypatch.setattr(runtime, "KEPT_PLANS", 2)
+                nursery.start_soon(run, session, 4)
+                while not closing.is_set():
+                    await trio.lowlevel.checkpoint()
+                second = await run(session, 2)
+                used.set()
+                assert second == [1.0, 1.0]
+                assert await run(session, 4) == [1.0] * 4
+                nursery.cancel_scope.cancel()
+
+
+class Small(PrivateDevice):
+    """Has room for so many bytes at a time."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__("small")
+        self.room = room
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        if nbytes > self.room:
+            raise pl.DeviceMemoryError(f"{nbytes} bytes do not fit into {self.room}")
+        self.room -= nbytes
+        made, give_back = super().arena(memory, nbytes), self._give_back
+        close = made.close
+
+        def close_and_count() -> None:
+            close()
+            give_back(nbytes)
+
+        made.close = close_and_count  # type: ignore[method-assign]
+        return made
+
+    def _give_back(self, nbytes: int) -> None:
+        self.room += nbytes
+
+
+async def test_idle_plans_give_way_to_one_that_has_no_room() -> None:
+    device = Small(5000)
+    async with pl.Session(pl.plan(relu("n"), device)) as session:
+        for n in (1000, 1001, 1002):
+            assert (await session.run(ones(n)))["y"].size == n
+        with pytest.raises(pl.DeviceMemoryError):
+            await session.run(ones(2000))
+    assert device.room == 5000
+
+
+# streams
+
+
+async def test_an_item_that_is_no_array_fails_alone() -> None:
+    class Rude(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            raise LookupError("rude")
+
+    source: list[Mapping[str, Any]] = [ones(2), {"x": [[1], [2, 3]]}, Rude(x=1), ones(2)]
+    with trio.fail_after(20):
+        async with pl.Session(pl.plan(relu(2))) as session, session.stream(source) as results:
+            errors = [type(item.error) async for item in results]
+    assert errors == [type(None), pl.FeedError, LookupError, type(None)]
+
+
+async def test_errors_keep_their_causes() -> None:
+    def failing() -> Iterator[dict[str, Any]]:
+        yield ones(2)
+        raise LookupError("source") from OSError("unplugged")
+
+    async with pl.Session(pl.plan(relu(2))) as session:
+        with pytest.raises(LookupError) as caught:
+            async with session.stream(failing()) as results:
+                async for _ in results:
+                    pass
+        assert isinstance(caught.value.__cause__, OSError)
+        with pytest.raises(KeyError) as body:
+            async with session.stream([ones(2)]):
+                raise KeyError("body") from ValueError("why")
+        assert isinstance(body.value.__cause__, ValueError)
+
+
+async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The item being fed on a thread when the stream is left is not started, or awaited."""
+    monkeypatch.setattr(runtime, "INLINE_BYTES", 0)
+    feeding, left = threading.Event(), threading.Event()
+    feed = runtime._feed
+
+    def slow_feed(*arguments: Any) -> None:
+        feeding.set()
+        left.wait(20)
+        feed(*arguments)
+
+    monkeypatch.setattr(runtime, "_feed", slow_feed)
+    device = SteppedDevice("stepped")
+    steps = 0
+
+    async def step() -> None:
+        nonlocal steps
+        while True:
+            await trio.lowlevel.checkpoint()
+            if device.queue:
+                device.step()
+                steps += 1
+
+    with trio.fail_after(20):
+        async with pl.Session(pl.plan(relu(2), device)) as session, trio.open_nursery() as nursery:
+            async with session.stream([ones(2)]):
+                while not feeding.is_set():
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(step)
+                left.set()
+            done = steps
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            assert steps == done
+            nursery.cancel_scope.cancel()
+
+
+async def test_large_results_are_copied_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "INLINE_BYTES", 4)
+    threads: list[int] = []
+    outcome = runtime._outcome
+
+    def watched(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return outcome(*arguments)
+
+    monkeypatch.setattr(runtime, "_outcome", watched)
+    async with pl.Session(pl.plan(relu(2))) as session:
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
+    assert threads != [threading.get_ident()]
+
+
+async def test_no_memory_for_the_results_fails_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise MemoryError("full")
+
+    async with pl.Session(pl.plan(relu(2))) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "array", full)
+            with pytest.raises(MemoryError):
+                await session.run({"x": X})
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
+
+
+# interruptions
+
+
+def test_control_c_while_a_step_is_submitted_ends_the_program() -> None:
+    class Interrupted(PrivateDevice):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return super().submit(*arguments, **options)
+
+    plan = pl.plan(relu(2), Interrupted("interrupted"))
+
+    async def main() -> None:
+        with trio.fail_after(20):
+            async with pl.Session(plan) as session:
+                await session.run({"x": X})
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+
+@pl.operator(name="test_runtime.leave")
+def leave(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("device", ["cpu", "worker:0"])
+async def test_a_function_that_calls_exit_fails_its_item_only(device: str) -> None:
+    builder = pl.GraphBuilder("leave")
+    builder.output("y", builder.call(leave, builder.input("x", "float32", (2,))))
+    async with pl.Session(pl.plan(builder.build(), device)) as session:
+        for _ in range(2):
+            with pytest.raises(pl.KernelError, match="SystemExit: 3"):
+                await session.run({"x": X})
+
+
+# order and figures
+
+
+async def test_independent_steps_of_a_device_run_in_the_order_of_the_graph() -> None:
+    builder = pl.GraphBuilder("order")
+    x = builder.input("x", "float32", (2,))
+    for index in range(4):
+        builder.output(f"y{index}", builder.op("Relu", x, name=f"n{index}"))
+    plan = pl.plan(builder.build())
+    async with pl.Session(plan) as session:
+        await session.run({"x": X})
+        spans = sorted(session.profile().records[0].spans(), key=lambda span: span.started_ns)
+    assert [span.step.index for span in spans] == [0, 1, 2, 3]
+
+
+async def test_items_that_wait_for_a_slot_are_not_in_flight_yet() -> None:
+    async with pl.Session(pl.plan(relu(2))) as session:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(session.run, {"x": X})
+        records = sorted(session.profile().records, key=lambda record: record.admitted_ns)
+    for earlier, later in pairwise(records):
+        assert earlier.landed_ns <= later.admitted_ns
+
+
+# arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_in_flight": 0}, "max_in_flight is 0"),
+        ({"max_in_flight": 2.5}, "max_in_flight is 2.5"),
+        ({"max_in_flight": "4"}, "max_in_flight is '4'"),
+        ({"shapes": {"x": 4}}, "shapes is {'x': 4}"),
+        ({"shapes": {"x": (2.5,)}}, "shapes is"),
+        ({"pin": ["a"]}, r"pin is \['a'\]"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_told_so(arguments: Any, message: str) -> None:
+    with pytest.raises(pl.PlanError, match=message):
+        pl.plan(relu(2), **arguments)
+
+
+def test_what_is_no_graph_is_told_so() -> None:
+    with pytest.raises(pl.PlanError, match="a str is no graph"):
+        pl.plan("model.onnx")  # type: ignore[arg-type]
+
+
+def test_devices_may_come_from_any_iterable() -> None:
+    assert pl.plan(relu(2), (name for name in ["cpu"])).devices == ("cpu",)
+
+
+def test_arrays_of_either_byte_order_are_fed() -> None:
+    assert pl.run(relu(2), {"x": X.astype(">f4")})["y"].tolist() == [0, 2]
