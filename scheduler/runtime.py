@@ -279,7 +279,9 @@ class Runtime:
 
     def _cores(self) -> int | None:
         """Return each device's share of the cores, where more than one computes on them."""
-        sharing = sum(device.capabilities.runs_python for device in self.plan.prototypes.values())
+        prototypes = self.plan.prototypes
+        used = {subgraph.device for subgraph in self.plan.subgraphs}
+        sharing = sum(prototypes[name].capabilities.runs_python for name in used)
         return max(1, core_count() // sharing) if sharing > 1 else None
 
 

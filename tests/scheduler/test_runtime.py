@@ -372,3 +372,44 @@ def test_devices_may_come_from_any_iterable() -> None:
 
 def test_arrays_of_either_byte_order_are_fed() -> None:
     assert pl.run(relu(2), {"x": X.astype(">f4")})["y"].tolist() == [0, 2]
+
+
+# cores
+
+
+class Counting(PrivateDevice):
+    """Remembers how many cores it was given."""
+
+    cores: int | None = -1
+
+    def open(self, cores: int | None = None) -> None:
+        self.cores = cores
+        super().open()
+
+
+def chain(*devices: str) -> pl.Plan:
+    """Plan a chain of one node per device, with a further device that has nothing to do."""
+    builder = pl.GraphBuilder("chain")
+    last = builder.input("x", "float32", (2,))
+    for name in devices:
+        last = builder.op("Relu", last, name=name)
+    builder.output("y", last)
+    pins = {name: name for name in devices}
+    return pl.plan(builder.build(), [Counting(name) for name in (*devices, "idle")], pin=pins)
+
+
+async def cores_given(plan: pl.Plan) -> list[int | None]:
+    async with pl.Session(plan):
+        pass
+    return [device.cores for device in plan.prototypes.values() if isinstance(device, Counting)]
+
+
+async def test_devices_that_compute_on_the_host_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "core_count", lambda: 8)
+    assert await cores_given(chain("a", "b")) == [4, 4, 4]
+
+
+async def test_one_device_may_use_all_cores() -> None:
+    assert await cores_given(chain("a")) == [None, None]
