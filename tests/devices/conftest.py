@@ -6,8 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-
-from .cupy_double import CupyDouble
+from cupy_double import CupyDouble
 
 
 @pytest.fixture

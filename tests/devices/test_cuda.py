@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from cupy_double import CupyDouble, Stream
+from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait import devices
@@ -22,8 +24,6 @@ from plait.graph.ir import Graph
 from plait.graph.operator import Call
 from plait.graph.tensor import TensorSpec
 
-from .cupy_double import CupyDouble, Stream
-from .fake_gpu import SEEDS
 from .rig import WAIT_S, Rig, chain, evaluate, place, small_graphs, some_items
 
 FLOATS = TensorSpec("float32", (4,))

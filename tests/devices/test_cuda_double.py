@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from .cupy_double import CupyDouble, Event, Stream
-from .fake_arrays import KEYWORDS, LACKING, FakeArray
-from .fake_gpu import DEVICE_BASE, POISON, SEEDS, CUDARuntimeError
+from cupy_double import CupyDouble, Event, Stream
+from fake_arrays import KEYWORDS, LACKING, FakeArray
+from fake_gpu import DEVICE_BASE, POISON, SEEDS, CUDARuntimeError
 
 TO_DEVICE, TO_HOST = 1, 2
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cupy_double import CupyDouble, OutOfMemoryError
+from fake_gpu import INVALID_VALUE, CUDARuntimeError
 from plait import devices
 from plait.devices.cuda import CudaDevice, cuda_names
 from plait.devices.cuda_driver import translate
@@ -20,8 +22,6 @@ from plait.devices.errors import (
 from plait.devices.kernels import kernel
 from plait.devices.kernels.registry import _kernels
 
-from .cupy_double import CupyDouble, OutOfMemoryError
-from .fake_gpu import INVALID_VALUE, CUDARuntimeError
 from .rig import WAIT_S, Rig, chain, some_items
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from cupy_double import CupyDouble
 from plait.devices import cuda_support
 from plait.devices.cpu import CpuDevice
 from plait.devices.cuda import CudaDevice
@@ -15,7 +16,6 @@ from plait.devices.cuda_arrays import CupyArrays
 from plait.devices.errors import DeviceLostError
 from plait.graph.ir import Graph
 
-from .cupy_double import CupyDouble
 from .rig import Rig
 
 Make = Callable[[pl.GraphBuilder, str], str]

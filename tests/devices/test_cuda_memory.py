@@ -8,12 +8,12 @@ import threading
 import numpy as np
 import plait as pl
 import pytest
+from cupy_double import CupyDouble
+from fake_gpu import SEEDS
 from plait.devices.memory import SharedArena, host_arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import TensorSpec
 
-from .cupy_double import CupyDouble
-from .fake_gpu import SEEDS
 from .rig import WAIT_S, Rig, chain, evaluate, some_items
 
 FLOATS = TensorSpec("float32", (4,))

@@ -13,10 +13,9 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import numpy as np
+from fake_arrays import LACKING, FakeArray, borrow
+from fake_gpu import INVALID_HANDLE, CUDARuntimeError, FakeGpu, Recording
 from plait.devices.cuda import CudaDevice
-
-from .fake_arrays import LACKING, FakeArray, borrow
-from .fake_gpu import INVALID_HANDLE, CUDARuntimeError, FakeGpu, Recording
 
 
 class CUDADriverError(RuntimeError):

@@ -12,8 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-
-from .fake_gpu import FakeGpu
+from fake_gpu import FakeGpu
 
 # Names of numpy that CuPy 14 lacks, among those that a kernel might want.
 LACKING = frozenset(

@@ -1,0 +1,247 @@
+"""Every operator on every device: what ONNX says, and the same bits wherever it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from bound import Bound
+from every_device import ONCE, Subject, parameters
+from onnx_suite import Case, suite
+from plait.devices import Device
+from plait.devices.cpu import CpuDevice
+from plait.graph.ir import Graph
+from plait.graph.operator import find_operator, operators
+from plait.graph.tensor import Array
+
+pytestmark = pytest.mark.slow
+
+Results = Mapping[str, Array]
+
+OPERATORS = tuple(
+    name for name in operators() if ".graph.operators." in find_operator(name).infer.__module__
+)
+"""plait's own; other tests may have registered some of theirs."""
+
+LIKE_ONNX = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13}
+"""Differences to ONNX's own results that are right, relative and absolute; others are exact."""
+
+ROUNDED = {"test_averagepool_2d_ceil_last_window_starts_on_pad": 1e-3}
+"""The same for results that were written down with few digits."""
+
+REFUSED_BY_CUDA = {
+    "CumProd": "its axis is read by the host on each run",
+    "CumSum": "its axis is read by the host on each run",
+    "MaxUnpool": "cupy.unravel_index has the host check the indices on each run",
+    "Pow": "integer exponents are read by the host on each run",
+    "Trilu": "its k is read by the host on each run",
+}
+REFUSED: dict[str, dict[str, str]] = {
+    "cpu": {},
+    "worker": {},
+    "sim": {},
+    "double": REFUSED_BY_CUDA,
+    "cuda": REFUSED_BY_CUDA,
+}
+"""What each kind of device refuses in one case at least, and why."""
+
+LIKE_THE_CPU = {"cuda": {"float16": 2e-3, "float32": 2e-5, "float64": 1e-12}}
+"""Differences to the cpu that are right, relative and absolute; elsewhere bits are the same."""
+
+LESS_LIKE_THE_CPU = {
+    "double": {"Einsum": 1e-12},  # cupy.einsum contracts in an order of its own
+    "cuda": dict.fromkeys(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"), 1e-4),
+}
+"""The same for floats of single operators that sum in another order."""
+
+ENOUGH = {"cuda": 3}
+"""How many cases there need be, where each may have to wait for a compiler."""
+
+MISSING_FROM_ONNX = "GlobalLpPool", "Not"
+UNLOADABLE = (
+    r"elements of type \w+ are not supported|an input is no tensor but|the model uses opset 1,"
+)
+
+
+def cases_of(op: str) -> Sequence[Case]:
+    return _handwritten(op) if op in MISSING_FROM_ONNX else suite().nodes.get(op, [])
+
+
+def _handwritten(op: str) -> list[Case]:
+    rng = np.random.default_rng(5)
+    if op == "Not":
+        x = rng.random((2, 3, 4)) < 0.5
+        return [Case("not", _single(op, x), {"x": x}, {"y": np.where(x, False, True)})]
+    x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    sums = np.abs(x.astype(np.float64) ** 3).sum((2, 3), keepdims=True)
+    pooled = np.cbrt(sums).astype(np.float32)
+    return [Case("global_lp_pool", _single(op, x, p=3), {"x": x}, {"y": pooled})]
+
+
+def _single(op: str, x: Array, **attributes: Any) -> Graph:
+    b = pl.GraphBuilder(op)
+    b.output("y", b.op(op, b.input("x", x.dtype, x.shape), **attributes))
+    return b.build()
+
+
+@pytest.fixture(scope="module", params=parameters(ONCE))
+def subject(request: pytest.FixtureRequest) -> Subject:
+    """Return each kind of device in turn."""
+    assert isinstance(request.param, Subject)
+    return request.param
+
+
+class Reference:
+    """What the cpu makes of cases, each computed once."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._known: dict[str, Results] = {}
+
+    def results(self, case: Case) -> Results:
+        if case.name not in self._known:
+            self._known[case.name] = run(self._device, case)
+        return self._known[case.name]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Reference]:
+    device = CpuDevice()
+    device.open()
+    yield Reference(device)
+    device.close()
+
+
+def run(device: Device, case: Case) -> Results:
+    with Bound(device, case.graph) as bound:
+        return bound.run(case.inputs)
+
+
+def refusals(device: Device, graph: Graph) -> dict[str, str]:
+    """Return why the device does not run a graph, by operator."""
+    answers = {node.op: device.supports(node, graph.call(node)) for node in graph.nodes}
+    return {op: answer.reason for op, answer in answers.items() if not answer.ok}
+
+
+def check_like_onnx(case: Case, found: Results) -> None:
+    for name, wanted in case.outputs.items():
+        got, dtype = found[name], wanted.dtype
+        assert (got.dtype, got.shape) == (dtype, wanted.shape), case.name
+        tolerance = ROUNDED.get(case.name, LIKE_ONNX.get(dtype.name, 0.0))
+        np.testing.assert_allclose(got, wanted, tolerance, tolerance, err_msg=case.name)
+
+
+def check_like_the_cpu(case: Case, kind: str, found: Results, wanted: Results) -> None:
+    """Compare bits, or numbers where sums are known to be computed in another order."""
+    less = LESS_LIKE_THE_CPU.get(kind, {})
+    least = max([less.get(node.op, 0.0) for node in case.graph.nodes])
+    for name, expected in wanted.items():
+        got, dtype = found[name], expected.dtype
+        tolerance = max(LIKE_THE_CPU.get(kind, {}).get(dtype.name, 0.0), least)
+        if tolerance and dtype.kind == "f":
+            np.testing.assert_allclose(got, expected, tolerance, tolerance, err_msg=case.name)
+        else:
+            np.testing.assert_array_equal(got, expected, case.name)
+            assert got.tobytes() == expected.tobytes(), f"{case.name}: other zeros or NaNs"
+
+
+def all_cases() -> list[Case]:
+    return [case for op in OPERATORS for case in cases_of(op)]
+
+
+def side_by_side(cases: Sequence[Case]) -> Graph:
+    """Return one graph of all cases, their names put before those of tensors."""
+    b = pl.GraphBuilder("all operators")
+    for case in cases:
+        specs, prefix = case.graph.tensors, f"{case.name}/"
+        fed = {
+            name: b.input(prefix + name, specs[name].dtype, specs[name].static_shape)
+            for name in case.graph.inputs
+        }
+        for name, tensor in b.include(case.graph, fed, prefix).items():
+            b.output(f"{case.name}.{name}", tensor)
+    return b.build()
+
+
+def test_every_operator_has_a_case() -> None:
+    assert [op for op in OPERATORS if not cases_of(op)] == []
+
+
+def test_cases_are_handwritten_only_where_onnx_has_none() -> None:
+    assert [op for op in MISSING_FROM_ONNX if op in suite().nodes] == []
+
+
+def test_cases_are_left_out_for_known_reasons_only() -> None:
+    unknown = {name: why for name, why in suite().refused.items() if not re.match(UNLOADABLE, why)}
+    assert unknown == {}
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_the_cpu_gives_what_onnx_says(reference: Reference, op: str) -> None:
+    for case in cases_of(op):
+        check_like_onnx(case, reference.results(case))
+
+
+def test_operators_written_out_by_simpler_ones_give_what_onnx_says(reference: Reference) -> None:
+    assert len(suite().functions) > 100
+    for case in suite().functions:
+        check_like_onnx(case, reference.results(case))
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_an_operator_gives_the_same_on_every_device(
+    subject: Subject, device: Device, reference: Reference, op: str
+) -> None:
+    cases = [case for case in cases_of(op) if not refusals(device, case.graph)]
+    if not cases:
+        assert op in REFUSED[subject.kind], f"{subject.label} runs none of the cases"
+        pytest.skip(f"{subject.label} refuses {op}: {REFUSED[subject.kind][op]}")
+    for case in cases[: ENOUGH.get(subject.kind)]:
+        check_like_the_cpu(case, subject.kind, run(device, case), reference.results(case))
+
+
+def test_operators_written_out_by_simpler_ones_give_the_same_on_every_device(
+    subject: Subject, device: Device, reference: Reference
+) -> None:
+    cases = [case for case in suite().functions if not refusals(device, case.graph)]
+    assert len(cases) > 100
+    for case in cases[: ENOUGH.get(subject.kind)]:
+        check_like_the_cpu(case, subject.kind, run(device, case), reference.results(case))
+
+
+def test_a_device_refuses_what_it_is_known_to_refuse(subject: Subject, device: Device) -> None:
+    found: dict[str, str] = {}
+    for case in all_cases():
+        found.update(refusals(device, case.graph))
+    assert found == REFUSED[subject.kind]
+
+
+@pytest.fixture
+def closed_device(subject: Subject) -> Device:
+    """Return a device for a session to open."""
+    made = subject.make_for_session()
+    with subject.skipped_if_missing():
+        _ = made.capabilities
+    return made
+
+
+async def test_a_session_runs_all_operators_at_once(
+    subject: Subject, closed_device: Device
+) -> None:
+    """In one graph: on the device what it supports, on the cpu the rest."""
+    cases = [cases_of(op)[0] for op in OPERATORS]
+    graph = side_by_side(cases)
+    device = closed_device
+    plan = pl.plan(graph, devices=[device] if subject.kind == "cpu" else [device, "cpu"])
+    for node in plan.graph.nodes:
+        supported = device.supports(node, plan.graph.call(node)).ok
+        assert plan.assignment[node.name] == (device.name if supported else "cpu")
+    inputs = {f"{case.name}/{name}": x for case in cases for name, x in case.inputs.items()}
+    async with pl.Session(plan) as session:
+        results = await session.run(inputs)
+    for case in cases:
+        check_like_onnx(case, {name: results[f"{case.name}.{name}"] for name in case.outputs})

@@ -1,0 +1,242 @@
+"""The devices that must all behave alike, and what a test can do to each kind of them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+import plait as pl
+import pytest
+from bound import WAIT_S, Bound
+from cupy_double import CupyDouble
+from plait import devices
+from plait.devices import Device
+from plait.devices.clock import VirtualClock
+from plait.devices.cuda import CudaDevice
+from plait.devices.sim import Faults, SimDevice, SimModel
+from plait.graph.ir import Graph
+from python_functions import fail, wait_at
+
+
+class Failing(NamedTuple):
+    """A program whose node ``"bad"``, the second of two, raises ``ValueError("injected")``.
+
+    Attributes
+    ----------
+    device : Device
+        Open.
+    graph : Graph
+    injecting : callable
+        The context to submit the program in.
+    """
+
+    device: Device
+    graph: Graph
+    injecting: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of device under test; as it stands, one that runs Python functions.
+
+    Attributes
+    ----------
+    label : str
+    kind : str
+        Its name in tables of what is expected.
+    cancels : bool
+        Whether work can be cancelled that has not started.
+    """
+
+    label: str
+    kind: str
+    cancels: bool = True
+
+    def make(self) -> Device:
+        """Return a new device, not open."""
+        return devices.find(self.label)
+
+    def make_for_session(self) -> Device:
+        """Return a new device that gets on with its work though nobody waits for events."""
+        return self.make()
+
+    @contextmanager
+    def opened(self, device: Device | None = None) -> Iterator[Device]:
+        """Open a device, a new one if none is given; skip the test where there is none."""
+        device = device or self.make()
+        with self.skipped_if_missing():
+            device.open()
+        try:
+            yield device
+        finally:
+            device.close()
+
+    @contextmanager
+    def skipped_if_missing(self) -> Iterator[None]:
+        """Skip the test where this machine lacks the device."""
+        try:
+            yield
+        except pl.DeviceUnavailableError as error:
+            pytest.skip(f"no {self.label}: {error.what}")
+
+    @contextmanager
+    def hold(self, device: Device) -> Iterator[None]:
+        """Let nothing start that is submitted meanwhile."""
+        with tempfile.TemporaryDirectory() as folder:
+            gate = os.path.join(folder, "gate")
+            os.mkfifo(gate)
+            opener = os.open(gate, os.O_RDWR)  # for writing alone it would wait for a reader
+            with Bound(device, _doubled_then(wait_at, gate=gate)) as blocker:
+                event = blocker.submit()
+                try:
+                    yield
+                finally:
+                    os.write(opener, b".")
+                    event.wait(WAIT_S)
+                    os.close(opener)
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        """Open a device, to which a program is submitted that fails."""
+        with self.opened() as device:
+            yield Failing(device, _doubled_then(fail))
+
+
+class SimSubject(Subject):
+    """A simulated device; its clock moves when somebody waits for an event."""
+
+    def make(self) -> SimDevice:
+        return SimDevice(self.label, clock=VirtualClock())
+
+    def make_for_session(self) -> SimDevice:
+        return SimDevice(self.label)
+
+    @contextmanager
+    def hold(self, device: Device) -> Iterator[None]:
+        with Bound(device, _doubled_then("Relu")) as blocker:
+            event = blocker.submit()
+            yield
+            event.wait(WAIT_S)
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        model = SimModel(faults=Faults(fail_nodes={"bad": ValueError("injected")}))
+        with self.opened(SimDevice(self.label, model, VirtualClock())) as device:
+            yield Failing(device, _doubled_then("Relu"))
+
+
+class CudaSubject(Subject):
+    """A real GPU: nothing holds up what was submitted."""
+
+    def hold(self, device: Device) -> NoReturn:
+        pytest.skip("a real GPU cannot be held up")
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        launcher = _Launcher()
+        with self.opened(CudaDevice("cuda:0", launch=launcher)) as device:
+            yield Failing(device, _doubled_then("Relu"), launcher.failing_at_the_second)
+
+
+@dataclass(frozen=True)
+class DoubleSubject(Subject):
+    """A CUDA device on a fake GPU, which runs its streams in the order that a seed says."""
+
+    seed: int = 0
+
+    def make(self) -> CudaDevice:
+        return CupyDouble(self.seed).device()
+
+    @contextmanager
+    def opened(self, device: Device | None = None) -> Iterator[Device]:
+        made = device or self.make()
+        assert isinstance(made, CudaDevice)
+        with super().opened(made):
+            yield made
+        gpu = _gpu(made)
+        gc.collect()
+        assert gpu.live_bytes == 0, "the device left memory allocated"
+        assert gpu.locked == {}, "the device left host memory page-locked"
+
+    @contextmanager
+    def hold(self, device: Device) -> Iterator[None]:
+        with _gpu(device).paused():
+            yield
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        double = CupyDouble(self.seed)
+        launcher = _Launcher(double.launch)
+        with self.opened(CudaDevice("cuda:0", cupy=double, launch=launcher)) as device:
+            yield Failing(device, _doubled_then("Relu"), launcher.failing_at_the_second)
+
+
+class _Launcher:
+    """Puts bound kernels onto the current stream, but for one that it is told to fail."""
+
+    def __init__(self, launch: Callable[[Callable[[], Any]], object] | None = None) -> None:
+        self._launch = launch or (lambda step: step())
+        self._before_failing: int | None = None
+
+    def __call__(self, step: Callable[[], Any]) -> object:
+        if self._before_failing == 0:
+            raise ValueError("injected")
+        if self._before_failing is not None:
+            self._before_failing -= 1
+        return self._launch(step)
+
+    @contextmanager
+    def failing_at_the_second(self) -> Iterator[None]:
+        self._before_failing = 1
+        yield
+        self._before_failing = None
+
+
+def _gpu(device: Device) -> Any:
+    assert isinstance(device, CudaDevice)
+    assert isinstance(device._cupy, CupyDouble)
+    return device._cupy.gpu
+
+
+def _doubled_then(bad: str | Callable[..., Any], **attributes: Any) -> Graph:
+    """Return y = bad(x + x)."""
+    b = pl.GraphBuilder("doubled")
+    x = b.input("x", "float32", (4,))
+    doubled = b.op("Add", x, x, name="good")
+    if isinstance(bad, str):
+        b.output("y", b.op(bad, doubled, name="bad"))
+    else:
+        b.output("y", b.call(bad, doubled, name="bad", **attributes))
+    return b.build()
+
+
+SUBJECTS = (
+    Subject("cpu", "cpu"),
+    Subject("worker:0", "worker"),
+    SimSubject("sim:test", "sim"),
+    # Two orders of precedence among the streams that are each other's opposite, and a random one.
+    *(DoubleSubject(f"cuda:0-double-{seed}", "double", False, seed) for seed in (0, 5, 7)),
+    CudaSubject("cuda:0", "cuda", cancels=False),
+)
+ONCE = tuple(subject for subject in SUBJECTS if getattr(subject, "seed", 0) == 0)
+"""Each kind of device once: for what no order of streams can change."""
+
+
+def parameters(subjects: tuple[Subject, ...]) -> list[Any]:
+    """Return what `pytest.mark.parametrize` takes."""
+    return [
+        pytest.param(
+            subject,
+            id=subject.label,
+            # CuPy warns, on import, of things that are none of our business.
+            marks=[pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+            if subject.kind == "cuda"
+            else (),
+        )
+        for subject in subjects
+    ]

@@ -1,0 +1,111 @@
+"""The node tests that come with ONNX: models, inputs, and what must come out.
+
+Most are of one node. The others are operators that ONNX defines by simpler ones, written out.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plait as pl
+from onnx import TensorProto, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+from plait.graph.formats.onnx_nodes import operator_name
+from plait.graph.formats.upgrade import newest_name
+from plait.graph.infer import infer_shapes
+from plait.graph.ir import Graph
+from plait.graph.operator import is_operator
+from plait.graph.tensor import Array
+from plait.scheduler.specialise import specialise
+
+TRAINING = "test_training_dropout"
+"""Begins the names of tests that drop: what plait, which runs inference only, refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph whose shapes are known, its inputs, and the outputs that others computed."""
+
+    name: str
+    graph: Graph
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What there is to run.
+
+    Attributes
+    ----------
+    nodes : dict of str to list of Case
+        Those of one node, by operator.
+    functions : list of Case
+        Those of several.
+    refused : dict of str to str
+        Why tests of one node are not among them, although plait has the operator.
+    """
+
+    nodes: dict[str, list[Case]]
+    functions: list[Case]
+    refused: dict[str, str]
+
+
+@cache
+def suite() -> Suite:
+    """Return the cases that plait can load; takes seconds, once."""
+    with warnings.catch_warnings():  # numpy's, about numbers that make good tests
+        warnings.simplefilter("ignore")
+        tests = collect_testcases(None)
+    made = Suite({}, [], {})
+    with tempfile.TemporaryDirectory() as folder:
+        for test in tests:
+            if not test.name.startswith(TRAINING):
+                _add(made, test, Path(folder) / "model.onnx")
+    return made
+
+
+def _add(made: Suite, test: Any, path: Path) -> None:
+    path.write_bytes(test.model.SerializeToString())
+    nodes = test.model.graph.node
+    try:
+        case = _case(test, pl.load(path))
+    except pl.PlaitError as error:
+        if len(nodes) == 1 and is_operator(newest_name(operator_name(nodes[0]))):
+            made.refused[test.name] = error.what
+        return
+    if len(case.graph.nodes) == 1:
+        made.nodes.setdefault(case.graph.nodes[0].op, []).append(case)
+    elif case.graph.nodes:
+        made.functions.append(case)
+
+
+def _case(test: Any, graph: Graph) -> Case:
+    given, wanted = test.data_sets[0]
+    inputs = dict(zip(graph.inputs, map(_array, given), strict=True))
+    outputs = dict(zip(graph.outputs, map(_array, wanted), strict=True))
+    static = _static(graph, inputs)
+    return Case(test.name, static, {name: inputs[name] for name in static.inputs}, outputs)
+
+
+def _static(graph: Graph, inputs: Mapping[str, Array]) -> Graph:
+    """Make inputs constants, the last ones first, until all shapes are known."""
+    single = len(graph.nodes) == 1
+    while not (fixed := graph if single else specialise(graph)).is_static:
+        *fed, name = graph.inputs
+        value = np.ascontiguousarray(inputs[name]).reshape(inputs[name].shape)
+        value.flags.writeable = False
+        constants = {**graph.constants, name: value}
+        graph = infer_shapes(replace(graph, inputs=tuple(fed), constants=constants))
+    return fixed
+
+
+def _array(value: Any) -> Array:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
