@@ -29,7 +29,6 @@ def _takes_integer_power(call: Call) -> bool:
 DENIED: dict[str, tuple[Question, str]] = {
     "CumProd": (_always, "its axis is read by the host on each run"),
     "CumSum": (_always, "its axis is read by the host on each run"),
-    "Dropout": (_has(2), "its training_mode is read by the host on each run"),
     "MaxUnpool": (_always, "cupy.unravel_index has the host check the indices on each run"),
     "Pow": (_takes_integer_power, "integer exponents are read by the host on each run"),
     "Trilu": (_has(1), "its k is read by the host on each run"),

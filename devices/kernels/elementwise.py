@@ -230,11 +230,8 @@ def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 @kernel("Dropout", binds=True)
 def dropout(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x, and a mask that keeps everything.  Source: ONNX Dropout, inference."""
-    training = inputs[2] if len(inputs) > 2 else None
 
     def step() -> None:
-        if training is not None and bool(training.any()):
-            raise ValueError("training_mode is true, but plait runs inference only")
         if outputs[0] is not None:
             xp.copyto(outputs[0], inputs[0])
         if len(outputs) > 1 and outputs[1] is not None:

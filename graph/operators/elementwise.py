@@ -167,6 +167,11 @@ def infer_dropout(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, and a mask; nothing is dropped outside of training."""
     x, training = call.spec(0), call.value(2)
     check_dtype(x, FLOATS)
+    if call.has(2) and training is None:
+        raise ShapeError(
+            "Dropout's training_mode is computed, so it may turn out to be true",
+            fix="make it a constant false, or leave it out: plait runs inference only",
+        )
     if training is not None and bool(training.any()):
         raise ShapeError(
             "Dropout asks for training_mode, but plait runs inference only",

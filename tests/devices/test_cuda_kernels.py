@@ -53,7 +53,6 @@ CASES: dict[str, Make] = {
 DENIED: dict[str, Make] = {
     "CumProd": lambda b, x: b.op("CumProd", x, np.array(1)),
     "CumSum": lambda b, x: b.op("CumSum", x, np.array(1)),
-    "Dropout": lambda b, x: b.op("Dropout", x, None, np.array(False)),
     "Pow": lambda b, x: b.op("Pow", b.op("Cast", x, to="int32"), np.array(2)),
     "Trilu": lambda b, x: b.op("Trilu", x, np.array(1)),
 }
