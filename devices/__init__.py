@@ -11,25 +11,25 @@ def _cpu(name: str) -> Device:
 
 
 def _worker(name: str) -> Device:
-    from .worker import WorkerDevice
+    from .worker.device import WorkerDevice
 
     return WorkerDevice(name)
 
 
 def _sim(name: str) -> Device:
-    from .sim import SimDevice
+    from .sim.device import SimDevice
 
     return SimDevice(name)
 
 
 def _cuda(name: str) -> Device:
-    from .cuda import CudaDevice
+    from .cuda.device import CudaDevice
 
     return CudaDevice(name)
 
 
 def _cuda_names() -> tuple[str, ...]:
-    from .cuda import cuda_names
+    from .cuda.device import cuda_names
 
     return cuda_names()
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from fake_arrays import LACKING, FakeArray, borrow
 from fake_gpu import INVALID_HANDLE, CUDARuntimeError, FakeGpu, Recording
-from plait.devices.cuda import CudaDevice
+from plait.devices.cuda.device import CudaDevice
 
 
 class CUDADriverError(RuntimeError):

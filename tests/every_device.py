@@ -16,9 +16,9 @@ from bound import WAIT_S, Bound
 from cupy_double import CupyDouble
 from plait import devices
 from plait.devices import Device
-from plait.devices.clock import VirtualClock
-from plait.devices.cuda import CudaDevice
-from plait.devices.sim import Faults, SimDevice, SimModel
+from plait.devices.cuda.device import CudaDevice
+from plait.devices.sim.clock import VirtualClock
+from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.graph.ir import Graph
 from python_functions import fail, wait_at
 

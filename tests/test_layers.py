@@ -97,7 +97,7 @@ def test_only_the_scheduler_and_the_command_line_import_trio() -> None:
 
 
 def test_only_cuda_files_import_cupy() -> None:
-    strays = [one for one in importers("cupy") if not one.file.startswith("devices/cuda")]
+    strays = [one for one in importers("cupy") if not one.file.startswith("devices/cuda/")]
     assert [str(one) for one in strays] == []
 
 

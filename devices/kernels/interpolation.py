@@ -46,10 +46,9 @@ def coordinates(axis: Resampling, transformation: str) -> Floats:
         return axis.start * (length - 1) + x * step / (resized - 1)
     if transformation == "pytorch_half_pixel" and resized == 1:
         return x
-    half_pixel = (x + 0.5) * length / width - 0.5
     if transformation == "half_pixel_symmetric":
-        return half_pixel + length / 2 * (1 - resized / width)
-    return half_pixel
+        return length * (2 * x + 1 + width - resized) / (2 * width) - 0.5
+    return (x + 0.5) * length / width - 0.5
 
 
 _ROUNDINGS: dict[str, Callable[[Floats], Any]] = {

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.devices.clock import RealClock, VirtualClock
 from plait.devices.errors import DeviceError
+from plait.devices.sim.clock import RealClock, VirtualClock
 
 
 @given(st.lists(st.integers(0, 20), max_size=30))

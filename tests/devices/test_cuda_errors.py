@@ -10,8 +10,8 @@ import pytest
 from cupy_double import CupyDouble, OutOfMemoryError
 from fake_gpu import INVALID_VALUE, CUDARuntimeError
 from plait import devices
-from plait.devices.cuda import CudaDevice, cuda_names
-from plait.devices.cuda_driver import translate
+from plait.devices.cuda.device import CudaDevice, cuda_names
+from plait.devices.cuda.driver import translate
 from plait.devices.errors import (
     DeviceError,
     DeviceLostError,

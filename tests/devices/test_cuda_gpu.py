@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait import devices
 from plait.devices.cpu import CpuDevice
-from plait.devices.cuda import CudaDevice
+from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError
 from plait.devices.event import Event
 

@@ -9,10 +9,10 @@ import numpy as np
 import plait as pl
 import pytest
 from cupy_double import CupyDouble
-from plait.devices import cuda_support
 from plait.devices.cpu import CpuDevice
-from plait.devices.cuda import CudaDevice
-from plait.devices.cuda_arrays import CupyArrays
+from plait.devices.cuda import support as cuda_support
+from plait.devices.cuda.arrays import CupyArrays
+from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceLostError
 from plait.graph.ir import Graph
 

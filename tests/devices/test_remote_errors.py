@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.errors import DeviceError, KernelError
-from plait.devices.remote_errors import MAX_CAUSES, MAX_TEXT, describe, rebuild
+from plait.devices.worker.remote_errors import MAX_CAUSES, MAX_TEXT, describe, rebuild
 from plait.graph.errors import GraphError, PlaitError, ShapeError, WireError
 
 

@@ -12,7 +12,6 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from plait import devices
-from plait.devices.clock import RealClock, VirtualClock
 from plait.devices.errors import (
     DeviceError,
     DeviceLostError,
@@ -21,8 +20,9 @@ from plait.devices.errors import (
     KernelError,
 )
 from plait.devices.event import CancelledWorkError, Event
-from plait.devices.sim import POISON, SimDevice
-from plait.devices.sim_model import Faults, SimModel
+from plait.devices.sim.clock import RealClock, VirtualClock
+from plait.devices.sim.device import POISON, SimDevice
+from plait.devices.sim.model import Faults, SimModel
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Cost
 from plait.graph.tensor import TensorSpec

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.devices.wire import MAX_LIST, MAX_NBYTES, Channel, Done, Hello, Request
+from plait.devices.worker.wire import MAX_LIST, MAX_NBYTES, Channel, Done, Hello, Request
 from plait.graph.errors import WireError
 
 Ends = tuple[Channel, Channel]

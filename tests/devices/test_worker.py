@@ -19,7 +19,7 @@ from plait import devices
 from plait.devices.cpu import CpuDevice
 from plait.devices.errors import DeviceError, DeviceUnavailableError
 from plait.devices.memory import HOST, SHARED, SharedArena, host_arena
-from plait.devices.worker import WorkerDevice
+from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
 from random_graphs import expected, feeds, graphs

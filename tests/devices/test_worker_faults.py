@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from plait import devices
-from plait.devices import worker_launch
 from plait.devices.errors import (
     DeviceError,
     DeviceLostError,
@@ -23,8 +22,9 @@ from plait.devices.errors import (
     KernelError,
 )
 from plait.devices.event import CancelledWorkError, Event
-from plait.devices.wire import WINDOW
-from plait.devices.worker import WorkerDevice
+from plait.devices.worker import launch as worker_launch
+from plait.devices.worker.device import WorkerDevice
+from plait.devices.worker.wire import WINDOW
 from plait.graph.errors import GraphError
 from plait.graph.tensor import Array
 

@@ -51,7 +51,7 @@ def run(*functions):
 
 OPENED = """
 from plait.devices.memory import SharedArena
-from plait.devices.worker import WorkerDevice
+from plait.devices.worker.device import WorkerDevice
 
 def opened():
     device = WorkerDevice("worker:0")

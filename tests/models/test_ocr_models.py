@@ -10,7 +10,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.device import Support
-from plait.devices.worker import WorkerDevice
+from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call
 from plait.graph.tensor import Array

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph.tensor import Array
-from .cuda_driver import CuPy
+from ...graph.tensor import Array
+from .driver import CuPy
 
 
 class CupyArrays:

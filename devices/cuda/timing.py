@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from .cuda_driver import CuPy
+from .driver import CuPy
 
 ANCHOR_S = 1.0
 """How old an anchor grows: CUDA gives times as float32 milliseconds, so far ones are coarse."""

@@ -10,8 +10,8 @@ import builtins
 import traceback
 from typing import Any
 
-from ..graph.errors import PlaitError, WireError
-from .errors import DeviceError
+from ...graph.errors import PlaitError, WireError
+from ..errors import DeviceError
 
 MAX_TEXT = 20_000
 """Characters of a message or traceback that are sent; a message can hold a whole array's repr."""

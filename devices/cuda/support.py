@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..graph.ir import Node
-from ..graph.operator import Call
-from .kernels import ANY, find_kernel
+from ...graph.ir import Node
+from ...graph.operator import Call
+from ..kernels import ANY, find_kernel
 
 Question = Callable[[Call], bool]
 

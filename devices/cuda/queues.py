@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .cuda_driver import CuPy, lost, translate
-from .cuda_timing import EventPool, Timeline
-from .cuda_waiter import Job, Lane
-from .errors import DeviceError, DeviceLostError, DeviceUnavailableError
-from .event import Event
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..event import Event
+from .driver import CuPy, lost, translate
+from .timing import EventPool, Timeline
+from .waiter import Job, Lane
 
 COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
 

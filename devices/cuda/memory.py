@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.tensor import Array, TensorSpec
-from .cuda_driver import CuPy
-from .memory import Arena, View, check_fits, host_view
+from ...graph.tensor import Array, TensorSpec
+from ..memory import Arena, View, check_fits, host_view
+from .driver import CuPy
 
 ALIGNMENT = 512
 """Bytes; what CuPy itself rounds to, and enough for cuBLAS and vector loads."""

@@ -1,7 +1,7 @@
 """CUDA devices through CuPy: kernels, uploads and downloads on three streams.
 
-Nothing inside a plan waits on the host: `cuda_queues` keeps the order between streams on the GPU,
-and the threads of `cuda_waiter` tell when events have happened.
+Nothing inside a plan waits on the host: `queues.py` keeps the order between streams on the GPU,
+and the threads of `waiter.py` tell when events have happened.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..graph.ir import Graph, Node
-from ..graph.operator import Call, Specs
-from ..graph.tensor import Array, TensorSpec
-from . import program as programs
-from .constants import ConstantStore
-from .cuda_driver import CuPy, cuda_names, device_index, find_device, unavailable
-from .cuda_memory import ALIGNMENT, CudaArena, HostPins, HostView
-from .cuda_program import CudaProgram, Launch, Warmer, bind, marked
-from .cuda_queues import COMPUTE, DOWNLOAD, UPLOAD, Queues, closed
-from .cuda_support import why_not
-from .cuda_waiter import Job
-from .device import Capabilities, OnDone, Program, Support
-from .errors import DeviceError
-from .event import Event
-from .memory import HOST, SHARED, Arena, View
-from .program import BoundProgram
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .. import program as programs
+from ..constants import ConstantStore
+from ..device import Capabilities, OnDone, Program, Support
+from ..errors import DeviceError
+from ..event import Event
+from ..memory import HOST, SHARED, Arena, View
+from ..program import BoundProgram
+from .driver import CuPy, cuda_names, device_index, find_device, unavailable
+from .memory import ALIGNMENT, CudaArena, HostPins, HostView
+from .program import CudaProgram, Launch, Warmer, bind, marked
+from .queues import COMPUTE, DOWNLOAD, UPLOAD, Queues, closed
+from .support import why_not
+from .waiter import Job
 
 __all__ = ["CudaDevice", "cuda_names"]
 

@@ -17,13 +17,13 @@ from weakref import WeakKeyDictionary
 import msgpack
 import numpy as np
 
-from ..graph.formats.native import dump_bytes
-from ..graph.ir import Graph
-from .memory import Arena, SharedArena, View
+from ...graph.formats.native import dump_bytes
+from ...graph.ir import Graph
+from ..memory import Arena, SharedArena, View
+from .client import WorkerClient
+from .launch import module_path
+from .modules import sources
 from .wire import RequestKind
-from .worker_client import WorkerClient
-from .worker_launch import module_path
-from .worker_modules import sources
 
 Document: TypeAlias = dict[str, Any]
 

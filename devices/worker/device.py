@@ -2,8 +2,8 @@
 
 It has its own interpreter, so Python functions run beside those of this process; a crash takes
 nothing else down. Tensors lie in shared memory, so nothing is copied on the way. The process is
-started by `open`; the parts are: worker_launch.py (starting it), worker_client.py (asking it),
-worker_objects.py (what it holds), worker_process.py (inside it), wire.py (the messages).
+started by `open`; the parts are: launch.py (starting it), client.py (asking it), objects.py (what
+it holds), process.py (inside it), wire.py (the messages).
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..graph.ir import Graph, Node
-from ..graph.operator import Call, Specs
-from ..graph.tensor import TensorSpec
-from . import program as programs
-from . import worker_process
-from .cpu import physical_memory
-from .device import Capabilities, OnDone, Program, Support
-from .errors import DeviceError, DeviceUnavailableError
-from .event import Event
-from .lane import ThreadLane
-from .memory import SHARED, Arena, SharedArena, View, host_view
-from .worker_client import Work, WorkerClient, closed
-from .worker_modules import sources_of
-from .worker_objects import WorkerObjects, WorkerProgram
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from .. import program as programs
+from ..cpu import physical_memory
+from ..device import Capabilities, OnDone, Program, Support
+from ..errors import DeviceError, DeviceUnavailableError
+from ..event import Event
+from ..lane import ThreadLane
+from ..memory import SHARED, Arena, SharedArena, View, host_view
+from . import process
+from .client import Work, WorkerClient, closed
+from .modules import sources_of
+from .objects import WorkerObjects, WorkerProgram
 
 
 class WorkerDevice:
@@ -72,7 +72,7 @@ class WorkerDevice:
         DeviceUnavailableError
             If it does not start, or this process is a worker itself.
         """
-        if worker_process.serving:
+        if process.serving:
             raise DeviceUnavailableError(
                 "a worker cannot start workers",
                 at=self.name,

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
-from ..graph.errors import WireError
+from ...graph.errors import WireError
 
 WINDOW = 16
 """The most requests without an answer."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from .errors import DeviceError
+from ..errors import DeviceError
 
 _Due = tuple[int, int, Callable[[], object]]
 """When, in which order among equals, and what."""

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..graph.ir import Graph, Node
-from ..graph.tensor import Array, TensorSpec
-from . import program as programs
-from .constants import Batch
-from .cuda_arrays import CupyArrays
-from .cuda_driver import CuPy
-from .cuda_memory import ALIGNMENT, CudaArena
-from .device import scratch_name
-from .memory import View
-from .program import BoundProgram, Step
+from ...graph.ir import Graph, Node
+from ...graph.tensor import Array, TensorSpec
+from .. import program as programs
+from ..constants import Batch
+from ..device import scratch_name
+from ..memory import View
+from ..program import BoundProgram, Step
+from .arrays import CupyArrays
+from .driver import CuPy
+from .memory import ALIGNMENT, CudaArena
 
 Steps = list[tuple[Node, Step]]
 Launch = Callable[[Step], object]

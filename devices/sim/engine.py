@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..device import OnDone
+from ..errors import DeviceLostError
+from ..event import CancelledWorkError, Event
 from .clock import Clock
-from .device import OnDone
-from .errors import DeviceLostError
-from .event import CancelledWorkError, Event
 
 
 class SimEvent(Event):

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..graph.ir import Graph, Node
-from ..graph.operator import find_operator, is_operator, operators, register_operator
-from .errors import DeviceError
-from .kernels import find_kernel
+from ...graph.ir import Graph, Node
+from ...graph.operator import find_operator, is_operator, operators, register_operator
+from ..errors import DeviceError
+from ..kernels import find_kernel
 
 MAIN = "__plait_main__"
 """The name under which a worker runs the script that its parent runs as ``__main__``."""

@@ -14,14 +14,14 @@ from array import array
 from collections import deque
 from contextlib import suppress
 
-from ..graph.errors import PlaitError, WireError
-from .device import OnDone
-from .errors import DeviceError, DeviceLostError, DeviceUnavailableError
-from .event import Event
-from .memory import SharedArena
+from ...graph.errors import PlaitError, WireError
+from ..device import OnDone
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..event import Event
+from ..memory import SharedArena
+from .launch import end, launch
 from .remote_errors import rebuild
 from .wire import WINDOW, Channel, Done, Request, RequestKind
-from .worker_launch import end, launch
 
 
 class Work(Event):

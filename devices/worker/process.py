@@ -21,17 +21,17 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from ..graph.formats.native import load_bytes
-from ..graph.ir import Graph
-from ..graph.tensor import TensorSpec
-from ..version import VERSION
-from .errors import DeviceMemoryError
-from .event import CancelledWorkError
-from .memory import SHARED, Arena, host_view
-from .program import BoundProgram, bind_steps
+from ...graph.formats.native import load_bytes
+from ...graph.ir import Graph
+from ...graph.tensor import TensorSpec
+from ...version import VERSION
+from ..errors import DeviceMemoryError
+from ..event import CancelledWorkError
+from ..memory import SHARED, Arena, host_view
+from ..program import BoundProgram, bind_steps
+from .modules import Source, import_sources
 from .remote_errors import describe
 from .wire import WINDOW, Channel, Done, Hello, Request
-from .worker_modules import Source, import_sources
 
 serving = False
 """True in a worker."""

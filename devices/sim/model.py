@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..graph.ir import Node
-from ..graph.operator import Cost
-from .errors import DeviceError
+from ...graph.ir import Node
+from ...graph.operator import Cost
+from ..errors import DeviceError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from .errors import (
+from ..errors import (
     DeviceError,
     DeviceLostError,
     DeviceMemoryError,

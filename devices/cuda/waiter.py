@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from .cuda_timing import Anchor, Timeline
-from .event import Event
+from ..event import Event
+from .timing import Anchor, Timeline
 
 
 @dataclass(slots=True)

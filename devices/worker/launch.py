@@ -10,11 +10,11 @@ from array import array
 from contextlib import ExitStack
 from typing import NamedTuple, TypeAlias
 
-from ..graph.errors import WireError
-from ..version import VERSION
-from .blas import environment
-from .errors import DeviceUnavailableError
-from .memory import SharedArena
+from ...graph.errors import WireError
+from ...version import VERSION
+from ..blas import environment
+from ..errors import DeviceUnavailableError
+from ..memory import SharedArena
 from .wire import WINDOW, Channel, Hello
 
 START_S = 60.0
@@ -26,7 +26,7 @@ END_S = 5.0
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
 # Its modules come from where ours come from, installed or not.
-_PROGRAM = "import sys; sys.path[:] = {}; from {}.worker_process import main; main({!r}, {}, {})"
+_PROGRAM = "import sys; sys.path[:] = {}; from {}.process import main; main({!r}, {}, {})"
 
 
 class Launched(NamedTuple):

@@ -16,20 +16,20 @@ from functools import partial
 
 import numpy as np
 
-from ..graph.infer import cost_of
-from ..graph.ir import Graph, Node
-from ..graph.operator import Call, Specs
-from ..graph.tensor import Array, TensorSpec
-from . import program as programs
+from ...graph.infer import cost_of
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .. import program as programs
+from ..constants import Batch, ConstantStore
+from ..device import Capabilities, OnDone, Program, Support
+from ..errors import DeviceLostError, DeviceMemoryError, DeviceUnavailableError
+from ..event import Event
+from ..memory import ALIGNMENT, HOST, SHARED, Arena, View, host_arena, host_view
+from ..program import BoundProgram
 from .clock import Clock, RealClock
-from .constants import Batch, ConstantStore
-from .device import Capabilities, OnDone, Program, Support
-from .errors import DeviceLostError, DeviceMemoryError, DeviceUnavailableError
-from .event import Event
-from .memory import ALIGNMENT, HOST, SHARED, Arena, View, host_arena, host_view
-from .program import BoundProgram
-from .sim_engine import Engine, Job, SimEvent
-from .sim_model import Faults, SimModel
+from .engine import Engine, Job, SimEvent
+from .model import Faults, SimModel
 
 __all__ = ["POISON", "Faults", "SimDevice", "SimModel"]
 
@@ -58,8 +58,7 @@ class SimDevice:
     Examples
     --------
     >>> from plait import devices
-    >>> from plait.devices.clock import VirtualClock
-    >>> from plait.devices.sim import SimDevice, SimModel
+    >>> from plait.devices.sim import SimDevice, SimModel, VirtualClock
     >>> model, clock = SimModel(flops_per_s=1e12), VirtualClock()
     >>> devices.register("sim:small", lambda name: SimDevice(name, model, clock))
     """

@@ -1,0 +1,1 @@
+"""The CUDA device: NVIDIA GPUs, through CuPy."""

@@ -1,0 +1,1 @@
+"""The worker device: a process of its own, over shared memory."""
