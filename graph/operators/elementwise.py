@@ -167,7 +167,7 @@ def infer_dropout(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, and a mask; nothing is dropped outside of training."""
     x, training = call.spec(0), call.value(2)
     check_dtype(x, FLOATS)
-    if call.has(2) and training is None:
+    if call.has(2) and training is None and x.is_static:  # nothing more will be folded
         raise ShapeError(
             "Dropout's training_mode is computed, so it may turn out to be true",
             fix="make it a constant false, or leave it out: plait runs inference only",
