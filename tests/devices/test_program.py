@@ -207,10 +207,10 @@ def test_kernels_are_listed() -> None:
     assert found in kernels()
 
 
-def test_support_names_the_kernel() -> None:
+def test_support_takes_a_kernel() -> None:
     assert program.supports(single_relu().nodes[0], "cpu", runs_python=True) == (
         True,
-        "kernel 'Relu' for 'any' device",
+        "has a kernel",
     )
 
 
@@ -229,7 +229,7 @@ def test_python_functions_are_supported_where_python_runs() -> None:
         return x
 
     node = single(f).nodes[0]
-    assert program.supports(node, "cpu", runs_python=True) == (True, "a Python function")
+    assert program.supports(node, "cpu", runs_python=True) == (True, "runs Python functions")
     assert program.supports(node, "cuda", runs_python=False) == (
         False,
         "Python functions do not run on 'cuda' devices",
