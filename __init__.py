@@ -18,6 +18,7 @@ from .graph.errors import (
     ParseError,
     PlaitError,
     ShapeError,
+    UnknownOperatorError,
     WireError,
 )
 from .graph.printing import to_dot
@@ -67,6 +68,7 @@ __all__ = [
     "SessionError",
     "ShapeError",
     "TensorSpec",
+    "UnknownOperatorError",
     "UnsupportedOpError",
     "WireError",
     "check",

@@ -154,6 +154,8 @@ def show_plan(request: Request, max_in_flight: int, nodes: bool, dot: bool, as_j
 @in_flight
 @click.option(
     "--repeat",
+    "--count",
+    "repeat",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ..graph.errors import PlaitError
 from ..graph.ir import Graph, Node
 from ..graph.tensor import TensorSpec
 from .device import Device
@@ -85,7 +86,15 @@ def find(name: str) -> Device:
     factory = _factories.get(name) or _factories.get(name.split(":", 1)[0])
     if factory is None:
         raise _unknown(name)
-    return factory(name)
+    try:
+        return factory(name)
+    except PlaitError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"device {name!r} cannot be made: {type(error).__name__}: {error}",
+            fix="repair the factory that it is registered with",
+        ) from error
 
 
 def names() -> tuple[str, ...]:

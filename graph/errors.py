@@ -5,7 +5,7 @@ PlaitError
 │   ├── OperatorError   an operator is unknown, or called with the wrong inputs or attributes
 │   ├── ShapeError      shapes or dtypes do not fit together
 │   └── ParseError      your file is damaged, foreign or uses something plait lacks
-│       └── UnsupportedOperatorError   it uses operators that plait lacks; all are named
+│       └── UnknownOperatorError   it uses operators that plait lacks; all are named
 ├── WireError           a message is damaged or foreign
 └── InternalError       plait is wrong: please report
 
@@ -45,7 +45,9 @@ class PlaitError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.what, self.at, self.fix)
+        notes = getattr(self, "__notes__", None)
+        state = {"__notes__": list(notes)} if notes else None
+        return _rebuild, (type(self), self.what, self.at, self.fix), state
 
 
 def _rebuild(kind: type[PlaitError], what: str, at: str | None, fix: str | None) -> PlaitError:
@@ -68,7 +70,7 @@ class ParseError(GraphError):
     """A file is damaged, foreign, or uses something plait lacks."""
 
 
-class UnsupportedOperatorError(ParseError):
+class UnknownOperatorError(ParseError):
     """A file uses operators that are not registered; the message names all of them."""
 
 

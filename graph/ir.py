@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from .attribute import Attributes
 from .operator import Call, Operator, find_operator
@@ -44,6 +45,9 @@ class Node:
     def operator(self) -> Operator:
         """The operator, from the registry."""
         return find_operator(self.op, at=str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Node, (self.name, self.op, self.inputs, self.outputs, dict(self.attributes))
 
     def __str__(self) -> str:
         inputs = ", ".join(name or "-" for name in self.inputs)

@@ -195,11 +195,20 @@ def register_operator(operator: Operator) -> None:
     GraphError
         If the name is taken.
     """
-    if operator.name in _operators:
+    known = _operators.get(operator.name)
+    if known is not None and not _redefines(operator, known):
         raise GraphError(
             f"operator {operator.name!r} is defined twice", fix="choose another name for one"
         )
     _operators[operator.name] = operator
+
+
+def _redefines(new: Operator, old: Operator) -> bool:
+    """True when a function of a script or notebook is defined again, as notebook cells are."""
+    if new.function is None or old.function is None:
+        return False
+    here, there = ((f.__module__, f.__qualname__) for f in (new.function, old.function))
+    return here == there and here[0] == "__main__"
 
 
 def unregister_operator(name: str) -> None:

@@ -92,6 +92,23 @@ def operator_of(function: Callable[..., Any]) -> Operator:
         ) from None
 
 
+def _check_function(function: Any) -> None:
+    if not inspect.isfunction(function):
+        raise OperatorError(f"{function!r} is no function", fix="decorate a function made with def")
+    if any(kind(function) for kind in _ASYNCHRONOUS):
+        raise OperatorError(
+            f"{function.__qualname__} is a generator or asynchronous",
+            fix="return arrays from an ordinary function",
+        )
+
+
+_ASYNCHRONOUS = (
+    inspect.isgeneratorfunction,
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+)
+
+
 def _make(
     function: Callable[..., Any],
     name: str | None,
@@ -100,6 +117,7 @@ def _make(
     n_outputs: int | None,
     effects: bool,
 ) -> Operator:
+    _check_function(function)
     label = name or f"{function.__module__}.{function.__qualname__}"
     parameters = inspect.signature(function).parameters.values()
     formals: list[str] = []
@@ -247,10 +265,12 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) ->
         )
     for index, (result, spec) in enumerate(zip(arrays, wanted, strict=True)):
         array = np.asarray(result)
-        if spec is not None and (array.shape != spec.shape or array.dtype != spec.dtype):
+        if spec is None or (array.shape == spec.shape and array.dtype == spec.dtype):
+            continue
+        if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
+            got = "None" if result is None else f"{array.dtype.name}{list(array.shape)}"
             raise GraphError(
-                f"output {index} of the function is {array.dtype.name}{list(array.shape)}, "
-                f"declared was {spec}",
+                f"output {index} of the function is {got}, declared was {spec}",
                 at=at,
                 fix="return what the operator declares, or correct its declaration",
             )

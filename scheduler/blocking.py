@@ -14,7 +14,7 @@ import trio
 from ..devices.device import Device
 from ..graph.ir import Graph
 from ..graph.tensor import Array
-from .errors import SessionError
+from .errors import PlanError, SessionError
 from .partition import Pins
 from .planning import Plan, plan
 from .session import Session
@@ -34,7 +34,7 @@ def run(
     Parameters
     ----------
     graph : Graph or Plan
-        With a plan, `devices` and `pin` are not looked at.
+        A plan has its devices and pins: none may be given beside it.
     inputs : Mapping of str to array
         One array per graph input.
     devices, pin
@@ -52,6 +52,10 @@ def run(
     In a notebook, where an asyncio loop runs, it works on a thread of its own. For more than one
     item keep a `Session` open: opening one costs more than running a small graph.
     """
+    if isinstance(graph, Plan) and (pin is not None or devices != ("cpu",)):
+        raise PlanError(
+            "a plan has its devices and pins already", fix="run the graph, or plan it anew"
+        )
     planned = graph if isinstance(graph, Plan) else plan(graph, devices, pin=pin)
 
     async def once() -> dict[str, Array]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .placement import HOST_MEMORIES
 from .profile import Profile, Record, Span
 from .steps import Step, Transfer
 
@@ -106,7 +107,9 @@ class _Trace:
             yield {"ph": "M", "name": kind, "pid": PROCESS, "tid": track, "args": {"name": name}}
 
     def _track(self, step: Step) -> int:
-        name = f"{step.device} transfers" if isinstance(step.work, Transfer) else step.device
+        name = step.device
+        if isinstance(step.work, Transfer):  # the two directions overlap, a track's slices may not
+            name += " in" if step.work.source in HOST_MEMORIES else " out"
         return self._tracks.setdefault(name, len(self._tracks) + 1)
 
     def _us(self, time_ns: int) -> float:

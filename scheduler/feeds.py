@@ -36,7 +36,7 @@ def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
             raise FeedError(
                 f"input {name!r} must be {graph.tensors[name]}, got dtype {array.dtype.name!r}",
                 at=f"graph {graph.name!r}",
-                fix=f"convert it: array.astype({wanted.name!r})",
+                fix=f"convert it: np.asarray(value, {wanted.name!r})",
             )
     return arrays
 

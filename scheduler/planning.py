@@ -188,6 +188,10 @@ def _prototypes(
         listed = [devices]
     found = [find(device) if isinstance(device, str) else device for device in listed]
     for device in found:
+        if not hasattr(device, "capabilities"):
+            raise PlanError(
+                f"{device!r} is no device", fix="name one, such as 'cpu', or pass a Device"
+            )
         _ = device.capabilities  # raises now, not in the middle, if this machine lacks the device
     names = [device.name for device in found]
     if not names or len(set(names)) != len(names):

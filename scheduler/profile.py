@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from .errors import SessionError
 from .executor import Execution
 from .planning import Plan
 from .steps import Step, Transfer
@@ -201,7 +202,7 @@ class Profile:
             share = busy_s / self.wall_s if self.wall_s else 0.0
             lines.append(f"{device}: busy {busy_s:.3f} s, {share:.0%} of the time")
         lines.append(f"two devices or more at work: {figures['overlap']:.0%} of the busy time")
-        lines += ["", f"{'step':32} {'device':12} {'runs':>6} {'run ms':>9} {'queued ms':>9}"]
+        lines += ["", f"{'step':32} {'device':12} {'runs':>6} {'median ms':>9} {'queued ms':>9}"]
         lines += [
             f"{row['step'][:32]:32} {row['device']:12} {row['runs']:6} "
             f"{row['run_ms']:9.3f} {row['queued_ms']:9.3f}"
@@ -210,16 +211,29 @@ class Profile:
         return "\n".join(lines + self._node_table())
 
     def save(self, path: str | Path) -> None:
-        """Write the trace as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing."""
+        """Write the trace as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+        Raises
+        ------
+        SessionError
+            If the file cannot be written.
+        """
         from .chrome import write_trace
 
-        write_trace(self, Path(path))
+        try:
+            write_trace(self, Path(path))
+        except OSError as error:
+            raise SessionError(
+                f"cannot write the trace: {error.strerror}",
+                at=str(path),
+                fix="choose a file in a folder that exists and can be written to",
+            ) from error
 
     def _node_table(self) -> list[str]:
         if not self.nodes:
             return []
         everything = sum(node.total_ns for node in self.nodes) or 1
-        lines = ["", f"{'node':40} {'op':20} {'device':12} {'ms':>9} {'share':>6}"]
+        lines = ["", f"{'node':40} {'op':20} {'device':12} {'mean ms':>9} {'share':>6}"]
         lines += [
             f"{node.name[:40]:40} {node.op[:20]:20} {node.device:12} "
             f"{node.total_ns / node.runs / 1e6:9.3f} {node.total_ns / everything:6.1%}"

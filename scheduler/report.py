@@ -76,7 +76,8 @@ def to_dict(plan: Plan) -> dict[str, Any]:
 def _heading(plan: Plan) -> Iterator[str]:
     graph = plan.graph
     yield (
-        f"plan for {graph.name!r}: {len(graph.nodes)} nodes in {len(plan.subgraphs)} subgraphs "
+        f"plan for {graph.name!r}: {_counted(len(graph.nodes), 'node')} in "
+        f"{_counted(len(plan.subgraphs), 'subgraph')} "
         f"on {', '.join(plan.devices)}; {plan.max_in_flight} in flight"
     )
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
@@ -84,18 +85,27 @@ def _heading(plan: Plan) -> Iterator[str]:
 
 
 def _subgraphs(plan: Plan) -> Iterator[str]:
-    waits = {step.work.name: step.waits for step in plan.steps}
-    yield f"{'subgraph':16} {'device':12} {'nodes':>5} {'Mflop':>9}  {'waits for':16} operators"
-    for subgraph in plan.subgraphs[:LISTED_STEPS]:
+    listed = plan.subgraphs[:LISTED_STEPS]
+    needs = {subgraph.name: _needs(plan, subgraph) for subgraph in listed}
+    width = max((len(names) for names in needs.values()), default=0)
+    yield f"{'subgraph':16} {'device':12} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
+    for subgraph in listed:
         flops = _flops(subgraph.graph)
-        names = ", ".join(plan.steps[step].name for step in waits.get(subgraph.name, ()))
         yield (
             f"{subgraph.name:16} {subgraph.device:12} {len(subgraph.graph.nodes):5} "
-            f"{'?' if flops is None else f'{flops / 1e6:.3f}':>9}  {names or '-':16} "
-            f"{_operators(subgraph)}"
+            f"{'?' if flops is None else f'{flops / 1e6:.3f}':>9}  "
+            f"{needs[subgraph.name]:{width}}  {_operators(subgraph)}"
         )
     if len(plan.subgraphs) > LISTED_STEPS:
         yield f"and {len(plan.subgraphs) - LISTED_STEPS} more subgraphs"
+
+
+def _needs(plan: Plan, subgraph: Subgraph) -> str:
+    """Return the subgraphs that produce a subgraph's inputs."""
+    producers = {name: other.name for other in plan.subgraphs for name in other.graph.outputs}
+    found = dict.fromkeys(producers[n] for n in subgraph.graph.inputs if n in producers)
+    names = list(found)[:LISTED_OPS]
+    return (", ".join(names) + (", ..." if len(found) > LISTED_OPS else "")) or "-"
 
 
 def _operators(subgraph: Subgraph) -> str:
@@ -164,6 +174,10 @@ def _pool_dict(pool: Pool) -> dict[str, Any]:
         "lower_bound": pool.lower_bound,
         "tensors_nbytes": pool.tensors_nbytes,
     }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _size(nbytes: int) -> str:

@@ -277,12 +277,12 @@ class Runtime:
                 await trio.to_thread.run_sync(slots.open_plan.close)
         return evicted
 
-    def _cores(self) -> int | None:
-        """Return each device's share of the cores, where more than one computes on them."""
+    def _cores(self) -> int:
+        """Return each device's share of the cores; one is left to the loop and to others."""
         prototypes = self.plan.prototypes
         used = {subgraph.device for subgraph in self.plan.subgraphs}
         sharing = sum(prototypes[name].capabilities.runs_python for name in used)
-        return max(1, core_count() // sharing) if sharing > 1 else None
+        return max(1, (core_count() - 1) // max(1, sharing))
 
 
 def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:

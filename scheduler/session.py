@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
+import trio
+
 from ..graph.tensor import Array
 from .errors import SessionError
 from .item import Flight
@@ -51,6 +53,11 @@ class Session:
         self._profile: Profile | None = None
 
     async def __aenter__(self) -> Session:
+        if not trio.lowlevel.in_trio_run():
+            raise SessionError(
+                "a session runs under trio, and no trio loop runs here",
+                fix="trio.run(main) a function that opens it, or use plait.run() for one item",
+            )
         if self._runtime is not None:
             raise SessionError("the session is open already", fix="make another Session(plan)")
         runtime = Runtime(self.plan, measure=self._measure)

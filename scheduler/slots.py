@@ -7,6 +7,9 @@ import trio
 from .errors import SessionError
 from .open_plan import OpenPlan, Slot
 
+MADE_AHEAD = 16
+"""Slots beyond this number are made when first needed."""
+
 
 class Slots:
     """Hands out the slots of an open plan; used on the trio thread only, but for `fill`.
@@ -28,8 +31,8 @@ class Slots:
         return self._claims == 0
 
     def fill(self) -> None:
-        """Make all slots now; blocks."""
-        while len(self._free) < self._count:
+        """Make the slots now, within reason; blocks."""
+        while len(self._free) < min(self._count, MADE_AHEAD):
             self._free.append(self.open_plan.make_slot())
 
     def refuse(self) -> None:

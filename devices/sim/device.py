@@ -58,9 +58,9 @@ class SimDevice:
     Examples
     --------
     >>> from plait import devices
-    >>> from plait.devices.sim import SimDevice, SimModel, VirtualClock
-    >>> model, clock = SimModel(flops_per_s=1e12), VirtualClock()
-    >>> devices.register("sim:small", lambda name: SimDevice(name, model, clock))
+    >>> from plait.devices.sim import SimDevice, SimModel
+    >>> model = SimModel(flops_per_s=1e12)
+    >>> devices.register("sim:small", lambda name: SimDevice(name, model))
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -91,12 +92,17 @@ def end(process: Process, *, kill: bool = False) -> str:
 
 def _spawn(name: str, cores: int | None, connection_fd: int, flags_fd: int) -> Process:
     program = _PROGRAM.format(module_path(), __package__, name, connection_fd, flags_fd)
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL,
-        env=None if cores is None else environment(cores),
-        pass_fds=(connection_fd, flags_fd),
-    )
+    # Inherited by the process, so that Ctrl-C does not end it while it still imports.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            env=None if cores is None else environment(cores),
+            pass_fds=(connection_fd, flags_fd),
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def module_path() -> list[str]:

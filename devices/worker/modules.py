@@ -123,7 +123,7 @@ def _source(op: str, definer: Callable[..., Any]) -> Source:
         )
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
-    file = os.path.abspath(file) if file else None
+    file = os.path.abspath(file) if file and os.path.exists(file) else None  # not "<stdin>"
     if name != "__main__":
         return Source(op, name, file, "")
     if file is None:

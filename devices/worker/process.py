@@ -1,6 +1,6 @@
 """A worker, seen from inside: maps arenas, binds programs and runs them, one request at a time.
 
-`main` is the whole life of a process that `worker_client` starts. It ends when it is told to, and
+`main` is the whole life of a process that `launch` starts. It ends when it is told to, and
 when its parent dies, whatever it is doing then.
 """
 
@@ -51,6 +51,7 @@ def main(name: str, connection_fd: int, flags_fd: int) -> None:
     global serving
     serving = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too: it decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # functions may start processes
     connection = socket.socket(fileno=connection_fd)
     connection.set_inheritable(False)
     os.register_at_fork(after_in_child=connection.close)  # else a fork would hide our death

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..check import check
-from ..errors import GraphError, ParseError, UnsupportedOperatorError
+from ..errors import GraphError, ParseError, UnknownOperatorError
 from ..ir import Graph
 from ..operator import is_operator
 from ..tensor import Array
@@ -188,7 +188,7 @@ def _frame(view: memoryview, at: str) -> tuple[memoryview, str]:
 def _check_operators(header: Header, at: str) -> None:
     unknown = sorted({node.op for node in header.nodes if not is_operator(node.op)})
     if unknown:
-        raise UnsupportedOperatorError(
+        raise UnknownOperatorError(
             f"operators that are not registered here: {', '.join(unknown)}",
             at=at,
             fix="import the modules that define them with @plait.operator before loading",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..dims import UNKNOWN
-from ..errors import ParseError, UnsupportedOperatorError
+from ..errors import ParseError, UnknownOperatorError
 from ..ir import ABSENT, Graph, Node
 from ..operator import find_operator, is_operator
 from ..tensor import Array, Dim, TensorSpec
@@ -47,7 +47,7 @@ def load_onnx(path: str | os.PathLike[str]) -> Graph:
     ------
     ParseError
         If the file is missing, damaged or no ONNX model, or uses what plait lacks. A missing
-        operator is an `UnsupportedOperatorError` that names all of them.
+        operator is an `UnknownOperatorError` that names all of them.
     GraphError
         If its nodes do not fit together.
     """
@@ -112,7 +112,7 @@ def _check_opset(model: Any, at: str) -> None:
 
 
 def _check_operators(model: Any, at: str) -> None:
-    """Raise UnsupportedOperatorError for operators that are not registered, naming all."""
+    """Raise UnknownOperatorError for operators that are not registered, naming all."""
     missing: dict[str, list[str]] = {}
     for node in model.graph.node:
         name = operator_name(node)
@@ -124,7 +124,7 @@ def _check_operators(model: Any, at: str) -> None:
         fix = "define them with @plait.operator(name=...), or export the model without them"
         if model.functions:
             fix = "inline its functions with onnx.inliner.inline_local_functions"
-        raise UnsupportedOperatorError(
+        raise UnknownOperatorError(
             f"operators that are not supported: {', '.join(counted)}", at=at, fix=fix
         )
 

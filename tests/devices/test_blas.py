@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -65,3 +66,12 @@ def test_a_user_who_set_the_number_is_not_overruled(monkeypatch: pytest.MonkeyPa
 def test_a_worker_gets_the_number_by_its_environment() -> None:
     environment = blas.environment(3)
     assert {environment[name] for name in blas.VARIABLES} == {"3"}
+
+
+def test_the_limit_is_the_processs_whichever_thread_sets_or_lifts_it() -> None:
+    device = CpuDevice()
+    for call, expected in ((lambda: device.open(cores=1), {1}), (device.close, {2})):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        assert threads() == expected

@@ -136,3 +136,13 @@ def test_a_device_that_cannot_be_opened_says_why() -> None:
 def test_a_device_that_is_unknown_says_so() -> None:
     status = devices.probe("tpu:0")
     assert (status.found, status.reason) == (False, "there is no device 'tpu:0'")
+
+
+def test_a_factory_that_raises_is_no_crash() -> None:
+    def broken(name: str) -> Device:
+        raise ZeroDivisionError("inside")
+
+    registry.register("broken", broken)
+    with pytest.raises(DeviceUnavailableError, match="cannot be made: ZeroDivisionError: inside"):
+        registry.find("broken")
+    assert not registry.probe("broken").found

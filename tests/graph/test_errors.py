@@ -72,3 +72,9 @@ def test_an_error_survives_the_way_to_another_process() -> None:
         "node 'add'",
         "make them equal",
     )
+
+
+def test_notes_survive_pickling() -> None:
+    error = PlaitError("what", at="where", fix="how")
+    error.add_note("a traceback from elsewhere")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["a traceback from elsewhere"]

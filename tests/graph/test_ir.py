@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -193,3 +194,10 @@ def test_a_node_stands_one_layer_below_its_lowest_producer(graph: Graph) -> None
     for node in graph.nodes:
         above = [layer_of[graph.producers[t].name] for t in node.inputs if t in graph.producers]
         assert layer_of[node.name] == max(above, default=-1) + 1
+
+
+def test_nodes_and_graphs_can_be_pickled() -> None:
+    builder = GraphBuilder("pickled")
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", (2,))))
+    graph = builder.build()
+    assert pickle.loads(pickle.dumps(graph)) == graph

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -373,7 +374,7 @@ def test_a_wrong_number_of_results_is_refused(results: Any) -> None:
     [
         (np.ones(2, np.float64), "float64[2]"),
         (np.ones(3, np.float32), "float32[3]"),
-        (None, "object[]"),
+        (None, "None"),
         (np.ones((2, 1), np.float32), "float32[2, 1]"),
     ],
 )
@@ -385,3 +386,39 @@ def test_a_result_unlike_its_declaration_is_refused(result: Any, text: str) -> N
         "  at:  node 'n'\n"
         "  fix: return what the operator declares, or correct its declaration"
     )
+
+
+async def asynchronous(x: Any) -> Any:
+    return x
+
+
+def generator(x: Any) -> Any:
+    yield x
+
+
+@pytest.mark.parametrize("function", [asynchronous, generator])
+def test_functions_that_return_no_arrays_are_refused(function: Any) -> None:
+    with pytest.raises(OperatorError, match="generator or asynchronous"):
+        operator()(function)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(OperatorError, match="is no function"):
+        operator()(partial(max, 1))
+
+
+def test_a_notebook_cell_may_define_its_operator_again(forget_operators: None) -> None:
+    cell = "@operator(name='cell.f')\ndef f(x):\n    return x + {}"
+    scope: dict[str, Any] = {"__name__": "__main__", "operator": operator}
+    for number in (1, 2):
+        exec(cell.format(number), scope)
+    function = find_operator("cell.f").function
+    assert function is not None
+    assert function(1) == 3
+
+
+def test_a_module_may_not_define_an_operator_twice(forget_operators: None) -> None:
+    scope: dict[str, Any] = {"__name__": "some.module", "operator": operator}
+    exec("@operator(name='some.f')\ndef f(x): ...", scope)
+    with pytest.raises(GraphError, match="defined twice"):
+        exec("@operator(name='some.f')\ndef f(x): ...", scope)

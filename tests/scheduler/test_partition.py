@@ -132,3 +132,8 @@ def test_a_device_may_be_named_once_only() -> None:
 def test_at_least_one_device_is_needed() -> None:
     with pytest.raises(pl.PlanError, match="none"):
         pl.plan(chain("Relu"), [])
+
+
+def test_what_is_no_device_is_refused() -> None:
+    with pytest.raises(pl.PlanError, match="0 is no device"):
+        pl.plan(chain("Relu"), [0])  # type: ignore[list-item]

@@ -79,7 +79,7 @@ async def test_the_trace_has_a_track_per_device_and_arrows_between_steps(tmp_pat
     profile.save(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert tracks == {"items", "npu", "npu transfers", "cpu"}
+    assert tracks == {"items", "npu", "npu in", "npu out", "cpu"}
     by_phase = {phase: [e for e in events if e["ph"] == phase] for phase in "Xsf"}
     assert len(by_phase["X"]) == 3 * 4
     assert len(by_phase["s"]) == len(by_phase["f"]) == 3 * 3
@@ -122,3 +122,9 @@ async def test_overlap_is_seen_where_two_devices_work_at_once(
 
 
 BARRIERS: list[Any] = []
+
+
+async def test_a_trace_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    profile = await profiled(1)
+    with pytest.raises(pl.SessionError, match="cannot write the trace: No such file"):
+        profile.save(tmp_path / "missing" / "trace.json")

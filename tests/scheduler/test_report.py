@@ -67,3 +67,9 @@ def test_symbolic_plans_are_plain_values_too() -> None:
     values = pl.plan(graph("n")).to_dict()
     assert values["inputs"] == {"x": "float32[n]"}
     assert values["memory"] == {}
+
+
+def test_a_symbolic_plan_says_which_subgraphs_wait_for_which() -> None:
+    plan = pl.plan(graph("n"), [PrivateDevice("npu", lacks=["Add"]), "cpu"])
+    (line,) = (line for line in plan.report().splitlines() if line.startswith("1:cpu"))
+    assert "0:npu" in line

@@ -51,3 +51,8 @@ async def test_run_refuses_to_block_a_trio_task() -> None:
 def test_run_raises_the_users_mistakes_bare() -> None:
     with pytest.raises(pl.FeedError, match="has no input 'z'"):
         pl.run(graph(), {"x": X, "z": X})
+
+
+def test_a_plan_is_run_as_it_was_planned() -> None:
+    with pytest.raises(pl.PlanError, match="has its devices and pins already"):
+        pl.run(pl.plan(graph()), {"x": X}, devices=["worker:0"])

@@ -408,8 +408,9 @@ async def test_devices_that_compute_on_the_host_share_its_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runtime, "core_count", lambda: 8)
-    assert await cores_given(chain("a", "b")) == [4, 4, 4]
+    assert await cores_given(chain("a", "b")) == [3, 3, 3]
 
 
-async def test_one_device_may_use_all_cores() -> None:
-    assert await cores_given(chain("a")) == [None, None]
+async def test_one_core_is_left_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "core_count", lambda: 8)
+    assert await cores_given(chain("a")) == [7, 7]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait import Graph, GraphBuilder, TensorSpec
 from plait.graph.attribute import Attribute, Kind
-from plait.graph.errors import GraphError, ParseError, ShapeError, UnsupportedOperatorError
+from plait.graph.errors import GraphError, ParseError, ShapeError, UnknownOperatorError
 from plait.graph.formats.header import DTYPES, StoredConstant, pack_header
 from plait.graph.formats.native import (
     ALIGNMENT,
@@ -273,7 +273,7 @@ def test_operators_that_are_missing_are_all_named() -> None:
     unregister_operator("test.one")
     unregister_operator("test.two")
 
-    with pytest.raises(UnsupportedOperatorError, match=r"test\.one, test\.two") as caught:
+    with pytest.raises(UnknownOperatorError, match=r"test\.one, test\.two") as caught:
         load_bytes(data, "model.plait")
     assert caught.value.at == "model.plait"
     assert "import the modules that define them" in str(caught.value.fix)
@@ -285,7 +285,7 @@ def test_nothing_is_imported_because_a_file_names_it() -> None:
         lambda listed: listed.__setitem__(listed.index("Relu"), "this.Zen"),
     )
 
-    with pytest.raises(UnsupportedOperatorError, match=r"this\.Zen"):
+    with pytest.raises(UnknownOperatorError, match=r"this\.Zen"):
         load_bytes(data)
 
 

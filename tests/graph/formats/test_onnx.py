@@ -19,7 +19,7 @@ from plait.graph.errors import (
     OperatorError,
     ParseError,
     ShapeError,
-    UnsupportedOperatorError,
+    UnknownOperatorError,
 )
 from plait.graph.formats.onnx import load_onnx
 from plait.graph.operator import define
@@ -278,7 +278,7 @@ def test_operators_that_are_missing_are_all_named(tmp_path: Path) -> None:
     nodes.append(node("Other", "x", "b"))
     nodes.append(helper.make_node("Relu", ["x"], ["y"], name="far", domain="com.example"))
 
-    with pytest.raises(UnsupportedOperatorError) as caught:
+    with pytest.raises(UnknownOperatorError) as caught:
         load(model(nodes, X), tmp_path)
     assert caught.value.what == (
         "operators that are not supported: NoSuch ('no_0', 'no_1', 'no_2' ... 5 in all), "
@@ -295,7 +295,7 @@ def test_functions_in_a_model_are_to_be_inlined(tmp_path: Path) -> None:
     imports = [helper.make_opsetid("", 17)]
     proto.functions.append(helper.make_function("local", "Mine", ["a"], ["b"], [inner], imports))
 
-    with pytest.raises(UnsupportedOperatorError, match=r"local\.Mine") as caught:
+    with pytest.raises(UnknownOperatorError, match=r"local\.Mine") as caught:
         load(proto, tmp_path)
     assert "inline_local_functions" in str(caught.value.fix)
     assert load(onnx.inliner.inline_local_functions(proto), tmp_path).nodes[0].op == "Relu"

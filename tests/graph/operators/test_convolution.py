@@ -70,8 +70,18 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...], Mapping[str, Any], str]] = {
     "channels": ("Conv", ((1, 4, 8, 8), (5, 3, 3, 3)), {}, "4 channels, the weights are for 3"),
     "group": ("Conv", ((1, 4, 8, 8), (6, 1, 3, 3)), {"group": 2}, "for 2 \\(1 in each of 2"),
     "features": ("Conv", ((1, 4, 8, 8), (5, 2, 3, 3)), {"group": 2}, "do not divide into 2"),
-    "bias": ("Conv", ((1, 3, 8, 8), (5, 3, 3, 3), (4,)), {}, "the output has 5 channels"),
-    "bias rank": ("Conv", ((1, 3, 8, 8), (5, 3, 3, 3), (1, 5)), {}, "the output has 5 channels"),
+    "bias": (
+        "Conv",
+        ((1, 3, 8, 8), (5, 3, 3, 3), (4,)),
+        {},
+        "the bias must be a vector of length 5",
+    ),
+    "bias rank": (
+        "Conv",
+        ((1, 3, 8, 8), (5, 3, 3, 3), (1, 5)),
+        {},
+        "the bias must be a vector of length 5",
+    ),
     "rank": ("Conv", ((1, 3, 8, 8), (5, 3, 3)), {}, "not of one rank"),
     "no spatial axis": ("Conv", ((1, 3), (5, 3)), {}, "not of one rank ≥ 3"),
     "kernel_shape": ("Conv", ((1, 3, 8), (5, 3, 3)), {"kernel_shape": (5,)}, "not that of the we"),
@@ -80,7 +90,7 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...], Mapping[str, Any], str]] = {
     "strides": ("Conv", ((1, 3, 8), (5, 3, 3)), {"strides": (1, 1)}, "strides .* 1 are needed"),
     "transposed channels": ("ConvTranspose", ((1, 4, 8), (3, 5, 3)), {}, "the weights are for 3"),
     "transposed group": ("ConvTranspose", ((1, 3, 8), (3, 5, 3)), {"group": 2}, "divide into 2"),
-    "transposed bias": ("ConvTranspose", ((1, 3, 8), (3, 5, 3), (3,)), {}, "has 5 channels"),
+    "transposed bias": ("ConvTranspose", ((1, 3, 8), (3, 5, 3), (3,)), {}, "vector of length 5"),
     "cropped": ("ConvTranspose", ((1, 3, 1), (3, 5, 3)), {"pads": (2, 1)}, "leave nothing"),
 }
 
@@ -95,9 +105,12 @@ def test_shapes_that_do_not_fit_are_refused_at_their_node(case: str) -> None:
     assert caught.value.fix
 
 
-@pytest.mark.parametrize("dtypes", [("float32", "float64", "float32"), ("int32",) * 3])
-def test_dtypes_other_than_one_floating_dtype_are_refused(dtypes: Sequence[str]) -> None:
-    with pytest.raises(ShapeError, match="one floating dtype") as caught:
+@pytest.mark.parametrize(
+    ("dtypes", "what"),
+    [(("float32", "float64", "float32"), "different dtypes"), (("int32",) * 3, "must be a float")],
+)
+def test_dtypes_other_than_one_floating_dtype_are_refused(dtypes: Sequence[str], what: str) -> None:
+    with pytest.raises(ShapeError, match=what) as caught:
         infer("Conv", (1, 3, 8), (5, 3, 3), dtypes=dtypes)
     assert caught.value.fix == "insert a Cast"
 

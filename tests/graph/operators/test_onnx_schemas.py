@@ -14,11 +14,31 @@ from plait.graph.operator import Call, find_operator, operators
 from plait.graph.tensor import TensorSpec
 
 MODULES = (
-    *("activation", "creation", "einsum", "elementwise", "logic", "matmul"),
-    *("movement", "reduction", "reshaping", "slicing"),
+    *("activation", "convolution", "creation", "einsum", "elementwise", "logic", "matmul"),
+    *(
+        "movement",
+        "normalization",
+        "pooling",
+        "reduction",
+        "reshaping",
+        "resize",
+        "rules",
+        "slicing",
+    ),
 )
 NAMES = {"float": "float32", "double": "float64"}
 NUMPY = {np.dtype(kind).name for kind in "?bBhHiIlLefdFD"}
+REQUIRED_ATTRIBUTES = {
+    "to": "float32",
+    "axis": 0,
+    "direction": "LEFT",
+    "equation": "ij->ji",
+    "kernel_shape": (2,),
+    "num_groups": 1,
+    "size": 1,
+}
+LEFT_OUT = {"scales", "training_mode"}
+"""Optional inputs whose values matter, or which exclude another one."""
 
 
 def _is_onnx(name: str) -> bool:
@@ -75,8 +95,9 @@ def test_all_dtypes_of_the_newest_schema_are_taken(op: str) -> None:
     allowed = {
         c.type_param_str: _numpy_dtypes(c.allowed_type_strs) for c in schema.type_constraints
     }
-    given = {"to": "float32", "axis": 0, "direction": "LEFT", "equation": "ij->ji"}
-    attributes = operator.complete({k: v for k, v in given.items() if k in operator.attributes}, op)
+    attributes = operator.complete(
+        {k: v for k, v in REQUIRED_ATTRIBUTES.items() if k in operator.attributes}, op
+    )
     node = Node(
         "node", op, tuple(f.rstrip("?+*") for f in operator.inputs.split()), ("y",), attributes
     )
@@ -85,7 +106,9 @@ def test_all_dtypes_of_the_newest_schema_are_taken(op: str) -> None:
         for dtype in dtypes:
             chosen = {name: listed[0] for name, listed in allowed.items()} | {parameter: dtype}
             specs = [
-                TensorSpec(chosen.get(formal.type_str) or formal.type_str[7:-1], None)
+                None
+                if formal.name in LEFT_OUT
+                else TensorSpec(chosen.get(formal.type_str) or formal.type_str[7:-1], None)
                 for formal in schema.inputs
             ]
             (y,) = infer_node(node, Call(tuple(specs), (None,) * len(specs), attributes))

@@ -159,7 +159,7 @@ REFUSED: list[tuple[str, list[Dims], dict[int, list[int]], dict[str, Any], str]]
     ("Pad", [(2, 3)], {1: [1, 1]}, {}, "begin and an end"),
     ("Pad", [(2, 3)], {1: [-2, 0, -1, 0]}, {}, "cut more"),
     ("Pad", [(0, 3)], {1: [1, 0, 0, 0]}, {"mode": "edge"}, "nothing to edge"),
-    ("Trilu", [(3,)], {}, {}, "not a matrix"),
+    ("Trilu", [(3,)], {}, {}, "at least 2 dimensions"),
     ("ReduceSum", [(2, 3)], {1: [2]}, {}, "outside"),
     ("ReduceSum", [(2, 3)], {1: [1, -1]}, {}, "twice"),
     ("ArgMax", [(0, 3)], {}, {}, "no elements"),
@@ -187,12 +187,16 @@ def test_inputs_that_do_not_fit_are_refused_with_the_node_named(
 
     assert caught.value.at is not None
     assert f"{op}(" in caught.value.at
+    assert caught.value.fix
 
 
-@pytest.mark.parametrize("op", ["Exp", "Gelu", "Neg", "Not", "Relu"])
-def test_a_dtype_the_operator_does_not_take_is_refused(op: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [*((op, "uint8") for op in ("Exp", "Gelu", "Neg", "Not", "Relu")), ("ArgMax", "complex64")],
+)
+def test_a_dtype_the_operator_does_not_take_is_refused(op: str, dtype: str) -> None:
     with pytest.raises(ShapeError, match=r"must be .* here"):
-        infer(op, [(2,)], dtypes=["uint8"])
+        infer(op, [(2,)], dtypes=[dtype])
 
 
 def test_mixed_dtypes_are_refused() -> None:
