@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dtypes import FLOATS, NUMBERS, SIGNED, common_dtype
 from ..operator import Call, define
 from ..tensor import TensorSpec
-from .elementwise import TRANSCENDENTAL, per_element, same_of
-from .requirements import require_broadcastable
-
-OVER_X = ((0, 0),)
+from .inputs import FLOATS, NUMBERS, SIGNED, check_broadcastable, common_dtype
+from .rules import FIRST, TRANSCENDENTAL, per_element, same_of
 
 
 def _number(default: float) -> Attribute:
     return Attribute(Kind.FLOAT, default)
 
 
-define("Relu", inputs="x", inplace=OVER_X)(same_of(SIGNED))
+define("Relu", inputs="x", inplace=FIRST)(same_of(SIGNED))
 
 for _op, _operations, _attributes in (
     ("LeakyRelu", 2, {"alpha": _number(0.01)}),
@@ -41,7 +38,7 @@ for _op, _operations, _attributes in (
         inputs="x",
         attributes=_attributes,
         cost=per_element(_operations),
-        inplace=OVER_X,
+        inplace=FIRST,
     )(same_of(FLOATS))
 
 define(
@@ -49,15 +46,15 @@ define(
     inputs="x",
     attributes={"bias": _number(0.0), "lambd": _number(0.5)},
     cost=per_element(4),
-    inplace=OVER_X,
+    inplace=FIRST,
 )(same_of(NUMBERS))
 
 
-@define("PRelu", inputs="x slope", cost=per_element(4), inplace=OVER_X)
+@define("PRelu", inputs="x slope", cost=per_element(4), inplace=FIRST)
 def infer_prelu(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the slope broadcasts to it, not the other way round."""
     x, slope = call.spec(0), call.spec(1)
     common_dtype((x, slope), NUMBERS)
     if x.shape is not None:
-        require_broadcastable(slope, x.shape, "the slope")
+        check_broadcastable(slope, x.shape, "the slope")
     return (x,)

@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose.  Source: ONNX Conv-22, ConvTranspose-22."""
+"""Conv and ConvTranspose: weighted sums over windows, and their transpose."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
 from ..windows import WINDOW_ATTRIBUTES, resolve_transposed_window, resolve_window
+from .inputs import FLOATS, check_per_channel, common_dtype, may_equal, present
 
-ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
+_ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 
 
-def conv_flops(call: Call, outputs: Specs) -> int:
+def _conv_cost(call: Call, outputs: Specs) -> int:
     """Cost: a multiply and an add per weight and output cell, an add per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return outputs[0].size * (2 * weights + call.has(2))
 
 
-def conv_transpose_flops(call: Call, outputs: Specs) -> int:
+def _conv_transpose_cost(call: Call, outputs: Specs) -> int:
     """Cost: a multiply and an add per weight and input cell, an add per biased cell."""
     weights = math.prod(call.spec(1).static_shape[1:])
     return 2 * call.spec(0).size * weights + outputs[0].size * call.has(2)
 
 
-@define("Conv", inputs="x w b?", attributes=ATTRIBUTES, cost=conv_flops)
-def conv(call: Call) -> Sequence[TensorSpec]:
+@define("Conv", inputs="x w b?", attributes=_ATTRIBUTES, cost=_conv_cost)
+def infer_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
     x, w = _shapes(call)
     if x is None or w is None:
@@ -37,7 +38,8 @@ def conv(call: Call) -> Sequence[TensorSpec]:
     features, per_group = w[0], w[1]
     _check_channels(x[1], mul(per_group, group), group)
     _check_divides(features, group, "the weights' features")
-    _check_bias(call, features)
+    if call.has(2):
+        check_per_channel(call, 2, features, "the bias")
     _, outputs = resolve_window(x[2:], call.attributes, _kernel(call, w))
     return (TensorSpec(call.spec(0).dtype, (x[0], features, *outputs)),)
 
@@ -46,13 +48,13 @@ def conv(call: Call) -> Sequence[TensorSpec]:
     "ConvTranspose",
     inputs="x w b?",
     attributes={
-        **ATTRIBUTES,
+        **_ATTRIBUTES,
         "output_padding": Attribute(Kind.INTS, None, minimum=0),
         "output_shape": Attribute(Kind.INTS, None, minimum=1),
     },
-    cost=conv_transpose_flops,
+    cost=_conv_transpose_cost,
 )
-def conv_transpose(call: Call) -> Sequence[TensorSpec]:
+def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""
     x, w = _shapes(call)
     if x is None or w is None:
@@ -61,21 +63,15 @@ def conv_transpose(call: Call) -> Sequence[TensorSpec]:
     _check_channels(x[1], w[0], 1)
     _check_divides(x[1], group, "the input's channels")
     features = mul(w[1], group)
-    _check_bias(call, features)
+    if call.has(2):
+        check_per_channel(call, 2, features, "the bias")
     _, outputs = resolve_transposed_window(x[2:], call.attributes, _kernel(call, w))
     return (TensorSpec(call.spec(0).dtype, (x[0], features, *outputs)),)
 
 
 def _shapes(call: Call) -> tuple[Shape | None, Shape | None]:
     """Return the shapes of input and weights, after checking dtypes and ranks."""
-    present = [spec for spec in call.inputs if spec is not None]
-    dtypes = {spec.dtype for spec in present}
-    if len(dtypes) > 1 or present[0].dtype.kind != "f":
-        raise ShapeError(
-            f"a convolution's inputs must be of one floating dtype, got "
-            f"{', '.join(spec.dtype.name for spec in present)}",
-            fix="insert a Cast",
-        )
+    common_dtype(present(call), FLOATS)
     x, w = call.spec(0).shape, call.spec(1).shape
     ranks = [len(shape) for shape in (x, w) if shape is not None]
     if min(ranks, default=3) < 3 or len(set(ranks)) > 1:
@@ -91,10 +87,7 @@ def _kernel(call: Call, w: Shape) -> Shape:
     given = call.attributes["kernel_shape"]
     if given is None:
         return w[2:]
-    fits = len(given) == len(w) - 2 and all(
-        size == dim or isinstance(dim, str) for size, dim in zip(given, w[2:], strict=True)
-    )
-    if not fits:
+    if len(given) != len(w) - 2 or not all(map(may_equal, given, w[2:])):
         raise ShapeError(
             f"kernel_shape {list(given)} is not that of the weights, {list(w[2:])}",
             fix="leave kernel_shape out, or make it the weights'",
@@ -116,21 +109,4 @@ def _check_divides(count: Dim, group: int, what: str) -> None:
         raise ShapeError(
             f"{what}, {count}, do not divide into {group} groups",
             fix="choose a group that divides the number of channels",
-        )
-
-
-def _check_bias(call: Call, features: Dim) -> None:
-    if not call.has(2):
-        return
-    bias = call.inputs[2]
-    assert bias is not None
-    if bias.shape is None:
-        return
-    wrong = len(bias.shape) != 1 or (
-        isinstance(features, int) and isinstance(bias.shape[0], int) and bias.shape[0] != features
-    )
-    if wrong:
-        raise ShapeError(
-            f"the bias is {bias}, the output has {features} channels",
-            fix="give one number per output channel",
         )

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dtypes import NUMBERS, common_dtype
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Array, TensorSpec
-from .values import integers
+from .inputs import NUMBERS, common_dtype, integers
 
 
 @define(
@@ -38,7 +37,7 @@ def infer_range(call: Call) -> Sequence[TensorSpec]:
     dtype = common_dtype(specs, NUMBERS)
     for spec in specs:
         if spec.is_static and spec.size != 1:
-            raise ShapeError(f"{spec} must be a scalar")
+            raise ShapeError(f"{spec} must be a scalar", fix="pass one number")
     start, limit, delta = call.values[:3]
     if start is None or limit is None or delta is None:
         return (TensorSpec(dtype, None),)
@@ -55,7 +54,10 @@ def range_count(start: Array, limit: Array, delta: Array) -> int:
     """
     low, high, step = (x.reshape(()).item() for x in (start, limit, delta))
     if step == 0 or not all(map(math.isfinite, (low, high, step))):
-        raise ShapeError(f"Range from {low} to {high} in steps of {step} has no length")
+        raise ShapeError(
+            f"Range from {low} to {high} in steps of {step} has no length",
+            fix="use finite numbers, and a step other than 0",
+        )
     if start.dtype.kind == "f":
         return int(max(math.ceil((high - low) / step), 0))
     return int(max(-((low - high) // step), 0))

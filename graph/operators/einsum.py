@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from ..attribute import Attribute, Kind
 from ..dims import broadcast
-from ..dtypes import NUMBERS, common_dtype
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
+from .inputs import NUMBERS, common_dtype, present
 
 ELLIPSIS = "..."
 
@@ -44,7 +44,10 @@ def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
-        raise ShapeError(f"equation {text!r} has {len(terms)} terms for {len(ranks)} inputs")
+        raise ShapeError(
+            f"equation {text!r} has {len(terms)} terms for {len(ranks)} inputs",
+            fix="write one term per input, with commas between",
+        )
     counts = Counter(c for term in terms for c in _letters(term, text))
     letters = sorted(counts)
     width = _width_of_dots(terms, ranks, text)
@@ -53,11 +56,17 @@ def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
         right = dots + "".join(c for c in letters if counts[c] == 1)
     wanted = _letters(right, text)
     if len(set(wanted)) != len(wanted) or not set(wanted) <= set(letters):
-        raise ShapeError(f"the output of {text!r} names an axis twice, or one that no input has")
+        raise ShapeError(
+            f"the output of {text!r} names an axis twice, or one that no input has",
+            fix="name axes of the inputs, each once",
+        )
     inputs = tuple(_axes(term, letters, width) for term in terms)
     for term, named, rank in zip(terms, inputs, ranks, strict=True):
         if len(named) != rank:
-            raise ShapeError(f"term {term!r} of {text!r} does not name {rank} axes")
+            raise ShapeError(
+                f"term {term!r} of {text!r} does not name {rank} axes",
+                fix="write a letter per axis, or '...' for those in the middle",
+            )
     return Equation(inputs, _axes(right, letters, width))
 
 
@@ -69,7 +78,10 @@ def _width_of_dots(terms: Sequence[str], ranks: Sequence[int], text: str) -> int
         if ELLIPSIS in term
     }
     if len(widths) > 1 or min(widths, default=0) < 0:
-        raise ShapeError(f"the dots in {text!r} stand for different numbers of axes")
+        raise ShapeError(
+            f"the dots in {text!r} stand for different numbers of axes",
+            fix="name more axes by letters, or reshape the inputs",
+        )
     return max(widths, default=0)
 
 
@@ -99,16 +111,16 @@ def _lengths(call: Call, equation: Equation) -> dict[int, Dim]:
     return lengths
 
 
-def _cost(call: Call, outputs: Specs) -> int:
+def _einsum_cost(call: Call, outputs: Specs) -> int:
     ranks = [len(call.spec(index).static_shape) for index in range(len(call.inputs))]
     lengths = _lengths(call, parse_equation(call.attributes["equation"], ranks))
     return 2 * math.prod(length for length in lengths.values() if isinstance(length, int))
 
 
-@define("Einsum", inputs="x+", attributes={"equation": Attribute(Kind.STRING)}, cost=_cost)
+@define("Einsum", inputs="x+", attributes={"equation": Attribute(Kind.STRING)}, cost=_einsum_cost)
 def infer_einsum(call: Call) -> Sequence[TensorSpec]:
     """Infer: one axis for each letter of the output's term."""
-    specs = [spec for spec in call.inputs if spec is not None]
+    specs = present(call)
     dtype = common_dtype(specs, NUMBERS)
     ranks = [spec.rank for spec in specs if spec.rank is not None]
     if len(ranks) < len(specs):

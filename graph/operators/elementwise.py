@@ -1,72 +1,29 @@
-"""Elementwise arithmetic: one output element from the elements at the same place.
-
-Sources: the ONNX operator specifications, each in its newest form.
-"""
+"""Elementwise arithmetic: an output element from the elements at the same place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import broadcast
-from ..dtypes import ANY, FLOATS, INTEGERS, NUMBERS, SIGNED, check_dtype, common_dtype
 from ..errors import ShapeError
-from ..operator import Call, CostRule, InferRule, Specs, define, free
-from ..tensor import Shape, TensorSpec
-
-TRANSCENDENTAL = 10
-"""Operations that count for one exp, tanh, ...: about the polynomial that computes it."""
-
-
-def same(call: Call) -> Sequence[TensorSpec]:
-    """Infer: the output is like the first input."""
-    return (call.spec(0),)
-
-
-def same_of(kinds: str) -> InferRule:
-    """Return the rule: the output is like the first input, whose dtype is one of the kinds."""
-
-    def infer(call: Call) -> Sequence[TensorSpec]:
-        check_dtype(call.spec(0), kinds)
-        return (call.spec(0),)
-
-    return infer
-
-
-def broadcast_shape(specs: Sequence[TensorSpec]) -> Shape | None:
-    """Return the shape to which the specs broadcast, None where one's rank is unknown."""
-    shapes = [spec.shape for spec in specs if spec.shape is not None]
-    return broadcast(shapes) if len(shapes) == len(specs) else None
-
-
-def broadcast_of(kinds: str, dtype: str | None = None) -> InferRule:
-    """Return the rule: inputs of one dtype of the kinds, broadcast together by numpy's rule.
-
-    The output has the inputs' dtype, or `dtype`.
-    """
-
-    def infer(call: Call) -> Sequence[TensorSpec]:
-        specs = [spec for spec in call.inputs if spec is not None]
-        common = common_dtype(specs, kinds)
-        return (TensorSpec(dtype or common, broadcast_shape(specs)),)
-
-    return infer
-
-
-def per_element(operations: int) -> CostRule:
-    """Return the cost rule: so many operations per output element."""
-
-    def cost(call: Call, outputs: Specs) -> int:
-        return operations * sum(spec.size for spec in outputs)
-
-    return cost
+from ..operator import Call, Specs, define, free
+from ..tensor import TensorSpec
+from .inputs import ANY, FLOATS, INTEGERS, NUMBERS, SIGNED, check_dtype, common_dtype, present
+from .rules import (
+    EITHER,
+    FIRST,
+    TRANSCENDENTAL,
+    broadcast_of,
+    broadcast_shape,
+    per_element,
+    same,
+    same_of,
+)
 
 
 def _variadic_cost(call: Call, outputs: Specs) -> int:
     return len(call.inputs) * outputs[0].size
 
-
-EITHER = ((0, 0), (0, 1))
 
 for _op in ("Add", "Sub", "Mul", "Div"):
     define(_op, inputs="a b", inplace=EITHER)(broadcast_of(NUMBERS))
@@ -95,23 +52,23 @@ for _op in ("Sum", "Mean"):
     define(_op, inputs="x+", cost=_variadic_cost, inplace=EITHER)(broadcast_of(FLOATS))
 
 for _op in ("Abs", "Sign"):
-    define(_op, inputs="x", inplace=((0, 0),))(same_of(NUMBERS))
+    define(_op, inputs="x", inplace=FIRST)(same_of(NUMBERS))
 
-define("Neg", inputs="x", inplace=((0, 0),))(same_of(SIGNED))
-define("BitwiseNot", inputs="x", inplace=((0, 0),))(same_of(INTEGERS))
+define("Neg", inputs="x", inplace=FIRST)(same_of(SIGNED))
+define("BitwiseNot", inputs="x", inplace=FIRST)(same_of(INTEGERS))
 
 for _op in ("Sqrt", "Reciprocal", "Floor", "Ceil", "Round"):
-    define(_op, inputs="x", inplace=((0, 0),))(same_of(FLOATS))
+    define(_op, inputs="x", inplace=FIRST)(same_of(FLOATS))
 
 for _op in (
     *("Exp", "Log", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
 ):
-    define(_op, inputs="x", cost=per_element(TRANSCENDENTAL), inplace=((0, 0),))(same_of(FLOATS))
+    define(_op, inputs="x", cost=per_element(TRANSCENDENTAL), inplace=FIRST)(same_of(FLOATS))
 
-define("Erf", inputs="x", cost=per_element(24), inplace=((0, 0),))(same_of(FLOATS))
+define("Erf", inputs="x", cost=per_element(24), inplace=FIRST)(same_of(FLOATS))
 
-define("Identity", inputs="x", cost=free, views=((0, 0),))(same)
+define("Identity", inputs="x", cost=free, views=FIRST)(same)
 
 
 # Not in place: the kernel reads x again after it has written y.
@@ -124,15 +81,15 @@ def infer_power(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(base.dtype, broadcast_shape((base, exponent))),)
 
 
-@define("Clip", inputs="x min? max?", cost=per_element(2), inplace=((0, 0),))
+@define("Clip", inputs="x min? max?", cost=per_element(2), inplace=FIRST)
 def infer_clip(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the bounds are scalars of its dtype."""
-    present = [spec for spec in call.inputs if spec is not None]
-    common_dtype(present, NUMBERS)
-    for bound in present[1:]:
+    x, *bounds = present(call)
+    common_dtype((x, *bounds), NUMBERS)
+    for bound in bounds:
         if bound.is_static and bound.size != 1:
             raise ShapeError(f"a bound is {bound}, but must be a scalar", fix="use Max and Min")
-    return (call.spec(0),)
+    return (x,)
 
 
 CAST_ATTRIBUTES = {
@@ -161,7 +118,7 @@ def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
     outputs="y mask?",
     attributes={"seed": Attribute(Kind.INT, None)},
     cost=free,
-    views=((0, 0),),
+    views=FIRST,
 )
 def infer_dropout(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, and a mask; nothing is dropped outside of training."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dtypes import BOOLS, FLOATS, NUMBERS, REALS, check_dtype, common_dtype
 from ..operator import Call, InferRule, define
 from ..tensor import TensorSpec
-from .elementwise import EITHER, broadcast_of, broadcast_shape, same_of
+from .inputs import BOOLS, FLOATS, NUMBERS, REALS, check_dtype, common_dtype
+from .rules import EITHER, FIRST, broadcast_of, broadcast_shape, same_of
 
 
 def _to_bool(kinds: str) -> InferRule:
@@ -30,7 +30,7 @@ for _op in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
 for _op in ("And", "Or", "Xor"):
     define(_op, inputs="a b", inplace=EITHER)(broadcast_of(BOOLS))
 
-define("Not", inputs="x", inplace=((0, 0),))(same_of(BOOLS))
+define("Not", inputs="x", inplace=FIRST)(same_of(BOOLS))
 define("IsNaN", inputs="x")(_to_bool(FLOATS))
 define(
     "IsInf",

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import broadcast
-from ..dtypes import NUMBERS, common_dtype
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
-from .requirements import require_broadcastable
+from .inputs import NUMBERS, check_broadcastable, common_dtype, may_equal, present
 
 
 def _product_cost(call: Call, outputs: Specs) -> int:
@@ -20,7 +19,7 @@ def _product_cost(call: Call, outputs: Specs) -> int:
 
 
 def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
-    if left != right and isinstance(left, int) and isinstance(right, int):
+    if not may_equal(left, right):
         raise ShapeError(
             f"{a} times {b}: the inner lengths {left} and {right} differ",
             fix="transpose one of them, or correct its shape",
@@ -56,8 +55,7 @@ def infer_matmul(call: Call) -> Sequence[TensorSpec]:
 )
 def infer_gemm(call: Call) -> Sequence[TensorSpec]:
     """Infer: alpha·A·B + beta·C on matrices, where C broadcasts to the product."""
-    present = [spec for spec in call.inputs if spec is not None]
-    dtype = common_dtype(present, NUMBERS)
+    dtype = common_dtype(present(call), NUMBERS)
     a, b = call.spec(0), call.spec(1)
     for spec in (a, b):
         if spec.rank not in (None, 2):
@@ -68,5 +66,5 @@ def infer_gemm(call: Call) -> Sequence[TensorSpec]:
     right, columns = b.shape[::-1] if call.attributes["transB"] else b.shape
     _check_inner(a, b, left, right)
     if call.has(2):
-        require_broadcastable(call.spec(2), (rows, columns), "C")
+        check_broadcastable(call.spec(2), (rows, columns), "C")
     return (TensorSpec(dtype, (rows, columns)),)

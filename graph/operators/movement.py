@@ -6,21 +6,22 @@ from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import add, broadcast, mul, normalise_axes, normalise_axis
-from ..dtypes import common_dtype
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .values import integers, is_computed
+from .inputs import check_rank, common_dtype, integers, is_computed, present
 
 
 @define("Concat", inputs="x+", attributes={"axis": Attribute(Kind.INT)}, cost=free)
 def infer_concat(call: Call) -> Sequence[TensorSpec]:
     """Infer: the lengths along `axis` add up, all others agree."""
-    specs = [spec for spec in call.inputs if spec is not None]
+    specs = present(call)
     dtype = common_dtype(specs)
     shapes = [spec.shape for spec in specs if spec.shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
-        raise ShapeError(f"inputs differ in rank: {', '.join(map(str, specs))}")
+        raise ShapeError(
+            f"inputs differ in rank: {', '.join(map(str, specs))}", fix="insert an Unsqueeze"
+        )
     if len(shapes) < len(specs):
         return (TensorSpec(dtype, None),)
     axis = normalise_axis(call.attributes["axis"], len(shapes[0]))
@@ -42,7 +43,10 @@ def _agreed(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
     """Return the length that all have; a number wins over symbols."""
     numbers = {dim for dim in dims if isinstance(dim, int)}
     if len(numbers) > 1:
-        raise ShapeError(f"inputs differ along axis {axis}: {', '.join(map(str, specs))}")
+        raise ShapeError(
+            f"inputs differ along axis {axis}: {', '.join(map(str, specs))}",
+            fix="make them equal along all axes but one, and concatenate along that",
+        )
     return numbers.pop() if numbers else dims[0]
 
 
@@ -63,7 +67,10 @@ def infer_transpose(call: Call) -> Sequence[TensorSpec]:
         return (TensorSpec(x.dtype, None),)
     order = range(len(x.shape))[::-1] if perm is None else perm
     if sorted(order) != list(range(len(x.shape))):
-        raise ShapeError(f"perm {list(order)} does not order the axes of {x}")
+        raise ShapeError(
+            f"perm {list(order)} does not order the axes of {x}",
+            fix=f"name each of 0 to {len(x.shape) - 1} once",
+        )
     return (TensorSpec(x.dtype, [x.shape[axis] for axis in order]),)
 
 
@@ -74,7 +81,10 @@ def infer_tile(call: Call) -> Sequence[TensorSpec]:
     if x.shape is None or repeats is None:
         return (TensorSpec(x.dtype, None),)
     if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
-        raise ShapeError(f"repeats {list(repeats)} does not give a count for each axis of {x}")
+        raise ShapeError(
+            f"repeats {list(repeats)} does not give a count for each axis of {x}",
+            fix=f"give {len(x.shape)} counts ≥ 0",
+        )
     return (TensorSpec(x.dtype, [mul(d, n) for d, n in zip(x.shape, repeats, strict=True)]),)
 
 
@@ -115,7 +125,10 @@ def pads_by_axis(
     """
     listed = normalise_axes(range(rank) if axes is None else axes, rank)
     if len(pads) != 2 * len(listed):
-        raise ShapeError(f"pads {list(pads)} do not give a begin and an end for {len(listed)} axes")
+        raise ShapeError(
+            f"pads {list(pads)} do not give a begin and an end for {len(listed)} axes",
+            fix="give all begins, then all ends: [begin..., end...]",
+        )
     pairs = dict(zip(listed, zip(pads, pads[len(listed) :], strict=False), strict=True))
     return [pairs.get(axis, (0, 0)) for axis in range(rank)]
 
@@ -126,18 +139,23 @@ def _check_padded(
     for axis, (before, after) in enumerate(pads):
         length = padded[axis]
         if isinstance(length, int) and length < 0:
-            raise ShapeError(f"pads {(before, after)} cut more than axis {axis} of {data} has")
+            raise ShapeError(
+                f"pads {(before, after)} cut more than axis {axis} of {data} has",
+                fix="use larger pads",
+            )
         source = add(data.shape[axis], min(before, 0) + min(after, 0)) if data.shape else 0
         grows = before > 0 or after > 0
         if mode != "constant" and grows and isinstance(source, int) and source <= 0:
-            raise ShapeError(f"axis {axis} of {data} has nothing to {mode} from")
+            raise ShapeError(
+                f"axis {axis} of {data} has nothing to {mode} from",
+                fix="use mode='constant', or larger pads where they are negative",
+            )
 
 
 @define("Trilu", inputs="x k?", attributes={"upper": Attribute(Kind.BOOL, True)}, cost=free)
 def infer_trilu(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, a stack of matrices."""
     x = call.spec(0)
-    if x.rank is not None and x.rank < 2:
-        raise ShapeError(f"{x} is not a matrix, or a stack of them")
+    check_rank(x, 2, "a matrix, or a stack of them")
     integers(call, 1, "k")
     return (x,)

@@ -6,27 +6,31 @@ from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import normalise_axes, normalise_axis
-from ..dtypes import FLOATS, check_dtype, common_dtype
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
-from .requirements import require_broadcastable, require_rank, require_vector
+from .inputs import (
+    FLOATS,
+    check_broadcastable,
+    check_dtype,
+    check_per_channel,
+    check_rank,
+    common_dtype,
+    present,
+)
+from .rules import FIRST, per_element, same_along_axis
 
+_AXIS = Attribute(Kind.INT, -1)
 _EPSILON = Attribute(Kind.FLOAT, 1e-5)
 _STASH_TYPE = Attribute(Kind.INT, 1, choices=(1,))
 """ONNX's name for float32, the least precision that statistics are computed in."""
 
 _STATISTICS = "float32"
+_LAYOUT = "(batch, channels, ...)"
 
-
-def _apply(call: Call, outputs: Specs) -> int:
-    """Cost: one multiplication and one addition."""
-    return 2 * outputs[0].size
-
-
-def _measure_and_apply(call: Call, outputs: Specs) -> int:
-    """Cost: mean, difference, variance, then scale and shift."""
-    return 7 * outputs[0].size
+_SCALE_AND_SHIFT = 2
+_MEASURE_AND_SCALE = 7
+"""Operations per element: mean, difference, variance, then scale and shift."""
 
 
 @define(
@@ -36,12 +40,12 @@ def _measure_and_apply(call: Call, outputs: Specs) -> int:
     attributes={
         "epsilon": _EPSILON,
         "momentum": Attribute(Kind.FLOAT, 0.9),
-        "training_mode": Attribute(Kind.INT, 0, choices=(0, 1)),
+        "training_mode": Attribute(Kind.BOOL, False),
     },
-    cost=_apply,
-    inplace=((0, 0),),
+    cost=per_element(_SCALE_AND_SHIFT),
+    inplace=FIRST,
 )
-def batch_normalization(call: Call) -> Sequence[TensorSpec]:
+def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; in training mode, the running statistics too."""
     x = call.spec(0)
     for index in range(5):
@@ -52,10 +56,10 @@ def batch_normalization(call: Call) -> Sequence[TensorSpec]:
             fix="ask for one output, or set training_mode=1",
         )
     if x.shape is not None:
-        require_rank(x, 1, "(batch, channels, ...)")
+        check_rank(x, 1, _LAYOUT)
         channels: Dim = x.shape[1] if len(x.shape) > 1 else 1
         for index, what in enumerate(("scale", "bias", "mean", "variance"), 1):
-            require_vector(call, index, channels, what)
+            check_per_channel(call, index, channels, what)
     return (x, call.spec(3), call.spec(4))
 
 
@@ -63,10 +67,10 @@ def batch_normalization(call: Call) -> Sequence[TensorSpec]:
     "InstanceNormalization",
     inputs="x scale bias",
     attributes={"epsilon": _EPSILON},
-    cost=_measure_and_apply,
-    inplace=((0, 0),),
+    cost=per_element(_MEASURE_AND_SCALE),
+    inplace=FIRST,
 )
-def instance_normalization(call: Call) -> Sequence[TensorSpec]:
+def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
     return (_per_channel(call),)
 
@@ -79,10 +83,10 @@ def instance_normalization(call: Call) -> Sequence[TensorSpec]:
         "num_groups": Attribute(Kind.INT, minimum=1),
         "stash_type": _STASH_TYPE,
     },
-    cost=_measure_and_apply,
-    inplace=((0, 0),),
+    cost=per_element(_MEASURE_AND_SCALE),
+    inplace=FIRST,
 )
-def group_normalization(call: Call) -> Sequence[TensorSpec]:
+def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, whose channels fall into equal groups."""
     x = _per_channel(call)
     groups = call.attributes["num_groups"]
@@ -98,21 +102,21 @@ def group_normalization(call: Call) -> Sequence[TensorSpec]:
     "LayerNormalization",
     inputs="x scale bias?",
     outputs="y mean? inverse_deviation?",
-    attributes={"axis": Attribute(Kind.INT, -1), "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
-    cost=_measure_and_apply,
-    inplace=((0, 0),),
+    attributes={"axis": _AXIS, "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
+    cost=per_element(_MEASURE_AND_SCALE),
+    inplace=FIRST,
 )
-def layer_normalization(call: Call) -> Sequence[TensorSpec]:
+def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the statistics have length 1 from `axis` on."""
     x = call.spec(0)
-    common_dtype([spec for spec in call.inputs if spec is not None], FLOATS)
+    common_dtype(present(call), FLOATS)
     if x.shape is None:
         unknown = TensorSpec(_STATISTICS, None)
         return (x, unknown, unknown)
     axis = normalise_axis(call.attributes["axis"], len(x.shape))
-    require_broadcastable(call.spec(1), x.shape, "scale")
+    check_broadcastable(call.spec(1), x.shape, "scale")
     if call.has(2):
-        require_broadcastable(call.spec(2), x.shape, "bias")
+        check_broadcastable(call.spec(2), x.shape, "bias")
     statistics = TensorSpec(_STATISTICS, (*x.shape[:axis], *(1 for _ in x.shape[axis:])))
     return (x, statistics, statistics)
 
@@ -120,47 +124,40 @@ def layer_normalization(call: Call) -> Sequence[TensorSpec]:
 @define(
     "RMSNormalization",
     inputs="x scale",
-    attributes={"axis": Attribute(Kind.INT, -1), "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
-    cost=_measure_and_apply,
-    inplace=((0, 0),),
+    attributes={"axis": _AXIS, "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
+    cost=per_element(_MEASURE_AND_SCALE),
+    inplace=FIRST,
 )
-def rms_normalization(call: Call) -> Sequence[TensorSpec]:
+def infer_rms_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: x's shape, scale's dtype."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_dtype(call.spec(1), FLOATS, "scale")
     if x.shape is not None:
         normalise_axis(call.attributes["axis"], len(x.shape))
-        require_broadcastable(call.spec(1), x.shape, "scale")
+        check_broadcastable(call.spec(1), x.shape, "scale")
     return (TensorSpec(call.spec(1).dtype, x.shape),)
 
 
-@define(
+define(
     "LpNormalization",
     inputs="x",
     attributes={
-        "axis": Attribute(Kind.INT, -1),
+        "axis": _AXIS,
         "p": Attribute(Kind.INT, 2, choices=(1, 2)),
     },
-    cost=_measure_and_apply,
-)
-def lp_normalization(call: Call) -> Sequence[TensorSpec]:
-    """Infer: like x."""
-    x = call.spec(0)
-    check_dtype(x, FLOATS)
-    if x.rank is not None:
-        normalise_axis(call.attributes["axis"], x.rank)
-    return (x,)
+    cost=per_element(_MEASURE_AND_SCALE),
+)(same_along_axis(FLOATS))
 
 
 @define(
     "MeanVarianceNormalization",
     inputs="x",
     attributes={"axes": Attribute(Kind.INTS, (0, 2, 3))},
-    cost=_measure_and_apply,
-    inplace=((0, 0),),
+    cost=per_element(_MEASURE_AND_SCALE),
+    inplace=FIRST,
 )
-def mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
+def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
@@ -169,7 +166,7 @@ def mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
     return (x,)
 
 
-def _neighbours(call: Call, outputs: Specs) -> int:
+def _local_response_cost(call: Call, outputs: Specs) -> int:
     """Cost: one addition per neighbouring channel, and a power."""
     return int(call.attributes["size"] + 12) * outputs[0].size
 
@@ -183,22 +180,22 @@ def _neighbours(call: Call, outputs: Specs) -> int:
         "bias": Attribute(Kind.FLOAT, 1.0),
         "size": Attribute(Kind.INT, minimum=1),
     },
-    cost=_neighbours,
+    cost=_local_response_cost,
 )
-def local_response_normalization(call: Call) -> Sequence[TensorSpec]:
+def infer_local_response_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
-    require_rank(x, 2, "(batch, channels, ...)")
+    check_rank(x, 2, _LAYOUT)
     return (x,)
 
 
 def _per_channel(call: Call) -> TensorSpec:
     """Return x's spec; raise unless scale and bias have one value per channel of x."""
     x = call.spec(0)
-    common_dtype([spec for spec in call.inputs if spec is not None], FLOATS)
-    require_rank(x, 2, "(batch, channels, ...)")
+    common_dtype(present(call), FLOATS)
+    check_rank(x, 2, _LAYOUT)
     if x.shape is not None:
-        require_vector(call, 1, x.shape[1], "scale")
-        require_vector(call, 2, x.shape[1], "bias")
+        check_per_channel(call, 1, x.shape[1], "scale")
+        check_per_channel(call, 2, x.shape[1], "bias")
     return x

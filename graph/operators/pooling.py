@@ -7,43 +7,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..attribute import REQUIRED, Attribute, Attributes, Kind
+from ..attribute import Attribute, Attributes, Kind
 from ..dims import UNKNOWN, add, mul
-from ..dtypes import FLOATS, NUMBERS, check_dtype
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..windows import WINDOW_ATTRIBUTES, resolve_window
-from .requirements import may_equal, require_rank
+from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
+from .inputs import FLOATS, NUMBERS, check_dtype, check_rank, may_equal
+from .rules import per_input_element
 
 _LAYOUT = "(batch, channels, length...)"
-_FLAG = Attribute(Kind.INT, 0, choices=(0, 1))
 _WINDOW = {
     **WINDOW_ATTRIBUTES,
-    "ceil_mode": _FLAG,
-    "kernel_shape": Attribute(Kind.INTS, REQUIRED, minimum=1),
+    "ceil_mode": Attribute(Kind.BOOL, False),
+    "kernel_shape": Attribute(Kind.INTS, minimum=1),
 }
 _POWER = Attribute(Kind.INT, 2, minimum=1)
 
 
-def _taps(call: Call, outputs: Specs) -> int:
+def _window_cost(call: Call, outputs: Specs) -> int:
     """Cost: one operation per cell of each window."""
     return math.prod(call.attributes["kernel_shape"]) * outputs[0].size
-
-
-def _cells(call: Call, outputs: Specs) -> int:
-    """Cost: one operation per element of the input."""
-    return call.spec(0).size
 
 
 @define(
     "MaxPool",
     inputs="x",
     outputs="y indices?",
-    attributes={**_WINDOW, "storage_order": _FLAG},
-    cost=_taps,
+    attributes={**_WINDOW, "storage_order": Attribute(Kind.INT, 0, choices=(0, 1))},
+    cost=_window_cost,
 )
-def max_pool(call: Call) -> Sequence[TensorSpec]:
+def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window; indices are int64."""
     x = call.spec(0)
     check_dtype(x, NUMBERS)
@@ -51,32 +45,37 @@ def max_pool(call: Call) -> Sequence[TensorSpec]:
     return (y, TensorSpec("int64", y.shape))
 
 
-@define("AveragePool", inputs="x", attributes={**_WINDOW, "count_include_pad": _FLAG}, cost=_taps)
-def average_pool(call: Call) -> Sequence[TensorSpec]:
+@define(
+    "AveragePool",
+    inputs="x",
+    attributes={**_WINDOW, "count_include_pad": Attribute(Kind.BOOL, False)},
+    cost=_window_cost,
+)
+def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     return (_pooled(x, call),)
 
 
-@define("LpPool", inputs="x", attributes={**_WINDOW, "p": _POWER}, cost=_taps)
-def lp_pool(call: Call) -> Sequence[TensorSpec]:
+@define("LpPool", inputs="x", attributes={**_WINDOW, "p": _POWER}, cost=_window_cost)
+def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     return (_pooled(x, call),)
 
 
-@define("GlobalLpPool", inputs="x", attributes={"p": _POWER}, cost=_cells)
-@define("GlobalMaxPool", inputs="x", cost=_cells)
-@define("GlobalAveragePool", inputs="x", cost=_cells)
-def global_pool(call: Call) -> Sequence[TensorSpec]:
+@define("GlobalLpPool", inputs="x", attributes={"p": _POWER}, cost=per_input_element(1))
+@define("GlobalMaxPool", inputs="x", cost=per_input_element(1))
+@define("GlobalAveragePool", inputs="x", cost=per_input_element(1))
+def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: each plane becomes one cell."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
     if x.shape is None:
         return (x,)
-    require_rank(x, 3, _LAYOUT)
+    check_rank(x, 3, _LAYOUT)
     if 0 in x.shape[2:]:
         raise ShapeError(f"{x} has planes without cells", fix="pool over at least one cell")
     return (TensorSpec(x.dtype, (*x.shape[:2], *(1 for _ in x.shape[2:]))),)
@@ -87,14 +86,14 @@ def global_pool(call: Call) -> Sequence[TensorSpec]:
     inputs="x indices output_shape?",
     attributes={name: _WINDOW[name] for name in ("kernel_shape", "pads", "strides")},
 )
-def max_unpool(call: Call) -> Sequence[TensorSpec]:
+def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that a MaxPool would take to x's, or the one that is given."""
     x, indices = call.spec(0), call.spec(1)
     if indices.dtype != np.int64:
         raise ShapeError(f"the indices must be int64, got {indices}", fix="insert a Cast")
     if x.shape is None:
         return (x,)
-    require_rank(x, 3, _LAYOUT)
+    check_rank(x, 3, _LAYOUT)
     _check_like(indices, x.shape)
     shape = unpooled_shape(x.shape, call.attributes)
     if call.has(2):
@@ -122,17 +121,17 @@ def unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
     return (*shape[:2], *spatial)
 
 
+def pooling_window(shape: Shape, attributes: Attributes) -> tuple[Window | None, Shape]:
+    """Return the window over an input of that shape, and the spatial output dims."""
+    kernel, ceil_mode = attributes["kernel_shape"], attributes["ceil_mode"]
+    return resolve_window(shape[2:], attributes, kernel, ceil_mode=ceil_mode)
+
+
 def _pooled(x: TensorSpec, call: Call) -> TensorSpec:
     if x.shape is None:
         return x
-    require_rank(x, 3, _LAYOUT)
-    attributes = call.attributes
-    _, outputs = resolve_window(
-        x.shape[2:],
-        attributes,
-        attributes["kernel_shape"],
-        ceil_mode=bool(attributes["ceil_mode"]),
-    )
+    check_rank(x, 3, _LAYOUT)
+    _, outputs = pooling_window(x.shape, call.attributes)
     return TensorSpec(x.dtype, (*x.shape[:2], *outputs))
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import normalise_axes, normalise_axis
-from ..dtypes import BOOLS, FLOATS, NUMBERS, REALS, check_dtype
 from ..errors import ShapeError
-from ..operator import Call, InferRule, Specs, define
+from ..operator import Call, InferRule, define
 from ..tensor import Dim, TensorSpec
-from .elementwise import TRANSCENDENTAL
-from .values import integers, is_computed
+from .inputs import FLOATS, NUMBERS, REALS, check_dtype, integers, is_computed
+from .rules import TRANSCENDENTAL, per_input_element
 
 
 def reduced_axes(
@@ -40,14 +39,6 @@ def _reduce(kinds: str) -> InferRule:
     return infer
 
 
-def _input_size(call: Call, outputs: Specs) -> int:
-    return call.spec(0).size
-
-
-def _input_size_of_exp(call: Call, outputs: Specs) -> int:
-    return (2 + TRANSCENDENTAL) * call.spec(0).size
-
-
 REDUCE_ATTRIBUTES = {
     "keepdims": Attribute(Kind.BOOL, True),
     "noop_with_empty_axes": Attribute(Kind.BOOL, False),
@@ -69,19 +60,21 @@ for _op, _kinds in {
         _op,
         inputs="data axes?",
         attributes=REDUCE_ATTRIBUTES,
-        cost=_input_size_of_exp if _op == "ReduceLogSumExp" else _input_size,
+        cost=per_input_element(2 + TRANSCENDENTAL if _op == "ReduceLogSumExp" else 1),
     )(_reduce(_kinds))
 
 
-def _infer_extremum(call: Call) -> Sequence[TensorSpec]:
+def _infer_arg_extremum(call: Call) -> Sequence[TensorSpec]:
     data = call.spec(0)
-    check_dtype(data, NUMBERS + BOOLS)
+    check_dtype(data, REALS)
     if data.shape is None:
         return (TensorSpec("int64", None),)
     shape = list(data.shape or (1,))
     axis = normalise_axis(call.attributes["axis"], len(shape))
     if shape[axis] == 0:
-        raise ShapeError(f"axis {axis} of {data} has no elements to choose from")
+        raise ShapeError(
+            f"axis {axis} of {data} has no elements to choose from", fix="feed a larger input"
+        )
     if not data.shape:
         return (TensorSpec("int64", ()),)
     shape[axis : axis + 1] = [1] if call.attributes["keepdims"] else []
@@ -97,8 +90,8 @@ for _op in ("ArgMax", "ArgMin"):
             "keepdims": Attribute(Kind.BOOL, True),
             "select_last_index": Attribute(Kind.BOOL, False),
         },
-        cost=_input_size,
-    )(_infer_extremum)
+        cost=per_input_element(1),
+    )(_infer_arg_extremum)
 
 
 def _infer_scan(call: Call) -> Sequence[TensorSpec]:
@@ -106,7 +99,7 @@ def _infer_scan(call: Call) -> Sequence[TensorSpec]:
     check_dtype(data, NUMBERS)
     axis = integers(call, 1, "axis")
     if axis is not None and len(axis) != 1:
-        raise ShapeError(f"axis is {list(axis)}, but must be one integer")
+        raise ShapeError(f"axis is {list(axis)}, but must be one integer", fix="pass one axis")
     if axis is not None and data.shape is not None:
         normalise_axis(axis[0], len(data.shape))
     return (data,)

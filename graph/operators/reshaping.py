@@ -7,13 +7,11 @@ from collections.abc import Sequence
 
 from ..attribute import Attribute, Attributes, Kind
 from ..dims import floordiv, mul, normalise_axes, product
-from ..dtypes import ANY, check_dtype
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .values import integers, is_computed
-
-SAME_BYTES = ((0, 0),)
+from .inputs import ANY, check_dtype, integers, is_computed
+from .rules import FIRST
 
 
 def reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
@@ -31,13 +29,15 @@ def reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
     kept = [i for i, length in enumerate(target) if length == 0 and not allowzero]
     if kept and kept[-1] >= len(shape):
         raise ShapeError(
-            f"0 in {list(target)} keeps dimension {kept[-1]}, but the input has {len(shape)}"
+            f"0 in {list(target)} keeps dimension {kept[-1]}, but the input has {len(shape)}",
+            fix="write the length, or -1",
         )
     wanted = math.prod(length for i, length in enumerate(target) if i not in kept and length != -1)
     left = _left_over([dim for i, dim in enumerate(shape) if i not in kept], wanted, -1 in target)
     if left is None:
         raise ShapeError(
-            f"{list(shape)} cannot be reshaped to {list(target)}: the element counts differ"
+            f"{list(shape)} cannot be reshaped to {list(target)}: the element counts differ",
+            fix="make the lengths multiply to the same number, or write -1 for one of them",
         )
     return tuple(
         shape[i] if i in kept else left if length == -1 else length
@@ -64,7 +64,7 @@ def _left_over(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | No
     inputs="data shape",
     attributes={"allowzero": Attribute(Kind.BOOL, False)},
     cost=free,
-    views=SAME_BYTES,
+    views=FIRST,
 )
 def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that the second input says."""
@@ -82,7 +82,7 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     inputs="x",
     attributes={"axis": Attribute(Kind.INT, 1)},
     cost=free,
-    views=SAME_BYTES,
+    views=FIRST,
 )
 def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     """Infer: a matrix, rows from the axes before `axis`, columns from the others."""
@@ -91,12 +91,15 @@ def infer_flatten(call: Call) -> Sequence[TensorSpec]:
         return (TensorSpec(x.dtype, None),)
     axis, rank = call.attributes["axis"], len(x.shape)
     if not -rank <= axis <= rank:
-        raise ShapeError(f"axis {axis} is outside [{-rank}, {rank}] for {x}")
+        raise ShapeError(
+            f"axis {axis} is outside a tensor of rank {rank}",
+            fix=f"use a value in [{-rank}, {rank}]",
+        )
     axis = axis + rank if axis < 0 else axis
     return (TensorSpec(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
 
 
-@define("Squeeze", inputs="data axes?", cost=free, views=SAME_BYTES)
+@define("Squeeze", inputs="data axes?", cost=free, views=FIRST)
 def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: without the axes given, or without all of length 1."""
     data = call.spec(0)
@@ -114,7 +117,7 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(data.dtype, [d for i, d in enumerate(data.shape) if i not in removed]),)
 
 
-@define("Unsqueeze", inputs="data axes", cost=free, views=SAME_BYTES)
+@define("Unsqueeze", inputs="data axes", cost=free, views=FIRST)
 def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: with axes of length 1 inserted, counted in the output."""
     data, axes = call.spec(0), integers(call, 1, "axes")

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import UNKNOWN
-from ..dtypes import NUMBERS, check_dtype
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..resampling import CROP, read_target, resized_axes, resized_shape
 from ..tensor import TensorSpec
+from .inputs import NUMBERS, check_dtype
 
-_FLAG = Attribute(Kind.INT, 0, choices=(0, 1))
 _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
 
 
-def _samples(call: Call, outputs: Specs) -> int:
+def _resize_cost(call: Call, outputs: Specs) -> int:
     """Cost: a product and a sum per cell that an output reads along each axis."""
     taps = _TAPS[call.attributes["mode"]]
     return 2 * taps * len(outputs[0].static_shape) * outputs[0].size
@@ -26,7 +25,7 @@ def _samples(call: Call, outputs: Specs) -> int:
     "Resize",
     inputs="x roi? scales? sizes?",
     attributes={
-        "antialias": _FLAG,
+        "antialias": Attribute(Kind.BOOL, False),
         "axes": Attribute(Kind.INTS, None),
         "coordinate_transformation_mode": Attribute(
             Kind.STRING,
@@ -41,7 +40,7 @@ def _samples(call: Call, outputs: Specs) -> int:
             ),
         ),
         "cubic_coeff_a": Attribute(Kind.FLOAT, -0.75),
-        "exclude_outside": _FLAG,
+        "exclude_outside": Attribute(Kind.BOOL, False),
         "extrapolation_value": Attribute(Kind.FLOAT, 0.0),
         "keep_aspect_ratio_policy": Attribute(
             Kind.STRING, "stretch", choices=("stretch", "not_larger", "not_smaller")
@@ -53,9 +52,9 @@ def _samples(call: Call, outputs: Specs) -> int:
             choices=("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
         ),
     },
-    cost=_samples,
+    cost=_resize_cost,
 )
-def resize(call: Call) -> Sequence[TensorSpec]:
+def infer_resize(call: Call) -> Sequence[TensorSpec]:
     """Infer: scaled or given lengths; unknown while what tells them is not constant."""
     x = call.spec(0)
     if call.attributes["mode"] != "nearest":

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import ceildiv, normalise_axes, normalise_axis
-from ..dtypes import INTEGERS, check_dtype
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .values import integers, is_computed
+from .inputs import INTEGERS, check_dtype, integers, is_computed
 
 _END = 2**31 - 1
 """From here on an end means "to the end": exporters write INT_MAX."""
@@ -45,7 +44,9 @@ def slices_by_axis(
     listed = normalise_axes(range(len(starts)) if axes is None else axes, rank)
     paces = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(listed) == len(paces):
-        raise ShapeError("starts, ends, axes and steps differ in length")
+        raise ShapeError(
+            "starts, ends, axes and steps differ in length", fix="give one of each per axis"
+        )
     if 0 in paces:
         raise ShapeError("a step is 0", fix="use a positive or negative step")
     return dict(zip(listed, zip(starts, ends, paces, strict=True), strict=True))
@@ -90,9 +91,15 @@ def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[D
         size = -(-length // parts)
         return tuple(min(size, max(length - i * size, 0)) for i in range(parts))
     if len(sizes) != parts or min(sizes) < 0:
-        raise ShapeError(f"split {list(sizes)} does not give the sizes of {parts} outputs")
+        raise ShapeError(
+            f"split {list(sizes)} does not give the sizes of {parts} outputs",
+            fix=f"give {parts} sizes ≥ 0",
+        )
     if isinstance(length, int) and sum(sizes) != length:
-        raise ShapeError(f"split {list(sizes)} does not add up to {length}")
+        raise ShapeError(
+            f"split {list(sizes)} does not add up to {length}",
+            fix=f"make the sizes add up to {length}",
+        )
     return tuple(sizes)
 
 
@@ -107,7 +114,10 @@ def infer_split(call: Call) -> Sequence[TensorSpec]:
     """Infer: one part per output."""
     x, parts = call.spec(0), call.attributes["num_outputs"] or call.n_outputs
     if parts != call.n_outputs:
-        raise ShapeError(f"num_outputs is {parts}, but {call.n_outputs} outputs are asked for")
+        raise ShapeError(
+            f"num_outputs is {parts}, but {call.n_outputs} outputs are asked for",
+            fix="leave num_outputs out, or ask for as many outputs",
+        )
     sizes = integers(call, 1, "split")
     if x.shape is None or is_computed(call, 1):
         return (TensorSpec(x.dtype, None),) * parts
@@ -148,5 +158,8 @@ def infer_gather_elements(call: Call) -> Sequence[TensorSpec]:
         for i, (a, b) in enumerate(zip(indices.shape, data.shape, strict=True))
     )
     if not fits:
-        raise ShapeError(f"indices {indices} do not fit into data {data} along axis {axis}")
+        raise ShapeError(
+            f"indices {indices} do not fit into data {data} along axis {axis}",
+            fix="make them of data's rank, and no longer than data along the other axes",
+        )
     return (TensorSpec(data.dtype, indices.shape),)

@@ -1,0 +1,123 @@
+"""What shape rules ask of their inputs: dtypes, ranks, lengths, and values known ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..dims import broadcast
+from ..errors import ShapeError
+from ..operator import Call
+from ..tensor import Dim, Shape, TensorSpec
+
+FLOATS = "f"
+BOOLS = "b"
+SIGNED = "if"
+INTEGERS = "iu"
+NUMBERS = "iuf"
+REALS = "biuf"
+ANY = "biufc"
+
+_WORDS = {
+    FLOATS: "a float",
+    BOOLS: "bool",
+    SIGNED: "a float or signed integer",
+    INTEGERS: "an integer",
+    NUMBERS: "a float or integer",
+    REALS: "a float, an integer or bool",
+    ANY: "any dtype",
+}
+
+
+def present(call: Call) -> list[TensorSpec]:
+    """Return the specs of the inputs that are given."""
+    return [spec for spec in call.inputs if spec is not None]
+
+
+def check_dtype(spec: TensorSpec, kinds: str, what: str = "the input") -> None:
+    """Raise ShapeError unless the dtype is of one of the kinds, such as `FLOATS`."""
+    if spec.dtype.kind not in kinds:
+        raise ShapeError(
+            f"{what} is {spec}, but must be {_WORDS[kinds]} here",
+            fix="insert a Cast",
+        )
+
+
+def common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
+    """Return the dtype that all specs have.
+
+    Raises
+    ------
+    ShapeError
+        If they differ, or it is not of one of the kinds.
+    """
+    for spec in specs:
+        check_dtype(spec, kinds)
+    if len({spec.dtype for spec in specs}) > 1:
+        raise ShapeError(
+            f"inputs have different dtypes: {', '.join(map(str, specs))}", fix="insert a Cast"
+        )
+    return specs[0].dtype
+
+
+def may_equal(a: Dim, b: Dim) -> bool:
+    """True unless two dimensions are different numbers."""
+    return a == b or isinstance(a, str) or isinstance(b, str)
+
+
+def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
+    """Raise ShapeError when a tensor is known to have fewer dimensions."""
+    if spec.rank is not None and spec.rank < minimum:
+        raise ShapeError(
+            f"the input must have at least {minimum} dimensions, got {spec}",
+            fix=f"reshape it to {layout}",
+        )
+
+
+def check_per_channel(call: Call, index: int, channels: Dim, what: str) -> None:
+    """Raise ShapeError unless an input is a vector that can have a number for each channel."""
+    spec = call.spec(index)
+    if spec.shape is None:
+        return
+    if len(spec.shape) != 1 or not may_equal(spec.shape[0], channels):
+        raise ShapeError(
+            f"{what} must be a vector of length {channels}, got {spec}",
+            fix=f"pass one value per channel: a tensor of shape [{channels}]",
+        )
+
+
+def check_broadcastable(spec: TensorSpec, shape: Shape, what: str) -> None:
+    """Raise ShapeError unless a tensor can be repeated to fill the shape."""
+    if spec.shape is None:
+        return
+    merged = broadcast([spec.shape, shape])
+    if len(merged) > len(shape) or not all(map(may_equal, merged, shape)):
+        raise ShapeError(
+            f"{what} {spec} cannot be repeated to the shape [{', '.join(map(str, shape))}]",
+            fix="make each of its dimensions 1 or equal to the one it stands against",
+        )
+
+
+def integers(call: Call, index: int, what: str) -> tuple[int, ...] | None:
+    """Return the integers of an input, None where it is absent or not known before the run.
+
+    Raises
+    ------
+    ShapeError
+        If its dtype is not an integer's, or its rank is over 1.
+    """
+    if not call.has(index):
+        return None
+    spec = call.spec(index)
+    check_dtype(spec, INTEGERS, what)
+    if spec.rank is not None and spec.rank > 1:
+        raise ShapeError(f"{what} must be a list of integers, not {spec}", fix="flatten it")
+    value = call.value(index)
+    return None if value is None else tuple(int(v) for v in value.reshape(-1))
+
+
+def is_computed(call: Call, *indices: int) -> bool:
+    """True when one of the inputs is given but its value is not known before the run."""
+    return any(call.has(index) and call.value(index) is None for index in indices)
