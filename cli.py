@@ -50,6 +50,11 @@ class _Commands(click.Group):
         except PlaitError as error:
             print_error(error)
             ctx.exit(_exit_code(error))
+        except BrokenPipeError:  # the reader has had enough: click ends quietly
+            raise
+        except OSError as error:
+            print_error(CommandError(f"cannot write the output: {error.strerror}"))
+            ctx.exit(EXIT_FAILED)
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
         except BaseExceptionGroup as group:

@@ -45,7 +45,8 @@ def print_table(
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
+    watched = sys.stdout is not None and sys.stdout.isatty()
+    console = Console(width=None if watched else 400, markup=False, highlight=False)
     with console.capture() as printed:
         console.print(table)
     lines = (line.rstrip() for line in printed.get().splitlines())

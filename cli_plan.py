@@ -105,7 +105,7 @@ def import_modules(modules: tuple[str, ...]) -> None:
         sys.path.insert(0, str(folder.resolve()))
         try:
             importlib.import_module(name)
-        except Exception as error:  # a module may raise anything
+        except (Exception, SystemExit) as error:  # a module may raise anything
             raise CommandError(
                 f"cannot import {module!r}: {type(error).__name__}: {error}",
                 fix="name a module, or a .py file",

@@ -54,7 +54,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque()
-        self._spans = 0
+        self._spans = self._forgotten = 0
         self._nodes: dict[tuple[str, str, str], list[int]] = {}
 
     def record(self, plan: Plan, execution: Execution, admitted_ns: int) -> None:
@@ -72,6 +72,7 @@ class Recorder:
         self._spans += 1 + len(execution.events)
         while self._spans > KEPT_SPANS and len(self._records) > 1:
             self._spans -= 1 + len(self._records.popleft().plan.steps)
+            self._forgotten += 1
         self._measure_nodes(plan, execution)
 
     def profile(self) -> Profile:
@@ -81,7 +82,7 @@ class Recorder:
             for (name, op, device), (count, total) in self._nodes.items()
         ]
         nodes.sort(key=lambda node: -node.total_ns)
-        return Profile(tuple(self._records), tuple(nodes))
+        return Profile(tuple(self._records), tuple(nodes), self._forgotten)
 
     def _measure_nodes(self, plan: Plan, execution: Execution) -> None:
         for step, event in zip(plan.steps, execution.events, strict=True):
@@ -113,10 +114,13 @@ class Profile:
         One per item, the latest last.
     nodes : tuple of NodeTime
         The costliest first; empty unless the session measures.
+    forgotten : int
+        Items before those, of which only the node times are kept.
     """
 
     records: tuple[Record, ...]
     nodes: tuple[NodeTime, ...]
+    forgotten: int = 0
 
     @property
     def wall_s(self) -> float:
@@ -177,6 +181,7 @@ class Profile:
         """Return the figures as plain values, for JSON."""
         return {
             "items": len(self.records),
+            "forgotten": self.forgotten,
             "failed": sum(record.failed for record in self.records),
             "wall_s": self.wall_s,
             "items_per_s": len(self.records) / self.wall_s if self.records else 0.0,
@@ -193,6 +198,7 @@ class Profile:
         """Return the figures for people."""
         figures = self.to_dict()
         lines = [
+            f"{'the last ' if self.forgotten else ''}"
             "{items} items in {wall_s:.3f} s: {items_per_s:.1f} items/s, {failed} failed".format(
                 **figures
             ),

@@ -490,3 +490,26 @@ def test_help_needs_neither_trio_nor_rich() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_gets_one_line(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "plait", "plan", "affine.plait"],
+            cwd=folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: cannot write the output: No space left on device",
+    ]
+
+
+def test_an_imported_module_that_exits_is_named(folder: Path) -> None:
+    (folder / "leaves.py").write_text("import sys; sys.exit(3)")
+    result = plait(folder, "plan", "affine.plait", "--import", "leaves.py")
+    assert_mistake(result, "cannot import 'leaves.py': SystemExit: 3")

@@ -128,3 +128,12 @@ async def test_a_trace_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     profile = await profiled(1)
     with pytest.raises(pl.SessionError, match="cannot write the trace: No such file"):
         profile.save(tmp_path / "missing" / "trace.json")
+
+
+async def test_a_profile_says_when_it_has_forgotten_the_first_items(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plait.scheduler.profile.KEPT_SPANS", 20)
+    profile = await profiled(9)  # of four steps each
+    assert (len(profile.records), profile.forgotten) == (4, 5)
+    assert profile.table().startswith("the last 4 items in ")
