@@ -21,6 +21,7 @@ from ..operator import find_operator, is_operator
 from ..tensor import Array, Dim, TensorSpec
 from . import upgrade_rules as upgrade_rules
 from .assembly import Assembly, understanding
+from .expansion import expand
 from .names import Names
 from .onnx_nodes import (
     DEFAULT_DOMAINS,
@@ -51,8 +52,19 @@ def load_onnx(path: str | os.PathLike[str]) -> Graph:
     GraphError
         If its nodes do not fit together.
     """
-    model = _parse(Path(path))
+    return read_model(_parse(Path(path)), path)
+
+
+def read_model(model: Any, path: str | os.PathLike[str]) -> Graph:
+    """Return the graph in a `ModelProto`; data beside it is looked for next to `path`.
+
+    Raises
+    ------
+    ParseError, GraphError
+        As `load_onnx`.
+    """
     _check_opset(model, str(path))
+    model = expand(model, str(path))
     _check_operators(model, str(path))
     return _Importer(model, Path(path)).graph()
 

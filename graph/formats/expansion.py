@@ -1,0 +1,85 @@
+"""Operators that ONNX itself defines by simpler ones: written out where plait lacks them.
+
+Attention -> MatMul, Softmax and so on. Source: the function bodies in the operator schemas of the
+`onnx` package, which also does the writing out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ParseError
+from ..operator import is_operator
+from .onnx_nodes import DEFAULT_DOMAINS, operator_name
+from .onnx_tensors import text
+from .upgrade import newest_name
+
+ROUNDS = 4
+"""How often what was written out is looked through again: bodies use other such operators."""
+
+
+def expand(model: Any, at: str) -> Any:
+    """Return the model without operators that plait lacks and ONNX can write out.
+
+    Raises
+    ------
+    ParseError
+        If the model does not hold together enough for that.
+    """
+    for _ in range(ROUNDS):
+        missing = {text(node.op_type) for node in model.graph.node if _is_missing(node)}
+        expandable = [("", op) for op in sorted(missing) if _has_body(op)]
+        if not expandable:
+            break
+        model = _written_out(_completed(model, expandable), expandable, at)
+    return model
+
+
+def _is_missing(node: Any) -> bool:
+    name = operator_name(node)
+    return (
+        node.domain in DEFAULT_DOMAINS and name != "Constant" and not is_operator(newest_name(name))
+    )
+
+
+def _has_body(op: str) -> bool:
+    from onnx import defs
+
+    if not defs.has(op):
+        return False
+    schema: Any = defs.get_schema(op)  # its type stubs leave these two out
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _completed(model: Any, expandable: list[tuple[str, str]]) -> Any:
+    """Return the model with the defaults of attributes filled in: bodies refer to them."""
+    from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
+
+    completed = ModelProto()
+    completed.CopyFrom(model)
+    # Bodies that depend on types ask for those of all inputs, the absent ones included.
+    completed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
+    for node in completed.graph.node:
+        if ("", node.op_type) in expandable:
+            given = {attribute.name for attribute in node.attribute}
+            for name, attribute in defs.get_schema(node.op_type).attributes.items():
+                default = attribute.default_value
+                if name not in given and default.type != AttributeProto.UNDEFINED:
+                    node.attribute.append(default)
+    return completed
+
+
+def _written_out(model: Any, expandable: list[tuple[str, str]], at: str) -> Any:
+    from onnx import inliner
+
+    try:
+        return inliner.inline_selected_functions(
+            model, expandable, exclude=False, inline_schema_functions=True
+        )
+    except Exception as error:  # of C++, with no class of its own
+        listed = ", ".join(op for _, op in expandable)
+        raise ParseError(
+            f"{listed} cannot be written out as simpler operators: {error}",
+            at=at,
+            fix="export the model with another opset, or without them",
+        ) from error

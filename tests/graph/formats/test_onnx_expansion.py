@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import plait as pl
+import pytest
+from onnx import TensorProto, helper
+from plait.graph.formats import load_onnx
+from plait.graph.formats.expansion import expand
+from plait.graph.formats.onnx import read_model
+
+
+def model(op: str, opset: int = 21, **attributes: Any) -> Any:
+    size = helper.make_tensor_value_info("size", TensorProto.INT64, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node(op, ["size"], ["y"], **attributes)
+    graph = helper.make_graph([node], "window", [size], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def test_an_operator_with_a_body_becomes_the_nodes_of_it() -> None:
+    ops = {node.op_type for node in expand(model("HannWindow"), "here").graph.node}
+    assert "HannWindow" not in ops
+    assert "Cos" in ops
+
+
+def test_defaults_that_a_body_refers_to_are_filled_in() -> None:
+    (cast, *_) = (
+        node for node in expand(model("HannWindow"), "here").graph.node if node.op_type == "Cast"
+    )
+    assert cast.attribute[0].name == "to"
+
+
+def test_a_model_of_known_operators_is_left_alone() -> None:
+    known = model("Identity")
+    assert expand(known, "here") is known
+
+
+def test_the_given_model_is_not_changed() -> None:
+    given = model("HannWindow")
+    before = given.SerializeToString()
+    expand(given, "here")
+    assert given.SerializeToString() == before
+
+
+def test_a_window_that_is_written_out_has_the_values_of_its_formula(tmp_path: Path) -> None:
+    given = model("HannWindow", periodic=0)
+    constant = helper.make_node("Constant", [], ["size"], value_int=9)
+    given.graph.node.insert(0, constant)
+    del given.graph.input[:]
+    onnx.save(given, tmp_path / "window.onnx")
+    (y,) = pl.run(load_onnx(tmp_path / "window.onnx"), {}).values()
+    np.testing.assert_allclose(y, np.hanning(9), atol=1e-6)
+
+
+def test_what_cannot_be_written_out_is_named() -> None:
+    broken = model("LinearAttention", opset=26)  # takes more inputs
+    with pytest.raises(pl.UnknownOperatorError, match="LinearAttention"):
+        read_model(broken, "broken.onnx")
+
+
+def test_a_failure_of_the_writing_out_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("inliner.cc: no type")
+
+    monkeypatch.setattr("onnx.inliner.inline_selected_functions", fail)
+    with pytest.raises(pl.ParseError, match=r"HannWindow cannot be written out.*no type"):
+        read_model(model("HannWindow"), "broken.onnx")
