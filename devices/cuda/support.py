@@ -26,14 +26,22 @@ def _takes_integer_power(call: Call) -> bool:
     return call.spec(0).dtype.kind in "iu" and call.spec(1).dtype.kind == "i"
 
 
+def _reduces(call: Call) -> bool:
+    return bool(call.attributes["reduction"] != "none")
+
+
+_NO_SCATTER = "CuPy cannot combine scattered updates in all ways and dtypes"
+
 DENIED: dict[str, tuple[Question, str]] = {
     "CumProd": (_always, "its axis is read by the host on each run"),
     "CumSum": (_always, "its axis is read by the host on each run"),
     "MaxUnpool": (_always, "cupy.unravel_index has the host check the indices on each run"),
     "Pow": (_takes_integer_power, "integer exponents are read by the host on each run"),
+    "ScatterElements": (_reduces, _NO_SCATTER),
+    "ScatterND": (_reduces, _NO_SCATTER),
     "Trilu": (_has(1), "its k is read by the host on each run"),
 }
-"""When a kernel for any array module would have the host wait for the GPU in a plan, and why."""
+"""When a kernel for any array module cannot run, or would have the host wait for the GPU."""
 
 
 def why_not(node: Node, call: Call) -> str | None:

@@ -1,4 +1,8 @@
-"""Kernels for any array module, one file per family; importing this package registers them."""
+"""Kernels for any array module, one file per family; importing this package registers them.
+
+Families share `steps`, `arguments`, `axes`, `sums`, `blocks`, `bounds`, `precision`, `sliding` and
+`views`; the ways to compute a convolution share `geometry` and `frames`.
+"""
 
 from . import (
     activation,

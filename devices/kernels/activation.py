@@ -1,6 +1,6 @@
-"""Activation kernels.  Sources: ONNX's operator specifications.
+"""Activation kernels.
 
-Each formula may get y on x's bytes: it reads x for the last time before it writes y, or at the same
+Each formula may get y on x's bytes: it reads x for the last time before it writes y, or in the same
 pass.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .blocks import blockwise, clamp
-from .elementwise import limits
+from .blocks import blockwise
+from .bounds import clamp, limits
 from .erf import TEMPORARIES, write_erf
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
@@ -24,7 +24,7 @@ from .steps import Step
 
 @blockwise("Sigmoid")
 def sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
-    """Y = 1 / (1 + exp(-x)).
+    """Y = 1 / (1 + exp(-x)).  Source: ONNX Sigmoid.
 
     Where exp overflows y is 0, which is right. The form with tanh is faster by half, but has no
     correct digit left at x = -17 in float32.
@@ -42,7 +42,7 @@ def _logistic_of_negative(xp: ArrayModule, y: Array) -> None:
 
 @blockwise("Swish", temporaries=1)
 def swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array) -> None:
-    """Y = x / (1 + exp(-alpha·x))."""
+    """Y = x / (1 + exp(-alpha·x)).  Source: ONNX Swish."""
     xp.multiply(x, -attributes["alpha"], out=gate)
     _logistic_of_negative(xp, gate)
     xp.multiply(x, gate, out=y)
@@ -50,7 +50,7 @@ def swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Arr
 
 @blockwise("LeakyRelu", temporaries=1)
 def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x where x ≥ 0, else alpha·x."""
+    """Y = x where x ≥ 0, else alpha·x.  Source: ONNX LeakyRelu."""
     alpha = attributes["alpha"]
     if alpha == 0:  # 0·∞ is not 0
         clamp(xp, x, 0, np.inf, y)
@@ -61,7 +61,7 @@ def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: A
 
 @blockwise("ThresholdedRelu", temporaries=1)
 def thresholded_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x where x > alpha, else 0."""
+    """Y = x where x > alpha, else 0.  Source: ONNX ThresholdedRelu."""
     below = t.view(np.bool_)[: t.size]
     xp.less_equal(x, attributes["alpha"], out=below)
     xp.copyto(y, x)
@@ -70,7 +70,7 @@ def thresholded_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes
 
 @blockwise("HardSigmoid")
 def hard_sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
-    """Y = min(max(alpha·x + beta, 0), 1)."""
+    """Y = min(max(alpha·x + beta, 0), 1).  Source: ONNX HardSigmoid."""
     xp.multiply(x, attributes["alpha"], out=y)
     xp.add(y, attributes["beta"], out=y)
     clamp(xp, y, 0, 1, y)
@@ -78,7 +78,7 @@ def hard_sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) ->
 
 @blockwise("HardSwish", temporaries=1)
 def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array) -> None:
-    """Y = x · min(max(x/6 + 1/2, 0), 1)."""
+    """Y = x · min(max(x/6 + 1/2, 0), 1).  Source: ONNX HardSwish."""
     xp.multiply(x, 1 / 6, out=gate)
     xp.add(gate, 0.5, out=gate)
     clamp(xp, gate, 0, 1, gate)
@@ -87,7 +87,7 @@ def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate
 
 @blockwise("Elu", temporaries=1)
 def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x where x ≥ 0, else alpha·(exp(x) - 1)."""
+    """Y = x where x ≥ 0, else alpha·(exp(x) - 1).  Source: ONNX Elu."""
     clamp(xp, x, -np.inf, 0, t)
     xp.expm1(t, out=t)
     xp.multiply(t, attributes["alpha"], out=t)
@@ -97,14 +97,14 @@ def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -
 
 @blockwise("Selu", temporaries=1)
 def selu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = gamma · elu(x)."""
+    """Y = gamma · elu(x).  Source: ONNX Selu."""
     elu(xp, x, y, attributes, t)
     xp.multiply(y, attributes["gamma"], out=y)
 
 
 @blockwise("Celu", temporaries=1)
 def celu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = max(x, 0) + min(alpha·(exp(x/alpha) - 1), 0)."""
+    """Y = max(x, 0) + min(alpha·(exp(x/alpha) - 1), 0).  Source: ONNX Celu."""
     xp.divide(x, attributes["alpha"], out=t)
     xp.expm1(t, out=t)
     xp.multiply(t, attributes["alpha"], out=t)
@@ -115,7 +115,10 @@ def celu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) 
 
 @blockwise("Softplus", temporaries=1)
 def softplus(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)): nothing overflows."""
+    """Y = log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|)): nothing overflows.
+
+    Source: ONNX Softplus.
+    """
     xp.absolute(x, out=t)
     xp.negative(t, out=t)
     xp.exp(t, out=t)
@@ -126,7 +129,7 @@ def softplus(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Arr
 
 @blockwise("Softsign", temporaries=1)
 def softsign(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
-    """Y = x / (1 + |x|)."""
+    """Y = x / (1 + |x|).  Source: ONNX Softsign."""
     xp.absolute(x, out=t)
     xp.add(t, 1, out=t)
     xp.divide(x, t, out=y)
@@ -136,7 +139,7 @@ def softsign(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Arr
 def mish(
     xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate: Array, t: Array
 ) -> None:
-    """Y = x · tanh(softplus(x))."""
+    """Y = x · tanh(softplus(x)).  Source: ONNX Mish."""
     softplus(xp, x, gate, attributes, t)
     xp.tanh(gate, out=gate)
     xp.multiply(x, gate, out=y)
@@ -146,7 +149,10 @@ def mish(
 def gelu(
     xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array, *more: Array
 ) -> None:
-    """Y = x/2 · (1 + erf(x/√2)), or with tanh x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))."""
+    """Y = x/2 · (1 + erf(x/√2)), or with tanh x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))).
+
+    Source: ONNX Gelu.
+    """
     if attributes["approximate"] == "tanh":
         xp.multiply(x, x, out=t)
         xp.multiply(t, 0.044715, out=t)
@@ -164,27 +170,27 @@ def gelu(
 
 @blockwise("Erf", temporaries=TEMPORARIES)
 def erf(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, *temporaries: Array) -> None:
-    """Y = erf(x)."""
+    """Y = erf(x).  Source: ONNX Erf."""
     write_erf(xp, x, y, *temporaries)
 
 
 @blockwise("Shrink")
 def shrink(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
-    """Y = x + bias where x < -lambd, x - bias where x > lambd, else 0."""
+    """Y = x + bias where x < -lambd, x - bias where x > lambd, else 0.  Source: ONNX Shrink."""
     bias, lambd = attributes["bias"], attributes["lambd"]
     shrunk = xp.where(x < -lambd, x + bias, xp.where(x > lambd, x - bias, 0))
     xp.copyto(y, shrunk, casting="unsafe")
 
 
-def _like_output(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _prelu_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     return outputs
 
 
-@kernel("PRelu", scratch=_like_output, binds=True)
+@kernel("PRelu", scratch=_prelu_scratch, binds=True)
 def prelu(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x where x ≥ 0, else slope·x."""
+    """Y = x where x ≥ 0, else slope·x.  Source: ONNX PRelu."""
     (x, slope), (y,), (t,) = inputs, outputs, scratch
     return partial(_prelu, xp, x, slope, y, t)
 

@@ -11,15 +11,17 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
+from .precision import compute_dtype, work_in, work_scratch
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order, widen, work_scratch, working_dtype
+from .steps import Step, in_order
+from .sums import sum_over
 
 
 def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: to work in; then scale and shift, unless they are constant; then sums."""
     x = call.spec(0)
     work = work_scratch(x, outputs[0])
-    per_channel = TensorSpec(working_dtype(x.dtype), call.spec(1).shape)
+    per_channel = TensorSpec(compute_dtype(x.dtype), call.spec(1).shape)
     if call.attributes["training_mode"]:
         batch, channels, _ = _planes(x.static_shape)
         sums = TensorSpec(per_channel.dtype, (batch, channels))
@@ -35,12 +37,12 @@ def batch_normalization(
 ) -> Step:
     """Y = (x - mean) / √(variance + ε) · scale + bias, for each channel.
 
-    Source: ONNX BatchNormalization-15.
+    Source: ONNX BatchNormalization.
     """
     if attributes["training_mode"]:
         return _train(xp, inputs, outputs, attributes, scratch)
     x, scale, bias, mean, variance = inputs
-    y, wide = outputs[0], working_dtype(x.dtype)
+    y, wide = outputs[0], compute_dtype(x.dtype)
     narrow = y.dtype != wide
     if len(scratch) < 2:  # all four are constants: fold them now
         factor, shift = xp.empty(scale.shape, wide), xp.empty(scale.shape, wide)
@@ -87,13 +89,12 @@ def _train(
     x, scale, bias, running_mean, running_variance = inputs
     y = outputs[0]
     *wide, mean, variance, factor, sums = scratch
-    source, work, steps = widen(xp, x, y, wide)
+    source, work, steps = work_in(xp, x, y, wide)
     planes = _planes(x.shape)
     source, work = source.reshape(planes), work.reshape(planes)
     count = planes[0] * planes[2]
-    ones = xp.ones(planes[2], source.dtype)
     steps += [
-        partial(xp.matmul, source, ones, out=sums),
+        sum_over(xp, source, (2,), sums[:, :, None]),
         partial(xp.sum, sums, axis=0, out=mean),
         partial(xp.divide, mean, count, out=mean),
         partial(xp.subtract, source, mean[:, None], out=work),

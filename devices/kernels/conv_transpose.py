@@ -9,78 +9,54 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import le, mul
-from typing import NamedTuple
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from ...graph.windows import Window, resolve_transposed_window
-from .precision import computed_in, widen, wider
+from .blocks import blocks, count_in_block
+from .geometry import Operands, biased
+from .precision import compute_dtype, wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
-from .windows import Operands, Step, biased, in_turn
+from .sliding import AxisWindow, axis_windows
+from .steps import Step
 
-MAX_PRODUCT = 1 << 18
+BLOCK = 1 << 18
 """Elements; a larger product is made and added band by band of the input, to stay in cache."""
 
 
-def conv_transpose_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Return the product's buffer, and float32 copies of float16 tensors."""
     x, w = call.spec(0), call.spec(1)
     group = call.attributes["group"]
-    rows = band_rows(x.static_shape, w.static_shape, group)
+    rows = _band_rows(x.static_shape, w.static_shape, group)
     cells = rows * math.prod(x.static_shape[3:])
     product = (group, math.prod(w.static_shape[1:]), cells)
-    return (*wider((*call.inputs, *outputs)), TensorSpec(computed_in(x.dtype), product))
+    return (*wide_copies((*call.inputs, *outputs)), TensorSpec(compute_dtype(x.dtype), product))
 
 
-@kernel("ConvTranspose", scratch=conv_transpose_scratch, binds=True)
+@kernel("ConvTranspose", scratch=_scratch, binds=True)
 def conv_transpose(
-    xp: ArrayModule,
-    inputs: Arrays,
-    outputs: Arrays,
-    attributes: Attributes,
-    scratch: Sequence[Array],
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y[o] = Σ over channels, and over taps and cells i that land on o, of w·x[i], + b."""
-    wide, (y,), before, after, scratch = widen(xp, inputs, outputs, scratch)
-    x, w, bias = (*wide, None)[:3]
-    assert x is not None
-    assert w is not None
-    window, _ = resolve_transposed_window(x.shape[2:], attributes, w.shape[2:])
+    """Y[o] = Σ over channels, and over taps and cells i that land on o, of w·x[i], + b.
+
+    Source: ONNX ConvTranspose.
+    """
+    wide = widen(xp, inputs, outputs, scratch)
+    on = Operands.of(wide)
+    window, _ = resolve_transposed_window(on.x.shape[2:], attributes, on.w.shape[2:])
     assert window is not None
-    on = Operands(x, w, bias, y, scratch)
-    steps = _add_taps(xp, on, window, attributes["group"])
-    return in_turn([*before, *steps, *after])
+    return wide.around(_add_taps(xp, on, window, attributes["group"]))
 
 
-def band_rows(x: Sequence[int], w: Sequence[int], group: int) -> int:
+def _band_rows(x: Sequence[int], w: Sequence[int], group: int) -> int:
     """Return how many rows of the input's first spatial axis are multiplied at a time."""
     row = group * math.prod(w[1:]) * math.prod(x[3:])
-    return max(1, min(x[2], MAX_PRODUCT // max(1, row)))
-
-
-class Landing(NamedTuple):
-    """Where a tap's products land along an axis: input cells, and as many output cells."""
-
-    cells: slice
-    target: slice
-
-
-def landing(tap: int, axis: int, window: Window, begin: int, end: int, outputs: int) -> Landing:
-    """Return where a tap lands for input cells begin ≤ i < end; cells are counted from begin."""
-    stride = window.strides[axis]
-    offset = tap * window.dilations[axis] - window.pads_begin[axis]
-    first = max(begin, -(offset // stride))
-    last = min(end - 1, (outputs - 1 - offset) // stride)
-    if last < first:
-        return Landing(slice(0), slice(0))
-    start = first * stride + offset
-    return Landing(
-        slice(first - begin, last + 1 - begin),
-        slice(start, (last - first) * stride + start + 1, stride),
-    )
+    return count_in_block(BLOCK, row, x[2])
 
 
 def _add_taps(xp: ArrayModule, on: Operands, window: Window, group: int) -> list[Step]:
@@ -90,10 +66,9 @@ def _add_taps(xp: ArrayModule, on: Operands, window: Window, group: int) -> list
     if not (disjoint and _covers(window, spatial, outputs) and on.x.size):
         flat = on.y.reshape(*on.y.shape[:2], math.prod(outputs))
         steps.append(partial(xp.copyto, flat, 0 if on.bias is None else on.bias[:, None]))
-    rows = band_rows(on.x.shape, on.w.shape, group)
-    images = range(len(on.x) if on.x.size else 0)
-    for image, row in itertools.product(images, range(0, spatial[0], rows)):
-        band = slice(row, min(row + rows, spatial[0]))
+    rows = _band_rows(on.x.shape, on.w.shape, group)
+    images, bands = range(len(on.x) if on.x.size else 0), list(blocks(spatial[0], rows))
+    for image, band in itertools.product(images, bands):
         product, products = _product(xp, on, image, band, group)
         steps.append(product)
         for cells, target in _landings(products, on.y[image], window, band):
@@ -128,12 +103,15 @@ def _product(
 def _landings(
     products: Array, y: Array, window: Window, band: slice
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield, for each tap, its products that land in the output, and the cells they land on."""
-    axes = range(len(window.kernel))
-    bands = [(band.start, band.stop), *((0, size) for size in products.shape[-len(axes) :][1:])]
+    """Yield, for each tap, its products that land in the output, and the cells they land on.
+
+    It is the other way round than in a convolution: a tap's cells of the output are those that it
+    would read there, its products stand where the outputs would.
+    """
+    first, *others = axis_windows(window, y.shape[1:], products.shape[1 + len(window.kernel) :])
+    first = replace(first, begin=first.begin - band.start * first.stride)
     for tap in itertools.product(*map(range, window.kernel)):
-        lands = [landing(tap[axis], axis, window, *bands[axis], y.shape[1 + axis]) for axis in axes]
-        every = slice(None)
-        cells = products[(every, *tap, *(land.cells for land in lands))]
-        if cells.size:
-            yield cells, y[(every, *(land.target for land in lands))]
+        cells, target = zip(*map(AxisWindow.slices, (first, *others), tap), strict=True)
+        landed = products[(slice(None), *tap, *cells)]
+        if landed.size:
+            yield landed, y[(slice(None), *target)]

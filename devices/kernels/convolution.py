@@ -15,10 +15,11 @@ from ...graph.tensor import Array, TensorSpec
 from ...graph.windows import resolve_window
 from .dense import Columns, Pointwise, Shifted
 from .depthwise import Taps
-from .precision import computed_in, widen, wider
+from .geometry import Geometry, Operands, Packing, add_bias
+from .precision import compute_dtype, wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
+from .steps import Step, in_order
 from .toeplitz import Toeplitz, best_tiling
-from .windows import Geometry, Operands, Packing, Step, add_bias, in_turn
 from .winograd import Winograd, suits
 
 
@@ -60,40 +61,33 @@ def choose(conv: Geometry) -> Method:
     return Columns(conv)
 
 
-def conv_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Return the method's buffers, and those for what each run must convert or reorder."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     conv = geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
-    method, wide = choose(conv), wider((*call.inputs, *outputs))
+    method, wide = choose(conv), wide_copies((*call.inputs, *outputs))
     computed = bool(wide) or call.value(1) is None
     packed = [method.packing.spec] if method.packing is not None and computed else []
     return (*wide, *method.scratch, *packed)
 
 
-@kernel("Conv", scratch=conv_scratch, binds=True)
+@kernel("Conv", scratch=_scratch, binds=True)
 def conv(
-    xp: ArrayModule,
-    inputs: Arrays,
-    outputs: Arrays,
-    attributes: Attributes,
-    scratch: Sequence[Array],
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = Σ over channels of a group and taps of w·x, + b.  Source: ONNX Conv."""
-    wide, (y,), before, after, scratch = widen(xp, inputs, outputs, scratch)
-    x, w, bias = (*wide, None)[:3]
-    assert x is not None
-    assert w is not None
-    if not y.size:
-        return in_turn(())
-    if not x.size:
-        return in_turn([partial(y.fill, 0), *add_bias(xp, y, bias), *after])
-    method = choose(geometry(x.shape, w.shape, y.shape, attributes, x.dtype))
-    used = len(method.scratch)
+    wide = widen(xp, inputs, outputs, scratch)
+    on = Operands.of(wide)
+    if not on.y.size:
+        return in_order(())
+    if not on.x.size:
+        return wide.around([partial(on.y.fill, 0), *add_bias(xp, on.y, on.bias)])
+    method = choose(geometry(on.x.shape, on.w.shape, on.y.shape, attributes, on.x.dtype))
+    used, pack = len(method.scratch), list[Step]()
     if method.packing is not None:
-        w, pack = packed_weights(xp, method.packing, w, scratch[used:])
-        before += pack
-    steps = method.bind(xp, Operands(x, w, bias, y, scratch[:used]))
-    return in_turn([*before, *steps, *after])
+        w, pack = packed_weights(xp, method.packing, on.w, on.scratch[used:])
+        on = on._replace(w=w, scratch=on.scratch[:used])
+    return wide.around([*pack, *method.bind(xp, on)])
 
 
 def packed_weights(
@@ -106,7 +100,7 @@ def packed_weights(
     if buffers:
         return buffers[0], packing.steps(xp, w, buffers[0])
     packed = xp.empty(packing.spec.static_shape, w.dtype)
-    in_turn(packing.steps(xp, w, packed))()
+    in_order(packing.steps(xp, w, packed))()
     return packed, []
 
 
@@ -122,4 +116,6 @@ def geometry(
     assert window is not None
     assert outputs == tuple(y[2:])
     group = attributes["group"]
-    return Geometry(x[0], x[1], y[1], group, tuple(x[2:]), tuple(y[2:]), window, computed_in(dtype))
+    return Geometry(
+        x[0], x[1], y[1], group, tuple(x[2:]), tuple(y[2:]), window, compute_dtype(dtype)
+    )

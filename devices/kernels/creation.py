@@ -13,13 +13,13 @@ from .steps import Step
 def constant_of_shape(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = one value everywhere."""
+    """Y = one value everywhere.  Source: ONNX ConstantOfShape."""
     return partial(outputs[0].fill, attributes["value"])
 
 
 @kernel("Range")
 def range_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """y[i] = start + i·delta, in double precision on floats."""
+    """y[i] = start + i·delta, in double precision on floats.  Source: ONNX Range."""
     start, _, delta = (x.reshape(()) for x in inputs)
     y = outputs[0]
     places = xp.arange(y.size, dtype="float64" if y.dtype.kind == "f" else y.dtype)

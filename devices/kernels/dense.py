@@ -12,21 +12,14 @@ from functools import partial
 from operator import mul
 
 from ...graph.tensor import Array, TensorSpec
+from .blocks import blocks, count_in_block
+from .frames import frame_of, tap_offsets
+from .geometry import Geometry, Operands, Packing, add_bias, biased
 from .registry import ArrayModule
-from .windows import (
-    Geometry,
-    Operands,
-    Packing,
-    Step,
-    add_bias,
-    biased,
-    copy,
-    frame_of,
-    strided,
-    tap_offsets,
-)
+from .steps import Step
+from .views import copy, strided
 
-MAX_COLUMNS = 1 << 18
+BLOCK = 1 << 18
 """Elements; more windows than this are copied and multiplied band by band, to stay in cache."""
 
 
@@ -65,10 +58,9 @@ class Columns:
         self.frame = frame_of(conv)
         self.window_cells = conv.channels * conv.taps
         self.row_cells = math.prod(conv.outputs[1:])
-        image = max(1, self.window_cells * self.row_cells * conv.outputs[0])
-        self.images = min(max(1, MAX_COLUMNS // image), conv.batch)
-        bands = -(-image // MAX_COLUMNS)
-        self.rows = -(-conv.outputs[0] // bands)
+        image = self.window_cells * self.row_cells * conv.outputs[0]
+        self.images = count_in_block(BLOCK, image, conv.batch)
+        self.rows = -(-conv.outputs[0] // max(1, -(-image // BLOCK)))
         columns = conv.spec(self.images * self.window_cells * self.row_cells * self.rows)
         framed = conv.spec(self.images * conv.channels, self.frame.length)
         self.scratch = (columns,) if self.frame.trivial else (columns, framed)
@@ -76,15 +68,13 @@ class Columns:
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
         """Return, for each few images or band of rows of one, a copy and a product."""
         conv, steps = self.conv, []
-        for image in range(0, conv.batch, self.images):
-            images = slice(image, min(image + self.images, conv.batch))
+        for images in blocks(conv.batch, self.images):
             source = on.x[images].reshape(-1, *conv.spatial)
             if not self.frame.trivial:
                 framed = on.scratch[1][: len(source)]
                 steps += self.frame.fill(xp, framed, source)
                 source = framed
-            for row in range(0, conv.outputs[0], self.rows):
-                rows = slice(row, min(row + self.rows, conv.outputs[0]))
+            for rows in blocks(conv.outputs[0], self.rows):
                 steps += self._band(xp, on, source, images, rows)
         return [*steps, *add_bias(xp, on.y, on.bias)]
 
@@ -98,13 +88,13 @@ class Columns:
         offset = frame.origin + rows.start * moves[0]
         windows = strided(xp, source, shape, (frame.length, *taps, *moves), offset)
         filled = on.scratch[0][: math.prod(shape)]
-        blocks = (images.stop - images.start, conv.group)
-        out = on.y[images].reshape(*blocks, conv.features // conv.group, -1)
+        stack = (images.stop - images.start, conv.group)
+        out = on.y[images].reshape(*stack, conv.features // conv.group, -1)
         begin, end = rows.start * self.row_cells, rows.stop * self.row_cells
         product = partial(
             xp.matmul,
             on.w.reshape(conv.group, -1, conv.depth * conv.taps),
-            filled.reshape(*blocks, conv.depth * conv.taps, -1),
+            filled.reshape(*stack, conv.depth * conv.taps, -1),
             out=out[..., begin:end],
         )
         return [copy(xp, filled.reshape(shape), windows), product]
@@ -145,7 +135,7 @@ class Shifted:
             if not frame.trivial:
                 source = on.scratch[2]
                 steps += frame.fill(xp, source, image)
-            for index, (tap, offset) in enumerate(tap_offsets(conv, frame.steps)):
+            for index, (tap, offset) in enumerate(tap_offsets(conv, frame)):
                 begin = frame.origin + offset
                 shifted = source[:, begin : begin + self.cells]
                 target = part if index else total

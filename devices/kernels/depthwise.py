@@ -9,11 +9,15 @@ from operator import mul
 import numpy as np
 
 from ...graph.tensor import Array
+from .blocks import blocks, count_in_block
+from .frames import frame_of, tap_offsets
+from .geometry import Geometry, Operands, biased
 from .registry import ArrayModule
-from .windows import Geometry, Operands, Step, biased, frame_of, strided, tap_offsets
+from .steps import Step
+from .views import strided
 
-BLOCK = 1 << 18
-"""Elements; channels are taken in blocks of so many cells of scratch, to stay in cache."""
+BLOCK = 1 << 16
+"""Elements; channels are taken in blocks of so many framed cells, to stay in cache."""
 
 
 class Taps:
@@ -26,7 +30,7 @@ class Taps:
         self.conv = conv
         self.frame = frame_of(conv)
         self.cells = self.frame.span(conv.outputs)
-        self.block = min(max(1, BLOCK // 4 // self.frame.length), conv.channels)
+        self.block = count_in_block(BLOCK, self.frame.length, conv.channels)
         framed = conv.spec(self.block, self.frame.length)
         sums = conv.spec(self.block, self.cells)
         self.scratch = (sums, sums) if self.frame.trivial else (sums, sums, framed)
@@ -40,9 +44,8 @@ class Taps:
         """Return, for each block of channels, a sum over taps and a copy without the row ends."""
         conv, frame, steps = self.conv, self.frame, []
         sum_taps = self._einsum if xp is np else self._multiply_add
-        blocks = range(0, conv.channels, self.block)
-        for image, first in itertools.product(range(conv.batch), blocks):
-            block = slice(first, min(first + self.block, conv.channels))
+        parts = list(blocks(conv.channels, self.block))
+        for image, block in itertools.product(range(conv.batch), parts):
             source = on.x[image, block]
             sums, part, *framed = (buffer[: len(source)] for buffer in on.scratch)
             flat = framed[0] if framed else source.reshape(len(source), -1)
@@ -83,7 +86,7 @@ class Taps:
         self, xp: ArrayModule, flat: Array, w: Array, sums: Array, part: Array
     ) -> list[Step]:
         steps: list[Step] = []
-        for index, (tap, offset) in enumerate(tap_offsets(self.conv, self.frame.steps)):
+        for index, (tap, offset) in enumerate(tap_offsets(self.conv, self.frame)):
             begin = self.frame.origin + offset
             shifted, weights = flat[:, begin : begin + self.cells], w[(slice(None), *tap)][:, None]
             steps.append(partial(xp.multiply, shifted, weights, out=part if index else sums))

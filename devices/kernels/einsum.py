@@ -20,7 +20,7 @@ def einsum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
     for x, axes in zip(inputs, equation.inputs, strict=True):
         operands += [x, list(axes)]
     operands.append(list(equation.output))
-    if not isinstance(y, np.ndarray):
+    if xp is not np:
         return lambda: xp.copyto(y, xp.einsum(*operands))
     path = np.einsum_path(*operands, optimize="greedy")[0] if len(inputs) > 1 else False
     return partial(np.einsum, *operands, out=y, optimize=path)

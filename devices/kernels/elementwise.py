@@ -15,9 +15,10 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .blocks import clamp
+from .arguments import optional
+from .bounds import clamp, limits
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step
+from .steps import Step, in_order
 
 UFUNCS = {
     "Add": "add",
@@ -66,6 +67,7 @@ UFUNCS = {
 def _bind_ufunc(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
+    """Y = the ufunc of the inputs.  Source: ONNX's operator of that name."""
     return partial(getattr(xp, name), *inputs, outputs[0])
 
 
@@ -74,7 +76,10 @@ for _op, _name in UFUNCS.items():
 
 
 def cast(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x in y's dtype: the real part of complex numbers, the low bits of integers."""
+    """Y = x in y's dtype: the real part of complex numbers, the low bits of integers.
+
+    Sources: ONNX Identity, Cast, CastLike.
+    """
     x, y = inputs[0], outputs[0]
     real_part = x.dtype.kind == "c" and y.dtype.kind in "iuf"
     return partial(xp.copyto, y, x.real if real_part else x, casting="unsafe")
@@ -84,15 +89,16 @@ for _op in ("Identity", "Cast", "CastLike"):
     kernel(_op, binds=True)(cast)
 
 
-def _one_if_signed(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _divide_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the remainders of signed integers."""
     return outputs if outputs[0].dtype.kind == "i" else ()
 
 
-@kernel("Div", scratch=_one_if_signed, binds=True)
+@kernel("Div", scratch=_divide_scratch, binds=True)
 def divide(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = a / b, on integers rounded toward zero.  Source: ONNX Div.  x / 0 is 0 on integers."""
+    """Y = a / b; on integers rounded toward zero, and 0 where b is.  Source: ONNX Div."""
     (a, b), (y,) = inputs, outputs
     if y.dtype.kind == "f":
         return partial(xp.divide, a, b, y)
@@ -127,7 +133,7 @@ def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     (x, exponent), (y,) = inputs, outputs
     if exponent.dtype.kind == "i" and x.dtype.kind in "iu":
         return partial(_power_of_integers, xp, x, exponent, y)
-    if x.dtype.kind == "f" and exponent.size == 1 and isinstance(exponent, np.ndarray):
+    if x.dtype.kind == "f" and exponent.size == 1 and xp is np:
         return partial(_power_by_scalar, x, exponent, y)
     return partial(xp.power, x, exponent, out=y, casting="unsafe")
 
@@ -160,25 +166,25 @@ def _power_of_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> 
 
 @kernel("Max")
 def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the largest input, NaN if one is."""
+    """Y = the largest input, NaN if one is.  Source: ONNX Max."""
     _fold(xp, xp.maximum, inputs, outputs[0])
 
 
 @kernel("Min")
 def minimum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the smallest input, NaN if one is."""
+    """Y = the smallest input, NaN if one is.  Source: ONNX Min."""
     _fold(xp, xp.minimum, inputs, outputs[0])
 
 
 @kernel("Sum")
 def total(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the sum of the inputs."""
+    """Y = the sum of the inputs.  Source: ONNX Sum."""
     _fold(xp, xp.add, inputs, outputs[0])
 
 
 @kernel("Mean")
 def mean(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = the sum of the inputs / how many there are."""
+    """Y = the sum of the inputs / how many there are.  Source: ONNX Mean."""
     _fold(xp, xp.add, inputs, outputs[0])
     if len(inputs) > 1:
         xp.divide(outputs[0], len(inputs), out=outputs[0])
@@ -197,8 +203,8 @@ def _fold(xp: ArrayModule, combine: Any, inputs: Arrays, y: Array) -> None:
 def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = min(max(x, low), high).  Source: ONNX Clip."""
     x, y = inputs[0], outputs[0]
-    given = [bound if bound is None else bound.reshape(()) for bound in inputs[1:]]
-    low, high = (*given, None, None)[:2]
+    bounds = optional(inputs, 1), optional(inputs, 2)
+    low, high = (bound if bound is None else bound.reshape(()) for bound in bounds)
     if low is None and high is None:
         return partial(xp.copyto, y, x)
     lowest, highest = limits(x.dtype)
@@ -209,13 +215,6 @@ def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
     return partial(
         clamp, xp, x, lowest if low is None else low, highest if high is None else high, y
     )
-
-
-def limits(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Return the smallest and largest value of a dtype, infinities where it has them."""
-    if dtype.kind == "f":
-        return -np.inf, np.inf
-    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 @kernel("Relu", binds=True)
@@ -229,12 +228,7 @@ def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 
 @kernel("Dropout", binds=True)
 def dropout(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, and a mask that keeps everything.  Source: ONNX Dropout, inference."""
-
-    def step() -> None:
-        if outputs[0] is not None:
-            xp.copyto(outputs[0], inputs[0])
-        if len(outputs) > 1 and outputs[1] is not None:
-            outputs[1].fill(True)
-
-    return step
+    """Y = x, and a mask that keeps everything: inference.  Source: ONNX Dropout."""
+    y, mask = optional(outputs, 0), optional(outputs, 1)
+    copies = [] if y is None else [partial(xp.copyto, y, inputs[0])]
+    return in_order(copies if mask is None else [*copies, partial(mask.fill, True)])

@@ -1,6 +1,6 @@
 """Where outputs of a resized axis lie in the input, and how much each cell there weighs.
 
-Source: ONNX Resize-19; cubic: R. Keys, Cubic convolution interpolation for digital image
+Source: ONNX Resize; cubic: R. Keys, Cubic convolution interpolation for digital image
 processing, IEEE Trans. ASSP 29 (1981), equation 4.
 """
 

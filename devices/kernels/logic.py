@@ -12,6 +12,7 @@ from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
 
 _WORDS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+"""Integers with as many bytes as an element."""
 
 
 @kernel("IsInf", binds=True)
@@ -29,11 +30,12 @@ def is_infinite(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: At
             return partial(y.fill, False)
 
 
-def _mask(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _where_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the mask, in words of the elements' width where there are such words."""
     return [TensorSpec(_WORDS.get(outputs[0].dtype.itemsize, "bool"), call.spec(0).shape)]
 
 
-@kernel("Where", scratch=_mask, binds=True)
+@kernel("Where", scratch=_where_scratch, binds=True)
 def where(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

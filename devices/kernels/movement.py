@@ -7,26 +7,30 @@ from functools import partial
 
 from ...graph.attribute import Attributes
 from ...graph.operators.movement import pads_by_axis
+from .arguments import integers, optional
+from .axes import at
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
 
 
 @kernel("Concat", binds=True)
 def concat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the inputs one after the other along an axis."""
-    present = [x for x in inputs if x is not None]
-    return partial(xp.concatenate, present, attributes["axis"], outputs[0])
+    """Y = the inputs one after the other along an axis.  Source: ONNX Concat."""
+    return partial(xp.concatenate, list(inputs), attributes["axis"], outputs[0])
 
 
 @kernel("Expand", binds=True)
 def expand(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, repeated to y's shape."""
+    """Y = x, repeated to y's shape.  Source: ONNX Expand."""
     return partial(xp.copyto, outputs[0], inputs[0])
 
 
 @kernel("Tile", binds=True)
 def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x, repeated as often as fits along each axis: a broadcast to (times, length) pairs."""
+    """Y = x, repeated as often as fits along each axis: a broadcast to (times, length) pairs.
+
+    Source: ONNX Tile.
+    """
     x, y = inputs[0], outputs[0]
     pairs = [(big // max(small, 1), small) for big, small in zip(y.shape, x.shape, strict=True)]
     if y.size == 0:
@@ -38,9 +42,9 @@ def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 
 @kernel("Trilu")
 def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
-    """Y = x above or below the k-th diagonal, 0 elsewhere."""
-    x, y = inputs[0], outputs[0]
-    k = int(inputs[1].reshape(())) if len(inputs) > 1 and inputs[1] is not None else 0
+    """Y = x above or below the k-th diagonal, 0 elsewhere.  Source: ONNX Trilu."""
+    x, y, given = inputs[0], outputs[0], optional(inputs, 1)
+    k = 0 if given is None else int(given.reshape(()))
     rows, columns = x.shape[-2:]
     k = min(max(k, -rows), columns)
     upper = attributes["upper"]
@@ -56,10 +60,8 @@ def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
     The middle is copied first. Then the borders, axis by axis: each is made from what lies between
     the two borders of its axis, so that corners come out right.
     """
-    x, y = inputs[0], outputs[0]
-    value = inputs[2] if len(inputs) > 2 else None
-    axes = inputs[3].reshape(-1).tolist() if len(inputs) > 3 and inputs[3] is not None else None
-    pads = pads_by_axis(x.ndim, inputs[1].reshape(-1).tolist(), axes)
+    x, y, value = inputs[0], outputs[0], optional(inputs, 2)
+    pads = pads_by_axis(x.ndim, integers(inputs, 1) or (), integers(inputs, 3))
     begins = [max(before, 0) for before, _ in pads]
     sources = [_kept(length, *both) for length, both in zip(x.shape, pads, strict=True)]
     inner = [
@@ -69,10 +71,10 @@ def pad(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
     copies = [(y[(..., *inner)], x[(..., *sources)])]  # the dots keep a scalar an array
     fill = False if value is None else value.reshape(())
     for axis, length in enumerate(y.shape):
-        before, after = (slice(None),) * axis, inner[axis + 1 :]
+        after = inner[axis + 1 :]
         for target, source in _borders(attributes["mode"], inner[axis], length):
-            cells = fill if source is None else y[(*before, source, *after)]
-            copies.append((y[(*before, target, *after)], cells))
+            cells = fill if source is None else y[(*at(axis, source), *after)]
+            copies.append((y[(*at(axis, target), *after)], cells))
     return in_order(partial(xp.copyto, target, source) for target, source in copies)
 
 

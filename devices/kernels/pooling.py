@@ -12,30 +12,22 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
+from ...graph.operators.pooling import pooling_window
 from ...graph.tensor import Array, TensorSpec
-from ...graph.windows import resolve_window
+from .arguments import optional
+from .bounds import limits
+from .norms import raise_to, root_of
+from .precision import compute_dtype, work_scratch
 from .registry import ArrayModule, Arrays, kernel
-from .sliding import AxisWindow, slide
-from .steps import Step, in_order, work_scratch, working_dtype
+from .sliding import AxisWindow, axis_windows, slide
+from .steps import Step, in_order
 
 
 def _windows(x_shape: tuple[int, ...], attributes: Attributes) -> list[AxisWindow]:
     """Return the window along each spatial axis."""
-    window, outputs = resolve_window(
-        x_shape[2:],
-        attributes,
-        attributes["kernel_shape"],
-        ceil_mode=bool(attributes["ceil_mode"]),
-    )
+    window, outputs = pooling_window(x_shape, attributes)
     assert window is not None
-    per_axis = (
-        window.kernel,
-        window.strides,
-        window.dilations,
-        window.pads_begin,
-        window.pads_end,
-    )
-    return list(map(AxisWindow, x_shape[2:], outputs, *per_axis))
+    return axis_windows(window, x_shape[2:], outputs)
 
 
 def _between(
@@ -82,16 +74,16 @@ def max_pool(
 ) -> Step:
     """Y = the maximum over each window; a window of padding alone yields the least value.
 
-    Source: ONNX MaxPool-22.
+    Source: ONNX MaxPool.
     """
     x, y = inputs[0], outputs[0]
     windows = _windows(x.shape, attributes)
     between = scratch[: len(scratch) - (len(outputs) > 1)]
-    least = -math.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
-    steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, least)
-    if len(outputs) > 1 and outputs[1] is not None:
+    steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, limits(x.dtype)[0])
+    indices = optional(outputs, 1)
+    if indices is not None:
         order = "F" if attributes["storage_order"] else "C"
-        steps += _find_indices(xp, x, y, outputs[1], windows, order, scratch[-1])
+        steps += _find_indices(xp, x, y, indices, windows, order, scratch[-1])
     return in_order(steps)
 
 
@@ -110,9 +102,9 @@ def _find_indices(
     """
     places = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:], order=order)
     steps: list[Step] = [partial(indices.fill, 0)]
-    for taps in reversed(list(itertools.product(*(window.slices() for window in windows)))):
-        outputs = (..., *(pair[0] for pair in taps))
-        cells = (..., *(pair[1] for pair in taps))
+    for taps in reversed(list(itertools.product(*(range(window.kernel) for window in windows)))):
+        reached, read = zip(*map(AxisWindow.slices, windows, taps), strict=True)
+        outputs, cells = (..., *reached), (..., *read)
         steps.append(partial(xp.equal, x[cells], y[outputs], out=hits[outputs]))
         steps.append(partial(xp.copyto, indices[outputs], places[cells], where=hits[outputs]))
     planes = xp.arange(math.prod(x.shape[:2])) * places.size
@@ -123,7 +115,7 @@ def _find_indices(
 def _sum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
     windows = _windows(x.static_shape, call.attributes)
-    return (*_between(x, windows, working_dtype(x.dtype)), *work_scratch(x, outputs[0]))
+    return (*_between(x, windows, compute_dtype(x.dtype)), *work_scratch(x, outputs[0]))
 
 
 @kernel("AveragePool", scratch=_sum_scratch, binds=True)
@@ -133,12 +125,12 @@ def average_pool(
     """Y = the sum over each window, divided by the number of its cells.
 
     Padding counts where `count_include_pad` says so; what `ceil_mode` adds behind it never does.
-    Source: ONNX AveragePool-22.
+    Source: ONNX AveragePool.
     """
     x, y = inputs[0], outputs[0]
     windows = _windows(x.shape, attributes)
     buffers = _ending(scratch, y)
-    padding = bool(attributes["count_include_pad"])
+    padding = attributes["count_include_pad"]
     counts = math.prod(np.ix_(*(window.counts(padding=padding) for window in windows)))
     sizes = xp.asarray(np.maximum(counts, 1), buffers[-1].dtype)
     return in_order(
@@ -151,14 +143,14 @@ def average_pool(
 
 def _power_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    return (TensorSpec(working_dtype(x.dtype), x.shape), *_sum_scratch(call, outputs))
+    return (TensorSpec(compute_dtype(x.dtype), x.shape), *_sum_scratch(call, outputs))
 
 
 @kernel("LpPool", scratch=_power_scratch, binds=True)
 def lp_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (Σ |x|ᵖ)^(1/p) over each window.  Source: ONNX LpPool-22."""
+    """Y = (Σ |x|ᵖ)^(1/p) over each window.  Source: ONNX LpPool."""
     x, y, p = inputs[0], outputs[0], attributes["p"]
     powers, *rest = scratch
     buffers = _ending(rest, y)
@@ -171,23 +163,6 @@ def lp_pool(
     )
 
 
-def raise_to(xp: ArrayModule, x: Array, powers: Array, p: int) -> list[Step]:
-    """Return the steps powers = |x|ᵖ."""
-    if p == 2:
-        return [partial(xp.multiply, x, x, out=powers, dtype=powers.dtype)]
-    steps: list[Step] = [partial(xp.absolute, x, out=powers)]
-    if p > 1:
-        steps.append(partial(xp.power, powers, p, out=powers))
-    return steps
-
-
-def root_of(xp: ArrayModule, total: Array, y: Array, p: int) -> Step:
-    """Return the step y = total^(1/p)."""
-    if p == 2:
-        return partial(xp.sqrt, total, out=y)
-    return partial(xp.power, total, 1 / p, out=y)
-
-
 def _ending(scratch: Arrays, y: Array) -> Arrays:
     """Return buffers for the passes: scratch, then y where that is precise enough."""
-    return scratch if y.dtype != working_dtype(y.dtype) else (*scratch, y)
+    return scratch if y.dtype != compute_dtype(y.dtype) else (*scratch, y)

@@ -1,25 +1,29 @@
-"""Computing float16 in float32: numpy has neither fast products nor safe sums in float16."""
+"""Computing float16 in float32: numpy has neither fast products nor safe sums in float16.
+
+Products need copies of all their operands (`wide_copies`, `widen`). What computes element by
+element or line by line works in one buffer like its output (`work_scratch`, `work_in`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays
-from .windows import Step
+from .steps import Step, in_order
 
 
-def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to compute in."""
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype to compute in: float32 for float16, else the dtype itself."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def wider(specs: Sequence[TensorSpec | None]) -> list[TensorSpec]:
-    """Return specs of the float32 copies that float16 inputs and outputs need, absent left out."""
+def wide_copies(specs: Iterable[TensorSpec | None]) -> list[TensorSpec]:
+    """Scratch: a float32 copy of each float16 tensor; absent ones are left out."""
     return [
         TensorSpec(np.float32, spec.shape)
         for spec in specs
@@ -27,26 +31,52 @@ def wider(specs: Sequence[TensorSpec | None]) -> list[TensorSpec]:
     ]
 
 
-def widen(
-    xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Array]
-) -> tuple[list[Array | None], list[Array], list[Step], list[Step], Sequence[Array]]:
-    """Return arrays to compute in, steps to run before and after, and the scratch that is left.
+class Widened(NamedTuple):
+    """Arrays to compute with, what to do before and after, and the scratch that is left."""
 
-    `scratch` begins with the buffers that `wider` asked for; other dtypes than float16 pass.
-    """
+    inputs: list[Array | None]
+    outputs: list[Array]
+    before: list[Step]
+    after: list[Step]
+    scratch: Sequence[Array]
+
+    def around(self, steps: Iterable[Step]) -> Step:
+        """Return the step that takes the steps between those before and after."""
+        return in_order((*self.before, *steps, *self.after))
+
+
+def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Array]) -> Widened:
+    """Put the copies that `wide_copies` asked for, first in scratch, in place of float16 arrays."""
     left = list(scratch)
-    before: list[Step] = []
-    after: list[Step] = []
-    wide: list[Array | None] = []
+    wide = Widened([], [], [], [], left)
     for array in inputs:
-        if array is None or array.dtype != np.float16:
-            wide.append(array)
-            continue
-        wide.append(left.pop(0))
-        before.append(partial(xp.copyto, wide[-1], array))
-    results = []
+        narrow = array is not None and array.dtype == np.float16
+        wide.inputs.append(left.pop(0) if narrow else array)
+        if narrow:
+            wide.before.append(partial(xp.copyto, wide.inputs[-1], array))
     for array in outputs:
-        results.append(left.pop(0) if array.dtype == np.float16 else array)
-        if results[-1] is not array:
-            after.append(partial(xp.copyto, array, results[-1], casting="same_kind"))
-    return wide, results, before, after, left
+        narrow = array.dtype == np.float16
+        wide.outputs.append(left.pop(0) if narrow else array)
+        if narrow:
+            wide.after.append(partial(xp.copyto, array, wide.outputs[-1], casting="same_kind"))
+    return wide
+
+
+def work_scratch(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
+    """Scratch: a buffer like y in the dtype to compute in, unless y itself is of that dtype."""
+    wide = compute_dtype(x.dtype)
+    return () if y.dtype == wide else (TensorSpec(wide, y.shape),)
+
+
+def work_in(
+    xp: ArrayModule, x: Array, y: Array, scratch: Iterable[Array]
+) -> tuple[Array, Array, list[Step]]:
+    """Return x in the dtype to compute in, an array to work in, and the steps that widen x.
+
+    `scratch` is what `work_scratch` asked for. Writing to the work array may overwrite x.
+    """
+    wide = compute_dtype(x.dtype)
+    work = y if y.dtype == wide else next(iter(scratch))
+    if x.dtype == wide:
+        return x, work, []
+    return work, work, [partial(xp.copyto, work, x)]

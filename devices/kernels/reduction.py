@@ -16,42 +16,40 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.operators.reduction import reduced_axes, reduced_count
 from ...graph.tensor import Array, TensorSpec
-from .blocks import compute_dtype
-from .elementwise import divide_truncating, limits
-from .registry import ArrayModule, Arrays, kernel
-from .rows import bind_extremum, bind_sum
+from .arguments import integers
+from .axes import at
+from .bounds import limits
+from .elementwise import divide_truncating
+from .precision import compute_dtype, work_scratch
+from .registry import ArrayModule, Arrays, ScratchRule, kernel
 from .steps import Step, in_order
+from .sums import extremum_over, sum_over
 
 
 def _operands(
     inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> tuple[Array, Array, tuple[int, ...]]:
-    """Return x, y with its reduced axes kept, and the axes.
-
-    Axes are read when the plan is opened: they are constants, as the output's shape depends on
-    them.
-    """
+    """Return x, y with its reduced axes kept, and the axes."""
     x, y = inputs[0], outputs[0]
-    given = inputs[1].reshape(-1).tolist() if len(inputs) > 1 and inputs[1] is not None else None
-    axes = reduced_axes(x.ndim, given, attributes["noop_with_empty_axes"])
+    axes = reduced_axes(x.ndim, integers(inputs, 1), attributes["noop_with_empty_axes"])
     kept = tuple(1 if axis in axes else length for axis, length in enumerate(x.shape))
     return x, y.reshape(kept), axes
 
 
-def _wide_output(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch for the result where it is accumulated in a wider dtype."""
-    y = outputs[0]
-    return [TensorSpec(np.float32, y.shape)] if y.dtype == np.float16 else ()
+def _total_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the result, where it is accumulated in a wider dtype."""
+    return work_scratch(outputs[0], outputs[0])
 
 
 def _extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
+    """Y = the largest or smallest element.  Sources: ONNX ReduceMax, ReduceMin."""
     x, y, axes = _operands(inputs, outputs, attributes)
     if reduced_count(x.shape, axes) == 0:
-        lowest, highest = limits(x.dtype) if x.dtype != bool else (False, True)
+        lowest, highest = limits(x.dtype)
         return partial(y.fill, lowest if name == "max" else highest)
-    return bind_extremum(name, x, axes, y)
+    return extremum_over(xp, name, x, axes, y)
 
 
 kernel("ReduceMax", binds=True)(partial(_extremum, "max"))
@@ -66,21 +64,22 @@ def _accumulation(
     attributes: Attributes,
     scratch: Arrays,
 ) -> Step:
+    """Y = the sum or product.  Sources: ONNX ReduceSum, ReduceProd."""
     x, y, axes = _operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
     if name == "sum":
-        reduce = bind_sum(x, axes, total)
+        reduce = sum_over(xp, x, axes, total)
     else:
         reduce = partial(x.prod, axes, total.dtype, total, True)
     return in_order((reduce, partial(xp.copyto, y, total))) if scratch else reduce
 
 
-kernel("ReduceSum", scratch=_wide_output, binds=True)(partial(_accumulation, "sum"))
-kernel("ReduceProd", scratch=_wide_output, binds=True)(partial(_accumulation, "prod"))
+kernel("ReduceSum", scratch=_total_scratch, binds=True)(partial(_accumulation, "sum"))
+kernel("ReduceProd", scratch=_total_scratch, binds=True)(partial(_accumulation, "prod"))
 
 
 def _mean_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return outputs if outputs[0].dtype.kind == "i" else _wide_output(call, outputs)
+    return outputs if outputs[0].dtype.kind == "i" else _total_scratch(call, outputs)
 
 
 @kernel("ReduceMean", scratch=_mean_scratch, binds=True)
@@ -91,7 +90,7 @@ def reduce_mean(
     x, y, axes = _operands(inputs, outputs, attributes)
     count = reduced_count(x.shape, axes)
     total = y if y.dtype != np.float16 else scratch[0].reshape(y.shape)
-    add_up = bind_sum(x, axes, total)
+    add_up = sum_over(xp, x, axes, total)
     if y.dtype.kind == "i":
         rest = scratch[0].reshape(y.shape)
         return in_order((add_up, partial(divide_truncating, xp, y, count, y, rest)))
@@ -107,7 +106,7 @@ def _norm_dtype(op: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return compute_dtype(dtype)
 
 
-def _norm_scratch(op: str) -> Any:
+def _norm_scratch(op: str) -> ScratchRule:
     def scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
         data, y = call.spec(0), outputs[0]
         wide = _norm_dtype(op, data.dtype)
@@ -126,23 +125,22 @@ def _norm(
     attributes: Attributes,
     scratch: Arrays,
 ) -> Step:
-    """Apply a ufunc to the elements, add up, apply another to the sum."""
+    """Y = a ufunc of the sum of another ufunc's values.
+
+    Sources: ONNX ReduceL1, ReduceL2, ReduceSumSquare.
+    """
     x, y, axes = _operands(inputs, outputs, attributes)
     prepared = scratch[0]
-    total = scratch[1].reshape(y.shape) if len(scratch) > 1 else y
-    apply = partial(getattr(xp, prepare), x, out=prepared, dtype=prepared.dtype)
-    add_up = bind_sum(prepared, axes, total)
-    end = partial(getattr(xp, finish), total, total) if finish else None
-
-    def step() -> None:
-        apply()
-        add_up()
-        if end is not None:
-            end()
-        if total is not y:
-            xp.copyto(y, total, casting="unsafe")
-
-    return step
+    total = scratch[1].reshape(y.shape) if scratch[1:] else y
+    steps: list[Step] = [
+        partial(getattr(xp, prepare), x, out=prepared, dtype=prepared.dtype),
+        sum_over(xp, prepared, axes, total),
+    ]
+    if finish is not None:
+        steps.append(partial(getattr(xp, finish), total, total))
+    if total is not y:
+        steps.append(partial(xp.copyto, y, total, casting="unsafe"))
+    return in_order(steps)
 
 
 for _op, _prepare, _finish in (
@@ -153,18 +151,18 @@ for _op, _prepare, _finish in (
     kernel(_op, scratch=_norm_scratch(_op), binds=True)(partial(_norm, _prepare, _finish))
 
 
-@kernel("ReduceLogSum", scratch=_wide_output, binds=True)
+@kernel("ReduceLogSum", scratch=_total_scratch, binds=True)
 def reduce_log_sum(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = log of the sum.  Source: ONNX ReduceLogSum."""
     x, y, axes = _operands(inputs, outputs, attributes)
     total = scratch[0].reshape(y.shape) if scratch else y
-    add_up = bind_sum(x, axes, total)
+    add_up = sum_over(xp, x, axes, total)
     return in_order((add_up, partial(xp.log, total, out=y, casting="same_kind")))
 
 
-def _exp_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _log_sum_exp_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     data, y = call.spec(0), outputs[0]
     wide = compute_dtype(y.dtype)
     return [
@@ -175,44 +173,46 @@ def _exp_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     ]
 
 
-@kernel("ReduceLogSumExp", scratch=_exp_scratch, binds=True)
+@kernel("ReduceLogSumExp", scratch=_log_sum_exp_scratch, binds=True)
 def reduce_log_sum_exp(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = log Σ exp(x), as m + log Σ exp(x - m) with the maximum m: nothing overflows."""
+    """Y = log Σ exp(x), as m + log Σ exp(x - m) with the maximum m: nothing overflows.
+
+    Source: ONNX ReduceLogSumExp.
+    """
     x, y, axes = _operands(inputs, outputs, attributes)
     if reduced_count(x.shape, axes) == 0:
         return partial(y.fill, -np.inf)
     shifted, (peak, total, infinite) = scratch[0], (s.reshape(y.shape) for s in scratch[1:])
     source = x if x.dtype == shifted.dtype else shifted
-    find_peak = bind_extremum("max", source, axes, peak)
-    add_up = bind_sum(shifted, axes, total)
-
-    def step() -> None:
-        if source is shifted:
-            xp.copyto(shifted, x)
-        find_peak()
-        xp.isfinite(peak, out=infinite)
-        xp.logical_not(infinite, out=infinite)
-        xp.copyto(peak, 0, where=infinite)  # ∞ - ∞ is NaN
-        xp.subtract(source, peak, out=shifted)
-        xp.exp(shifted, out=shifted)
-        add_up()
-        xp.log(total, out=total)
-        xp.add(total, peak, out=y, casting="same_kind")
-
-    return step
+    steps = [] if source is x else [partial(xp.copyto, shifted, x)]
+    return in_order(
+        (
+            *steps,
+            extremum_over(xp, "max", source, axes, peak),
+            partial(xp.isfinite, peak, out=infinite),
+            partial(xp.logical_not, infinite, out=infinite),
+            partial(xp.copyto, peak, 0, where=infinite),  # ∞ - ∞ is NaN
+            partial(xp.subtract, source, peak, out=shifted),
+            partial(xp.exp, shifted, out=shifted),
+            sum_over(xp, shifted, axes, total),
+            partial(xp.log, total, out=total),
+            partial(xp.add, total, peak, out=y, casting="same_kind"),
+        )
+    )
 
 
 def _arg_extremum(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
+    """Y = where the first or last extremum is along an axis.  Sources: ONNX ArgMax, ArgMin."""
     x = inputs[0] if inputs[0].ndim else inputs[0].reshape(1)
     axis = attributes["axis"] % x.ndim
     y = outputs[0].reshape(x.shape[:axis] + x.shape[axis + 1 :])
     if not attributes["select_last_index"]:
         return partial(getattr(x, name), axis, y)
-    backward = x[(slice(None),) * axis + (slice(None, None, -1),)]
+    backward = x[at(axis, slice(None, None, -1))]
     find = partial(getattr(backward, name), axis, y)
     return in_order((find, partial(xp.subtract, x.shape[axis] - 1, y, y)))
 

@@ -11,7 +11,10 @@ from .steps import Step
 
 
 def copy_bytes(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the elements of x in order, under y's shape."""
+    """Y = the elements of x in order, under y's shape.
+
+    Sources: ONNX Reshape, Flatten, Squeeze, Unsqueeze.
+    """
     return partial(xp.copyto, outputs[0].reshape(-1), inputs[0].reshape(-1))
 
 
@@ -21,12 +24,12 @@ for _op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
 
 @kernel("Shape", binds=True)
 def shape(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the lengths of x from axis `start` to `end`."""
+    """Y = the lengths of x from axis `start` to `end`.  Source: ONNX Shape."""
     lengths = [inputs[0].shape[axis] for axis in shape_range(inputs[0].ndim, attributes)]
     return partial(xp.copyto, outputs[0], xp.asarray(lengths, dtype="int64"))
 
 
 @kernel("Size", binds=True)
 def size(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = how many elements x has."""
+    """Y = how many elements x has.  Source: ONNX Size."""
     return partial(outputs[0].fill, inputs[0].size)

@@ -12,10 +12,12 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.resampling import CROP, Resampling, read_target, resample_axes
 from ...graph.tensor import Array, TensorSpec
+from .axes import at
+from .bounds import limits
 from .interpolation import Cells, Floats, coordinates, nearest_cells, weigh
 from .nearest import as_repeat, gather, repeat
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order, working_dtype
+from .steps import Step, in_order
 from .weighted_sums import Run, add_weighted, longest_run, split_into_runs
 
 
@@ -29,7 +31,7 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
         return () if all(map(as_repeat, cells)) else [TensorSpec(x.dtype, s) for s in between]
     if not changed:
         return ()
-    wide = working_dtype(x.dtype)
+    wide = np.result_type(x.dtype, np.float32)
     sizes = [
         longest_run(_runs(axes[axis], call.attributes)) * math.prod(shape) // axes[axis].resized
         for axis, shape in zip(changed, _shapes(x.static_shape, axes, changed), strict=True)
@@ -46,7 +48,7 @@ def resize(
 ) -> Step:
     """Y = x at other places: the nearest cell, or a weighted sum of cells around.
 
-    Source: ONNX Resize-19.
+    Source: ONNX Resize.
     """
     x, y = inputs[0], outputs[0]
     axes = _axes(x.shape, attributes, inputs)
@@ -153,13 +155,13 @@ def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
     """Return the steps y = result, rounded and clipped where y is of an integer dtype."""
     if y.dtype.kind == "f":
         return [partial(xp.copyto, y, result)]
-    limits = np.iinfo(y.dtype)
+    lowest, highest = limits(y.dtype)
     # The largest integers of 64 bits are no floats: clip to one that is below.
-    high = result.dtype.type(limits.max)
-    high = np.nextafter(high, result.dtype.type(0)) if int(high) > limits.max else high
+    high = result.dtype.type(highest)
+    high = np.nextafter(high, result.dtype.type(0)) if int(high) > highest else high
     return [
         partial(xp.rint, result, out=result),
-        partial(xp.clip, result, limits.min, high, out=result),
+        partial(xp.clip, result, lowest, high, out=result),
         partial(xp.copyto, y, result, casting="unsafe"),
     ]
 
@@ -172,7 +174,7 @@ def _extrapolate(y: Array, axes: Sequence[Resampling], attributes: Attributes) -
         inside = np.flatnonzero((places >= 0) & (places <= how.length - 1))
         first, last = (inside[0], inside[-1]) if len(inside) else (how.resized, how.resized)
         for margin in (slice(0, first), slice(last + 1, how.resized)):
-            target = y[(slice(None),) * axis + (margin,)]
+            target = y[at(axis, margin)]
             if target.size:
                 steps.append(partial(target.fill, attributes["extrapolation_value"]))
     return steps

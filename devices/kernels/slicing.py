@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,6 +12,8 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
 from ...graph.tensor import Array, TensorSpec
+from .arguments import integers
+from .axes import at
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
 
@@ -22,11 +25,9 @@ _BUFFERED_BYTES = 1 << 15
 def slice_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x[start:end:step, ...].  Source: ONNX Slice."""
     x = inputs[0]
-    starts, ends = (array.reshape(-1).tolist() for array in inputs[1:3])
-    optional = [None if array is None else array.reshape(-1).tolist() for array in inputs[3:]]
-    axes, steps = (*optional, None, None)[:2]
+    starts, ends, axes, steps = (integers(inputs, index) for index in range(1, 5))
     parts = [slice(None)] * x.ndim
-    for axis, bounds in slices_by_axis(x.ndim, starts, ends, axes, steps).items():
+    for axis, bounds in slices_by_axis(x.ndim, starts or (), ends or (), axes, steps).items():
         parts[axis] = _as_slice(slice_range(x.shape[axis], *bounds))
     return partial(xp.copyto, outputs[0], x[(..., *parts)])  # the dots keep a scalar an array
 
@@ -39,14 +40,13 @@ def _as_slice(indices: range) -> slice:
 
 @kernel("Split", binds=True)
 def split(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x in parts along an axis."""
+    """Y = x in parts along an axis.  Source: ONNX Split."""
     x, begin, copies = inputs[0], 0, list[Step]()
     axis = attributes["axis"] % x.ndim
-    sizes = None if len(inputs) < 2 or inputs[1] is None else inputs[1].reshape(-1).tolist()
-    lengths = split_sizes(x.shape[axis], sizes, len(outputs))
+    lengths = split_sizes(x.shape[axis], integers(inputs, 1), len(outputs))
     for y, length in zip(outputs, lengths, strict=True):
         if y is not None:
-            part = x[(slice(None),) * axis + (slice(begin, begin + int(length)),)]
+            part = x[at(axis, slice(begin, begin + int(length)))]
             copies.append(partial(xp.copyto, y, part))
         begin += int(length)
     return in_order(copies)
@@ -54,13 +54,13 @@ def split(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 
 @kernel("Gather", binds=True)
 def gather(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x at the indices along an axis; negative ones count from the end.
+    """Y = x at the indices along an axis; negative ones count from the end.  Source: ONNX Gather.
 
     Raises IndexError for an index outside x, on arrays that the host can read.
     """
     (x, indices), (y,) = inputs, outputs
     axis = attributes["axis"] % x.ndim
-    if not isinstance(x, np.ndarray):
+    if xp is not np:
         return partial(xp.take, x, indices, axis, y)
     if y.nbytes <= _BUFFERED_BYTES:
         return partial(x.take, indices, axis, y)
@@ -72,43 +72,52 @@ def _take_checked(x: Array, indices: Array, axis: int, y: Array) -> None:
     x.take(indices, axis, y, "wrap")
 
 
-def _check_indices(indices: Array, length: int, axis: int) -> None:
+def _check_indices(indices: Array, length: int, axis: int) -> bool:
+    """Return whether one counts from the end; raise IndexError where one is out of range."""
     if indices.size == 0:
-        return
+        return False
     lowest, highest = int(indices.min()), int(indices.max())
     if lowest < -length or highest >= length:
         wrong = lowest if lowest < -length else highest
         raise IndexError(f"index {wrong} is outside axis {axis} of length {length}")
+    return lowest < 0
 
 
-def _flat_indices(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _gather_elements_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the place of each element in x as it lies in memory."""
     return [TensorSpec("int64", outputs[0].shape)]
 
 
-@kernel("GatherElements", scratch=_flat_indices, binds=True)
+@kernel("GatherElements", scratch=_gather_elements_scratch, binds=True)
 def gather_elements(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """y[i, j, ...] = x[i, indices[i, j, ...], ...], for the axis in the place of j."""
+    """y[i, j, ...] = x[i, indices[i, j, ...], ...], for the axis in the place of j.
+
+    Raises IndexError for an index outside x, on arrays that the host can read.
+    Source: ONNX GatherElements.
+    """
     (x, indices), (y,), (flat,) = inputs, outputs, scratch
     axis = attributes["axis"] % x.ndim
     source, length = x.reshape(-1), x.shape[axis]
-    strides = [int(np.prod(x.shape[i + 1 :], dtype=np.int64)) for i in range(x.ndim)]
-    along = [(-1,) + (1,) * (x.ndim - 1 - i) for i in range(x.ndim)]
-    offsets = [
-        (xp.arange(y.shape[i]) * strides[i]).reshape(along[i]) for i in range(x.ndim) if i != axis
-    ]
+    strides = [math.prod(x.shape[i + 1 :]) for i in range(x.ndim)]
+    terms = [partial(xp.multiply, strides[axis])] if strides[axis] > 1 else []
+    for i, stride in enumerate(strides):
+        if i != axis and y.shape[i] > 1:
+            offsets = (xp.arange(y.shape[i]) * stride).reshape(-1, *(1 for _ in y.shape[i + 1 :]))
+            terms.append(partial(xp.add, offsets))
 
     def step() -> None:
-        if isinstance(indices, np.ndarray):
-            _check_indices(indices, length, axis)
-        xp.remainder(indices, length, out=flat)
-        xp.multiply(flat, strides[axis], out=flat)
-        for offset in offsets:
-            xp.add(flat, offset, out=flat)
-        if isinstance(source, np.ndarray):
-            source.take(flat, None, y, "wrap")
+        places = indices
+        if xp is not np or _check_indices(indices, length, axis):
+            xp.remainder(places, length, out=flat)
+            places = flat
+        for term in terms:
+            term(places, out=flat, dtype="int64")
+            places = flat
+        if xp is np:
+            source.take(places, None, y, "wrap")
         else:
-            xp.take(source, flat, None, y)
+            xp.take(source, places, None, y)
 
     return step if y.size else in_order(())

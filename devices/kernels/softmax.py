@@ -8,48 +8,56 @@ from functools import partial
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from .lines import add_up, along, line_scratch, maximum
+from .axes import as_lines, line_scratch
+from .precision import work_scratch
 from .registry import ArrayModule, Arrays, kernel
-from .steps import Step, in_order, work_scratch
+from .steps import Step, in_order
+from .sums import extremum_over, sum_over
+
+_LARGE = 4096
+"""Elements, from which on quotients, which take twice as long as products, are worth avoiding."""
 
 
-def _one_line_buffer(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _softmax_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
     return (line_scratch(x, call.attributes["axis"]), *work_scratch(x, outputs[0]))
 
 
-def _two_line_buffers(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+@kernel("Softmax", scratch=_softmax_scratch, binds=True)
+def softmax(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = exp(x - max x) / Σ exp(x - max x).  Source: ONNX Softmax."""
+    x, y = as_lines(inputs[0], attributes["axis"]), as_lines(outputs[0], attributes["axis"])
+    line, work = scratch[0], scratch[1].reshape(y.shape) if scratch[1:] else y
+    if not y.size:
+        return in_order(())
+    quotient = [partial(xp.divide, work, line, out=y)]
+    if y.size >= _LARGE:
+        quotient = [partial(xp.reciprocal, line, out=line), partial(xp.multiply, work, line, out=y)]
+    return in_order(
+        (
+            extremum_over(xp, "max", x, (1,), line),
+            partial(xp.subtract, x, line, out=work, dtype=work.dtype),
+            partial(xp.exp, work, out=work),
+            sum_over(xp, work, (1,), line),
+            *quotient,
+        )
+    )
+
+
+def _log_softmax_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
     line = line_scratch(x, call.attributes["axis"])
     return (line, line, *work_scratch(x, outputs[0]))
 
 
-@kernel("Softmax", scratch=_one_line_buffer, binds=True)
-def softmax(
-    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
-) -> Step:
-    """Y = exp(x - max x) / Σ exp(x - max x).  Source: ONNX Softmax-13."""
-    x, y = along(inputs[0], attributes["axis"]), along(outputs[0], attributes["axis"])
-    line, work = scratch[0], scratch[1].reshape(y.shape) if scratch[1:] else y
-    if not y.size:
-        return in_order(())
-    return in_order(
-        (
-            maximum(xp, x, line),
-            partial(xp.subtract, x, line, out=work, dtype=work.dtype),
-            partial(xp.exp, work, out=work),
-            add_up(xp, work, line),
-            partial(xp.divide, work, line, out=y),
-        )
-    )
-
-
-@kernel("LogSoftmax", scratch=_two_line_buffers, binds=True)
+@kernel("LogSoftmax", scratch=_log_softmax_scratch, binds=True)
 def log_softmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (x - max x) - log Σ exp(x - max x).  Source: ONNX LogSoftmax-13."""
-    x, y = along(inputs[0], attributes["axis"]), along(outputs[0], attributes["axis"])
+    """Y = (x - max x) - log Σ exp(x - max x).  Source: ONNX LogSoftmax."""
+    x, y = as_lines(inputs[0], attributes["axis"]), as_lines(outputs[0], attributes["axis"])
     peak, total, work = scratch[0], scratch[1], scratch[2].reshape(y.shape) if scratch[2:] else y
     if not y.size:
         return in_order(())
@@ -57,10 +65,10 @@ def log_softmax(
     difference = partial(xp.subtract, x, peak, out=work, dtype=work.dtype)
     return in_order(
         (
-            maximum(xp, x, peak),
+            extremum_over(xp, "max", x, (1,), peak),
             difference,
             partial(xp.exp, work, out=work),
-            add_up(xp, work, total),
+            sum_over(xp, work, (1,), total),
             partial(xp.log, total, out=total),
             difference,
             partial(xp.subtract, work, total, out=y),
@@ -68,16 +76,17 @@ def log_softmax(
     )
 
 
-def _first_places(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _hardmax_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: where the first maximum of each line is."""
     return (TensorSpec("int64", line_scratch(call.spec(0), call.attributes["axis"]).shape),)
 
 
-@kernel("Hardmax", scratch=_first_places, binds=True)
+@kernel("Hardmax", scratch=_hardmax_scratch, binds=True)
 def hardmax(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = 1 at the first maximum along the axis, 0 elsewhere.  Source: ONNX Hardmax-13."""
-    x, y = along(inputs[0], attributes["axis"]), along(outputs[0], attributes["axis"])
+    """Y = 1 at the first maximum along the axis, 0 elsewhere.  Source: ONNX Hardmax."""
+    x, y = as_lines(inputs[0], attributes["axis"]), as_lines(outputs[0], attributes["axis"])
     if not y.size:
         return in_order(())
     places = xp.arange(x.shape[1]).reshape(1, -1, 1)

@@ -16,8 +16,12 @@ from operator import mul
 from typing import NamedTuple
 
 from ...graph.tensor import Array
+from .blocks import blocks, count_in_block
+from .frames import Frame
+from .geometry import Geometry, Operands, Packing, add_bias
 from .registry import ArrayModule
-from .windows import Frame, Geometry, Operands, Packing, Step, add_bias, copy, strided
+from .steps import Step
+from .views import copy, strided
 
 BLOCK = 1 << 17
 """Elements; so many gathered cells are made and multiplied at a time, to stay in cache."""
@@ -86,7 +90,7 @@ class Tiling:
         return Frame(spatial, self.begins, tuple(ends))
 
     @property
-    def in_order(self) -> bool:
+    def keeps_order(self) -> bool:
         """True when the tiles' cells, one tile after the other, are the output's in its order."""
         cells = self.axes[0].number * self.axes[0].size
         return math.prod(self.counts[1:]) == 1 and cells == self.conv.outputs[0]
@@ -97,7 +101,7 @@ class Tiling:
         tiles, reach, tile = map(math.prod, (self.counts, self.reach, self.tile))
         run = math.prod(self.reach[-2:]) if self.axes[-1].number == 1 else self.reach[-1]
         gather = tiles * (2 * reach / run + 0.06 * reach)
-        scatter = 0 if self.in_order else tiles * (2 * tile / self.tile[-1] + 0.06 * tile)
+        scatter = 0 if self.keeps_order else tiles * (2 * tile / self.tile[-1] + 0.06 * tile)
         product = 150 + tiles * reach * (tile + -tile % 16 / 4) / 60 + 0.1 * reach * tile
         return gather + product + scatter
 
@@ -113,14 +117,14 @@ class Toeplitz:
         self.frame = self.tiling.frame
         self.tiles = math.prod(self.tiling.counts)
         reach, tile = math.prod(self.tiling.reach), math.prod(self.tiling.tile)
-        self.block = min(max(1, BLOCK // (self.tiles * max(reach, tile))), conv.channels)
+        self.block = count_in_block(BLOCK, self.tiles * max(reach, tile), conv.channels)
         matrices = conv.spec(conv.channels, *tiling.reach, *tiling.tile)
         self.packing = Packing(matrices, self._pack)
         gathered = conv.spec(self.block, self.tiles, reach)
         products = conv.spec(self.block, self.tiles, tile)
         framed = conv.spec(self.block, self.frame.length)
         self.scratch = [gathered]
-        if not self.tiling.in_order:
+        if not self.tiling.keeps_order:
             self.scratch.append(products)
         if not self.frame.trivial:
             self.scratch.append(framed)
@@ -142,21 +146,20 @@ class Toeplitz:
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
         """Return, for each block of channels, gather, product and scatter."""
         conv, steps = self.conv, []
-        blocks = range(0, conv.channels, self.block)
-        for image, first in itertools.product(range(conv.batch), blocks):
-            block = slice(first, min(first + self.block, conv.channels))
+        parts = list(blocks(conv.channels, self.block))
+        for image, block in itertools.product(range(conv.batch), parts):
             source, target = on.x[image, block], on.y[image, block]
             gathered, *others = (buffer[: len(source)] for buffer in on.scratch)
             if not self.frame.trivial:
                 steps += self.frame.fill(xp, others[-1], source)
                 source = others[-1]
             matrices = on.w[block].reshape(len(source), gathered.shape[-1], -1)
-            in_order = self.tiling.in_order
+            keeps_order = self.tiling.keeps_order
             shape = (*gathered.shape[:2], matrices.shape[-1])
-            products = target.reshape(shape) if in_order else others[0]
+            products = target.reshape(shape) if keeps_order else others[0]
             steps.append(self._gather(xp, source, gathered))
             steps.append(partial(xp.matmul, gathered, matrices, out=products))
-            if not in_order:
+            if not keeps_order:
                 steps += self._scatter(xp, products, target)
             steps += add_bias(xp, target[None], None if on.bias is None else on.bias[block])
         return steps

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from ...graph.attribute import Attributes
+from .blocks import blocks
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
 
@@ -22,9 +23,9 @@ STRIP = 64
 
 @kernel("Transpose", binds=True)
 def transpose(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x with its axes in another order."""
+    """Y = x with its axes in another order.  Source: ONNX Transpose."""
     x, y = inputs[0], outputs[0]
-    if not isinstance(x, np.ndarray):
+    if xp is not np:
         return partial(xp.copyto, y, x.transpose(attributes["perm"]))
     perm = attributes["perm"] or range(x.ndim)[::-1]
     lengths, order = merged_axes(x.shape, perm)
@@ -58,7 +59,7 @@ def _parts(lengths: Sequence[int], order: Sequence[int]) -> Sequence[slice]:
     if order[-1] == len(order) - 1:  # the last axis stays: whole rows are copied
         return [slice(None)]
     if last <= 4:
-        return [slice(i, i + 1) for i in range(last)]
+        return list(blocks(last, 1))
     if last >= 2 * STRIP and lengths[-1] >= STRIP // 2:
-        return [slice(start, start + STRIP) for start in range(0, last, STRIP)]
+        return list(blocks(last, STRIP))
     return [slice(None)]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph.tensor import Array
+from .axes import at
 from .interpolation import Cells, Floats, Weighted
 from .nearest import gather
 from .registry import ArrayModule
@@ -76,7 +77,7 @@ def add_weighted(
     Equal weights are applied to the sum, once. `total` and `product` are flat buffers, long enough
     for the longest run's outputs.
     """
-    outputs = target[(*_before(axis), run.outputs)]
+    outputs = target[at(axis, run.outputs)]
     taps = [int(tap) for tap in np.flatnonzero(run.weights.any(axis=0))]
     if not taps:
         return [partial(outputs.fill, 0)]
@@ -98,10 +99,6 @@ def add_weighted(
     return [*steps, partial(xp.multiply, sums, factors[0], out=outputs)] if same else steps
 
 
-def _before(axis: int) -> tuple[slice, ...]:
-    return (slice(None),) * axis
-
-
 def _factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
     """Return a tap's weights as one number, or as an array along the axis."""
     narrow = weights.astype(outputs.dtype)
@@ -116,6 +113,6 @@ def _read(
     """Return a tap's cells: a view, or the buffer after a step that gathers them into it."""
     if isinstance(run.cells, slice):
         shifted = slice(run.cells.start + tap, run.cells.stop + tap, run.cells.step)
-        return source[(*_before(axis), shifted)]
+        return source[at(axis, shifted)]
     steps.append(gather(xp, source, xp.asarray(run.cells + tap), axis, buffer))
     return buffer

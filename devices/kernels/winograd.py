@@ -15,8 +15,12 @@ from functools import partial
 import numpy as np
 
 from ...graph.tensor import Array
+from .blocks import blocks, count_in_block
+from .frames import zero_borders
+from .geometry import Geometry, Operands, Packing, add_bias
 from .registry import ArrayModule
-from .windows import Geometry, Operands, Packing, Step, add_bias, strided, zero_borders
+from .steps import Step
+from .views import strided
 
 BLOCK = 1 << 19
 """Elements; so many transformed cells are made at a time, to stay in cache."""
@@ -38,7 +42,7 @@ class Winograd:
         self.tiles = (-(-conv.outputs[0] // 2), -(-conv.outputs[1] // 2))
         self.pitch = self.tiles[1] + 1
         row = 16 * max(conv.channels, conv.features) * self.pitch
-        self.rows = min(max(1, BLOCK // row), self.tiles[0])
+        self.rows = count_in_block(BLOCK, row, self.tiles[0])
         cells = self.rows * self.pitch
         framed = conv.spec(2, conv.channels, 2 * self.tiles[0] + 2, self.pitch)
         first = conv.spec(8 * max(conv.channels, 2 * conv.features) * cells)
@@ -58,12 +62,12 @@ class Winograd:
         framed, first, second = on.scratch
         for image, result in zip(on.x, on.y, strict=True):
             steps += self._frame(xp, framed, image)
-            for row in range(0, self.tiles[0], self.rows):
-                rows = min(self.rows, self.tiles[0] - row)
-                band = framed[:, :, 2 * row : 2 * (row + rows) + 2]
+            for part in blocks(self.tiles[0], self.rows):
+                rows = part.stop - part.start
+                band = framed[:, :, 2 * part.start : 2 * part.stop + 2]
                 steps += self._transform(xp, band, first, second)
                 steps += self._multiply(xp, on.w, second, first, rows)
-                steps += self._transform_back(xp, first, second, result[:, 2 * row :], rows)
+                steps += self._transform_back(xp, first, second, result[:, 2 * part.start :], rows)
         return [*steps, *add_bias(xp, on.y, on.bias)]
 
     def _frame(self, xp: ArrayModule, framed: Array, image: Array) -> list[Step]:

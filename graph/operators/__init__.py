@@ -1,4 +1,8 @@
-"""Operator definitions, one file per family; importing this package registers them."""
+"""Operator definitions, one file per family; importing this package registers them.
+
+Names, attributes and meanings are those of the newest version of ONNX. What rules ask of inputs is
+in `inputs`, rules that several families follow are in `rules`.
+"""
 
 from . import (
     activation,

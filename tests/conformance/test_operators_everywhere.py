@@ -38,6 +38,8 @@ REFUSED_BY_CUDA = {
     "CumSum": "its axis is read by the host on each run",
     "MaxUnpool": "cupy.unravel_index has the host check the indices on each run",
     "Pow": "integer exponents are read by the host on each run",
+    "ScatterElements": "CuPy cannot combine scattered updates in all ways and dtypes",
+    "ScatterND": "CuPy cannot combine scattered updates in all ways and dtypes",
     "Trilu": "its k is read by the host on each run",
 }
 REFUSED: dict[str, dict[str, str]] = {

@@ -9,8 +9,6 @@ from convolutions import Case, cases, conv_transposed, convolved
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plait.devices.kernels import conv_transpose
-from plait.devices.kernels.conv_transpose import landing
-from plait.graph.windows import Window
 from single_node import onnx_reference, run_node
 
 TOLERANCE: Mapping[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
@@ -30,7 +28,7 @@ def test_conv_transpose_is_its_definition(case: Case, constant: bool) -> None:
 def test_conv_transpose_works_in_bands(case: Case, limit: int) -> None:
     case = case.cast("float32")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv_transpose, "MAX_PRODUCT", limit)
+        patch.setattr(conv_transpose, "BLOCK", limit)
         (y,) = run_node("ConvTranspose", case.inputs, case.attributes)
     np.testing.assert_allclose(y, conv_transposed(case), **TOLERANCE)
 
@@ -116,11 +114,6 @@ def test_conv_transpose_of_nothing_is_the_bias(shape: tuple[int, ...]) -> None:
     (y,) = run_node("ConvTranspose", inputs)
     wanted = np.broadcast_to(np.arange(2)[:, None], (shape[0], 2, 6))
     np.testing.assert_array_equal(y, wanted)
-
-
-def test_a_tap_that_lands_outside_has_no_cells() -> None:
-    window = Window((3,), (1,), (2,), (0,), (0,))
-    assert landing(2, 0, window, 0, 2, outputs=3).cells == slice(0)
 
 
 def _unread(case: Case, y: np.ndarray[Any, Any], axis: int) -> int:

@@ -15,8 +15,9 @@ from plait.devices.kernels import dense, depthwise, find_kernel, toeplitz, winog
 from plait.devices.kernels.convolution import Method, choose, geometry
 from plait.devices.kernels.dense import Columns, Pointwise, Shifted
 from plait.devices.kernels.depthwise import Taps
+from plait.devices.kernels.geometry import Geometry, Operands
+from plait.devices.kernels.steps import in_order
 from plait.devices.kernels.toeplitz import Toeplitz, best_tiling
-from plait.devices.kernels.windows import Geometry, Operands, in_turn
 from plait.devices.kernels.winograd import Winograd
 from plait.devices.memory import host_arena, host_view
 from plait.devices.program import BoundProgram, bind
@@ -72,7 +73,7 @@ def test_each_method_works_in_blocks(method: type[Method], data: st.DataObject) 
     limit = data.draw(st.sampled_from([1, 50, 400]))
     case = data.draw(CASES[method]).cast("float32")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "MAX_COLUMNS", limit)
+        patch.setattr(dense, "BLOCK", limit)
         patch.setattr(depthwise, "BLOCK", limit)
         patch.setattr(toeplitz, "BLOCK", limit)
         patch.setattr(winograd, "BLOCK", limit)
@@ -254,8 +255,8 @@ def computed(method: type[Any], case: Case, xp: Any = np) -> np.ndarray[Any, Any
     w = case.w
     if chosen.packing is not None:
         w = np.full(chosen.packing.spec.static_shape, np.nan, case.w.dtype)
-        in_turn(chosen.packing.steps(xp, case.w, w))()
-    run = in_turn(chosen.bind(xp, Operands(case.x, w, case.b, y, scratch)))
+        in_order(chosen.packing.steps(xp, case.w, w))()
+    run = in_order(chosen.bind(xp, Operands(case.x, w, case.b, y, scratch)))
     for _ in range(2):
         for buffer in (y, *scratch):
             buffer.fill(np.nan)

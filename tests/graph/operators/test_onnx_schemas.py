@@ -14,11 +14,13 @@ from plait.graph.operator import Call, find_operator, operators
 from plait.graph.tensor import TensorSpec
 
 MODULES = (
-    *("activation", "convolution", "creation", "einsum", "elementwise", "logic", "matmul"),
+    *("activation", "convolution", "creation", "einsum", "elementwise", "indexing", "logic"),
     *(
+        "matmul",
         "movement",
         "normalization",
         "pooling",
+        "rearranging",
         "reduction",
         "reshaping",
         "resize",
@@ -31,6 +33,7 @@ NUMPY = {np.dtype(kind).name for kind in "?bBhHiIlLefdFD"}
 REQUIRED_ATTRIBUTES = {
     "to": "float32",
     "axis": 0,
+    "blocksize": 2,
     "direction": "LEFT",
     "equation": "ij->ji",
     "kernel_shape": (2,),

@@ -1,0 +1,20 @@
+"""What kernels read from their arguments when they are bound: optional arrays, and integers."""
+
+from __future__ import annotations
+
+from ...graph.tensor import Array
+from .registry import Arrays
+
+
+def optional(arrays: Arrays, index: int) -> Array | None:
+    """Return an input or output, None where it is absent."""
+    return arrays[index] if index < len(arrays) else None
+
+
+def integers(arrays: Arrays, index: int) -> list[int] | None:
+    """Return the integers of an input, None where it is absent.
+
+    Shapes depend on such inputs, so that they are constants by the time a plan is opened.
+    """
+    array = optional(arrays, index)
+    return None if array is None else [int(number) for number in array.reshape(-1).tolist()]

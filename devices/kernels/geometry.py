@@ -1,0 +1,116 @@
+"""What all ways to compute a convolution share: its numbers, its arrays, its bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...graph.tensor import Array, TensorSpec
+from ...graph.windows import Window
+from .precision import Widened
+from .registry import ArrayModule
+from .steps import Step
+from .views import copy
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The numbers a convolution is made of.
+
+    Attributes
+    ----------
+    batch, channels, features, group : int
+        Channels are the input's, features the output's.
+    spatial, outputs : tuple of int
+        Spatial dims of input and output.
+    window : Window
+    dtype : numpy.dtype
+        What is computed in.
+    """
+
+    batch: int
+    channels: int
+    features: int
+    group: int
+    spatial: tuple[int, ...]
+    outputs: tuple[int, ...]
+    window: Window
+    dtype: np.dtype[Any]
+
+    @property
+    def taps(self) -> int:
+        """The number of cells in the kernel."""
+        return math.prod(self.window.kernel)
+
+    @property
+    def depth(self) -> int:
+        """The number of channels in a group: how many each output cell sums over."""
+        return self.channels // self.group
+
+    @property
+    def padded(self) -> bool:
+        """True when the input has a border."""
+        return any((*self.window.pads_begin, *self.window.pads_end))
+
+    @property
+    def moves_by_one(self) -> bool:
+        """True when all strides are 1."""
+        return set(self.window.strides) == {1}
+
+    def spec(self, *shape: int) -> TensorSpec:
+        """Return the spec of a buffer to compute in."""
+        return TensorSpec(self.dtype, shape)
+
+
+class Operands(NamedTuple):
+    """The arrays of a convolution: (batch, channels, *spatial), weights, bias, output, scratch."""
+
+    x: Array
+    w: Array
+    bias: Array | None
+    y: Array
+    scratch: Sequence[Array]
+
+    @classmethod
+    def of(cls, wide: Widened) -> Operands:
+        """Return the operands among a node's widened arrays."""
+        x, w, bias = (*wide.inputs, None)[:3]
+        (y,) = wide.outputs
+        return cls(x, w, bias, y, wide.scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a method wants its weights: reordered once where they are constant.
+
+    Attributes
+    ----------
+    spec : TensorSpec
+        Of the reordered weights.
+    steps : callable
+        Given the array module, the weights and a buffer, returns the steps that fill it.
+    """
+
+    spec: TensorSpec
+    steps: Callable[[ArrayModule, Array, Array], list[Step]]
+
+
+def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
+    """Return the step that adds a number per channel to `y`, none where there is no bias."""
+    if bias is None:
+        return []
+    rows = y.reshape(*y.shape[:2], -1)
+    return [partial(xp.add, rows, bias[:, None], out=rows)]
+
+
+def biased(xp: ArrayModule, source: Array, bias: Array | None, target: Array) -> Step:
+    """Return the step that copies (channels, *spatial), adding the bias on the way."""
+    if bias is None:
+        return copy(xp, target, source)
+    per_channel = bias.reshape(-1, *[1] * (source.ndim - 1))
+    return partial(xp.add, source, per_channel, out=target)
