@@ -1,0 +1,219 @@
+"""Kernels that read or write at places that a tensor of indices names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .arguments import optional
+from .axes import at
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step, in_order
+
+
+def _check_indices(indices: Array, length: int, axis: int) -> None:
+    """Raise IndexError for an index outside an axis, on arrays that the host can read."""
+    if not isinstance(indices, np.ndarray) or indices.size == 0:
+        return
+    lowest, highest = int(indices.min()), int(indices.max())
+    if lowest < -length or highest >= length:
+        wrong = lowest if lowest < -length else highest
+        raise IndexError(f"index {wrong} is outside axis {axis} of length {length}")
+
+
+def _rows(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    shape = call.spec(1).static_shape[:-1]
+    return [TensorSpec("int64", shape), TensorSpec("int64", shape)]
+
+
+@kernel("GatherND", scratch=_rows, binds=True)
+def gather_nd(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = x's elements or slices at rows of indices, each counted as one flat index.
+
+    Raises IndexError for an index outside x, on arrays that the host can read.
+    """
+    (x, indices), (y,), (flat, part) = inputs, outputs, scratch
+    if y.size == 0:
+        return in_order(())
+    batch, depth = attributes["batch_dims"], indices.shape[-1]
+    lengths = x.shape[batch : batch + depth]
+    source = x.reshape(math.prod(x.shape[: batch + depth]), -1)
+    target = y.reshape(flat.size, -1)
+    starts = xp.arange(math.prod(x.shape[:batch])) * math.prod(lengths)
+    by_batch = flat.reshape(starts.size, -1)
+
+    def step() -> None:
+        flat.fill(0)
+        for column, length in enumerate(lengths):
+            _check_indices(indices[..., column], length, batch + column)
+            xp.remainder(indices[..., column], length, out=part)
+            xp.multiply(flat, length, out=flat)
+            xp.add(flat, part, out=flat)
+        xp.add(by_batch, starts.reshape(-1, 1), out=by_batch)
+        if isinstance(source, np.ndarray):
+            source.take(flat.reshape(-1), 0, target, "wrap")
+        else:
+            xp.take(source, flat.reshape(-1), 0, target)
+
+    return step
+
+
+_UFUNCS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+
+
+def _scatter(xp: ArrayModule, y: Array, key: tuple[Any, ...], updates: Array, how: str) -> Step:
+    """Return the step that writes updates into y, or combines them with what y holds."""
+    if how == "none":
+        return partial(y.__setitem__, key, updates)
+    return partial(getattr(xp, _UFUNCS[how]).at, y, key, updates)
+
+
+@kernel("ScatterND", binds=True)
+def scatter_nd(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = data with updates at rows of indices.  Source: ONNX ScatterND."""
+    (data, indices, updates), (y,) = inputs, outputs
+    key = tuple(indices[..., column] for column in range(indices.shape[-1]))
+    write = _scatter(xp, y, key, updates, attributes["reduction"])
+    return in_order((partial(xp.copyto, y, data), write))
+
+
+@kernel("ScatterElements", binds=True)
+def scatter_elements(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
+) -> Step:
+    """y[i, indices[i, j, ...], ...] = updates[i, j, ...], for the axis in the place of j."""
+    (data, indices, updates), (y,) = inputs, outputs
+    axis = attributes["axis"] % y.ndim
+    key = tuple(
+        indices if i == axis else xp.arange(length).reshape((-1,) + (1,) * (y.ndim - 1 - i))
+        for i, length in enumerate(indices.shape)
+    )
+    write = _scatter(xp, y, key, updates, attributes["reduction"])
+    return in_order((partial(xp.copyto, y, data), write))
+
+
+def _cells(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    update = call.spec(1).static_shape
+    axis = call.attributes["axis"] % len(update)
+    return [TensorSpec("int64", (update[0], update[axis]))]
+
+
+@kernel("TensorScatter", scratch=_cells, binds=True)
+def tensor_scatter(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = the cache with an update written from each sample's index on.  Source: ONNX.
+
+    Raises IndexError for an update that ends outside the cache, on arrays that the host can read.
+    """
+    (cache, update), (y,), (places,) = inputs[:2], outputs, scratch
+    axis = attributes["axis"] % y.ndim
+    starts = optional(inputs, 2)
+    length, steps = y.shape[axis], xp.arange(update.shape[axis])
+    samples = xp.arange(y.shape[0]).reshape(-1, 1)
+    target, source = xp.moveaxis(y, axis, 1), xp.moveaxis(update, axis, 1)
+    circular = attributes["mode"] == "circular"
+
+    def step() -> None:
+        xp.copyto(places, steps)
+        if starts is not None:
+            xp.add(places, starts.reshape(-1, 1), out=places)
+        if circular and length:
+            xp.remainder(places, length, out=places)
+        if isinstance(places, np.ndarray) and places.size and places.min() < 0:
+            raise IndexError(f"write index {places.min()} is before the cache")
+        xp.copyto(y, cache)
+        target[samples, places] = source
+
+    return step
+
+
+def _one_hot_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return [TensorSpec("int64", call.spec(0).shape), TensorSpec("bool", outputs[0].shape)]
+
+
+@kernel("OneHot", scratch=_one_hot_scratch, binds=True)
+def one_hot(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = values[1] at each index along a new axis, values[0] elsewhere.  Source: ONNX OneHot."""
+    (indices, _, values), (y,), (places, hot) = inputs, outputs, scratch
+    axis = attributes["axis"] % y.ndim
+    depth = y.shape[axis]
+    wide = places.reshape(*y.shape[:axis], 1, *y.shape[axis + 1 :])
+    along = xp.arange(depth).reshape((-1,) + (1,) * (y.ndim - 1 - axis))
+    set_hot = partial(xp.copyto, y, values[1:], where=hot)
+    return in_order(
+        (
+            partial(xp.copyto, places, indices, casting="unsafe"),
+            partial(xp.copyto, y, values[:1]),
+            partial(xp.equal, wide, along, out=hot),
+            set_hot,
+            partial(xp.add, places, depth, out=places),  # now for indices that count from the end
+            partial(xp.equal, wide, along, out=hot),
+            set_hot,
+        )
+    )
+
+
+_FEW = 8
+"""TopK selects before it sorts where k is smaller than the axis by this factor."""
+
+
+@kernel("TopK", binds=True)
+def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """The k first of a stable sort along an axis; NaN counts as largest."""
+    x, (values, indices) = inputs[0], outputs
+    axis, largest = attributes["axis"] % x.ndim, attributes["largest"]
+    k = next(y.shape[axis] for y in outputs if y is not None)
+    few = isinstance(x, np.ndarray) and 0 < k * _FEW <= x.shape[axis]
+
+    def step() -> None:
+        places = _selected(x, k, axis, largest) if few else None
+        if places is None:
+            order = _sorted_places(xp, x, k, axis, largest)
+        else:
+            chosen = np.take_along_axis(x, places, axis)
+            order = np.take_along_axis(places, _sorted_places(np, chosen, k, axis, largest), axis)
+        if values is not None:
+            xp.copyto(values, xp.take_along_axis(x, order, axis))
+        if indices is not None:
+            xp.copyto(indices, order)
+
+    return step
+
+
+def _sorted_places(xp: ArrayModule, x: Array, k: int, axis: int, largest: bool) -> Array:
+    """Return the places of the k first in order; of equal elements, the lower place comes first.
+
+    Descending is the ascending sort of the mirrored axis, mirrored again.
+    """
+    mirror = at(axis, slice(None, None, -1))
+    order = xp.argsort(x[mirror] if largest else x, axis=axis, kind="stable")
+    if largest:
+        order = x.shape[axis] - 1 - order[mirror]
+    found: Array = order[at(axis, slice(k))]
+    return found
+
+
+def _selected(x: Array, k: int, axis: int, largest: bool) -> Array | None:
+    """Return the places of the k first, ascending; None where equals or NaNs leave a choice."""
+    first = x.shape[axis] - k if largest else 0
+    parted = np.argpartition(x, first if largest else k - 1, axis)
+    places = parted[at(axis, slice(first, first + k))]
+    places.sort(axis)
+    chosen = np.take_along_axis(x, places, axis)
+    if largest:
+        beyond = x >= chosen.min(axis, keepdims=True)
+    else:
+        beyond = x <= chosen.max(axis, keepdims=True)
+    return places if (np.count_nonzero(beyond, axis) == k).all() else None

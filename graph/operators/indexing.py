@@ -1,0 +1,223 @@
+"""Operators that read or write at places that a tensor of indices names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import UNKNOWN, normalise_axis
+from ..errors import ShapeError
+from ..operator import Call, Specs, define, free
+from ..tensor import Dim, Shape, TensorSpec
+from .inputs import (
+    ANY,
+    INTEGERS,
+    NUMBERS,
+    REALS,
+    check_dtype,
+    check_rank,
+    common_dtype,
+    integers,
+    may_equal,
+)
+from .rules import FIRST
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+@define(
+    "GatherND",
+    inputs="data indices",
+    attributes={"batch_dims": Attribute(Kind.INT, 0, 0)},
+    cost=free,
+)
+def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
+    """Infer: each row of indices gives the rest of data's axes, beyond those that it names."""
+    data, indices, batch = call.spec(0), call.spec(1), call.attributes["batch_dims"]
+    depth = _depth(data, indices, batch)
+    if data.shape is None or indices.shape is None or depth is None:
+        return (TensorSpec(data.dtype, None),)
+    if not all(map(may_equal, data.shape[:batch], indices.shape[:batch])):
+        raise ShapeError(
+            f"data {data} and indices {indices} differ in their {batch} batch dimensions",
+            fix="make them equal, or use a smaller batch_dims",
+        )
+    return (TensorSpec(data.dtype, (*indices.shape[:-1], *data.shape[batch + depth :])),)
+
+
+def _depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
+    """Return how many axes of data a row of indices names, None where that is unknown."""
+    check_dtype(indices, INTEGERS, "indices")
+    check_rank(data, batch + 1, "a tensor with an axis to index")
+    check_rank(indices, batch + 1, "rows of indices, one per element or slice")
+    if indices.shape is None or isinstance(indices.shape[-1], str):
+        return None
+    depth = indices.shape[-1]
+    most = None if data.shape is None else len(data.shape) - batch
+    if depth < 1 or (most is not None and depth > most):
+        raise ShapeError(
+            f"rows of {depth} indices do not name a place in {data}",
+            fix=f"make the last axis of indices {'at least 1' if most is None else f'1 to {most}'}",
+        )
+    return depth
+
+
+_SCATTER = {"reduction": Attribute(Kind.STRING, "none", choices=REDUCTIONS)}
+
+
+def _scatter_cost(call: Call, outputs: Specs) -> int:
+    return 0 if call.attributes["reduction"] == "none" else call.spec(2).size
+
+
+def _check_updates(call: Call) -> None:
+    comparing = call.attributes["reduction"] in ("max", "min")
+    common_dtype((call.spec(0), call.spec(2)), REALS if comparing else ANY)
+
+
+@define(
+    "ScatterND",
+    inputs="data indices updates",
+    attributes=_SCATTER,
+    cost=_scatter_cost,
+    inplace=FIRST,
+)
+def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like data; the updates are shaped as GatherND's output would be."""
+    data, indices, updates = (call.spec(index) for index in range(3))
+    _check_updates(call)
+    depth = _depth(data, indices)
+    if data.shape is not None and indices.shape is not None and depth is not None:
+        _check_shape(updates, (*indices.shape[:-1], *data.shape[depth:]), "updates")
+    return (data,)
+
+
+@define(
+    "ScatterElements",
+    inputs="data indices updates",
+    attributes={"axis": Attribute(Kind.INT, 0), **_SCATTER},
+    cost=_scatter_cost,
+    inplace=FIRST,
+)
+def infer_scatter_elements(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like data; the updates are shaped like the indices."""
+    data, indices, updates = (call.spec(index) for index in range(3))
+    check_dtype(indices, INTEGERS, "indices")
+    _check_updates(call)
+    if indices.shape is not None:
+        _check_shape(updates, indices.shape, "updates")
+    if data.shape is None:
+        return (data,)
+    axis = normalise_axis(call.attributes["axis"], len(data.shape))
+    if indices.shape is not None and not _fits(indices.shape, data.shape, axis):
+        raise ShapeError(
+            f"indices {indices} do not fit into data {data} along axis {axis}",
+            fix="make them of data's rank, and no longer than data along the other axes",
+        )
+    return (data,)
+
+
+def _check_shape(spec: TensorSpec, wanted: Sequence[Dim], what: str) -> None:
+    if spec.shape is None:
+        return
+    if len(spec.shape) != len(wanted) or not all(map(may_equal, spec.shape, wanted)):
+        listed = ", ".join(map(str, wanted))
+        raise ShapeError(f"{what} are {spec}, not of shape [{listed}]", fix="reshape them")
+
+
+def _fits(part: Shape, whole: Shape, axis: int) -> bool:
+    """True unless the part is known to be longer than the whole beside `axis`."""
+    return len(part) == len(whole) and all(
+        i == axis or isinstance(a, str) or isinstance(b, str) or a <= b
+        for i, (a, b) in enumerate(zip(part, whole, strict=True))
+    )
+
+
+@define(
+    "TensorScatter",
+    inputs="past_cache update write_indices?",
+    attributes={
+        "axis": Attribute(Kind.INT, -2),
+        "mode": Attribute(Kind.STRING, "linear", choices=("linear", "circular")),
+    },
+    cost=free,
+    inplace=FIRST,
+)
+def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like the cache; the update differs from it along `axis` only."""
+    cache, update = call.spec(0), call.spec(1)
+    common_dtype((cache, update))
+    if call.has(2):
+        check_dtype(call.spec(2), INTEGERS, "write_indices")
+    if cache.shape is None:
+        return (cache,)
+    axis = normalise_axis(call.attributes["axis"], len(cache.shape))
+    if axis == 0:
+        raise ShapeError("axis 0 is the batch", fix="name the axis of the sequence")
+    if call.has(2):
+        _check_shape(call.spec(2), cache.shape[:1], "write_indices")
+    if update.shape is None:
+        return (cache,)
+    if not _fits(update.shape, cache.shape, -1):
+        raise ShapeError(
+            f"the update {update} does not fit into the cache {cache}",
+            fix=f"make their shapes equal but for a shorter axis {axis}",
+        )
+    wanted = (*cache.shape[:axis], update.shape[axis], *cache.shape[axis + 1 :])
+    _check_shape(update, wanted, "the updates")
+    return (cache,)
+
+
+@define(
+    "OneHot",
+    inputs="indices depth values",
+    attributes={"axis": Attribute(Kind.INT, -1)},
+    cost=free,
+)
+def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the indices' shape with an axis of length `depth` put in at `axis`."""
+    indices, depth, values = (call.spec(index) for index in range(3))
+    check_dtype(indices, NUMBERS, "indices")
+    check_dtype(depth, NUMBERS, "the depth")
+    _check_shape(values, (2,), "values")
+    if indices.shape is None:
+        return (TensorSpec(values.dtype, None),)
+    axis = normalise_axis(call.attributes["axis"], len(indices.shape) + 1)
+    length = _count(call, 1, "the depth")
+    return (TensorSpec(values.dtype, (*indices.shape[:axis], length, *indices.shape[axis:])),)
+
+
+def _count(call: Call, index: int, what: str) -> Dim:
+    """Return the one number ≥ 0 in an input, UNKNOWN before the run."""
+    value = call.value(index)
+    if value is None:
+        return UNKNOWN
+    count = int(value.reshape(-1)[0]) if value.size == 1 else -1
+    if count < 0:
+        raise ShapeError(f"{what} must be one number ≥ 0, got {value.tolist()}", fix="pass one")
+    return count
+
+
+@define(
+    "TopK",
+    inputs="x k",
+    outputs="values indices",
+    attributes={
+        "axis": Attribute(Kind.INT, -1),
+        "largest": Attribute(Kind.BOOL, True),
+        "sorted": Attribute(Kind.BOOL, True),
+    },
+    cost=lambda call, outputs: call.spec(0).size * max(call.spec(0).size.bit_length(), 1),
+)
+def infer_top_k(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, with k elements along the axis."""
+    x = call.spec(0)
+    check_dtype(x, NUMBERS)
+    integers(call, 1, "k")
+    if x.shape is None:
+        return TensorSpec(x.dtype, None), TensorSpec("int64", None)
+    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    k, length = _count(call, 1, "k"), x.shape[axis]
+    if isinstance(k, int) and isinstance(length, int) and k > length:
+        raise ShapeError(f"axis {axis} of {x} has no {k} elements", fix=f"use k ≤ {length}")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return TensorSpec(x.dtype, shape), TensorSpec("int64", shape)
