@@ -1,0 +1,328 @@
+"""Recurrent kernels: one product for the inputs of all steps, then a small one for each step.
+
+Source of the formulas: ONNX LSTM, GRU and RNN. Gates are computed in place, where the product of
+the inputs left them; the state is kept apart from the outputs, in float32 or wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.operators.recurrent import (
+    GRU_FUNCTIONS,
+    LENGTHS,
+    LSTM_FUNCTIONS,
+    RNN_FUNCTIONS,
+    Activation,
+    activations_of,
+    n_directions,
+)
+from ...graph.tensor import Array, TensorSpec
+from .activation import elu, hard_sigmoid, leaky_relu, sigmoid, softplus, softsign
+from .arguments import optional
+from .bounds import clamp
+from .precision import compute_dtype, wide_copies, widen
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step
+
+
+def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    first, second, _ = call.spec(0).static_shape
+    steps, batch = (second, first) if call.attributes["layout"] else (first, second)
+    _, rows, hidden = call.spec(2).static_shape
+    dtype = compute_dtype(call.spec(0).dtype)
+    state = TensorSpec(dtype, (batch, hidden))
+    one_step = TensorSpec(dtype, (batch * rows,))
+    masked = (state, state, TensorSpec(np.bool_, (steps, batch, 1))) if call.has(LENGTHS) else ()
+    return (
+        *wide_copies(call.inputs),
+        TensorSpec(dtype, (first * second, rows)),
+        TensorSpec(dtype, (rows,)),
+        one_step,
+        one_step,
+        state,
+        state,
+        *masked,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """What a step of one direction works with.
+
+    `next_h` and `next_c` are `h` and `c` themselves where no sequence ends before the others.
+    """
+
+    xp: ArrayModule
+    r: Array
+    r_bias: Array | None
+    peepholes: Array | None
+    functions: Sequence[Activation]
+    attributes: Attributes
+    product: Array
+    temporary: Array
+    h: Array
+    c: Array
+    next_h: Array
+    next_c: Array
+
+    def gates(self, values: Array) -> list[Array]:
+        """Return the parts of (batch, gates · hidden), one for each gate."""
+        hidden = self.h.shape[-1]
+        return [values[:, i : i + hidden] for i in range(0, values.shape[-1], hidden)]
+
+    def activate(self, index: int, x: Array, clipped: bool = True) -> Step:
+        """Return the step: x ← the cell's function of that index."""
+        t = _like(self.temporary, x.shape)
+        clip = self.attributes["clip"] if clipped else None
+        return partial(_activate, self.xp, self.functions[index], clip, x, t)
+
+    def add_product(self, h: Array, first: int, y: Array) -> list[Step]:
+        """Return steps: y ← y + h · Rᵀ, where R's rows start with the first."""
+        product = _like(self.product, y.shape)
+        rows = self.r[first : first + y.shape[-1]]
+        return [
+            partial(self.xp.matmul, h, rows.T, out=product),
+            partial(self.xp.add, y, product, out=y),
+        ]
+
+    def peep(self, index: int, c: Array, y: Array) -> list[Step]:
+        """Return steps: y ← y + P · c; none where there are no peepholes."""
+        if self.peepholes is None:
+            return []
+        hidden, t = c.shape[-1], _like(self.temporary, c.shape)
+        weights = self.peepholes[index * hidden : (index + 1) * hidden]
+        return [
+            partial(self.xp.multiply, weights, c, out=t),
+            partial(self.xp.add, y, t, out=y),
+        ]
+
+
+def _like(buffer: Array, shape: tuple[int, int]) -> Array:
+    return buffer[: shape[0] * shape[1]].reshape(shape)
+
+
+def _activate(
+    xp: ArrayModule, function: Activation, clip: float | None, x: Array, t: Array
+) -> None:
+    """X ← function(x), between -clip and clip before; t is overwritten."""
+    name, alpha, beta = function
+    if clip is not None:
+        clamp(xp, x, -clip, clip, x)
+    if name in _PLAIN:
+        _PLAIN[name](xp, x, t)
+    else:
+        _WITH_NUMBERS[name](xp, x, t, alpha, beta)
+
+
+def _scaled_tanh(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
+    xp.multiply(x, beta, out=x)
+    xp.tanh(x, out=x)
+    xp.multiply(x, alpha, out=x)
+
+
+def _affine(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
+    xp.multiply(x, alpha, out=x)
+    xp.add(x, beta, out=x)
+
+
+def _thresholded_relu(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: float) -> None:
+    below = t.reshape(-1).view(np.bool_)[: t.size].reshape(x.shape)
+    xp.less_equal(x, alpha, out=below)
+    xp.copyto(x, 0, where=below)
+
+
+_PLAIN: dict[str, Callable[[ArrayModule, Array, Array], object]] = {
+    "Relu": lambda xp, x, t: clamp(xp, x, 0, np.inf, x),
+    "Sigmoid": lambda xp, x, t: sigmoid(xp, x, x, {}),
+    "Softplus": lambda xp, x, t: softplus(xp, x, x, {}, t),
+    "Softsign": lambda xp, x, t: softsign(xp, x, x, {}, t),
+    "Tanh": lambda xp, x, t: xp.tanh(x, out=x),
+}
+
+_WITH_NUMBERS: dict[str, Callable[[ArrayModule, Array, Array, float, float], object]] = {
+    "Affine": _affine,
+    "Elu": lambda xp, x, t, alpha, beta: elu(xp, x, x, {"alpha": alpha}, t),
+    "HardSigmoid": lambda xp, x, t, alpha, beta: hard_sigmoid(
+        xp, x, x, {"alpha": alpha, "beta": beta}
+    ),
+    "LeakyRelu": lambda xp, x, t, alpha, beta: leaky_relu(xp, x, x, {"alpha": alpha}, t),
+    "ScaledTanh": _scaled_tanh,
+    "ThresholdedRelu": _thresholded_relu,
+}
+
+
+def _lstm_step(cell: _Cell, values: Array) -> Iterator[Step]:
+    """C ← f · c + i · g, h ← o · tanh(c)."""
+    xp, (i, o, f, g) = cell.xp, cell.gates(values)
+    yield from cell.add_product(cell.h, 0, values)
+    coupled = cell.attributes["input_forget"]
+    if cell.peepholes is None and not coupled:
+        yield cell.activate(0, values[:, : 3 * i.shape[-1]])
+    else:
+        yield from cell.peep(0, cell.c, i)
+        yield cell.activate(0, i)
+        if coupled:
+            yield partial(xp.subtract, 1, i, out=f)
+        else:
+            yield from cell.peep(2, cell.c, f)
+            yield cell.activate(0, f)
+    yield cell.activate(1, g)
+    yield partial(xp.multiply, f, cell.c, out=f)
+    yield partial(xp.multiply, i, g, out=i)
+    yield partial(xp.add, f, i, out=cell.next_c)
+    if cell.peepholes is not None or coupled:
+        yield from cell.peep(1, cell.next_c, o)
+        yield cell.activate(0, o)
+    yield partial(xp.copyto, g, cell.next_c)
+    # ONNX clips "the input of activations"; ONNX Runtime, the judge here, only the gates.
+    yield cell.activate(2, g, clipped=False)
+    yield partial(xp.multiply, o, g, out=cell.next_h)
+
+
+def _gru_step(cell: _Cell, values: Array) -> Iterator[Step]:
+    """H ← (1 - z) · n + z · h, where the reset r acts on h, or on its product."""
+    xp, (z, r, n) = cell.xp, cell.gates(values)
+    both = values[:, : 2 * z.shape[-1]]
+    t = _like(cell.temporary, z.shape)
+    if cell.attributes["linear_before_reset"]:
+        product = _like(cell.product, values.shape)
+        *_, of_n = cell.gates(product)
+        yield partial(xp.matmul, cell.h, cell.r.T, out=product)
+        yield partial(xp.add, both, product[:, : both.shape[-1]], out=both)
+        yield cell.activate(0, both)
+        if cell.r_bias is not None:
+            yield partial(xp.add, of_n, cell.r_bias[both.shape[-1] :], out=of_n)
+        yield partial(xp.multiply, of_n, r, out=of_n)
+        yield partial(xp.add, n, of_n, out=n)
+    else:
+        yield from cell.add_product(cell.h, 0, both)
+        yield cell.activate(0, both)
+        yield partial(xp.multiply, r, cell.h, out=t)
+        yield from cell.add_product(t, both.shape[-1], n)
+    yield cell.activate(1, n)
+    yield partial(xp.subtract, cell.h, n, out=t)
+    yield partial(xp.multiply, t, z, out=t)
+    yield partial(xp.add, n, t, out=cell.next_h)
+
+
+def _rnn_step(cell: _Cell, values: Array) -> Iterator[Step]:
+    """H ← f(x · Wᵀ + h · Rᵀ + b)."""
+    yield from cell.add_product(cell.h, 0, values)
+    yield cell.activate(0, values)
+    yield partial(cell.xp.copyto, cell.next_h, values)
+
+
+def _recurrent(
+    take_step: Callable[[_Cell, Array], Iterator[Step]], usual: Sequence[str]
+) -> Callable[..., Step]:
+    """Return the kernel of a cell, which works through one direction after the other."""
+
+    def bind(
+        xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+    ) -> Step:
+        wide = widen(xp, inputs, (), scratch)
+        steps: list[Step] = []
+        y, lengths = optional(outputs, 0), optional(inputs, LENGTHS)
+        if lengths is not None:
+            mask = wide.scratch[-1]
+            times = xp.arange(len(mask), dtype=np.int64)[:, None, None]
+            steps.append(partial(xp.less, times, lengths[:, None], out=mask))
+            if y is not None:
+                steps.append(partial(xp.copyto, y, 0))
+        functions = activations_of(attributes, usual)
+        for d in range(n_directions(attributes)):
+            of_d = functions[d * len(usual) : (d + 1) * len(usual)]
+            cell = _cell(xp, wide.inputs, d, of_d, attributes, wide.scratch)
+            steps += _project(cell, wide.inputs, d, wide.scratch)
+            steps += _walk(take_step, cell, d, outputs, wide.scratch)
+        return wide.around(steps)
+
+    return bind
+
+
+def _cell(
+    xp: ArrayModule,
+    inputs: Arrays,
+    d: int,
+    functions: Sequence[Activation],
+    attributes: Attributes,
+    scratch: Arrays,
+) -> _Cell:
+    bias, peepholes = optional(inputs, 3), optional(inputs, 7)
+    _, _, product, temporary, h, c, *masked = scratch
+    return _Cell(
+        xp,
+        inputs[2][d],
+        None if bias is None else bias[d, bias.shape[1] // 2 :],
+        None if peepholes is None else peepholes[d],
+        functions,
+        attributes,
+        product,
+        temporary,
+        h,
+        c,
+        masked[0] if masked else h,
+        masked[1] if masked else c,
+    )
+
+
+def _project(cell: _Cell, inputs: Arrays, d: int, scratch: Arrays) -> Iterator[Step]:
+    """Yield steps: the product of all inputs with W, biases added, and the first state."""
+    xp, x, w, bias = cell.xp, inputs[0], inputs[1], optional(inputs, 3)
+    gates, both = scratch[:2]
+    yield partial(xp.matmul, x.reshape(gates.shape[0], x.shape[-1]), w[d].T, out=gates)
+    if bias is not None and cell.r_bias is not None:
+        yield partial(xp.copyto, both, bias[d, : both.size])
+        # A reset that acts on the product acts on its bias too.
+        late = cell.h.shape[-1] if cell.attributes.get("linear_before_reset") else 0
+        early = both[: both.size - late]
+        yield partial(xp.add, early, cell.r_bias[: early.size], out=early)
+        yield partial(xp.add, gates, both, out=gates)
+    batch_first = cell.attributes["layout"]
+    for index, state in ((5, cell.h), (6, cell.c)):
+        given = optional(inputs, index)
+        if given is not None:
+            given = given[:, d] if batch_first else given[d]
+        yield partial(xp.copyto, state, 0 if given is None else given)
+
+
+def _walk(
+    take_step: Callable[[_Cell, Array], Iterator[Step]],
+    cell: _Cell,
+    d: int,
+    outputs: Arrays,
+    scratch: Arrays,
+) -> Iterator[Step]:
+    """Yield the steps through time, and those that write the outputs."""
+    xp, batch_first = cell.xp, cell.attributes["layout"]
+    batch, masked = cell.h.shape[0], scratch[6:]
+    length = scratch[0].shape[0] // batch if batch else 0
+    has_c = "input_forget" in cell.attributes
+    backward = d == 1 or cell.attributes["direction"] == "reverse"
+    for t in reversed(range(length)) if backward else range(length):
+        rows = slice(t, None, length) if batch_first else slice(t * batch, (t + 1) * batch)
+        yield from take_step(cell, scratch[0][rows])
+        where = {"where": masked[2][t]} if masked else {}
+        if outputs and outputs[0] is not None:
+            y = outputs[0][:, t, d] if batch_first else outputs[0][t, d]
+            yield partial(xp.copyto, y, cell.next_h, casting="same_kind", **where)
+        if masked:
+            yield partial(xp.copyto, cell.h, cell.next_h, **where)
+            if has_c:
+                yield partial(xp.copyto, cell.c, cell.next_c, **where)
+    for output, state in zip(outputs[1:], (cell.h, cell.c), strict=False):
+        if output is not None:
+            last = output[:, d] if batch_first else output[d]
+            yield partial(xp.copyto, last, state, casting="same_kind")
+
+
+kernel("LSTM", scratch=_scratch, binds=True)(_recurrent(_lstm_step, LSTM_FUNCTIONS))
+kernel("GRU", scratch=_scratch, binds=True)(_recurrent(_gru_step, GRU_FUNCTIONS))
+kernel("RNN", scratch=_scratch, binds=True)(_recurrent(_rnn_step, RNN_FUNCTIONS))
