@@ -79,7 +79,7 @@ def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
 def bytes_text(nbytes: float) -> str:
     """Return a number of bytes in words: ``"36.8 KB"``."""
     if nbytes < 1000:
-        return _counted(int(nbytes), "byte")
+        return counted(int(nbytes), "byte")
     for unit in ("KB", "MB", "GB", "TB"):  # noqa: B007 - the last one stays
         nbytes /= 1000
         if nbytes < 1000:
@@ -89,9 +89,9 @@ def bytes_text(nbytes: float) -> str:
 
 def _lines(graph: Graph) -> Iterator[str]:
     total = sum(array.nbytes for array in graph.constants.values())
-    summary = [_counted(len(graph.nodes), "node")]
+    summary = [counted(len(graph.nodes), "node")]
     if graph.constants:
-        summary.append(f"{_counted(len(graph.constants), 'constant')} of {bytes_text(total)}")
+        summary.append(f"{counted(len(graph.constants), 'constant')} of {bytes_text(total)}")
     yield f"graph {graph.name!r}: {', '.join(summary)}"
     for name in graph.inputs:
         yield f"  input     {name}: {graph.tensors[name]}"
@@ -192,7 +192,8 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return a count and its noun: ``"1 node"``, ``"2 nodes"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

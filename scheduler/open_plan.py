@@ -1,6 +1,6 @@
 """An open plan: arenas allocated, programs bound, one set of buffers (a slot) per item in flight.
 
-All methods block; the engine calls them on a thread. Slots are made on demand, up to the number
+All methods block; the runtime calls them on threads. Slots are made on demand, up to the number
 that memory was planned for.
 """
 

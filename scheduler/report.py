@@ -8,6 +8,7 @@ from typing import Any
 
 from ..graph.infer import cost_of
 from ..graph.ir import Graph
+from ..graph.printing import counted
 from .memory_plan import Pool
 from .partition import Subgraph
 from .planning import Plan
@@ -76,8 +77,8 @@ def to_dict(plan: Plan) -> dict[str, Any]:
 def _heading(plan: Plan) -> Iterator[str]:
     graph = plan.graph
     yield (
-        f"plan for {graph.name!r}: {_counted(len(graph.nodes), 'node')} in "
-        f"{_counted(len(plan.subgraphs), 'subgraph')} "
+        f"plan for {graph.name!r}: {counted(len(graph.nodes), 'node')} in "
+        f"{counted(len(plan.subgraphs), 'subgraph')} "
         f"on {', '.join(plan.devices)}; {plan.max_in_flight} in flight"
     )
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
@@ -174,10 +175,6 @@ def _pool_dict(pool: Pool) -> dict[str, Any]:
         "lower_bound": pool.lower_bound,
         "tensors_nbytes": pool.tensors_nbytes,
     }
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _size(nbytes: int) -> str:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import trio
@@ -27,6 +27,8 @@ from .planning import Plan
 from .profile import Recorder
 from .slots import Slots, session_closed
 from .specialise import Shapes, bind_inputs
+
+T = TypeVar("T")
 
 KEPT_PLANS = 8
 """Idle plans beyond this number are closed, the least recently used first."""
@@ -162,7 +164,7 @@ class Runtime:
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
         arrays = check_feeds(self.plan.graph, inputs)
         slots = await self._slots((tuple(array.shape for array in arrays.values()), count))
-        slot = await self._acquire(slots)
+        slot = await slots.acquire()
         admitted_ns = time.perf_counter_ns()
         try:
             if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
@@ -215,14 +217,14 @@ class Runtime:
         self._flights.discard(flight)
         flight.finish(results, error)
 
-    async def _acquire(self, slots: Slots) -> Slot:
-        """Wait for a slot; if there is no memory to make it, idle plans give way first."""
+    async def _with_room(self, make: Callable[[], T]) -> T:
+        """Make something on a thread; if there is no memory for it, idle plans give way first."""
         try:
-            return await slots.acquire()
+            return await trio.to_thread.run_sync(make)
         except DeviceMemoryError:
-            if not await self._evict(keep=0, spare=slots):
+            if not await self._evict(keep=0):
                 raise
-            return await slots.acquire()
+            return await trio.to_thread.run_sync(make)
 
     async def _slots(self, key: Key) -> Slots:
         """Return the slots for some shapes; the first time they are needed a plan is opened."""
@@ -242,13 +244,8 @@ class Runtime:
             raise session_closed()
         bind_inputs(self.plan.graph, self._named(key))
         await self._evict(keep=KEPT_PLANS - 1)
-        try:
-            open_plan = await trio.to_thread.run_sync(self._open, key)
-        except DeviceMemoryError:
-            if not await self._evict(keep=0):
-                raise
-            open_plan = await trio.to_thread.run_sync(self._open, key)
-        slots = self._open_plans[key] = Slots(open_plan, key[1])
+        open_plan = await self._with_room(partial(self._open, key))
+        slots = self._open_plans[key] = Slots(open_plan, key[1], self._with_room)
         return slots
 
     def _open(self, key: Key) -> OpenPlan:
@@ -262,13 +259,12 @@ class Runtime:
     def _named(self, key: Key) -> Shapes:
         return dict(zip(self.plan.graph.inputs, key[0], strict=True))
 
-    async def _evict(self, keep: int, spare: Slots | None = None) -> bool:
-        """Close idle plans but `spare`, until `keep` are left; say whether one was closed."""
+    async def _evict(self, keep: int) -> bool:
+        """Close idle plans until `keep` plans are left; say whether one was closed."""
         evicted = False
         while len(self._open_plans) > keep:
             # Chosen anew each time: while one is closed, others may come into use.
-            plans = self._open_plans.items()
-            idle = (key for key, slots in plans if slots.is_idle and slots is not spare)
+            idle = (key for key, slots in self._open_plans.items() if slots.is_idle)
             key = next(idle, None)
             if key is None:
                 break

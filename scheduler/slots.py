@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 
 from .errors import SessionError
@@ -14,12 +16,19 @@ MADE_AHEAD = 16
 class Slots:
     """Hands out the slots of an open plan; used on the trio thread only, but for `fill`.
 
-    Slots are made when first needed, up to the number that memory was planned for.
+    Slots are made when first needed, up to the number that memory was planned for. `on_thread`
+    calls what makes one; a slot being made is held already, so its plan is not idle meanwhile.
     """
 
-    def __init__(self, open_plan: OpenPlan, count: int) -> None:
+    def __init__(
+        self,
+        open_plan: OpenPlan,
+        count: int,
+        on_thread: Callable[[Callable[[], Slot]], Awaitable[Slot]],
+    ) -> None:
         self.open_plan = open_plan
         self._count = count
+        self._on_thread = on_thread
         self._permits = trio.Semaphore(count)
         self._free: list[Slot] = []
         self._claims = 0
@@ -57,7 +66,7 @@ class Slots:
             try:
                 if self._free:
                     return self._free.pop()
-                return await trio.to_thread.run_sync(self.open_plan.make_slot)
+                return await self._on_thread(self.open_plan.make_slot)
             except BaseException:
                 self._permits.release()
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...graph.tensor import Array
 from .registry import Arrays
 
@@ -18,3 +20,19 @@ def integers(arrays: Arrays, index: int) -> list[int] | None:
     """
     array = optional(arrays, index)
     return None if array is None else [int(number) for number in array.reshape(-1).tolist()]
+
+
+def check_indices(indices: Array, length: int, axis: int) -> bool:
+    """Return whether one may count from the end; raise IndexError for one outside of the axis.
+
+    What the host cannot read is not looked at.
+    """
+    if not isinstance(indices, np.ndarray):
+        return True
+    if indices.size == 0:
+        return False
+    lowest, highest = int(indices.min()), int(indices.max())
+    if lowest < -length or highest >= length:
+        wrong = lowest if lowest < -length else highest
+        raise IndexError(f"index {wrong} is outside axis {axis} of length {length}")
+    return lowest < 0

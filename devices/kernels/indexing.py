@@ -12,20 +12,10 @@ import numpy as np
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from .arguments import optional
+from .arguments import check_indices, optional
 from .axes import at
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
-
-
-def _check_indices(indices: Array, length: int, axis: int) -> None:
-    """Raise IndexError for an index outside an axis, on arrays that the host can read."""
-    if not isinstance(indices, np.ndarray) or indices.size == 0:
-        return
-    lowest, highest = int(indices.min()), int(indices.max())
-    if lowest < -length or highest >= length:
-        wrong = lowest if lowest < -length else highest
-        raise IndexError(f"index {wrong} is outside axis {axis} of length {length}")
 
 
 def _rows(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -54,7 +44,7 @@ def gather_nd(
     def step() -> None:
         flat.fill(0)
         for column, length in enumerate(lengths):
-            _check_indices(indices[..., column], length, batch + column)
+            check_indices(indices[..., column], length, batch + column)
             xp.remainder(indices[..., column], length, out=part)
             xp.multiply(flat, length, out=flat)
             xp.add(flat, part, out=flat)

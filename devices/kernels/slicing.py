@@ -12,7 +12,7 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
 from ...graph.tensor import Array, TensorSpec
-from .arguments import integers
+from .arguments import check_indices, integers
 from .axes import at
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
@@ -68,19 +68,8 @@ def gather(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 
 
 def _take_checked(x: Array, indices: Array, axis: int, y: Array) -> None:
-    _check_indices(indices, x.shape[axis], axis)
+    check_indices(indices, x.shape[axis], axis)
     x.take(indices, axis, y, "wrap")
-
-
-def _check_indices(indices: Array, length: int, axis: int) -> bool:
-    """Return whether one counts from the end; raise IndexError where one is out of range."""
-    if indices.size == 0:
-        return False
-    lowest, highest = int(indices.min()), int(indices.max())
-    if lowest < -length or highest >= length:
-        wrong = lowest if lowest < -length else highest
-        raise IndexError(f"index {wrong} is outside axis {axis} of length {length}")
-    return lowest < 0
 
 
 def _gather_elements_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -109,7 +98,7 @@ def gather_elements(
 
     def step() -> None:
         places = indices
-        if xp is not np or _check_indices(indices, length, axis):
+        if xp is not np or check_indices(indices, length, axis):
             xp.remainder(places, length, out=flat)
             places = flat
         for term in terms:
