@@ -1,5 +1,6 @@
 """plait: CPU and GPU work braided into one asynchronous dataflow."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import devices
@@ -14,9 +15,11 @@ from .graph import Graph, GraphBuilder, Node, TensorSpec, check, operator, topol
 from .graph.errors import (
     GraphError,
     InternalError,
+    LogicError,
     OperatorError,
     ParseError,
     PlaitError,
+    RuntimeFailureError,
     ShapeError,
     UnknownOperatorError,
     WireError,
@@ -25,6 +28,7 @@ from .graph.printing import to_dot
 from .version import VERSION
 
 if TYPE_CHECKING:
+    from . import cvm
     from .graph.formats import load, save
     from .scheduler import (
         DoesNotFitError,
@@ -56,6 +60,7 @@ __all__ = [
     "InternalError",
     "Item",
     "KernelError",
+    "LogicError",
     "Node",
     "OperatorError",
     "ParseError",
@@ -64,6 +69,7 @@ __all__ = [
     "PlanError",
     "Profile",
     "Results",
+    "RuntimeFailureError",
     "Session",
     "SessionError",
     "ShapeError",
@@ -72,6 +78,7 @@ __all__ = [
     "UnsupportedOpError",
     "WireError",
     "check",
+    "cvm",
     "devices",
     "load",
     "operator",
@@ -87,6 +94,8 @@ def __getattr__(name: str) -> Any:
     """Import when first asked for what takes long: the scheduler, with it trio, and the formats."""
     if name not in __all__:
         raise AttributeError(f"module 'plait' has no attribute {name!r}")
+    if name == "cvm":
+        return importlib.import_module(f"{__name__}.cvm")
     if name in ("load", "save"):
         from .graph import formats
 

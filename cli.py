@@ -289,9 +289,9 @@ def show_devices(names: tuple[str, ...], as_json: bool) -> None:
 @click.argument("model", type=PATH)
 @click.argument("output", type=PATH)
 def convert(model: Path, output: Path) -> None:
-    """Convert MODEL, such as an ONNX file, to a .plait file.
+    """Convert MODEL to a .plait file or an ONNX model, as the name of OUTPUT says.
 
-    Such a file loads faster, and needs no package to be read.
+    A .plait file loads faster, and needs no package to be read.
     """
     from .graph.formats import load, save
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .graph.dtypes import kind_of
 from .graph.errors import PlaitError
 from .graph.ir import Graph
 from .graph.tensor import Array, TensorSpec
@@ -142,8 +143,8 @@ def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
 
     Floats lie in [0, 1), bytes anywhere; wider integers in [0, 100), as they are often indices.
     """
-    shape, kind = spec.static_shape, spec.dtype.kind
-    if kind in "fc":
+    shape, kind = spec.static_shape, kind_of(spec.dtype)
+    if kind in "fce":
         values = generator.random(shape)
         return (values + 1j * generator.random(shape) if kind == "c" else values).astype(spec.dtype)
     if kind == "b":

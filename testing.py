@@ -12,21 +12,23 @@ Needs ``pip install 'plait[onnx]'``.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .devices.device import Device
+from .devices.registry import find
 from .graph.errors import PlaitError
 from .graph.formats.onnx import read_model
-from .graph.infer import infer_shapes
 from .graph.ir import Graph
+from .graph.nested import all_nodes
+from .graph.operators.control import CONTROL_FLOW
 from .graph.tensor import Array
-from .scheduler import PlanError, plan, run
-
-DECIDING_SIZE = 1024
-"""Inputs up to this many elements may decide shapes: they are made constants where need be."""
+from .scheduler import plan, run
+from .scheduler.leases import close_shared, open_shared
 
 
 class UnsupportedError(NotImplementedError):
@@ -39,33 +41,27 @@ class Prepared(NamedTuple):
     Attributes
     ----------
     graph : Graph
-    devices : tuple of str
+    devices : tuple of str or Device
     alternate : bool
         Give the nodes to the devices in turn.
     """
 
     graph: Graph
-    devices: tuple[str, ...]
+    devices: tuple[str | Device, ...]
     alternate: bool
 
     def run(self, inputs: Any, **_: Any) -> tuple[Array, ...]:
-        """Return the outputs; inputs are in the graph's order, or by name.
-
-        Raises
-        ------
-        UnsupportedError
-            If a shape depends on what is only known while the model runs.
-        """
+        """Return the outputs; inputs are in the graph's order, or by name."""
         fed = dict(inputs) if isinstance(inputs, Mapping) else self._named(inputs)
-        graph = _known_shapes(self.graph, fed)
-        fed = {name: fed[name] for name in graph.inputs}
+        names = [device if isinstance(device, str) else device.name for device in self.devices]
         pins = {
-            node.name: self.devices[index % len(self.devices)]
-            for index, node in enumerate(graph.nodes)
+            path: names[index % len(names)]
+            for index, (path, _, node) in enumerate(all_nodes(self.graph))
+            if node.op not in CONTROL_FLOW
         }
-        made = plan(graph, self.devices, pin=pins if self.alternate else None)
+        made = plan(self.graph, self.devices, pin=pins if self.alternate else None)
         results = run(made, fed)
-        return tuple(results[name] for name in graph.outputs)
+        return tuple(results[name] for name in self.graph.outputs)
 
     def _named(self, inputs: Sequence[Any]) -> dict[str, Array]:
         arrays = [np.asarray(value) for value in inputs]
@@ -77,12 +73,12 @@ class OnnxBackend:
 
     Attributes
     ----------
-    devices : tuple of str
+    devices : tuple of str or Device
     alternate : bool
         Give the nodes to the devices in turn, rather than by preference.
     """
 
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    devices: ClassVar[tuple[str | Device, ...]] = ("cpu",)
     alternate: ClassVar[bool] = False
 
     @classmethod
@@ -120,29 +116,22 @@ class OnnxBackend:
 
 
 class AlternatingBackend(OnnxBackend):
-    """Runs every other node in another process."""
+    """Runs every other node in another process, which is started once."""
 
     devices = ("cpu", "worker:0")
     alternate = True
 
-
-def _known_shapes(graph: Graph, fed: Mapping[str, Array]) -> Graph:
-    """Return the graph, with small inputs made constants until no shape depends on a value."""
-    candidates = [name for name in graph.inputs if np.size(fed[name]) <= DECIDING_SIZE]
-    while True:
-        try:
-            plan(graph).for_shapes({name: np.shape(fed[name]) for name in graph.inputs})
-        except PlanError as error:
-            if not candidates:
-                raise UnsupportedError(str(error)) from error
-            graph = _fixed(graph, candidates.pop(), fed)
-        else:
-            return graph
+    @classmethod
+    def prepare(cls, model: Any, device: str = "CPU", **options: Any) -> Prepared:
+        """Load a `ModelProto`; raises as `OnnxBackend.prepare`."""
+        prepared = super().prepare(model, device, **options)
+        return prepared._replace(devices=tuple(_kept_open(one) for one in prepared.devices))
 
 
-def _fixed(graph: Graph, name: str, fed: Mapping[str, Array]) -> Graph:
-    """Return the graph with an input made a constant."""
-    value = np.array(fed[name], order="C")
-    value.flags.writeable = False
-    inputs = tuple(other for other in graph.inputs if other != name)
-    return infer_shapes(replace(graph, inputs=inputs, constants={**graph.constants, name: value}))
+@cache
+def _kept_open(device: str | Device) -> Device:
+    """Return a device that stays open until the interpreter ends."""
+    found = find(device) if isinstance(device, str) else device
+    open_shared(found, 1)
+    atexit.register(close_shared, found)
+    return found

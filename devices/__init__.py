@@ -22,6 +22,24 @@ def _sim(name: str) -> Device:
     return SimDevice(name)
 
 
+def _formal(name: str) -> Device:
+    from .formal.device import FormalDevice
+
+    return FormalDevice(name)
+
+
+def _ort(name: str) -> Device:
+    from .ort.device import OrtDevice
+
+    return OrtDevice(name)
+
+
+def _compiled(name: str) -> Device:
+    from .compiled.device import CompiledDevice
+
+    return CompiledDevice(name)
+
+
 def _cuda(name: str) -> Device:
     from .cuda.device import CudaDevice
 
@@ -37,6 +55,9 @@ def _cuda_names() -> tuple[str, ...]:
 register("cpu", _cpu)
 register("worker", _worker, instances=lambda: ("worker:0",))
 register("sim", _sim, instances=lambda: ("sim:npu",))
+register("formal", _formal)
+register("ort", _ort)
+register("compiled", _compiled)
 register("cuda", _cuda, instances=_cuda_names)
 
 __all__ = [

@@ -39,6 +39,10 @@ class Capabilities:
         the order themselves, so that a chain is submitted without a trip to the host.
     runs_python : bool
         True when Python functions run here.
+    atomic_programs : bool
+        True when a program is one piece: it reads its inputs and writes its outputs in an order of
+        its own, so that none of these share bytes, and needs no buffers for tensors in between.
+        There are no times of its nodes then.
     """
 
     memory: str = HOST
@@ -47,6 +51,7 @@ class Capabilities:
     memory_bytes: int | None = None
     native_waits: bool = False
     runs_python: bool = False
+    atomic_programs: bool = False
 
 
 class Support(NamedTuple):
@@ -130,7 +135,8 @@ class Device(Protocol):
         """Bind a subgraph's nodes to views of its tensors.
 
         `views` holds every tensor of the subgraph but its constants, and scratch buffers under the
-        names that `scratch_name` gives. With `measure`, each run's event has `node_ns`.
+        names that `scratch_name` gives; with `atomic_programs` the inputs and outputs alone. With
+        `measure`, each run's event has `node_ns`, unless programs are atomic.
         May be slow: it is called when a plan is opened.
         """
         ...

@@ -11,7 +11,7 @@ from .errors import DeviceError
 
 
 class CancelledWorkError(DeviceError):
-    """The work was cancelled before it started."""
+    """The work was cancelled before it started, or while it ran where a device can stop it."""
 
 
 class Event:
@@ -35,6 +35,7 @@ class Event:
 
     __slots__ = (
         "_callbacks",
+        "_stop",
         "cancelled",
         "done",
         "ended_ns",
@@ -46,6 +47,7 @@ class Event:
 
     def __init__(self, on_done: Callable[[Event], None] | None = None, native: Any = None) -> None:
         self._callbacks = [] if on_done is None else [on_done]
+        self._stop: Callable[[], object] | None = None
         self.done = False
         self.cancelled = False
         self.error: BaseException | None = None
@@ -66,11 +68,25 @@ class Event:
             return
         self.error = error
         self.done = True
+        self._stop = None
         self._call_back()
 
     def cancel(self) -> None:
-        """Ask that the work be skipped if it has not started; it completes all the same."""
+        """Ask that the work be skipped, or stopped if it can be; it completes all the same."""
         self.cancelled = True
+        stop = self._stop
+        if stop is not None:
+            stop()
+
+    def stop_by(self, stop: Callable[[], object]) -> None:
+        """Call `stop()` when the work is cancelled from now on, at once if it is already.
+
+        For work that can be stopped while it runs: it then raises CancelledWorkError. `stop` is
+        called on the canceller's thread, perhaps twice, perhaps when the work has just ended.
+        """
+        self._stop = stop
+        if self.cancelled:
+            stop()
 
     def run(self, work: Callable[[], Any]) -> None:
         """Run `work` unless cancelled, time it, and complete with what it raised, if anything."""

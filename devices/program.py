@@ -126,28 +126,39 @@ def bind_steps(
     `kind` is the kind of device whose kernels are taken. Nodes whose output is placed on its
     input's bytes as a view need no step.
     """
-    steps: list[tuple[Node, Step]] = []
-    for node in graph.nodes:
-        if _is_view(node, views):
-            continue
-        arrays = [_array(name, views, constants) for name in node.inputs]
-        outputs = [_array(name, views, constants) for name in node.outputs]
-        if node.operator.function is not None:
-            specs = [graph.tensors.get(name) for name in node.outputs]
-            steps.append((node, _python_step(node, arrays, outputs, specs)))
-        else:
-            found = find_kernel(node.op, kind)
-            assert found is not None, node.op
-            arguments: list[Any] = [xp, arrays, outputs, node.attributes]
-            if found.scratch is not None:
-                count = len(found.scratch(graph.call(node), graph.output_specs(node)))
-                arguments.append([views[scratch_name(node, i)].array for i in range(count)])
-            step = partial(found.function, *arguments)
-            steps.append((node, step() if found.binds else step))
-    return steps
+    return [
+        (node, bind_node(xp, kind, graph, node, views, constants))
+        for node in graph.nodes
+        if not is_view(node, views)
+    ]
 
 
-def _is_view(node: Node, views: Mapping[str, View]) -> bool:
+def bind_node(
+    xp: Any,
+    kind: str,
+    graph: Graph,
+    node: Node,
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+) -> Step:
+    """Return the function that runs one node of a graph."""
+    arrays = [_array(name, views, constants) for name in node.inputs]
+    outputs = [_array(name, views, constants) for name in node.outputs]
+    if node.operator.function is not None:
+        specs = [graph.tensors.get(name) for name in node.outputs]
+        return _python_step(node, arrays, outputs, specs)
+    found = find_kernel(node.op, kind)
+    assert found is not None, node.op
+    arguments: list[Any] = [xp, arrays, outputs, node.attributes]
+    if found.scratch is not None:
+        count = len(found.scratch(graph.call(node), graph.output_specs(node)))
+        arguments.append([views[scratch_name(node, i)].array for i in range(count)])
+    step: Step = partial(found.function, *arguments)
+    return step() if found.binds else step
+
+
+def is_view(node: Node, views: Mapping[str, View]) -> bool:
+    """True when a node's outputs lie on its inputs' bytes already, so that it needs no step."""
     pairs = node.operator.views
     viewed = {output for output, _ in pairs}
     if not pairs or any(name and i not in viewed for i, name in enumerate(node.outputs)):

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .dtypes import dtype_of
 from .errors import OperatorError
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -26,6 +27,7 @@ class Kind(Enum):
     STRINGS = "a sequence of strings"
     DTYPE = "a dtype"
     NUMBER = "a number, kept integer or boolean where it is"
+    GRAPH = "a graph"
 
 
 class _Required:
@@ -139,6 +141,14 @@ def _string(value: Any) -> str:
     raise TypeError(value)
 
 
+def _graph(value: Any) -> Any:
+    from .ir import Graph  # which holds attributes
+
+    if isinstance(value, Graph):
+        return value
+    raise TypeError(value)
+
+
 def _sequence(convert: Any) -> Any:
     def converted(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
@@ -156,6 +166,7 @@ _CONVERTERS: dict[Kind, Any] = {
     Kind.INTS: _sequence(_int),
     Kind.FLOATS: _sequence(_float),
     Kind.STRINGS: _sequence(_string),
-    Kind.DTYPE: lambda value: np.dtype(value).name,
+    Kind.DTYPE: lambda value: dtype_of(value).name,
     Kind.NUMBER: _number,
+    Kind.GRAPH: _graph,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .check import check
+from .check import check, check_precision
 from .errors import GraphError, OperatorError
 from .infer import infer_node
 from .ir import Graph, Node
@@ -41,30 +41,45 @@ class GraphBuilder:
         self._node_names: set[str] = set()
         self._tensors: dict[str, TensorSpec] = {}
         self._constants: dict[str, Array] = {}
+        self._precisions: dict[str, int] = {}
         self._outputs: dict[str, str] = {}
 
-    def input(self, name: str, dtype: DTypeLike, shape: Sequence[Dim]) -> str:
+    def input(
+        self, name: str, dtype: DTypeLike, shape: Sequence[Dim], precision: int | None = None
+    ) -> str:
         """Declare a graph input and return its name.
+
+        `precision` is how many bits its integers have: see `plait.graph.precision`.
 
         Raises
         ------
         GraphError
-            If the name is taken.
+            If the name is taken, or the precision is not one of the dtype.
         ShapeError
             If dtype or shape is not one.
         """
         spec = TensorSpec(dtype, shape)
-        self._claim(name)
+        self._declare(self._claim(name), spec, precision)
         self._tensors[name] = spec
         self._inputs.append(name)
         return name
 
-    def constant(self, value: Any, name: str | None = None, dtype: DTypeLike | None = None) -> str:
-        """Add a constant and return its tensor's name; an array is used as it is, not copied."""
+    def constant(
+        self,
+        value: Any,
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        precision: int | None = None,
+    ) -> str:
+        """Add a constant and return its tensor's name; an array is used as it is, not copied.
+
+        `precision` is how many bits its integers have: see `plait.graph.precision`.
+        """
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         spec = spec_of(array)
         array = array.astype(spec.dtype, copy=False)  # native byte order, as every device expects
         name = self._claim(name) if name else self._fresh("constant")
+        self._declare(name, spec, precision)
         frozen = array.view()
         frozen.flags.writeable = False
         self._tensors[name], self._constants[name] = spec, frozen
@@ -159,7 +174,8 @@ class GraphBuilder:
         self._check_fed(graph, inputs)
         names = {"": "", **inputs}
         for tensor, value in graph.constants.items():
-            names[tensor] = self.constant(value, name=prefix + tensor)
+            precision = graph.precisions.get(tensor)
+            names[tensor] = self.constant(value, name=prefix + tensor, precision=precision)
         for node in graph.nodes:
             names.update({tensor: prefix + tensor for tensor in node.outputs if tensor})
             self.op(
@@ -215,6 +231,7 @@ class GraphBuilder:
             tuple(nodes),
             tensors,
             dict(self._constants),
+            dict(self._precisions),
         )
 
     def _append(
@@ -294,6 +311,11 @@ class GraphBuilder:
                     at=self.name,
                     fix="insert a Cast or Reshape",
                 )
+
+    def _declare(self, name: str, spec: TensorSpec, precision: int | None) -> None:
+        """Keep a precision, where one is given that fits the dtype."""
+        if precision is not None:
+            self._precisions[name] = check_precision(precision, spec, f"tensor {name!r}")
 
     def _claim(self, name: str) -> str:
         if not name:

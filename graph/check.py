@@ -6,11 +6,13 @@ linear in nodes and edges.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .errors import GraphError
 from .ir import Graph, Node
-from .tensor import spec_of
+from .tensor import TensorSpec, spec_of
 
 
 def check(graph: Graph) -> Graph:
@@ -54,7 +56,31 @@ def _check_given(graph: Graph) -> set[str]:
     for name, array in graph.constants.items():
         if not isinstance(array, np.ndarray) or spec_of(array) != graph.tensors[name]:
             raise _broken(f"constant {name!r} does not match its spec", graph.name)
+    for name, precision in graph.precisions.items():
+        if name in defined:  # passes may leave the precision of what they removed
+            check_precision(precision, graph.tensors[name], f"tensor {name!r}, {graph.name}")
     return defined
+
+
+def check_precision(precision: Any, spec: TensorSpec, at: str) -> int:
+    """Return the bits declared for the integers of a tensor.
+
+    Raises
+    ------
+    GraphError
+        If they are not between 1 and the dtype's width, or the dtype is not a signed integer's.
+    """
+    whole = isinstance(precision, int | np.integer) and not isinstance(precision, bool)
+    if spec.dtype.kind != "i":
+        raise GraphError(
+            f"{spec} has no precision", at=at, fix="declare one for signed integers only"
+        )
+    width = 8 * spec.dtype.itemsize
+    if not whole or not 1 <= precision <= width:
+        raise GraphError(
+            f"{precision!r} is not a precision of {spec}", at=at, fix=f"use 1 to {width} bits"
+        )
+    return int(precision)
 
 
 def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
@@ -65,6 +91,9 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
     node.operator.check_arity(len(node.inputs), present, len(node.outputs), str(node))
     if set(node.attributes) != set(node.operator.attributes):
         raise _broken("attributes are not complete", str(node))
+    for value in node.attributes.values():
+        if isinstance(value, Graph):
+            check(value)
     for name in node.outputs:
         if name in defined:
             raise _broken(f"tensor {name!r} is written twice", str(node))

@@ -4,17 +4,21 @@ PlaitError
 ├── GraphError          your graph is wrong
 │   ├── OperatorError   an operator is unknown, or called with the wrong inputs or attributes
 │   ├── ShapeError      shapes or dtypes do not fit together
-│   └── ParseError      your file is damaged, foreign or uses something plait lacks
-│       └── UnknownOperatorError   it uses operators that plait lacks; all are named
+│   ├── ParseError      your file is damaged, foreign or uses something plait lacks
+│   │   └── UnknownOperatorError   it uses operators that plait lacks; all are named
+│   └── LogicError      a rule of exact integer graphs is broken: precision, or a cap of the cost
+├── RuntimeFailureError a cvm model cannot be run here, for reasons other than the model's rules
 ├── WireError           a message is damaged or foreign
 └── InternalError       plait is wrong: please report
 
+Each has a `code`, as cvm numbers its two families: 1, the caller or the model is at fault and pays
+(GraphError and what is below it); 2, everything else, free of charge.
 The other layers add their own branches: `plait.devices.errors`, `plait.scheduler.errors`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class PlaitError(Exception):
@@ -29,6 +33,8 @@ class PlaitError(Exception):
     fix : str, optional
         What the user can do about it.
     """
+
+    code: ClassVar[int] = 2
 
     def __init__(self, what: str, *, at: str | None = None, fix: str | None = None) -> None:
         super().__init__(what)
@@ -57,6 +63,8 @@ def _rebuild(kind: type[PlaitError], what: str, at: str | None, fix: str | None)
 class GraphError(PlaitError):
     """The graph is not well formed."""
 
+    code = 1
+
 
 class OperatorError(GraphError):
     """An operator is unknown, or called with the wrong inputs or attributes."""
@@ -72,6 +80,14 @@ class ParseError(GraphError):
 
 class UnknownOperatorError(ParseError):
     """A file uses operators that are not registered; the message names all of them."""
+
+
+class LogicError(GraphError):
+    """A rule of exact integer graphs is broken: the caller or the model is at fault."""
+
+
+class RuntimeFailureError(PlaitError):
+    """A cvm model cannot be run for a reason that is not one of the model's rules."""
 
 
 class WireError(PlaitError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .dims import UNKNOWN
-from .errors import ShapeError
+from .errors import OperatorError, ShapeError
 from .ir import Graph, Node
 from .operator import Call, Cost
 from .tensor import Dim, TensorSpec
@@ -24,7 +24,7 @@ def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
     """
     try:
         specs = tuple(node.operator.infer(call))
-    except ShapeError as error:
+    except (OperatorError, ShapeError) as error:
         if error.at is None:
             error.at = describe(node, call)
         raise

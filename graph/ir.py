@@ -72,6 +72,8 @@ class Graph:
         Every tensor of the graph: inputs, constants and node outputs.
     constants : Mapping of str to Array
         Read-only numpy arrays.
+    precisions : Mapping of str to int
+        Declared bits of integer inputs and constants: see `plait.graph.precision`.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Graph:
     nodes: tuple[Node, ...]
     tensors: Mapping[str, TensorSpec]
     constants: Mapping[str, Array]
+    precisions: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
@@ -138,7 +141,8 @@ class Graph:
             )
         )
         specs = {tensor: self.tensors[tensor] for tensor in (*read, *sorted(written))}
-        return Graph(name, inputs, outputs, kept, specs, constants)
+        precisions = {t: bits for t, bits in self.precisions.items() if t in read}
+        return Graph(name, inputs, outputs, kept, specs, constants, precisions)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
@@ -159,7 +163,8 @@ class Graph:
 def _structure(graph: Graph) -> tuple[object, ...]:
     """Everything but the values of constants; their dtypes and shapes are among the tensors."""
     named = set(graph.constants)
-    return graph.name, graph.inputs, graph.outputs, graph.nodes, dict(graph.tensors), named
+    declared = dict(graph.tensors), dict(graph.precisions)
+    return graph.name, graph.inputs, graph.outputs, graph.nodes, *declared, named
 
 
 def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:

@@ -6,12 +6,14 @@ The registry is a dict and a decorator: `define` registers, `find_operator` look
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from .attribute import Attribute, Attributes
+from .dims import UNKNOWN
 from .errors import GraphError, OperatorError
 from .tensor import Array, TensorSpec
 
@@ -93,6 +95,11 @@ class Operator:
         True when a node must run although nobody reads it.
     function : callable, optional
         The Python function of a Python operator.
+    bounded : str, optional
+        Where output lengths depend on values: the operator that computes the same into buffers of
+        an upper bound, and says how much of them it filled. Kernels are for that one.
+    module : str
+        Where it is defined: the operator's family.
     """
 
     name: str
@@ -105,6 +112,8 @@ class Operator:
     inplace: Pairs = ()
     effects: bool = False
     function: Callable[..., Any] | None = field(default=None, compare=False)
+    bounded: str | None = None
+    module: str = ""
 
     def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""
@@ -173,18 +182,59 @@ def define(
     views: Pairs = (),
     inplace: Pairs = (),
     effects: bool = False,
+    bound: InferRule | None = None,
 ) -> Callable[[InferRule], InferRule]:
-    """Register an operator whose shape rule is the decorated function."""
+    """Register an operator whose shape rule is the decorated function.
+
+    `bound` is given where output lengths depend on values: a second shape rule, that yields the
+    largest shapes. The operator called `bounded_name` is registered too: its outputs have these
+    shapes, and one more, a vector of int64, holds the true shapes, one behind the other. What an
+    output truly holds is the leading box of that shape; the rest of its bytes means nothing.
+    """
+    known = dict(attributes or {})
+    module = sys._getframe(1).f_globals["__name__"]  # as namedtuple does
 
     def decorate(infer: InferRule) -> InferRule:
+        bounded = None
+        if bound is not None:
+            bounded = bounded_name(name)
+            rule, names = _with_shapes(bound), f"{outputs.replace('?', '')} shapes"
+            register_operator(Operator(bounded, inputs, names, known, rule, cost))
         register_operator(
             Operator(
-                name, inputs, outputs, dict(attributes or {}), infer, cost, views, inplace, effects
+                name,
+                inputs,
+                outputs,
+                known,
+                infer,
+                cost,
+                views,
+                inplace,
+                effects,
+                bounded=bounded,
+                module=module,
             )
         )
         return infer
 
     return decorate
+
+
+def bounded_name(name: str) -> str:
+    """Return the name of the operator that computes into buffers of an upper bound."""
+    return f"Bounded.{name}"
+
+
+def _with_shapes(bound: InferRule) -> InferRule:
+    """Return the rule of a bounded operator: the largest outputs, and their true shapes."""
+
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        largest = tuple(bound(call))
+        ranks = [spec.rank for spec in largest]
+        length = UNKNOWN if None in ranks else sum(filter(None, ranks))
+        return (*largest, TensorSpec("int64", (length,)))
+
+    return infer
 
 
 def register_operator(operator: Operator) -> None:

@@ -120,6 +120,8 @@ def _told(node: Node) -> Iterator[tuple[str, Any]]:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, Graph):
+        return f"<{value.name}: {counted(len(value.nodes), 'node')}>"
     if isinstance(value, tuple | list):
         shown = ", ".join(map(_value, value[:SHOWN_ELEMENTS]))
         more = ", ..." if len(value) > SHOWN_ELEMENTS else ""

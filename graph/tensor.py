@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .dtypes import dtype_of, kind_of
 from .errors import ShapeError
 
 Array: TypeAlias = Any
@@ -28,7 +29,8 @@ class TensorSpec:
     Parameters
     ----------
     dtype : DTypeLike
-        Any numeric or boolean numpy dtype.
+        Any numeric or boolean numpy dtype, or the name of a small float of `ml_dtypes`, such as
+        ``"bfloat16"``.
     shape : sequence of int or str, or None
         One entry per dimension; a string is a symbolic dimension, such as ``"batch"`` or
         ``"(h+1)//2"``; None means that not even the rank is known.
@@ -95,10 +97,10 @@ def spec_of(array: Array) -> TensorSpec:
 
 def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
     try:
-        known = np.dtype(dtype)
+        known = dtype_of(dtype)
     except TypeError as error:
         raise ShapeError(f"{dtype!r} is not a dtype", fix="use a numpy dtype: 'float32'") from error
-    if known.kind not in "biufc" or known.hasobject or known.names is not None:
+    if kind_of(known) not in "biufce" or known.hasobject or known.names is not None:
         raise ShapeError(
             f"dtype {known.name!r} cannot live in an arena",
             fix="use a boolean or numeric dtype; encode text as uint8",

@@ -2,6 +2,9 @@
 
 A view (Reshape and the like) lies on its input's bytes. An output may overwrite an input that has
 its dtype and shape, where the kernel allows it and every other access to those bytes comes before.
+
+None of that holds inside an atomic program: nobody knows the order in which it reads its inputs and
+writes its outputs, so all of them are touched at one point, and nothing else has a buffer.
 """
 
 from __future__ import annotations
@@ -72,6 +75,10 @@ class _Collector:
                 transfer = step.work
                 replica = transfer.tensor, transfer.target
                 self._add(replica, transfer.nbytes, self._order.point(step))
+            elif self._is_atomic(step):
+                for name in step.work.graph.outputs:
+                    replica = name, self._placement.home[name]
+                    self._add(replica, self._graph.tensors[name].nbytes, self._order.point(step))
             else:
                 for node, point in self._points(step, step.work):
                     self._visit(node, step.device, point)
@@ -85,6 +92,11 @@ class _Collector:
                 source = step.work.tensor, step.work.source
                 reads.setdefault(source, []).append(self._order.point(step))
                 continue
+            if self._is_atomic(step):
+                for name in step.work.graph.inputs:
+                    replica = name, local[name, step.device]
+                    reads.setdefault(replica, []).append(self._order.point(step))
+                continue
             for node, point in self._points(step, step.work):
                 for name in dict.fromkeys(filter(None, node.inputs)):
                     if name not in self._graph.constants:
@@ -93,6 +105,9 @@ class _Collector:
             if name not in self._graph.constants:
                 reads.setdefault((name, local[name, OUTSIDE]), []).append(self._order.end)
         return reads
+
+    def _is_atomic(self, step: Step) -> bool:
+        return self._devices[step.device].capabilities.atomic_programs
 
     def _points(self, step: Step, subgraph: Subgraph) -> Iterator[tuple[Node, Point]]:
         for place, node in enumerate(subgraph.graph.nodes):

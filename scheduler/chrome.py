@@ -46,12 +46,13 @@ class _Trace:
         bar = {"cat": "item", "id": index, "pid": PROCESS, "tid": 0, "name": f"item {index}"}
         yield {**bar, "ph": "b", "ts": self._us(record.admitted_ns), "args": {"item": index}}
         yield {**bar, "ph": "e", "ts": self._us(record.landed_ns)}
-        spans = {span.step.index: span for span in record.spans()}
-        for span in spans.values():
-            yield self._span(index, span)
-            for dependent in span.step.dependents:
-                if dependent in spans:
-                    yield from self._arrow(span, spans[dependent])
+        for part in record.parts:
+            spans = {span.step.index: span for span in part.spans()}
+            for span in spans.values():
+                yield self._span(index, span)
+                for dependent in span.step.dependents:
+                    if dependent in spans:
+                        yield from self._arrow(span, spans[dependent])
 
     def _span(self, item: int, span: Span) -> dict[str, Any]:
         work = span.step.work

@@ -1,6 +1,7 @@
 """The partial order of everything a plan does for one item.
 
-A point is (step, place in it): the nodes of a subgraph run in order, a transfer is one point.
+A point is (step, place in it): the nodes of a subgraph run in order; a transfer is one point, and
+so is an atomic program.
 Between steps only the waits count, closed transitively; START, the feeding, comes before and END,
 the fetching, after everything. Whatever a device's queue does beyond that is not relied upon.
 """

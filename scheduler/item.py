@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,11 @@ from ..graph.tensor import Array
 
 if TYPE_CHECKING:
     from .executor import Execution
+    from .profile import Part
+
+
+KEPT_PARTS = 10_000
+"""Of an item that loops for long, the profile knows the latest parts."""
 
 
 class Flight:
@@ -20,15 +26,27 @@ class Flight:
     ----------
     done : trio.Event
         Set when `results` or `error` stand and the item's slot is free again.
+    part : Flight or None
+        Where the item goes through several plans: the one that is under way.
+    parts : deque of Part
+        What ran of it, the latest last.
+    is_part : bool
+        True when it is only one of the plans that an item goes through.
+    cancelled : bool
+        True when no further one may be started.
     """
 
-    __slots__ = ("done", "error", "execution", "results")
+    __slots__ = ("cancelled", "done", "error", "execution", "is_part", "part", "parts", "results")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_part: bool = False) -> None:
+        self.is_part = is_part
         self.done = trio.Event()
         self.results: Mapping[str, Array] = {}
         self.error: BaseException | None = None
         self.execution: Execution | None = None
+        self.part: Flight | None = None
+        self.parts: deque[Part] = deque(maxlen=KEPT_PARTS)
+        self.cancelled = False
 
     def finish(
         self, results: Mapping[str, Array] | None = None, error: BaseException | None = None
@@ -40,6 +58,9 @@ class Flight:
 
     def cancel(self) -> None:
         """Skip what has not started; `done` is set when what runs has ended."""
+        self.cancelled = True
+        if self.part is not None:
+            self.part.cancel()
         if self.execution is not None:
             self.execution.cancel()
 

@@ -146,7 +146,8 @@ class OpenPlan:
         self, subgraph: Subgraph, device: Device, arenas: Mapping[str, Arena]
     ) -> dict[str, View]:
         graph, views = subgraph.graph, {}
-        for name in graph.tensors:
+        atomic = device.capabilities.atomic_programs
+        for name in (*graph.inputs, *graph.outputs) if atomic else graph.tensors:
             if name not in graph.constants:
                 replica = name, self._placement.local[name, subgraph.device]
                 views[name] = self._view(device, replica, arenas)

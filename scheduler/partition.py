@@ -15,17 +15,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from ..devices.device import Device, Support
 from ..graph.ir import Graph, Node
+from ..graph.nested import all_nodes
+from ..graph.operators.control import CONTROL_FLOW
+from ..graph.passes import MayMerge
 from .errors import PlanError, UnsupportedOpError
 
 Pins = Mapping[str, str]
 """Node name, or pattern as in `fnmatch`, to device name."""
 
 MAX_LISTED = 20
+
+SESSION = "session"
+"""Stands in place of a device where a node is control flow that waits for values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class Partition:
     Attributes
     ----------
     assignment : Mapping of str to str
-        Node name to device name.
+        Node name to device name, also for nodes of nested graphs: ``"loop/add"``.
     reasons : Mapping of str to str
         Why each node is where it is.
     subgraphs : tuple of Subgraph
@@ -88,12 +94,15 @@ def partition(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Partit
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
     homeless: list[str] = []
-    for node in graph.nodes:
-        device, reason = _choose(graph, node, devices, pins)
+    for path, around, node in all_nodes(graph):
+        if node.op in CONTROL_FLOW:
+            assignment[path], reasons[path] = SESSION, "decided when its inputs are known"
+            continue
+        device, reason = _choose(around, replace(node, name=path), devices, pins)
         if device is None:
-            homeless.append(f"{node.name!r} ({node.op}): {reason}")
+            homeless.append(f"{path!r} ({node.op}): {reason}")
         else:
-            assignment[node.name], reasons[node.name] = device, reason
+            assignment[path], reasons[path] = device, reason
     if homeless:
         raise _unsupported(graph, homeless, devices)
     return Partition(assignment, reasons, _cut(graph, assignment))
@@ -101,7 +110,7 @@ def partition(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Partit
 
 def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
     """Raise PlanError if a pin names a device or node that there is not."""
-    names = [node.name for node in graph.nodes]
+    names = [path for path, _, _ in all_nodes(graph)]
     for pattern, device in pins.items():
         if device not in devices:
             raise PlanError(
@@ -114,6 +123,21 @@ def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=hint)
 
 
+def may_merge(devices: Mapping[str, Device], pins: Pins) -> MayMerge:
+    """Return the rule for passes: what is pinned alike, and stays on its device, may become one."""
+
+    def decide(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
+        patterns = [_pin_of(node, pins) for node in nodes]
+        if len({pattern and pins[pattern] for pattern in patterns}) > 1:
+            return False
+        last = nodes[-1]
+        return one.op == last.op or (
+            _choose(graph, one, devices, pins)[0] == _choose(graph, last, devices, pins)[0]
+        )
+
+    return decide
+
+
 def _some(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > 10 else ""
     return f"its nodes are: {', '.join(names[:10])}{more}"
@@ -124,6 +148,7 @@ def _choose(
 ) -> tuple[str | None, str]:
     """Return a node's device, or None, and the reason."""
     call = graph.call(node)
+    node = replace(node, op=node.operator.bounded or node.op)
     pattern = _pin_of(node, pins)
     if pattern is not None:
         name = pins[pattern]

@@ -16,11 +16,13 @@ from ..devices.device import Device
 from ..devices.registry import find
 from ..graph.check import check
 from ..graph.ir import Graph
+from ..graph.passes import PASSES, Pass, simplify
+from .boundaries import is_decided
 from .errors import PlanError
 from .memory_plan import MemoryPlan, plan_memory
-from .partition import Partition, Pins, Subgraph, check_pins, partition
+from .partition import Partition, Pins, Subgraph, check_pins, may_merge, partition
 from .placement import Placement, place
-from .specialise import Shapes, check_static, specialise
+from .specialise import Shapes, specialise
 from .steps import Step
 
 
@@ -51,6 +53,8 @@ class Plan:
     partition: Partition
     placement: Placement | None
     memory: MemoryPlan | None
+    passes: tuple[Pass, ...] = field(repr=False)
+    """What made the graph simpler."""
     prototypes: Mapping[str, Device] = field(repr=False, compare=False)
     """The devices that were asked what they support; those the user gave are also run on."""
     given: frozenset[str] = field(repr=False, compare=False, default=frozenset())
@@ -84,19 +88,21 @@ class Plan:
     def for_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
         """Return the plan for inputs of these shapes.
 
+        Shapes that depend on values are still unknown in it: see `boundaries`.
+
         Raises
         ------
         FeedError
             If a shape does not fit its input.
         ShapeError
             If shapes do not fit together inside the graph.
-        PlanError
-            If a shape inside is not known before the run.
         """
+        return self.over(specialise(self.graph, shapes), max_in_flight)
+
+    def over(self, graph: Graph, max_in_flight: int | None = None) -> Plan:
+        """Return the plan of another graph for the same devices and pins."""
         slots = self.max_in_flight if max_in_flight is None else max_in_flight
-        graph = specialise(self.graph, shapes)
-        check_static(graph)
-        return _decide(graph, self.prototypes, self.pins, slots, self.given)
+        return _decide(graph, self.prototypes, self.pins, slots, self.given, self.passes)
 
     def report(self, *, nodes: bool = False) -> str:
         """Return the plan for people: subgraphs, transfers, memory and reasons.
@@ -124,6 +130,7 @@ def plan(
     pin: Pins | None = None,
     shapes: Shapes | None = None,
     max_in_flight: int = 1,
+    passes: Sequence[Pass] = PASSES,
 ) -> Plan:
     """Decide who runs what, in which memory.
 
@@ -140,6 +147,10 @@ def plan(
         each combination of shapes that they are fed.
     max_in_flight : int, default 1
         For how many items at once memory is planned.
+    passes : sequence of callable, default `plait.graph.passes.PASSES`
+        What makes the graph simpler first: activations written out in arithmetic become one node,
+        scales and shifts go into the convolutions beside them. Floats differ by rounding; ``()``
+        leaves every node as it is.
 
     Raises
     ------
@@ -158,7 +169,8 @@ def plan(
     prototypes, given = _prototypes(devices)
     pins = dict(pin or {})
     check_pins(check(graph), prototypes, pins)
-    return _decide(specialise(graph, shapes), prototypes, pins, max_in_flight, given)
+    specialised = specialise(graph, shapes)
+    return _decide(specialised, prototypes, pins, max_in_flight, given, tuple(passes))
 
 
 def _check_arguments(graph: object, pin: object, shapes: object, max_in_flight: object) -> None:
@@ -209,11 +221,15 @@ def _decide(
     pins: Pins,
     max_in_flight: int,
     given: frozenset[str],
+    passes: tuple[Pass, ...],
 ) -> Plan:
+    graph = simplify(graph, passes, may_merge(prototypes, pins))
     cut = partition(graph, prototypes, pins)
     placement = memory = None
-    if graph.is_static:
+    if is_decided(graph):
         placement = place(graph, cut, prototypes)
         memory = plan_memory(graph, placement, prototypes, max_in_flight)
     names = tuple(prototypes)
-    return Plan(graph, names, pins, max_in_flight, cut, placement, memory, prototypes, given)
+    return Plan(
+        graph, names, pins, max_in_flight, cut, placement, memory, passes, prototypes, given
+    )

@@ -32,13 +32,10 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One item's times, on the `time.perf_counter_ns` clock (a simulated device has its own)."""
+class Part:
+    """What ran of one plan: for each step when it was submitted, began and ended."""
 
     plan: Plan
-    admitted_ns: int
-    landed_ns: int
-    failed: bool
     times: array[int]
 
     def spans(self) -> Iterator[Span]:
@@ -49,6 +46,28 @@ class Record:
                 yield Span(step, ready, started, ended)
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One item's times, on the `time.perf_counter_ns` clock (a simulated device has its own).
+
+    It has several parts where shapes depend on values, or there are loops.
+    """
+
+    parts: tuple[Part, ...]
+    admitted_ns: int
+    landed_ns: int
+    failed: bool
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the steps that ran."""
+        return (span for part in self.parts for span in part.spans())
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps its plans have."""
+        return sum(len(part.plan.steps) for part in self.parts)
+
+
 class Recorder:
     """Keeps the times of the latest items; cheap enough to be always on."""
 
@@ -57,23 +76,25 @@ class Recorder:
         self._spans = self._forgotten = 0
         self._nodes: dict[tuple[str, str, str], list[int]] = {}
 
-    def record(self, plan: Plan, execution: Execution, admitted_ns: int) -> None:
-        """Take over what an execution knows of its steps."""
+    def part(self, plan: Plan, execution: Execution) -> Part:
+        """Return what an execution knows of its steps."""
         times = array("q")
         for ready_ns, event in zip(execution.ready_ns, execution.events, strict=True):
             if event is None:
                 times.extend((0, 0, 0))
             else:
                 times.extend((ready_ns, event.started_ns, event.ended_ns))
-        landed_ns = perf_counter_ns()
-        self._records.append(
-            Record(plan, admitted_ns, landed_ns, execution.error is not None, times)
-        )
-        self._spans += 1 + len(execution.events)
-        while self._spans > KEPT_SPANS and len(self._records) > 1:
-            self._spans -= 1 + len(self._records.popleft().plan.steps)
-            self._forgotten += 1
         self._measure_nodes(plan, execution)
+        return Part(plan, times)
+
+    def record(self, parts: Iterable[Part], admitted_ns: int, failed: bool) -> None:
+        """Take over what is known of an item."""
+        record = Record(tuple(parts), admitted_ns, perf_counter_ns(), failed)
+        self._records.append(record)
+        self._spans += 1 + record.n_steps
+        while self._spans > KEPT_SPANS and len(self._records) > 1:
+            self._spans -= 1 + self._records.popleft().n_steps
+            self._forgotten += 1
 
     def profile(self) -> Profile:
         """Return what is known by now."""

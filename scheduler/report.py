@@ -9,6 +9,7 @@ from typing import Any
 from ..graph.infer import cost_of
 from ..graph.ir import Graph
 from ..graph.printing import counted
+from .boundaries import cut, frontier
 from .memory_plan import Pool
 from .partition import Subgraph
 from .planning import Plan
@@ -24,7 +25,7 @@ def report(plan: Plan, *, nodes: bool) -> str:
     if plan.is_static:
         lines += ["", *_transfers(plan), "", *_memory(plan)]
     else:
-        lines += ["", "memory: planned when the input shapes are known (shapes=..., or when fed)"]
+        lines += ["", *_undecided(plan)]
     lines += ["", *_reasons(plan)]
     if nodes:
         width = max((len(name) for name in plan.assignment), default=0)
@@ -138,6 +139,19 @@ def _memory(plan: Plan) -> Iterator[str]:
             pool.tensors_nbytes,
         )
         yield f"{name:12} " + " ".join(f"{_size(nbytes):>11}" for nbytes in sizes)
+
+
+def _undecided(plan: Plan) -> Iterator[str]:
+    """Yield why there is no memory plan yet."""
+    graph = plan.graph
+    if not all(graph.tensors[name].is_static for name in graph.inputs):
+        yield "memory: planned when the input shapes are known (shapes=..., or when fed)"
+        return
+    parts = cut(graph)
+    yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
+    held = frontier(parts.rest) if parts.rest is not None else ()
+    for node in held[:LISTED_STEPS]:
+        yield f"  {node.name!r} ({node.op}): needs values, not shapes alone"
 
 
 def _reasons(plan: Plan) -> Iterator[str]:

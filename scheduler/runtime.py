@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import trio
 
 from ..devices.cpu import core_count
 from ..devices.device import Device
-from ..devices.errors import DeviceMemoryError
 from ..devices.event import CancelledWorkError
 from ..devices.registry import find
 from ..graph.tensor import Array
@@ -22,16 +21,16 @@ from .executor import Execution
 from .feeds import check_feeds
 from .item import Flight
 from .leases import close_shared, open_shared
-from .open_plan import OpenPlan, Slot
+from .open_plan import Slot
+from .open_plans import KEPT_PARTS, OpenPlans
+from .partition import SESSION
+from .passage import Passage
+from .placement import HOST_MEMORIES
 from .planning import Plan
 from .profile import Recorder
 from .slots import Slots, session_closed
 from .specialise import Shapes, bind_inputs
-
-T = TypeVar("T")
-
-KEPT_PLANS = 8
-"""Idle plans beyond this number are closed, the least recently used first."""
+from .stages import Entry
 
 INLINE_BYTES = 1 << 20
 """More than this is copied on a thread, so that the loop is not held up (1 MB takes 0.1 ms)."""
@@ -53,11 +52,10 @@ class Runtime:
     def __init__(self, plan: Plan, *, measure: bool) -> None:
         self.plan = plan
         self.recorder = Recorder()
-        self._measure = measure
         self._devices: dict[str, Device] = {}
-        self._open_plans: OrderedDict[Key, Slots] = OrderedDict()
+        self._open_plans = OpenPlans(self._devices, measure=measure)
+        self._entries: dict[int, Entry] = {}
         self._flights: set[Flight] = set()
-        self._opening = trio.Lock()
         self._admissions = 0
         self._admitted = trio.Event()
         self._closing = False
@@ -77,6 +75,7 @@ class Runtime:
             if self.plan.is_static:
                 shapes = [self.plan.graph.tensors[n].static_shape for n in self.plan.graph.inputs]
                 slots = await self._slots((tuple(shapes), self.plan.max_in_flight))
+                assert slots is not None, "the plan is static"
                 await trio.to_thread.run_sync(slots.fill)
         except BaseException:
             await self.close()
@@ -105,8 +104,7 @@ class Runtime:
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
         self._closing = True
-        for slots in self._open_plans.values():
-            slots.refuse()
+        self._open_plans.refuse()
         if self._admissions:
             await self._admitted.wait()
         await self.drain(self._flights)
@@ -115,7 +113,6 @@ class Runtime:
                 await trio.to_thread.run_sync(close)
             except Exception as error:
                 errors.append(error)
-        self._open_plans.clear()
         self._devices.clear()
         closed.set()
 
@@ -130,8 +127,7 @@ class Runtime:
 
     def _closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call to free everything, plans before the devices they lie on."""
-        for slots in list(self._open_plans.values()):
-            yield slots.open_plan.close
+        yield from self._open_plans.closings()
         for name, device in reversed(self._devices.items()):
             shared = name in self.plan.given
             yield partial(close_shared, device) if shared else device.close
@@ -163,7 +159,16 @@ class Runtime:
 
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
         arrays = check_feeds(self.plan.graph, inputs)
-        slots = await self._slots((tuple(array.shape for array in arrays.values()), count))
+        key = tuple(array.shape for array in arrays.values()), count
+        slots = await self._slots(key)
+        if slots is None:
+            self._flights.add(flight)
+            trio.lowlevel.spawn_system_task(self._pass, flight, arrays, self._entries[count])
+        else:
+            await self._start(flight, slots, arrays)
+
+    async def _start(self, flight: Flight, slots: Slots, arrays: Mapping[str, Array]) -> None:
+        """Start an item on a free slot."""
         slot = await slots.acquire()
         admitted_ns = time.perf_counter_ns()
         try:
@@ -181,6 +186,41 @@ class Runtime:
         self._flights.add(flight)
         flight.execution.start()
 
+    async def _pass(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
+        """Take an item through the stages of a graph whose shapes depend on values."""
+        admitted_ns = time.perf_counter_ns()
+        try:
+            passage = Passage(partial(self._run_part, flight), partial(self._check, flight))
+            flight.finish(await passage.run(entry, arrays))
+        except BaseException as error:  # whatever it is, it is the item's
+            flight.finish(error=error)
+        finally:
+            self.recorder.record(flight.parts, admitted_ns, flight.error is not None)
+            self._flights.discard(flight)
+
+    def _check(self, flight: Flight) -> None:
+        if flight.cancelled or self._closing:
+            raise session_closed()
+
+    async def _run_part(
+        self, flight: Flight, plan: Plan, inputs: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Run one of the plans that an item goes through."""
+        slots = self._open_plans.find(id(plan))
+        if slots is None:
+            slots = await self._open_plans.open(id(plan), lambda: plan, kept=KEPT_PARTS)
+        assert slots is not None, "the plan of a part is static"
+        self._check(flight)
+        part = flight.part = Flight(is_part=True)
+        await self._start(part, slots, inputs)
+        if flight.cancelled:
+            part.cancel()
+        await part.done.wait()
+        flight.parts.extend(part.parts)
+        if part.error is not None:
+            raise part.error
+        return part.results
+
     def _notify(self, landing: Any) -> None:
         """Have the trio thread land an item; called on any thread."""
         with suppress(trio.RunFinishedError):
@@ -192,7 +232,10 @@ class Runtime:
         Not when a consumer asks for them: a slow consumer would keep slots from other callers.
         """
         assert flight.execution is not None
-        self.recorder.record(slots.open_plan.plan, flight.execution, admitted_ns)
+        flight.parts.append(self.recorder.part(slots.open_plan.plan, flight.execution))
+        if not flight.is_part:
+            failed = flight.execution.error is not None
+            self.recorder.record(flight.parts, admitted_ns, failed)
         nbytes = sum(array.nbytes for array in slot.results.values())
         if nbytes > INLINE_BYTES and flight.execution.is_complete:
             trio.lowlevel.spawn_system_task(self._land_large, flight, slots, slot)
@@ -217,68 +260,41 @@ class Runtime:
         self._flights.discard(flight)
         flight.finish(results, error)
 
-    async def _with_room(self, make: Callable[[], T]) -> T:
-        """Make something on a thread; if there is no memory for it, idle plans give way first."""
-        try:
-            return await trio.to_thread.run_sync(make)
-        except DeviceMemoryError:
-            if not await self._evict(keep=0):
-                raise
-            return await trio.to_thread.run_sync(make)
+    async def _slots(self, key: Key) -> Slots | None:
+        """Return the slots for some shapes, None where more than shapes has to be known.
 
-    async def _slots(self, key: Key) -> Slots:
-        """Return the slots for some shapes; the first time they are needed a plan is opened."""
-        slots = self._open_plans.get(key)
+        The first time that they are needed a plan is opened.
+        """
+        slots = self._open_plans.find(key)
+        if slots is not None:
+            return slots
+        shapes, count = dict(zip(self.plan.graph.inputs, key[0], strict=True)), key[1]
+        bind_inputs(self.plan.graph, shapes)
+        if count in self._entries:
+            return None
+        slots = await self._open_plans.open(key, partial(self._planned, shapes, count))
         if slots is None:
-            async with self._opening:
-                slots = self._open_plans.get(key)
-                if slots is None:
-                    slots = await self._open_plan(key)
-        if self._closing:
-            raise session_closed()
-        self._open_plans.move_to_end(key)
+            whole = replace(self.plan, max_in_flight=count)
+            self._entries.setdefault(count, Entry(whole, whole.graph))
         return slots
 
-    async def _open_plan(self, key: Key) -> Slots:
-        if self._closing:
-            raise session_closed()
-        bind_inputs(self.plan.graph, self._named(key))
-        await self._evict(keep=KEPT_PLANS - 1)
-        open_plan = await self._with_room(partial(self._open, key))
-        slots = self._open_plans[key] = Slots(open_plan, key[1], self._with_room)
-        return slots
-
-    def _open(self, key: Key) -> OpenPlan:
-        plan, count = self.plan, key[1]
-        if not plan.is_static or count != plan.max_in_flight:
-            plan = plan.for_shapes(self._named(key), count)
-        open_plan = OpenPlan(plan, self._devices, measure=self._measure)
-        open_plan.open()
-        return open_plan
-
-    def _named(self, key: Key) -> Shapes:
-        return dict(zip(self.plan.graph.inputs, key[0], strict=True))
-
-    async def _evict(self, keep: int) -> bool:
-        """Close idle plans until `keep` plans are left; say whether one was closed."""
-        evicted = False
-        while len(self._open_plans) > keep:
-            # Chosen anew each time: while one is closed, others may come into use.
-            idle = (key for key, slots in self._open_plans.items() if slots.is_idle)
-            key = next(idle, None)
-            if key is None:
-                break
-            slots, evicted = self._open_plans.pop(key), True
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(slots.open_plan.close)
-        return evicted
+    def _planned(self, shapes: Shapes, count: int) -> Plan:
+        if self.plan.is_static and count == self.plan.max_in_flight:
+            return self.plan
+        return self.plan.for_shapes(shapes, count)
 
     def _cores(self) -> int:
         """Return each device's share of the cores; one is left to the loop and to others."""
         prototypes = self.plan.prototypes
-        used = {subgraph.device for subgraph in self.plan.subgraphs}
-        sharing = sum(prototypes[name].capabilities.runs_python for name in used)
+        used = set(self.plan.assignment.values()) - {SESSION}
+        sharing = sum(_computes_here(prototypes[name]) for name in used)
         return max(1, (core_count() - 1) // max(1, sharing))
+
+
+def _computes_here(device: Device) -> bool:
+    """True when a device's kernels keep this machine's cores busy."""
+    offers = device.capabilities
+    return offers.runs_python or not offers.accesses.isdisjoint(HOST_MEMORIES)
 
 
 def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:

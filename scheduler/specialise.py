@@ -15,11 +15,14 @@ from ..devices.device import scratch_name
 from ..devices.kernels import find_kernel
 from ..devices.memory import host_arena, host_view
 from ..devices.program import bind
-from ..graph.infer import describe, infer_node
+from ..graph.infer import infer_node
 from ..graph.ir import Graph, Node
+from ..graph.names import Names
 from ..graph.operator import Call
-from ..graph.tensor import Array, Dim, TensorSpec
-from .errors import FeedError, PlanError
+from ..graph.operators.control import CONTROL_FLOW
+from ..graph.tensor import Array, Dim, TensorSpec, spec_of
+from .errors import FeedError
+from .inlining import Namespace, inlined
 
 FOLDED_BYTES = 1 << 24
 """Results over this size are computed when the plan runs, not kept in it."""
@@ -71,19 +74,6 @@ def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
     return {name: _bound(graph.tensors[name], shapes.get(name), symbols) for name in graph.inputs}
 
 
-def check_static(graph: Graph) -> None:
-    """Raise PlanError unless every tensor's shape is known."""
-    for node in graph.nodes:
-        for spec in graph.output_specs(node):
-            if not spec.is_static:
-                raise PlanError(
-                    f"the shape of {spec} is not known before the run",
-                    at=describe(node, graph.call(node)),
-                    fix="feed all inputs with fixed shapes; shapes that depend on computed values "
-                    "cannot be planned",
-                )
-
-
 def _bind_shape(
     name: str, spec: TensorSpec, shape: tuple[int, ...], symbols: dict[str, int]
 ) -> None:
@@ -119,6 +109,9 @@ class _Sweep:
         self._tensors = {**specs, **{name: graph.tensors[name] for name in graph.constants}}
         self._values: dict[str, Array] = dict(graph.constants)
         self._kept: list[Node] = []
+        self._names = Namespace(
+            Names((node.name for node in graph.nodes), "."), Names(graph.tensors, ".")
+        )
 
     def visit(self, node: Node) -> None:
         call = Call(
@@ -127,6 +120,12 @@ class _Sweep:
             node.attributes,
             len(node.outputs),
         )
+        if node.op in CONTROL_FLOW and (plain := inlined(node, call, self._names)):
+            self._values.update(plain.constants)
+            self._tensors.update({name: spec_of(v) for name, v in plain.constants.items()})
+            for written in plain.nodes:
+                self.visit(written)
+            return
         specs = infer_node(node, call)
         self._tensors.update(
             {name: spec for name, spec in zip(node.outputs, specs, strict=True) if name}
@@ -166,6 +165,7 @@ class _Sweep:
             tuple(kept),
             {name: spec for name, spec in self._tensors.items() if name in defined},
             {name: value for name, value in self._values.items() if name in wanted},
+            {name: bits for name, bits in self._graph.precisions.items() if name in defined},
         )
 
 

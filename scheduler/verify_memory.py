@@ -18,12 +18,12 @@ from .memory_plan import SLOT
 from .partition import Subgraph
 from .placement import OUTSIDE
 from .planning import Plan
-from .steps import Transfer
+from .steps import Step, Transfer
 
 FEED, FETCH = "feed", "fetch"
 
 Place = str | tuple[str, str]
-"""A point of the plan: feed, fetch, or (step, node); transfers have an empty node."""
+"""A point of the plan: feed, fetch, or (step, node); without a node for what is one piece."""
 
 
 def verify_memory(plan: Plan) -> None:
@@ -132,16 +132,18 @@ class _Check:
         for name in graph.inputs:
             self._uses[name, placement.home[name]] = _Use(graph.tensors[name].nbytes, FEED)
         for step in placement.steps:
-            places = self._places(step.name, step.work)
+            places = self._places(step)
             for earlier, later in zip([FEED, *places], [*places, FETCH], strict=True):
                 self._next[earlier].append(later)
             for index in step.dependents:
                 after = placement.steps[index]
-                self._next[places[-1]].append(self._places(after.name, after.work)[0])
+                self._next[places[-1]].append(self._places(after)[0])
             if isinstance(step.work, Transfer):
                 work = step.work
                 self._uses[work.tensor, work.source].readers.append(places[0])
                 self._uses[work.tensor, work.target] = _Use(work.nbytes, places[0])
+            elif self._is_atomic(step):
+                self._visit_whole(step.work, places[0], step.device)
             else:
                 for node, place in zip(step.work.graph.nodes, places, strict=True):
                     self._visit(node, place, step.device)
@@ -159,16 +161,30 @@ class _Check:
         for replica, nbytes in self._scratch(node, device):
             self._uses[replica] = _Use(nbytes, place)
 
+    def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
+        """Take an atomic program as one place that reads and writes; its inside is its own."""
+        graph, placement = self._plan.graph, self._placement
+        written = {name for node in subgraph.graph.nodes for name in node.outputs}
+        read = {name for node in subgraph.graph.nodes for name in node.inputs}
+        for name in read - written - {""} - set(graph.constants):
+            self._uses[name, placement.local[name, device]].readers.append(place)
+        for name in subgraph.graph.outputs:
+            nbytes = graph.tensors[name].nbytes
+            self._uses[name, placement.home[name]] = _Use(nbytes, place)
+
+    def _is_atomic(self, step: Step) -> bool:
+        return self._plan.prototypes[step.device].capabilities.atomic_programs
+
     def _scratch(self, node: Node, device: str) -> Iterator[tuple[Replica, int]]:
         owner, graph = self._plan.prototypes[device], self._plan.graph
         specs = owner.scratch(node, graph.call(node), graph.output_specs(node))
         for index, spec in enumerate(specs):
             yield (f"{node.name}\0scratch{index}", owner.capabilities.memory), spec.nbytes
 
-    def _places(self, step: str, work: Subgraph | Transfer) -> list[Place]:
-        if isinstance(work, Transfer):
-            return [(step, "")]
-        return [(step, node.name) for node in work.graph.nodes]
+    def _places(self, step: Step) -> list[Place]:
+        if isinstance(step.work, Transfer) or self._is_atomic(step):
+            return [(step.name, "")]
+        return [(step.name, node.name) for node in step.work.graph.nodes]
 
     def _search(self, start: Place) -> set[Place]:
         found: set[Place] = set()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import hypothesis.extra.numpy as arrays_of
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from plait.graph.dtypes import dtype_of, is_extension
 
 AnyArray = NDArray[Any]
 
@@ -43,6 +45,14 @@ def random_array(
     if kind == "c":
         return (values + 1j * rng.uniform(low, high, shape)).astype(dtype)
     return values.astype(dtype)
+
+
+def any_bits(dtype: str, shape: Any) -> Any:
+    """Return a strategy for arrays of any dtype, those that hypothesis does not know included."""
+    found = dtype_of(dtype)
+    if not is_extension(found):
+        return arrays_of.arrays(found, shape)
+    return arrays_of.arrays(f"uint{8 * found.itemsize}", shape).map(lambda bits: bits.view(found))
 
 
 @st.composite

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import plait as pl
@@ -15,8 +17,12 @@ import pytest
 from bound import WAIT_S, Bound
 from cupy_double import CupyDouble
 from plait import devices
-from plait.devices import Device
+from plait.devices import Device, Program
 from plait.devices.cuda.device import CudaDevice
+from plait.devices.event import Event
+from plait.devices.memory import View
+from plait.devices.ort.device import OrtDevice
+from plait.devices.ort.program import OrtProgram
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.graph.ir import Graph
@@ -143,6 +149,55 @@ class CudaSubject(Subject):
             yield Failing(device, _doubled_then("Relu"), launcher.failing_at_the_second)
 
 
+class CompiledSubject(Subject):
+    """Compiled kernels; the device cannot be made without their compiler."""
+
+    def make(self) -> Device:
+        with self.skipped_if_missing():
+            return super().make()
+        raise AssertionError  # skipped
+
+
+class OrtSubject(Subject):
+    """ONNX Runtime, which runs no Python functions: its lane is held up, its programs broken."""
+
+    def make(self) -> OrtDevice:
+        return OrtDevice(self.label)
+
+    @contextmanager
+    def hold(self, device: Device) -> Iterator[None]:
+        assert isinstance(device, OrtDevice)
+        gate, event = threading.Event(), Event()
+        device._lane.put(event, partial(gate.wait, WAIT_S))
+        try:
+            yield
+        finally:
+            gate.set()
+            event.wait(WAIT_S)
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        with self.opened(_BrokenOrt(self.label)) as device:
+            yield Failing(device, _doubled_then("Relu"))
+
+
+class _BrokenOrt(OrtDevice):
+    """Fails where a node is called ``"bad"``, in the words of ONNX Runtime."""
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        program = super().compile(subgraph, views, measure=measure)
+        assert isinstance(program, OrtProgram)
+        if any(node.name == "bad" for node in subgraph.nodes):
+            program._run = _fail_as_ort
+        return program
+
+
+def _fail_as_ort(*arguments: object) -> NoReturn:
+    raise RuntimeError("while running Relu node. Name:'bad' Status Message: injected")
+
+
 @dataclass(frozen=True)
 class DoubleSubject(Subject):
     """A CUDA device on a fake GPU, which runs its streams in the order that a seed says."""
@@ -219,12 +274,22 @@ SUBJECTS = (
     Subject("cpu", "cpu"),
     Subject("worker:0", "worker"),
     SimSubject("sim:test", "sim"),
+    CompiledSubject("compiled", "compiled"),
+    OrtSubject("ort", "ort"),
+    Subject("formal", "formal"),
     # Two orders of precedence among the streams that are each other's opposite, and a random one.
     *(DoubleSubject(f"cuda:0-double-{seed}", "double", False, seed) for seed in (0, 5, 7)),
     CudaSubject("cuda:0", "cuda", cancels=False),
 )
-ONCE = tuple(subject for subject in SUBJECTS if getattr(subject, "seed", 0) == 0)
-"""Each kind of device once: for what no order of streams can change."""
+ONCE = tuple(
+    subject
+    for subject in SUBJECTS
+    if getattr(subject, "seed", 0) == 0 and subject.kind not in ("ort", "formal")
+)
+"""Each kind of device that runs plait's kernels, once: for what no order of streams can change.
+
+ONNX Runtime's kernels and definitions have tests of their own: tests/devices/{ort,formal}.
+"""
 
 
 def parameters(subjects: tuple[Subject, ...]) -> list[Any]:

@@ -17,16 +17,29 @@ import numpy as np
 import plait as pl
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
+from plait.graph.dtypes import is_extension
 from plait.graph.formats.onnx_nodes import operator_name
 from plait.graph.formats.upgrade import newest_name
 from plait.graph.infer import infer_shapes
 from plait.graph.ir import Graph
 from plait.graph.operator import is_operator
+from plait.graph.operators.control import CONTROL_FLOW
 from plait.graph.tensor import Array
 from plait.scheduler.specialise import specialise
 
 TRAINING = "test_training_dropout"
 """Begins the names of tests that drop: what plait, which runs inference only, refuses."""
+
+LIKE_ONNX = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-5, "float64": 1e-13}
+"""Differences to ONNX's own results that are right, relative and absolute; others are exact."""
+
+ROUNDED = {
+    "test_averagepool_2d_ceil_last_window_starts_on_pad": 1e-3,
+    "test_gridsample_bicubic": 1e-3,
+    "test_roialign_aligned_false": 1e-3,
+    "test_roialign_aligned_true": 1e-3,
+}
+"""The same for results that were written down with few digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +85,25 @@ def suite() -> Suite:
     return made
 
 
+def check_like_onnx(case: Case, found: Mapping[str, Array]) -> None:
+    """Compare results with those that ONNX wrote down."""
+    for name, wanted in case.outputs.items():
+        got, dtype = found[name], wanted.dtype
+        assert (got.dtype, got.shape) == (dtype, wanted.shape), case.name
+        tolerance = ROUNDED.get(case.name, LIKE_ONNX.get(dtype.name, 0.0))
+        if is_extension(dtype):
+            got, wanted = got.astype("float32"), wanted.astype("float32")
+        np.testing.assert_allclose(got, wanted, tolerance, tolerance, err_msg=case.name)
+
+
 def _add(made: Suite, test: Any, path: Path) -> None:
     path.write_bytes(test.model.SerializeToString())
     nodes = test.model.graph.node
     try:
-        case = _case(test, pl.load(path))
+        graph = pl.load(path)
+        if any(node.operator.bounded or node.op in CONTROL_FLOW for node in graph.nodes):
+            return  # what a session runs, in several plans
+        case = _case(test, graph)
     except pl.PlaitError as error:
         if len(nodes) == 1 and is_operator(newest_name(operator_name(nodes[0]))):
             made.refused[test.name] = error.what

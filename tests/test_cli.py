@@ -369,7 +369,7 @@ def test_items_of_different_shapes_go_through_one_stream(folder: Path, tmp_path:
         (["profile", "affine.plait", "--repeat", "0"], ["--repeat"]),
         (["stream", "affine.plait"], ["--count"]),
         (["stream", "affine.plait", "--count", "1", "--output", "x.npy"], ["cannot write x.npy"]),
-        (["convert", "affine.plait", "o.onnx"], ["does not write .onnx"]),
+        (["convert", "affine.plait", "o.pb"], ["does not write .pb"]),
         (["convert", "affine.plait", "gone/o.plait"], ["cannot write"]),
         (["fly", "affine.plait"], ["No such command 'fly'"]),
     ],

@@ -101,8 +101,15 @@ def test_only_cuda_files_import_cupy() -> None:
     assert [str(one) for one in strays] == []
 
 
+@pytest.mark.parametrize("module", ["numba", "llvmlite"])
+def test_only_the_compiled_device_imports_its_compiler(module: str) -> None:
+    strays = [one for one in importers(module) if not one.file.startswith("devices/compiled/")]
+    assert [str(one) for one in strays] == []
+
+
 def test_onnx_is_imported_by_formats_only() -> None:
-    strays = [one for one in importers("onnx") if not one.file.startswith("graph/formats/")]
+    allowed = ("graph/formats/", "conformance.py")
+    strays = [one for one in importers("onnx") if not one.file.startswith(allowed)]
     assert [str(one) for one in strays] == []
 
 
@@ -118,7 +125,8 @@ def test_only_the_command_line_imports_terminal_libraries(module: str) -> None:
 
 
 def test_importing_plait_leaves_optional_and_slow_modules_alone() -> None:
-    optional = ["onnx", "onnxruntime", "cupy", "click", "rich", "multiprocessing", "asyncio"]
+    optional = ["onnx", "onnxruntime", "cupy", "numba", "click", "rich", "multiprocessing",
+                "asyncio"]  # fmt: skip
     code = f"import plait, sys; print([m for m in {optional} if m in sys.modules])"
     answer = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True

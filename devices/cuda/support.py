@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...graph.dtypes import is_extension
 from ...graph.ir import Node
 from ...graph.operator import Call
 from ..kernels import ANY, find_kernel
@@ -33,21 +34,29 @@ def _reduces(call: Call) -> bool:
 _NO_SCATTER = "CuPy cannot combine scattered updates in all ways and dtypes"
 
 DENIED: dict[str, tuple[Question, str]] = {
+    **{
+        f"Bounded.{op}": (_always, "the host has to know how much is kept")
+        for op in ("Compress", "NonMaxSuppression", "NonZero", "Unique")
+    },
     "CumProd": (_always, "its axis is read by the host on each run"),
     "CumSum": (_always, "its axis is read by the host on each run"),
     "MaxUnpool": (_always, "cupy.unravel_index has the host check the indices on each run"),
     "Pow": (_takes_integer_power, "integer exponents are read by the host on each run"),
+    "RoiAlign": (_always, "its regions are read by the host on each run"),
     "ScatterElements": (_reduces, _NO_SCATTER),
     "ScatterND": (_reduces, _NO_SCATTER),
     "Trilu": (_has(1), "its k is read by the host on each run"),
+    "cvm.non_max_suppression": (_always, "the host decides box by box"),
 }
 """When a kernel for any array module cannot run, or would have the host wait for the GPU."""
 
 
 def why_not(node: Node, call: Call) -> str | None:
     """Return why a node does not run on CuPy; None when it does, as far as is known."""
-    for spec in call.inputs:
-        if spec is not None and spec.dtype.itemsize > MAX_ITEMSIZE[spec.dtype.kind]:
+    for spec in (*call.inputs, *node.operator.infer(call)):
+        if spec is not None and (
+            is_extension(spec.dtype) or spec.dtype.itemsize > MAX_ITEMSIZE[spec.dtype.kind]
+        ):
             return f"CuPy has no dtype {spec.dtype.name!r}"
     kernel = find_kernel(node.op, "cuda")
     if kernel is not None and kernel.device == ANY and node.op in DENIED:

@@ -53,9 +53,10 @@ def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: A
     """Y = x where x ≥ 0, else alpha·x.  Source: ONNX LeakyRelu."""
     alpha = attributes["alpha"]
     if alpha == 0:  # 0·∞ is not 0
-        clamp(xp, x, 0, np.inf, y)
-        return
-    xp.multiply(x, alpha, out=t)
+        xp.minimum(x, 0, out=t)
+        xp.multiply(t, alpha, out=t)
+    else:
+        xp.multiply(x, alpha, out=t)
     (xp.maximum if alpha <= 1 else xp.minimum)(x, t, out=y)
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.dtypes import kind_of
 from ...graph.tensor import Array
 from .registry import ArrayModule
 
 
 def limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     """Return the smallest and largest value of a dtype, infinities where it has them."""
-    if dtype.kind == "f":
+    if kind_of(dtype) == "f":
         return -np.inf, np.inf
     if dtype.kind == "b":
         return False, True

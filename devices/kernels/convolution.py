@@ -42,8 +42,11 @@ class Method(Protocol):
 
 
 @lru_cache(maxsize=1024)
-def choose(conv: Geometry) -> Method:
-    """Return the method that was the fastest for such shapes where it was measured."""
+def choose(conv: Geometry, *, exact: bool = False) -> Method:
+    """Return the method that was the fastest for such shapes where it was measured.
+
+    An exact one does nothing but multiply inputs by weights, and add.
+    """
     if conv.taps == 1 and conv.moves_by_one and not conv.padded:
         return Pointwise(conv)
     if conv.depth == 1 and conv.features == conv.channels:
@@ -54,7 +57,8 @@ def choose(conv: Geometry) -> Method:
                 return taps
         if tiling is not None:
             return Toeplitz(conv)
-    if suits(conv) and min(conv.channels, conv.features) >= 64 and math.prod(conv.outputs) >= 196:
+    large = min(conv.channels, conv.features) >= 64 and math.prod(conv.outputs) >= 196
+    if not exact and large and suits(conv):
         return Winograd(conv)
     if conv.group == 1 and conv.moves_by_one and conv.features * 2 <= conv.channels:
         return Shifted(conv)

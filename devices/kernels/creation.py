@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ...graph.attribute import Attributes
+from ...graph.dtypes import kind_of
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step
 
@@ -22,5 +23,5 @@ def range_(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
     """y[i] = start + i·delta, in double precision on floats.  Source: ONNX Range."""
     start, _, delta = (x.reshape(()) for x in inputs)
     y = outputs[0]
-    places = xp.arange(y.size, dtype="float64" if y.dtype.kind == "f" else y.dtype)
+    places = xp.arange(y.size, dtype="float64" if kind_of(y.dtype) == "f" else y.dtype)
     xp.copyto(y, start + places * delta, casting="unsafe")

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from ...graph.attribute import Attributes
+from ...graph.dtypes import kind_of, largest
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .arguments import optional
 from .bounds import clamp, limits
+from .precision import compute_dtype
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
 
@@ -75,18 +77,49 @@ for _op, _name in UFUNCS.items():
     kernel(_op, binds=True)(partial(_bind_ufunc, _name))
 
 
-def cast(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+def _saturated(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: what is to be clipped before it becomes a float of 8 bits."""
+    if kind_of(outputs[0].dtype) != "e" or not call.attributes.get("saturate"):
+        return ()
+    wide = np.float64 if call.spec(0).dtype.itemsize > 4 else np.float32
+    return [TensorSpec(wide, outputs[0].shape)]
+
+
+def cast(
+    xp: ArrayModule,
+    inputs: Arrays,
+    outputs: Arrays,
+    attributes: Attributes,
+    scratch: Arrays = (),
+) -> Step:
     """Y = x in y's dtype: the real part of complex numbers, the low bits of integers.
 
+    What is beyond the floats of 8 bits becomes their largest, if it is to saturate.
     Sources: ONNX Identity, Cast, CastLike.
     """
     x, y = inputs[0], outputs[0]
-    real_part = x.dtype.kind == "c" and y.dtype.kind in "iuf"
-    return partial(xp.copyto, y, x.real if real_part else x, casting="unsafe")
+    source = x.real if x.dtype.kind == "c" and kind_of(y.dtype) in "iufe" else x
+    write = partial(xp.copyto, y, source, casting="unsafe")
+    if not scratch:
+        return write
+    (work,), most = scratch, largest(y.dtype)
+    return in_order(
+        (
+            partial(xp.copyto, work, source, casting="unsafe"),
+            partial(work.clip, -most, most, work),
+            partial(xp.copyto, y, work, casting="unsafe"),
+        )
+    )
 
 
 for _op in ("Identity", "Cast", "CastLike"):
-    kernel(_op, binds=True)(cast)
+    kernel(_op, scratch=_saturated, binds=True)(cast)
+
+
+@kernel("BitCast", binds=True)
+def bit_cast(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x's bits, where the plan made no view of them.  Source: ONNX BitCast."""
+    return partial(xp.copyto, outputs[0].view(inputs[0].dtype), inputs[0])
 
 
 def _divide_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -100,7 +133,7 @@ def divide(
 ) -> Step:
     """Y = a / b; on integers rounded toward zero, and 0 where b is.  Source: ONNX Div."""
     (a, b), (y,) = inputs, outputs
-    if y.dtype.kind == "f":
+    if kind_of(y.dtype) == "f":
         return partial(xp.divide, a, b, y)
     if y.dtype.kind == "u":
         return partial(xp.floor_divide, a, b, y)
@@ -133,7 +166,7 @@ def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     (x, exponent), (y,) = inputs, outputs
     if exponent.dtype.kind == "i" and x.dtype.kind in "iu":
         return partial(_power_of_integers, xp, x, exponent, y)
-    if x.dtype.kind == "f" and exponent.size == 1 and xp is np:
+    if kind_of(x.dtype) == "f" and exponent.size == 1 and xp is np:
         return partial(_power_by_scalar, x, exponent, y)
     return partial(xp.power, x, exponent, out=y, casting="unsafe")
 
@@ -144,7 +177,7 @@ _SHORT_POWERS = {-1.0: np.reciprocal, 0.5: np.sqrt, 1.0: np.positive, 2.0: np.sq
 def _power_by_scalar(x: Array, exponent: Array, y: Array) -> None:
     """Small powers by products: numpy's power takes 1 ns an element, 50 where x is negative."""
     value = exponent.item()
-    if value == 3 and x.dtype != np.float16:  # where each product would round
+    if value == 3 and compute_dtype(x.dtype) == x.dtype:  # where each product would round
         np.square(x, y)
         np.multiply(x, y, y)
     elif value in _SHORT_POWERS:

@@ -101,8 +101,8 @@ class Packing:
 
 
 def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
-    """Return the step that adds a number per channel to `y`, none where there is no bias."""
-    if bias is None:
+    """Return the step that adds a number per channel to `y`, none where there is nothing to add."""
+    if bias is None or not y.size:
         return []
     rows = y.reshape(*y.shape[:2], -1)
     return [partial(xp.add, rows, bias[:, None], out=rows)]

@@ -24,10 +24,10 @@ def matmul(
 ) -> Step:
     """Y = a · b, by numpy's rules.  Source: ONNX MatMul."""
     wide = widen(xp, inputs, outputs, scratch)
-    return wide.around([_bind_product(xp, *wide.inputs, *wide.outputs)])
+    return wide.around([bind_product(xp, *wide.inputs, *wide.outputs)])
 
 
-def _bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
+def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
     """Bind a product; a stack of matrices times one matrix becomes one tall product."""
     if a.ndim >= b.ndim > 2 and all(length == 1 for length in b.shape[:-2]):
         b = b.reshape(b.shape[-2:])

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...graph.dtypes import kind_of
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays
 from .steps import Step, in_order
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to compute in: float32 for float16, else the dtype itself."""
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
+    """Return the dtype to compute in: float32 for shorter floats, else the dtype itself."""
+    return np.dtype(np.float32) if kind_of(dtype) in "fe" and dtype.itemsize < 4 else dtype
 
 
 def wide_copies(specs: Iterable[TensorSpec | None]) -> list[TensorSpec]:
@@ -27,7 +28,7 @@ def wide_copies(specs: Iterable[TensorSpec | None]) -> list[TensorSpec]:
     return [
         TensorSpec(np.float32, spec.shape)
         for spec in specs
-        if spec is not None and spec.dtype == np.float16
+        if spec is not None and compute_dtype(spec.dtype) != spec.dtype
     ]
 
 
@@ -50,12 +51,12 @@ def widen(xp: ArrayModule, inputs: Arrays, outputs: Arrays, scratch: Sequence[Ar
     left = list(scratch)
     wide = Widened([], [], [], [], left)
     for array in inputs:
-        narrow = array is not None and array.dtype == np.float16
+        narrow = array is not None and compute_dtype(array.dtype) != array.dtype
         wide.inputs.append(left.pop(0) if narrow else array)
         if narrow:
             wide.before.append(partial(xp.copyto, wide.inputs[-1], array))
     for array in outputs:
-        narrow = array.dtype == np.float16
+        narrow = compute_dtype(array.dtype) != array.dtype
         wide.outputs.append(left.pop(0) if narrow else array)
         if narrow:
             wide.after.append(partial(xp.copyto, array, wide.outputs[-1], casting="same_kind"))

@@ -1,7 +1,7 @@
 """Reductions over axes.
 
 Empty axes give what ONNX says: 0, 1, the lowest or highest value, NaN for a mean. float16 is
-accumulated in float32, integers in their own width.
+accumulated in float32, integers in their own width, but for means in 64 bits.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.attribute import Attributes
+from ...graph.dtypes import kind_of
 from ...graph.operator import Call, Specs
 from ...graph.operators.reduction import reduced_axes, reduced_count
 from ...graph.tensor import Array, TensorSpec
@@ -79,7 +80,13 @@ kernel("ReduceProd", scratch=_total_scratch, binds=True)(partial(_accumulation, 
 
 
 def _mean_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    return outputs if outputs[0].dtype.kind == "i" else _total_scratch(call, outputs)
+    """Scratch: the sums, of integers in 64 bits; where there are signs, what division leaves."""
+    (y,) = outputs
+    if y.dtype.kind not in "iu":
+        return _total_scratch(call, outputs)
+    if y.dtype.kind == "u":
+        return [TensorSpec("uint64", y.shape)]
+    return [TensorSpec("int64", y.shape)] * 2
 
 
 @kernel("ReduceMean", scratch=_mean_scratch, binds=True)
@@ -89,14 +96,16 @@ def reduce_mean(
     """Y = the mean; of integers, rounded toward zero.  Source: ONNX ReduceMean."""
     x, y, axes = _operands(inputs, outputs, attributes)
     count = reduced_count(x.shape, axes)
-    total = y if y.dtype != np.float16 else scratch[0].reshape(y.shape)
+    total, *rest = [buffer.reshape(y.shape) for buffer in scratch] or [y]
     add_up = sum_over(xp, x, axes, total)
-    if y.dtype.kind == "i":
-        rest = scratch[0].reshape(y.shape)
-        return in_order((add_up, partial(divide_truncating, xp, y, count, y, rest)))
-    if y.dtype.kind == "u":
-        return in_order((add_up, partial(xp.floor_divide, y, count, y)))
-    return in_order((add_up, partial(xp.divide, total, count, out=y, casting="same_kind")))
+    if kind_of(y.dtype) == "f":
+        return in_order((add_up, partial(xp.divide, total, count, out=y, casting="same_kind")))
+    divide = (
+        partial(divide_truncating, xp, total, count, total, rest[0])
+        if rest
+        else partial(xp.floor_divide, total, count, total)
+    )
+    return in_order((add_up, divide, partial(xp.copyto, y, total, casting="same_kind")))
 
 
 def _norm_dtype(op: str, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from ...graph.attribute import Attributes
+from ...graph.dtypes import kind_of
 from ...graph.operator import Call, Specs
 from ...graph.resampling import CROP, Resampling, read_target, resample_axes
 from ...graph.tensor import Array, TensorSpec
@@ -153,7 +154,7 @@ def _interpolate(
 
 def _narrow(xp: ArrayModule, result: Array, y: Array) -> list[Step]:
     """Return the steps y = result, rounded and clipped where y is of an integer dtype."""
-    if y.dtype.kind == "f":
+    if kind_of(y.dtype) == "f":
         return [partial(xp.copyto, y, result)]
     lowest, highest = limits(y.dtype)
     # The largest integers of 64 bits are no floats: clip to one that is below.

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.tensor import Array
+from .precision import compute_dtype
 from .registry import ArrayModule
 from .steps import Step, in_order
 
@@ -60,7 +61,7 @@ def extremum_over(xp: ArrayModule, name: str, x: Array, axes: Sequence[int], y: 
 
     There must be something to reduce.
     """
-    lines = _lines(x, axes) if xp is np and x.dtype != np.float16 else None
+    lines = _lines(x, axes) if xp is np and compute_dtype(x.dtype) == x.dtype else None
     if lines is not None:
         combine, (length, inner) = np.maximum if name == "max" else np.minimum, lines.shape[1:]
         if _is_narrow(lines, 24 if inner == 1 else 128):

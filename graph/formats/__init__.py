@@ -1,4 +1,4 @@
-"""File formats: `.plait`, written and read, and ONNX, read."""
+"""File formats, each written and read: `.plait`, and ONNX models."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ from ..ir import Graph
 from .native import MAGIC, dump_bytes, is_native, load_bytes, load_native
 from .native import save as save_native
 from .onnx import load_onnx
+from .onnx_writer import save_onnx, to_onnx
 
-__all__ = ["dump_bytes", "load", "load_bytes", "load_native", "load_onnx", "save"]
+__all__ = [
+    "dump_bytes",
+    "load",
+    "load_bytes",
+    "load_native",
+    "load_onnx",
+    "save",
+    "save_native",
+    "save_onnx",
+    "to_onnx",
+]
 
-SUFFIX = ".plait"
+_WRITERS = {".plait": save_native, ".onnx": save_onnx}
 
 
 def load(path: str | os.PathLike[str]) -> Graph:
@@ -65,21 +76,23 @@ def _head(path: Path) -> bytes:
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a `.plait` file, wholly or not at all.
+    """Write a graph to a `.plait` file or an ONNX model, as the name's suffix says.
 
-    A file of that name is replaced; whoever has it open keeps the old one.
+    A file of that name is replaced, wholly or not at all; whoever has it open keeps the old one.
+    A `.plait` file holds any graph. An ONNX model holds what other tools understand: no Python
+    functions, and attributes as 32-bit floats.
 
     Raises
     ------
     GraphError
-        If the name does not end in ``.plait``, the graph breaks an invariant or holds what cannot
-        be written, or the file cannot be.
+        If the name ends in neither ``.plait`` nor ``.onnx``, the graph breaks an invariant or
+        holds what cannot be written, or the file cannot be.
     """
     suffix = Path(path).suffix
-    if suffix != SUFFIX:
+    if suffix not in _WRITERS:
         raise GraphError(
             f"plait does not write {suffix or 'files without a suffix'}",
             at=os.fspath(path),
-            fix=f"choose a name that ends in {SUFFIX}",
+            fix=f"choose a name that ends in {' or '.join(_WRITERS)}",
         )
-    save_native(graph, path)
+    _WRITERS[suffix](graph, path)

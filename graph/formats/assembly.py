@@ -32,6 +32,8 @@ class Assembly:
     tensors : dict of str to TensorSpec
         What is known so far; a later node's rule may look at it.
     constants : dict of str to Array
+    precisions : dict of str to int
+        Declared bits of inputs and constants.
     """
 
     def __init__(self, name: str, at: str) -> None:
@@ -41,6 +43,7 @@ class Assembly:
         self.nodes: list[Node] = []
         self.tensors: dict[str, TensorSpec] = {}
         self.constants: dict[str, Array] = {}
+        self.precisions: dict[str, int] = {}
 
     def add_input(self, name: str, spec: TensorSpec) -> None:
         """Declare a graph input."""
@@ -90,6 +93,7 @@ class Assembly:
             tuple(self.nodes),
             self.tensors,
             self.constants,
+            self.precisions,
         )
         try:
             return check(graph)

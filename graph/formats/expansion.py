@@ -6,13 +6,20 @@ Attention -> MatMul, Softmax and so on. Source: the function bodies in the opera
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import ParseError
 from ..operator import is_operator
+from .onnx_nested import all_nodes
 from .onnx_nodes import DEFAULT_DOMAINS, operator_name
 from .onnx_tensors import text
 from .upgrade import newest_name
+
+Key: TypeAlias = tuple[str, str]
+"""The domain and name of an operator."""
+
+PREVIEW_DOMAIN = "ai.onnx.preview"
+"""Operators that ONNX may take up, such as FlexAttention."""
 
 ROUNDS = 4
 """How often what was written out is looked through again: bodies use other such operators."""
@@ -27,8 +34,8 @@ def expand(model: Any, at: str) -> Any:
         If the model does not hold together enough for that.
     """
     for _ in range(ROUNDS):
-        missing = {text(node.op_type) for node in model.graph.node if _is_missing(node)}
-        expandable = [("", op) for op in sorted(missing) if _has_body(op)]
+        missing = {_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
+        expandable = [key for key in sorted(missing) if _has_body(key)]
         if not expandable:
             break
         model = _written_out(_completed(model, expandable), expandable, at)
@@ -36,22 +43,26 @@ def expand(model: Any, at: str) -> Any:
 
 
 def _is_missing(node: Any) -> bool:
-    name = operator_name(node)
-    return (
-        node.domain in DEFAULT_DOMAINS and name != "Constant" and not is_operator(newest_name(name))
-    )
+    name, known = operator_name(node), (*DEFAULT_DOMAINS, PREVIEW_DOMAIN)
+    return node.domain in known and name != "Constant" and not is_operator(newest_name(name))
 
 
-def _has_body(op: str) -> bool:
+def _key(node: Any) -> Key:
+    domain = "" if node.domain in DEFAULT_DOMAINS else text(node.domain)
+    return domain, text(node.op_type)
+
+
+def _has_body(key: Key) -> bool:
     from onnx import defs
 
-    if not defs.has(op):
+    domain, op = key
+    if not defs.has(op, domain):
         return False
-    schema: Any = defs.get_schema(op)  # its type stubs leave these two out
+    schema: Any = defs.get_schema(op, domain)  # its type stubs leave these two out
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _completed(model: Any, expandable: list[tuple[str, str]]) -> Any:
+def _completed(model: Any, expandable: list[Key]) -> Any:
     """Return the model with the defaults of attributes filled in: bodies refer to them."""
     from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
 
@@ -59,17 +70,18 @@ def _completed(model: Any, expandable: list[tuple[str, str]]) -> Any:
     completed.CopyFrom(model)
     # Bodies that depend on types ask for those of all inputs, the absent ones included.
     completed.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))
-    for node in completed.graph.node:
-        if ("", node.op_type) in expandable:
+    for node in all_nodes(completed.graph):
+        domain, op = _key(node)
+        if (domain, op) in expandable:
             given = {attribute.name for attribute in node.attribute}
-            for name, attribute in defs.get_schema(node.op_type).attributes.items():
+            for name, attribute in defs.get_schema(op, domain).attributes.items():
                 default = attribute.default_value
                 if name not in given and default.type != AttributeProto.UNDEFINED:
                     node.attribute.append(default)
     return completed
 
 
-def _written_out(model: Any, expandable: list[tuple[str, str]], at: str) -> Any:
+def _written_out(model: Any, expandable: list[Key], at: str) -> Any:
     from onnx import inliner
 
     try:

@@ -1,32 +1,39 @@
 """The header of a `.plait` file: a graph but for its constants' bytes, as msgpack scalars.
 
-The header is flat: a list is its length, then its elements. Nothing nests, so nothing is ever
-allocated because of a length that a damaged header claims: reading stops where the bytes end.
+The header is flat: a list is its length, then its elements. No msgpack value nests, so nothing is
+ever allocated because of a length that a damaged header claims: reading stops where the bytes end.
+A graph inside of a node is written like the whole one, in the place of the attribute's value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import msgpack
-import numpy as np
 
+from ..dtypes import EXTENSIONS
 from ..errors import GraphError, ParseError
 from ..ir import Graph, Node
 from ..tensor import Dim, TensorSpec
 
 T = TypeVar("T")
 
-DTYPES: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype(name)
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-}
+DEEPEST = 32
+"""How deep graphs may be nested in nodes."""
+
+GRAPH = False
+"""Stands where the length of an attribute's value does, when that is a graph."""
+
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", *EXTENSIONS),
+)
 """The dtypes a file may hold; those of one size and meaning on every machine."""
+
+PRECISIONS = "precisions"
+"""What stands before the declared precisions, where there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,10 @@ class StoredConstant:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a header says, not yet believed: attributes are raw, names may be wrong."""
+    """What a header says, not yet believed: attributes are raw, names may be wrong.
+
+    A graph inside of a node is a Header among the node's attributes.
+    """
 
     name: str
     inputs: tuple[tuple[str, TensorSpec], ...]
@@ -49,22 +59,26 @@ class Header:
     nodes: tuple[Node, ...]
     specs: Mapping[str, TensorSpec]
     outputs: tuple[str, ...]
+    precisions: Mapping[str, int]
 
 
-def pack_header(graph: Graph, constants: Sequence[StoredConstant]) -> bytes:
-    """Return the header of a graph whose constants lie as given.
+Stored: TypeAlias = Callable[[Graph], Sequence[StoredConstant]]
+"""Gives a graph's constants, the whole one's or a nested one's, places in the file."""
+
+
+def pack_header(graph: Graph, stored: Stored) -> bytes:
+    """Return the header of a graph whose constants lie where `stored` puts them.
 
     Raises
     ------
     GraphError
         If an attribute, a name or a dtype cannot be written.
     """
-    writer = _Writer()
-    writer.put(graph.name)
-    writer.put_list(graph.inputs, lambda name: writer.put_tensor(name, graph))
-    writer.put_list(constants, writer.put_constant)
-    writer.put_list(graph.nodes, lambda node: writer.put_node(node, graph))
-    writer.put_list(graph.outputs, writer.put)
+    writer = _Writer(stored)
+    writer.put_graph(graph)
+    if graph.precisions:  # most graphs have none, and older files end here
+        writer.put(PRECISIONS)
+        writer.put_list(tuple(graph.precisions.items()), lambda declared: writer.put(*declared))
     return b"".join(writer.parts)
 
 
@@ -84,8 +98,9 @@ def unpack_header(data: bytes | memoryview, at: str) -> Header:
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, stored: Stored) -> None:
         self.parts: list[bytes] = []
+        self._stored = stored
         self._pack: Callable[[Any], bytes] = msgpack.Packer(strict_types=True).pack
 
     def put(self, *values: Any) -> None:
@@ -102,6 +117,13 @@ class _Writer:
         self.put(len(elements))
         for element in elements:
             put(element)
+
+    def put_graph(self, graph: Graph) -> None:
+        self.put(graph.name)
+        self.put_list(graph.inputs, lambda name: self.put_tensor(name, graph))
+        self.put_list(self._stored(graph), self.put_constant)
+        self.put_list(graph.nodes, lambda node: self.put_node(node, graph))
+        self.put_list(graph.outputs, self.put)
 
     def put_tensor(self, name: str, graph: Graph) -> None:
         self.put(name)
@@ -135,7 +157,10 @@ class _Writer:
         """Write name, length and elements; the length is nil where the value is no sequence."""
         name, value = attribute
         self.put(name)
-        if isinstance(value, tuple | list):
+        if isinstance(value, Graph):
+            self.put(GRAPH)
+            self.put_graph(value)
+        elif isinstance(value, tuple | list):
             self.put_list(value, self.put)
         else:
             self.put(None, value)
@@ -158,15 +183,26 @@ class _Reader:
         )
 
     def header(self) -> Header:
+        whole = self.graph()
+        precisions, end = dict[str, int](), self._unpacker.tell()
+        if end < self._nbytes and self.scalar() == PRECISIONS:
+            precisions.update(self.listed(lambda: (self.text(), self.count())))
+            end = self._unpacker.tell()
+        if end != self._nbytes:
+            raise ValueError(f"{self._nbytes - end} bytes too many")
+        return replace(whole, precisions=precisions)
+
+    def graph(self, depth: int = 0) -> Header:
+        """Return the whole graph, or one inside of a node."""
+        if depth > DEEPEST:
+            raise ValueError(f"graphs are nested deeper than {DEEPEST}")
         name = self.text()
         inputs = self.listed(self.tensor)
         constants = self.listed(self.constant)
         specs: dict[str, TensorSpec] = {}
-        nodes = self.listed(lambda: self.node(specs))
+        nodes = self.listed(lambda: self.node(specs, depth))
         outputs = self.listed(self.text)
-        if self._unpacker.tell() != self._nbytes:
-            raise ValueError(f"{self._nbytes - self._unpacker.tell()} bytes too many")
-        return Header(name, inputs, constants, nodes, specs, outputs)
+        return Header(name, inputs, constants, nodes, specs, outputs, {})
 
     def text(self) -> str:
         return self._typed(str)
@@ -188,10 +224,10 @@ class _Reader:
         if name not in DTYPES:
             raise ValueError(f"{name!r} is not a dtype")
         if rank is None:
-            return TensorSpec(DTYPES[name], None)
+            return TensorSpec(name, None)
         if not isinstance(rank, int) or isinstance(rank, bool):
             raise ValueError(f"{rank!r} is not a rank")
-        return TensorSpec(DTYPES[name], tuple(self._listed(rank, self.dim)))
+        return TensorSpec(name, tuple(self._listed(rank, self.dim)))
 
     def dim(self) -> Dim:
         value = self.scalar()
@@ -203,7 +239,7 @@ class _Reader:
     def constant(self) -> StoredConstant:
         return StoredConstant(self.text(), self.spec(), self.count(), self.count())
 
-    def node(self, specs: dict[str, TensorSpec]) -> Node:
+    def node(self, specs: dict[str, TensorSpec], depth: int) -> Node:
         name, op = self.text(), self.text()
         inputs = self.listed(self.text)
         outputs: list[str] = []
@@ -211,13 +247,15 @@ class _Reader:
             outputs.append(self.text())
             if outputs[-1]:
                 specs[outputs[-1]] = self.spec()
-        attributes = dict(self.listed(self.attribute))
+        attributes = dict(self.listed(lambda: self.attribute(depth)))
         return Node(name, op, inputs, tuple(outputs), attributes)
 
-    def attribute(self) -> tuple[str, Any]:
+    def attribute(self, depth: int) -> tuple[str, Any]:
         name, length = self.text(), self.scalar()
         if length is None:
             return name, self.scalar()
+        if length is GRAPH:
+            return name, self.graph(depth + 1)
         if not isinstance(length, int):
             raise ValueError(f"{length!r} is not a length")
         return name, tuple(self._listed(length, self.scalar))

@@ -13,8 +13,9 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -59,9 +60,12 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     GraphError
         If the graph breaks an invariant or holds what cannot be written; or if the file cannot be.
     """
-    target = Path(path)
+    replace_file(Path(path), _chunks(graph))
+
+
+def replace_file(target: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Write a file, wholly or not at all; raise GraphError if it cannot be."""
     draft = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
-    chunks = _chunks(graph)
     try:
         with draft.open("xb") as file:
             file.writelines(chunks)
@@ -92,15 +96,8 @@ def load_bytes(data: Data, at: str = "bytes") -> Graph:
     view = memoryview(data).toreadonly().cast("B")
     header = unpack_header(*_frame(view, at))
     _check_operators(header, at)
-    assembly = Assembly(header.name, at)
-    for name, spec in header.inputs:
-        assembly.add_input(name, spec)
     start = _aligned(_PREFIX.size + _PREFIX.unpack_from(view)[3])
-    for constant in header.constants:
-        assembly.add_constant(constant.name, _constant(view[start:], constant, at))
-    for node in header.nodes:
-        assembly.add_node(node, header.specs)
-    return assembly.finish(header.outputs)
+    return _graph(header, view[start:], at)
 
 
 def load_native(path: str | os.PathLike[str]) -> Graph:
@@ -133,23 +130,50 @@ def is_native(head: bytes) -> bool:
     return head.startswith(MAGIC[:6])
 
 
+def _graph(header: Header, blob: memoryview, at: str) -> Graph:
+    """Return the graph that a header describes, or a nested one."""
+    assembly = Assembly(header.name, at)
+    for name, spec in header.inputs:
+        assembly.add_input(name, spec)
+    for constant in header.constants:
+        assembly.add_constant(constant.name, _constant(blob, constant, at))
+    for node in header.nodes:
+        nested = {
+            name: _graph(value, blob, at)
+            for name, value in node.attributes.items()
+            if isinstance(value, Header)
+        }
+        complete = replace(node, attributes={**node.attributes, **nested}) if nested else node
+        assembly.add_node(complete, header.specs)
+    assembly.precisions.update(header.precisions)
+    return assembly.finish(header.outputs)
+
+
 def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
     """Yield the parts of a file; the whole header is made before the first part."""
     check(graph)
-    stored, end = [], 0
-    for name in graph.constants:
-        spec, offset = graph.tensors[name], _aligned(end)
-        stored.append(StoredConstant(name, spec, offset, spec.nbytes))
-        end = offset + spec.nbytes
+    arrays: list[Array] = []
+    end = 0
+
+    def stored(graph: Graph) -> list[StoredConstant]:
+        nonlocal end
+        places = []
+        for name, array in graph.constants.items():
+            spec, offset = graph.tensors[name], _aligned(end)
+            places.append(StoredConstant(name, spec, offset, spec.nbytes))
+            arrays.append(array)
+            end = offset + spec.nbytes
+        return places
+
     header = pack_header(graph, stored)
     prefix = _PREFIX.pack(MAGIC, VERSION, zlib.crc32(header), len(header))
-    return _parts(graph, prefix + header)
+    return _parts(arrays, prefix + header)
 
 
-def _parts(graph: Graph, head: bytes) -> Iterator[bytes | memoryview]:
+def _parts(arrays: Sequence[Array], head: bytes) -> Iterator[bytes | memoryview]:
     yield head
     end = len(head)
-    for array in graph.constants.values():
+    for array in arrays:
         yield bytes(-end % ALIGNMENT)
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         yield little.reshape(-1).view(np.uint8).data
@@ -186,13 +210,21 @@ def _frame(view: memoryview, at: str) -> tuple[memoryview, str]:
 
 
 def _check_operators(header: Header, at: str) -> None:
-    unknown = sorted({node.op for node in header.nodes if not is_operator(node.op)})
+    unknown = sorted({op for op in _operators(header) if not is_operator(op)})
     if unknown:
         raise UnknownOperatorError(
             f"operators that are not registered here: {', '.join(unknown)}",
             at=at,
             fix="import the modules that define them with @plait.operator before loading",
         )
+
+
+def _operators(header: Header) -> Iterator[str]:
+    for node in header.nodes:
+        yield node.op
+        for value in node.attributes.values():
+            if isinstance(value, Header):
+                yield from _operators(value)
 
 
 def _constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:

@@ -13,6 +13,7 @@ from ..attribute import Kind
 from ..errors import ParseError
 from ..ir import Node
 from ..operator import find_operator
+from .onnx_nested import NestedProto
 from .onnx_tensors import TensorReader, dtype_name, text
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -20,6 +21,7 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 _EXPORT = "export the model again: the file is damaged"
 
 _READERS: Mapping[int, Callable[[Any], Any]] = {
+    5: lambda attribute: NestedProto(attribute.g),
     1: lambda attribute: attribute.f,
     2: lambda attribute: attribute.i,
     3: lambda attribute: attribute.s.decode(),
@@ -30,6 +32,9 @@ _READERS: Mapping[int, Callable[[Any], Any]] = {
 """How to read an attribute of each type of ONNX (AttributeProto.AttributeType) but tensors."""
 
 _TENSOR = 4
+
+_UNDEFINED = 0
+"""The element type that says that none is given."""
 
 _CONSTANT_FORMS: Mapping[str, str] = {
     "value_float": "float32",
@@ -47,12 +52,12 @@ def operator_name(proto: Any) -> str:
 
 
 def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
-    """Return a NodeProto's attributes: numbers, text, tuples of them, and arrays.
+    """Return a NodeProto's attributes: numbers, text, tuples of them, arrays, and graphs as found.
 
     Raises
     ------
     ParseError
-        If one is a graph, a type or damaged.
+        If one is a type, a list of graphs or damaged.
     """
     attributes: dict[str, Any] = {}
     for attribute in proto.attribute:
@@ -68,7 +73,7 @@ def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
             raise ParseError(
                 f"attribute {name!r} holds neither numbers, text nor a tensor",
                 at=at,
-                fix="export the model without graphs inside of nodes",
+                fix="export the model without sequences, optional values and sparse tensors",
             ) from None
         except UnicodeDecodeError as error:
             raise ParseError(
@@ -110,9 +115,12 @@ def dtypes_named(node: Node, at: str) -> Node:
         If numpy has no such dtype.
     """
     known = find_operator(node.op).attributes
-    named = {
-        name: dtype_name(value, f"attribute {name!r}, {at}")
-        for name, value in node.attributes.items()
-        if isinstance(value, int) and name in known and known[name].kind is Kind.DTYPE
-    }
-    return replace(node, attributes={**node.attributes, **named}) if named else node
+    attributes = dict(node.attributes)
+    for name, value in node.attributes.items():
+        if not isinstance(value, int) or name not in known or known[name].kind is not Kind.DTYPE:
+            continue
+        if value == _UNDEFINED and known[name].default is None:
+            del attributes[name]
+        else:
+            attributes[name] = dtype_name(value, f"attribute {name!r}, {at}")
+    return replace(node, attributes=attributes)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import EXTENSIONS, dtype_of
 from ..errors import ParseError
 from ..tensor import Array
 
@@ -32,8 +33,13 @@ ELEMENT_TYPES: Mapping[int, str] = {
     13: "uint64",
     14: "complex64",
     15: "complex128",
+    16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
 }
-"""The dtype of each element type of ONNX (TensorProto.DataType) that numpy has."""
+"""The dtype of each element type of ONNX (TensorProto.DataType) that arrays can have."""
 
 _FIELDS: Mapping[str, tuple[str, str]] = {
     "float32": ("float_data", "float32"),
@@ -94,7 +100,7 @@ class TensorReader:
             If its type is not supported, its data is missing, or does not match its dimensions.
         """
         at = f"{what}, {self._path}"
-        dtype = np.dtype(dtype_name(tensor.data_type, at)).newbyteorder("<")
+        dtype = dtype_of(dtype_name(tensor.data_type, at)).newbyteorder("<")
         shape = tuple(tensor.dims)
         if any(dim < 0 for dim in shape) or tensor.HasField("segment"):
             raise ParseError(f"a tensor cannot have the shape {list(shape)}", at=at, fix=_EXPORT)
@@ -201,8 +207,8 @@ def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) 
         )
     if dtype.kind == "c":  # real and imaginary parts take turns
         return entries.view(dtype.name).reshape(shape)
-    if dtype.name == "float16":  # the bits of each half, in an integer of its own
-        return entries.astype("uint16").view("float16").reshape(shape)
+    if dtype.name == "float16" or dtype.name in EXTENSIONS:  # the bits, in integers of their own
+        return entries.astype(f"uint{8 * dtype.itemsize}").view(dtype.name).reshape(shape)
     return entries.astype(dtype.name).reshape(shape)
 
 

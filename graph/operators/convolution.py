@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..attribute import Attribute, Kind
+from ..attribute import Attribute, Attributes, Kind
 from ..dims import mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
@@ -31,17 +31,29 @@ def _conv_transpose_cost(call: Call, outputs: Specs) -> int:
 @define("Conv", inputs="x w b?", attributes=_ATTRIBUTES, cost=_conv_cost)
 def infer_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
-    x, w = _shapes(call)
-    if x is None or w is None:
-        return (TensorSpec(call.spec(0).dtype, None),)
-    group = call.attributes["group"]
-    features, per_group = w[0], w[1]
-    _check_channels(x[1], mul(per_group, group), group)
+    dtype = common_dtype(present(call), FLOATS)
+    shape = conv_shape(call.spec(0), call.spec(1), call.attributes)
+    if shape is not None and call.has(2):
+        check_per_channel(call, 2, shape[1], "the bias")
+    return (TensorSpec(dtype, shape),)
+
+
+def conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | None:
+    """Return the shape of a convolution, None where it is not known how many dimensions it has.
+
+    Raises
+    ------
+    ShapeError
+        If the input, the weights and the attributes do not fit together.
+    """
+    _check_ranks(x, w)
+    if x.shape is None or w.shape is None:
+        return None
+    group, features = attributes["group"], w.shape[0]
+    _check_channels(x.shape[1], mul(w.shape[1], group), group)
     _check_divides(features, group, "the weights' features")
-    if call.has(2):
-        check_per_channel(call, 2, features, "the bias")
-    _, outputs = resolve_window(x[2:], call.attributes, _kernel(call, w))
-    return (TensorSpec(call.spec(0).dtype, (x[0], features, *outputs)),)
+    _, outputs = resolve_window(x.shape[2:], attributes, _kernel(attributes, w.shape))
+    return (x.shape[0], features, *outputs)
 
 
 @define(
@@ -56,35 +68,33 @@ def infer_conv(call: Call) -> Sequence[TensorSpec]:
 )
 def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""
-    x, w = _shapes(call)
+    dtype = common_dtype(present(call), FLOATS)
+    _check_ranks(call.spec(0), call.spec(1))
+    x, w = call.spec(0).shape, call.spec(1).shape
     if x is None or w is None:
-        return (TensorSpec(call.spec(0).dtype, None),)
+        return (TensorSpec(dtype, None),)
     group = call.attributes["group"]
     _check_channels(x[1], w[0], 1)
     _check_divides(x[1], group, "the input's channels")
     features = mul(w[1], group)
     if call.has(2):
         check_per_channel(call, 2, features, "the bias")
-    _, outputs = resolve_transposed_window(x[2:], call.attributes, _kernel(call, w))
-    return (TensorSpec(call.spec(0).dtype, (x[0], features, *outputs)),)
+    _, outputs = resolve_transposed_window(x[2:], call.attributes, _kernel(call.attributes, w))
+    return (TensorSpec(dtype, (x[0], features, *outputs)),)
 
 
-def _shapes(call: Call) -> tuple[Shape | None, Shape | None]:
-    """Return the shapes of input and weights, after checking dtypes and ranks."""
-    common_dtype(present(call), FLOATS)
-    x, w = call.spec(0).shape, call.spec(1).shape
-    ranks = [len(shape) for shape in (x, w) if shape is not None]
+def _check_ranks(x: TensorSpec, w: TensorSpec) -> None:
+    ranks = [spec.rank for spec in (x, w) if spec.rank is not None]
     if min(ranks, default=3) < 3 or len(set(ranks)) > 1:
         raise ShapeError(
-            f"input {call.spec(0)} and weights {call.spec(1)} are not of one rank ≥ 3",
+            f"input {x} and weights {w} are not of one rank ≥ 3",
             fix="give both as (…, channels, *spatial) with the same number of spatial dimensions",
         )
-    return x, w
 
 
-def _kernel(call: Call, w: Shape) -> Shape:
+def _kernel(attributes: Attributes, w: Shape) -> Shape:
     """Return the kernel's sizes; where the weights' are symbols, those of `kernel_shape`."""
-    given = call.attributes["kernel_shape"]
+    given = attributes["kernel_shape"]
     if given is None:
         return w[2:]
     if len(given) != len(w) - 2 or not all(map(may_equal, given, w[2:])):

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
+from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Array, TensorSpec
-from .inputs import NUMBERS, common_dtype, integers
+from .inputs import NUMBERS, common_dtype, count_of, integers, of_rank
 
 
 @define(
@@ -23,6 +24,8 @@ def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     shape = integers(call, 0, "the shape")
     if shape is not None and min(shape, default=0) < 0:
         raise ShapeError(f"{list(shape)} is not a shape", fix="use lengths ≥ 0")
+    if shape is None:
+        return (of_rank(TensorSpec(call.attributes["dtype"]), count_of(call, 0)),)
     return (TensorSpec(call.attributes["dtype"], shape),)
 
 
@@ -40,7 +43,7 @@ def infer_range(call: Call) -> Sequence[TensorSpec]:
             raise ShapeError(f"{spec} must be a scalar", fix="pass one number")
     start, limit, delta = call.values[:3]
     if start is None or limit is None or delta is None:
-        return (TensorSpec(dtype, None),)
+        return (TensorSpec(dtype, (UNKNOWN,)),)
     return (TensorSpec(dtype, (range_count(start, limit, delta),)),)
 
 

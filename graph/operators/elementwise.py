@@ -96,7 +96,7 @@ CAST_ATTRIBUTES = {
     "saturate": Attribute(Kind.BOOL, True),
     "round_mode": Attribute(Kind.STRING, "up", choices=("up", "down", "nearest")),
 }
-"""Both only matter for 8-bit floats, which numpy lacks; models carry them all the same."""
+"""Both only matter for floats of 8 bits, the second one for a kind of which plait has none."""
 
 
 @define("Cast", inputs="x", attributes={"to": Attribute(Kind.DTYPE), **CAST_ATTRIBUTES})
@@ -110,6 +110,19 @@ def infer_cast(call: Call) -> Sequence[TensorSpec]:
 def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype of the second input."""
     return (TensorSpec(call.spec(1).dtype, call.spec(0).shape),)
+
+
+@define("BitCast", inputs="x", attributes={"to": Attribute(Kind.DTYPE)}, cost=free, views=FIRST)
+def infer_bit_cast(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, in another dtype of the same size."""
+    x = call.spec(0)
+    made = TensorSpec(call.attributes["to"], x.shape)
+    if made.dtype.itemsize != x.dtype.itemsize:
+        raise ShapeError(
+            f"the bits of {x} cannot be read as {made.dtype.name}",
+            fix="use a dtype of the same size, or Cast",
+        )
+    return (made,)
 
 
 @define(

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import broadcast
+from ..dims import UNKNOWN, broadcast
+from ..dtypes import kind_of
 from ..errors import ShapeError
 from ..operator import Call
 from ..tensor import Dim, Shape, TensorSpec
@@ -18,7 +19,7 @@ SIGNED = "if"
 INTEGERS = "iu"
 NUMBERS = "iuf"
 REALS = "biuf"
-ANY = "biufc"
+ANY = "biufce"
 
 _WORDS = {
     FLOATS: "a float",
@@ -38,7 +39,7 @@ def present(call: Call) -> list[TensorSpec]:
 
 def check_dtype(spec: TensorSpec, kinds: str, what: str = "the input") -> None:
     """Raise ShapeError unless the dtype is of one of the kinds, such as `FLOATS`."""
-    if spec.dtype.kind not in kinds:
+    if kind_of(spec.dtype) not in kinds:
         raise ShapeError(
             f"{what} is {spec}, but must be {_WORDS[kinds]} here",
             fix="insert a Cast",
@@ -74,6 +75,18 @@ def check_rank(spec: TensorSpec, minimum: int, layout: str) -> None:
             f"the input must have at least {minimum} dimensions, got {spec}",
             fix=f"reshape it to {layout}",
         )
+
+
+def check_form(spec: TensorSpec, form: Sequence[Dim | None], what: str) -> None:
+    """Raise ShapeError unless a tensor can have the form; None fits any length."""
+    if spec.shape is None:
+        return
+    if len(spec.shape) != len(form) or not all(
+        wanted is None or may_equal(length, wanted)
+        for length, wanted in zip(spec.shape, form, strict=True)
+    ):
+        listed = ", ".join("any" if length is None else str(length) for length in form)
+        raise ShapeError(f"{what} must have the shape [{listed}], got {spec}", fix="reshape it")
 
 
 def check_per_channel(call: Call, index: int, channels: Dim, what: str) -> None:
@@ -116,6 +129,20 @@ def integers(call: Call, index: int, what: str) -> tuple[int, ...] | None:
         raise ShapeError(f"{what} must be a list of integers, not {spec}", fix="flatten it")
     value = call.value(index)
     return None if value is None else tuple(int(v) for v in value.reshape(-1))
+
+
+def of_rank(spec: TensorSpec, rank: int | None) -> TensorSpec:
+    """Return the spec of a tensor like this one, of which not more than the rank is known."""
+    return TensorSpec(spec.dtype, None if rank is None else (UNKNOWN,) * rank)
+
+
+def count_of(call: Call, index: int) -> int | None:
+    """Return how many values a list has that is an input; None where that is not known."""
+    shape = call.spec(index).shape
+    if shape is None or len(shape) > 1:
+        return None
+    length = shape[0] if shape else 1
+    return length if isinstance(length, int) else None
 
 
 def is_computed(call: Call, *indices: int) -> bool:

@@ -8,7 +8,7 @@ from ..attribute import Attribute, Kind
 from ..dims import broadcast
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
-from ..tensor import Dim, TensorSpec
+from ..tensor import Dim, Shape, TensorSpec
 from .inputs import NUMBERS, check_broadcastable, common_dtype, may_equal, present
 
 
@@ -30,16 +30,26 @@ def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
 def infer_matmul(call: Call) -> Sequence[TensorSpec]:
     """Infer: numpy's rules; a vector is a row on the left, a column on the right."""
     a, b = call.spec(0), call.spec(1)
-    dtype = common_dtype((a, b), NUMBERS)
+    return (TensorSpec(common_dtype((a, b), NUMBERS), product_shape(a, b)),)
+
+
+def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
+    """Return the shape of a product by numpy's rules, None where a rank is not known.
+
+    Raises
+    ------
+    ShapeError
+        If the factors do not fit together.
+    """
     if 0 in (a.rank, b.rank):
         raise ShapeError(f"{a} times {b}: a scalar is no matrix", fix="use Mul")
     if a.shape is None or b.shape is None:
-        return (TensorSpec(dtype, None),)
+        return None
     _check_inner(a, b, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])
     batch = broadcast((a.shape[:-2], b.shape[:-2]))
     rows = a.shape[-2:-1]
     columns = b.shape[-1:] if len(b.shape) > 1 else ()
-    return (TensorSpec(dtype, (*batch, *rows, *columns)),)
+    return (*batch, *rows, *columns)
 
 
 @define(

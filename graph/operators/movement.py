@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import add, broadcast, mul, normalise_axes, normalise_axis
+from ..dims import UNKNOWN, add, broadcast, mul, normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import check_rank, common_dtype, integers, is_computed, present
+from .inputs import check_rank, common_dtype, count_of, integers, is_computed, of_rank, present
 
 
 @define("Concat", inputs="x+", attributes={"axis": Attribute(Kind.INT)}, cost=free)
@@ -55,8 +55,16 @@ def infer_expand(call: Call) -> Sequence[TensorSpec]:
     """Infer: x broadcast together with the shape given."""
     x, shape = call.spec(0), integers(call, 1, "the shape")
     if x.shape is None or shape is None:
-        return (TensorSpec(x.dtype, None),)
+        return (TensorSpec(x.dtype, _expanded(x.shape, count_of(call, 1))),)
     return (TensorSpec(x.dtype, broadcast((x.shape, shape))),)
+
+
+def _expanded(shape: Shape | None, rank: int | None) -> Shape | None:
+    """Return what stays known of a shape that is broadcast together with one of a known rank."""
+    if shape is None or rank is None:
+        return None
+    kept = (dim if isinstance(dim, int) and dim != 1 else UNKNOWN for dim in shape)
+    return (*(UNKNOWN,) * (rank - len(shape)), *kept)
 
 
 @define("Transpose", inputs="x", attributes={"perm": Attribute(Kind.INTS, None)}, cost=free)
@@ -79,7 +87,7 @@ def infer_tile(call: Call) -> Sequence[TensorSpec]:
     """Infer: each axis as many times as long as `repeats` says."""
     x, repeats = call.spec(0), integers(call, 1, "repeats")
     if x.shape is None or repeats is None:
-        return (TensorSpec(x.dtype, None),)
+        return (of_rank(x, x.rank),)
     if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
         raise ShapeError(
             f"repeats {list(repeats)} does not give a count for each axis of {x}",
@@ -104,7 +112,7 @@ def infer_pad(call: Call) -> Sequence[TensorSpec]:
     if call.has(2):
         common_dtype((data, call.spec(2)))
     if data.shape is None or pads is None or is_computed(call, 3):
-        return (TensorSpec(data.dtype, None),)
+        return (of_rank(data, data.rank),)
     listed = pads_by_axis(len(data.shape), pads, axes)
     padded = [
         add(dim, before + after) for dim, (before, after) in zip(data.shape, listed, strict=True)

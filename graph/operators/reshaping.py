@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Attributes, Kind
-from ..dims import floordiv, mul, normalise_axes, product
+from ..dims import UNKNOWN, floordiv, mul, normalise_axes, product
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import ANY, check_dtype, integers, is_computed
+from .inputs import ANY, check_dtype, count_of, integers, is_computed, of_rank
 from .rules import FIRST
 
 
@@ -70,10 +70,9 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that the second input says."""
     data, target = call.spec(0), integers(call, 1, "the shape")
     if target is None:
-        return (TensorSpec(data.dtype, None),)
+        return (of_rank(data, count_of(call, 1)),)
     if data.shape is None:
-        known = min(target, default=1) > 0
-        return (TensorSpec(data.dtype, target if known else None),)
+        return (TensorSpec(data.dtype, [n if n > 0 else UNKNOWN for n in target]),)
     return (TensorSpec(data.dtype, reshaped(data.shape, target, call.attributes["allowzero"])),)
 
 
@@ -122,7 +121,8 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: with axes of length 1 inserted, counted in the output."""
     data, axes = call.spec(0), integers(call, 1, "axes")
     if data.shape is None or axes is None:
-        return (TensorSpec(data.dtype, None),)
+        rank, added = data.rank, count_of(call, 1)
+        return (of_rank(data, None if rank is None or added is None else rank + added),)
     rank = len(data.shape) + len(axes)
     inserted, rest = normalise_axes(axes, rank), iter(data.shape)
     return (TensorSpec(data.dtype, [1 if i in inserted else next(rest) for i in range(rank)]),)

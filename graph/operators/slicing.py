@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import ceildiv, normalise_axes, normalise_axis
+from ..dims import UNKNOWN, ceildiv, normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import INTEGERS, check_dtype, integers, is_computed
+from .inputs import INTEGERS, check_dtype, integers, is_computed, of_rank
 
 _END = 2**31 - 1
 """From here on an end means "to the end": exporters write INT_MAX."""
@@ -69,7 +69,7 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
         for index, what in enumerate(("starts", "ends", "axes", "steps"), 1)
     )
     if data.shape is None or starts is None or ends is None or is_computed(call, 3, 4):
-        return (TensorSpec(data.dtype, None),)
+        return (of_rank(data, data.rank),)
     dims = list(data.shape)
     for axis, bounds in slices_by_axis(len(dims), starts, ends, axes, steps).items():
         dims[axis] = _sliced(dims[axis], *bounds)
@@ -119,9 +119,11 @@ def infer_split(call: Call) -> Sequence[TensorSpec]:
             fix="leave num_outputs out, or ask for as many outputs",
         )
     sizes = integers(call, 1, "split")
-    if x.shape is None or is_computed(call, 1):
-        return (TensorSpec(x.dtype, None),) * parts
+    if x.shape is None:
+        return (x,) * parts
     axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    if is_computed(call, 1):
+        return (TensorSpec(x.dtype, _with(x.shape, axis, UNKNOWN)),) * parts
     lengths = split_sizes(x.shape[axis], sizes, parts)
     return tuple(TensorSpec(x.dtype, _with(x.shape, axis, length)) for length in lengths)
 

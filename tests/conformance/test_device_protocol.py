@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 
 import numpy as np
 import plait as pl
@@ -45,7 +46,7 @@ def test_an_operator_without_a_kernel_is_refused_with_the_reason(device: Device)
     (node,) = graph.nodes
     support = device.supports(node, graph.call(node))
     assert not support.ok
-    assert "no kernel for 'test.Lacking'" in support.reason
+    assert re.match(r"no (kernel for|definition of) 'test\.Lacking'", support.reason)
 
 
 def test_python_functions_are_supported_where_they_run(device: Device) -> None:
@@ -190,7 +191,11 @@ def bits(dtype: str, count: int) -> Array:
 @pytest.mark.parametrize("dtype", EVERY)
 def test_every_dtype_goes_in_and_out_unchanged(device: Device, dtype: str) -> None:
     values = bits(dtype, 1003)
-    with Bound(device, unary("Identity", TensorSpec(dtype, values.shape))) as bound:
+    graph = unary("Identity", TensorSpec(dtype, values.shape))
+    support = device.supports(graph.nodes[0], graph.call(graph.nodes[0]))
+    if not support.ok:
+        pytest.skip(f"{device.name} has no {dtype}: {support.reason}")
+    with Bound(device, graph) as bound:
         found = bound.run(x=values)["y"]
         assert found.dtype == dtype
         assert found.tobytes() == values.tobytes()

@@ -117,6 +117,34 @@ def test_cancelling_finished_work_changes_nothing() -> None:
     assert event.error is None
 
 
+def test_running_work_is_told_when_it_is_cancelled() -> None:
+    event, stops = Event(), list[str]()
+
+    def work() -> None:
+        event.stop_by(lambda: stops.append("stopped"))
+        assert stops == []
+        event.cancel()
+        assert stops == ["stopped"]
+        raise CancelledWorkError("the work was cancelled while it ran")
+
+    event.run(work)
+    assert isinstance(event.error, CancelledWorkError)
+
+
+def test_work_that_was_cancelled_just_before_it_could_be_stopped_is_told_at_once() -> None:
+    event, stops = Event(), list[str]()
+    event.cancel()
+    event.stop_by(lambda: stops.append("stopped"))
+    assert stops == ["stopped"]
+
+
+def test_work_that_has_ended_is_not_stopped_any_more() -> None:
+    event, stops = Event(), list[str]()
+    event.run(lambda: event.stop_by(lambda: stops.append("stopped")))
+    event.cancel()
+    assert stops == []
+
+
 def test_waiting_for_a_complete_event_returns() -> None:
     event = Event()
     event.complete()

@@ -38,6 +38,8 @@ def test_a_place_found_later_shows_in_the_message() -> None:
         (OperatorError, GraphError),
         (ShapeError, GraphError),
         (ParseError, GraphError),
+        (errors.LogicError, GraphError),
+        (errors.RuntimeFailureError, PlaitError),
         (WireError, PlaitError),
         (InternalError, PlaitError),
         (device_errors.DeviceError, PlaitError),

@@ -1,4 +1,4 @@
-"""Three real models, split over two real devices, streamed: ONNX Runtime's numbers, in order."""
+"""Three real models, whole and split over devices, streamed: ONNX Runtime's numbers, in order."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ SIZES = {
     "ch_ppocr_mobile_v2.0_cls_infer": [(48, 32 + 16 * i) for i in range(16)],
     "ch_PP-OCRv4_rec_infer": [(48, 24 + 16 * i) for i in range(16)],
 }
+WAYS = ("pinned", "alternating", "by support", "ort alone", "ort and cpu")
 
 
 class Lacking(WorkerDevice):
@@ -64,6 +65,10 @@ def reference(path: Path, fed: list[Array]) -> list[Array]:
 def split(graph: Graph, way: str) -> tuple[list[Any], dict[str, str]]:
     """Return devices and pins for one way of splitting a graph."""
     names = [node.name for node in graph.nodes]
+    if way == "ort alone":
+        return ["ort"], {}
+    if way == "ort and cpu":
+        return ["ort", "cpu"], dict.fromkeys(names[len(names) // 3 : len(names) // 2], "cpu")
     if way == "pinned":
         third = len(names) // 3
         return ["cpu", "worker:0"], dict.fromkeys(names[third : 2 * third], "worker:0")
@@ -73,14 +78,14 @@ def split(graph: Graph, way: str) -> tuple[list[Any], dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["pinned", "alternating", "by support"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SIZES)
 async def test_a_split_model_streams_the_reference_results_in_order(name: str, way: str) -> None:
     path = model(name)
     graph = pl.load(path)
     devices, pins = split(graph, way)
     plan = pl.plan(graph, devices, pin=pins, max_in_flight=IN_FLIGHT)
-    assert {subgraph.device for subgraph in plan.subgraphs} == {"cpu", "worker:0"}
+    assert {subgraph.device for subgraph in plan.subgraphs} == set(plan.devices)
     fed = inputs(name)
     got: list[Array] = []
     async with pl.Session(plan) as session:
@@ -91,9 +96,10 @@ async def test_a_split_model_streams_the_reference_results_in_order(name: str, w
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=TOLERANCE, err_msg=f"item {index}")
 
 
+@pytest.mark.parametrize("way", ["pinned", "ort and cpu"])
 @pytest.mark.parametrize("name", SIZES)
-def test_the_memory_plan_of_a_split_model_is_sound(name: str) -> None:
+def test_the_memory_plan_of_a_split_model_is_sound(name: str, way: str) -> None:
     graph = pl.load(model(name))
-    devices, pins = split(graph, "pinned")
+    devices, pins = split(graph, way)
     shape = inputs(name)[3].shape
     verify_memory(pl.plan(graph, devices, pin=pins, shapes={"x": shape}, max_in_flight=IN_FLIGHT))

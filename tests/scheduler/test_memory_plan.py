@@ -6,14 +6,15 @@ from dataclasses import replace
 import numpy as np
 import plait as pl
 import pytest
-from fake_devices import PrivateDevice
+from fake_devices import AtomicDevice, PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
+from plait.devices.cpu import CpuDevice
 from plait.graph.errors import InternalError
 from plait.graph.ir import Graph
 from plait.scheduler.memory_plan import MemoryPlan, Pool
 from plait.scheduler.verify_memory import verify_memory
-from random_graphs import graphs
+from random_graphs import expected, feeds, graphs
 
 
 def planned(plan: pl.Plan) -> MemoryPlan:
@@ -37,9 +38,8 @@ def relu_chain(length: int, shape: Sequence[int] = (256,)) -> Graph:
 @given(graphs(), st.integers(0, 1 << 30), st.integers(1, 4))
 def test_no_two_live_tensors_share_a_byte(graph: Graph, seed: int, slots: int) -> None:
     random = np.random.default_rng(seed)
-    devices: list[str | PrivateDevice] = [PrivateDevice("a"), PrivateDevice("b"), "cpu"]
-    names = ["a", "b", "cpu"]
-    pins = {node.name: names[random.integers(3)] for node in graph.nodes}
+    devices = [PrivateDevice("a"), PrivateDevice("b"), CpuDevice(), AtomicDevice("atomic")]
+    pins = {node.name: devices[random.integers(4)].name for node in graph.nodes}
     verify_memory(pl.plan(graph, devices, pin=pins, max_in_flight=slots))
 
 
@@ -142,3 +142,54 @@ def test_scratch_is_planned_like_any_tensor() -> None:
     plan = pl.plan(builder.build())
     assert any(name.startswith("conv\0scratch") for name, _ in planned(plan).locations)
     verify_memory(plan)
+
+
+# Programs that are one piece
+
+
+@given(graphs(), st.integers(0, 1 << 30), st.integers(1, 3))
+def test_atomic_programs_find_their_inputs_whole(graph: Graph, seed: int, slots: int) -> None:
+    """They ruin their outputs before they read their inputs: nothing may lie on these."""
+    random = np.random.default_rng(seed)
+    devices = [AtomicDevice("atomic"), CpuDevice()]
+    pins = {node.name: devices[random.integers(2)].name for node in graph.nodes}
+    inputs = feeds(graph, seed)
+    found = pl.run(pl.plan(graph, devices, pin=pins, max_in_flight=slots), inputs)
+    for name, value in expected(graph, inputs).items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_an_atomic_program_needs_room_for_its_inputs_and_outputs_alone() -> None:
+    assert pool(pl.plan(relu_chain(9), AtomicDevice("atomic"))).nbytes == 2 * 1024
+
+
+def test_a_view_does_not_lie_on_the_input_of_an_atomic_program() -> None:
+    builder = pl.GraphBuilder("view")
+    x = builder.input("x", "float32", (16, 16))
+    builder.output("y", builder.op("Reshape", x, np.array([256], np.int64)))
+    assert pool(pl.plan(builder.build(), AtomicDevice("atomic"))).nbytes == 2 * 1024
+
+
+@pytest.mark.parametrize("victim", ["x", "h"])
+def test_the_check_finds_what_an_atomic_program_would_ruin(victim: str) -> None:
+    """Node after node, y could lie on x, and h as well: both have been read by then."""
+    builder = pl.GraphBuilder("ruined")
+    x = builder.input("x", "float32", (256,))
+    builder.output("h", builder.op("Relu", x, outputs=["h"])[0])
+    builder.output("y", builder.op("Neg", builder.op("Neg", "h"), outputs=["y"])[0])
+    plan = pl.plan(builder.build(), AtomicDevice("atomic"))
+    locations = dict(planned(plan).locations)
+    locations["y", "host"] = locations[victim, "host"]
+    with pytest.raises(InternalError, match="overlap while both are needed"):
+        verify_memory(replace(plan, memory=replace(planned(plan), locations=locations)))
+
+
+def test_the_check_expects_no_buffers_inside_of_an_atomic_program() -> None:
+    plan = pl.plan(relu_chain(3), AtomicDevice("atomic"))
+    assert len(planned(plan).locations) == 2
+    verify_memory(plan)
+
+
+def test_what_follows_an_atomic_program_may_overwrite_its_output() -> None:
+    plan = pl.plan(relu_chain(3), [AtomicDevice("atomic"), "cpu"], pin={"relu.2": "cpu"})
+    assert pool(plan).nbytes == 2 * 1024

@@ -15,7 +15,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
-from plait.scheduler import runtime
+from plait.scheduler import open_plans, runtime
 from plait.scheduler.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
 
@@ -113,7 +113,7 @@ async def test_a_device_given_as_an_object_serves_sessions_until_the_last_one_en
 
 async def test_a_plan_that_comes_into_use_is_not_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two plans are to go; while the first is being closed, the second gets an item."""
-    monkeypatch.setattr(runtime, "KEPT_PLANS", 3)
+    monkeypatch.setattr(open_plans, "KEPT_PLANS", 3)
     closing, used = threading.Event(), threading.Event()
     close = OpenPlan.close
 
@@ -140,7 +140,7 @@ async def test_a_plan_that_comes_into_use_is_not_evicted(monkeypatch: pytest.Mon
                 for n in (1, 2, 3):
                     assert await run(session, n) == [1.0] * n
                 monkeypatch.setattr(OpenPlan, "close", slow_close)
-                monkeypatch.setattr(runtime, "KEPT_PLANS", 2)
+                monkeypatch.setattr(open_plans, "KEPT_PLANS", 2)
                 nursery.start_soon(run, session, 4)
                 while not closing.is_set():
                     await trio.lowlevel.checkpoint()

@@ -91,14 +91,6 @@ def test_a_shape_of_the_wrong_rank_is_refused() -> None:
         pl.plan(flatten(), shapes={"x": (1, 2)})
 
 
-def test_a_shape_that_depends_on_values_is_named() -> None:
-    builder = pl.GraphBuilder("values")
-    x, shape = builder.input("x", "float32", (4,)), builder.input("shape", "int64", (2,))
-    builder.output("y", builder.op("Reshape", x, shape, name="reshape"))
-    with pytest.raises(pl.PlanError, match=r"not known before the run(.|\n)*node 'reshape'"):
-        pl.run(builder.build(), {"x": np.zeros(4, np.float32), "shape": np.array([2, 2])})
-
-
 def test_shapes_that_do_not_fit_inside_name_the_node() -> None:
     builder = pl.GraphBuilder("inside")
     x = builder.input("x", "float32", ("n",))

@@ -131,6 +131,12 @@ def test_activations_reach_their_limits_at_infinity(op: str, dtype: str) -> None
     assert y.tolist() == list(LIMITS[op])
 
 
+def test_leaky_relu_without_a_slope_follows_its_formula_at_infinity() -> None:
+    (y,) = run_node("LeakyRelu", [np.array([-np.inf, -1, np.inf], "float32")], {"alpha": 0.0})
+
+    np.testing.assert_array_equal(y, [np.nan, 0, np.inf])
+
+
 def test_sigmoid_keeps_its_digits_far_from_zero() -> None:
     x = np.array([-80, -40, -20], "float32")
 

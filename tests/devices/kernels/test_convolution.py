@@ -66,7 +66,9 @@ def test_each_method_runs_on_another_array_module(
     np.testing.assert_allclose(computed(method, case, other), convolved(case), **TOLERANCE)
 
 
-@pytest.mark.parametrize("method", [Columns, Winograd, Taps, Toeplitz], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "method", [Columns, Shifted, Winograd, Taps, Toeplitz], ids=lambda m: m.__name__
+)
 @given(data=st.data())
 @settings(max_examples=25)
 def test_each_method_works_in_blocks(method: type[Method], data: st.DataObject) -> None:
@@ -74,6 +76,7 @@ def test_each_method_works_in_blocks(method: type[Method], data: st.DataObject) 
     case = data.draw(CASES[method]).cast("float32")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "BLOCK", limit)
+        patch.setattr(dense, "SUMS", limit)
         patch.setattr(depthwise, "BLOCK", limit)
         patch.setattr(toeplitz, "BLOCK", limit)
         patch.setattr(winograd, "BLOCK", limit)

@@ -179,6 +179,13 @@ def test_half_precision_is_accumulated_in_single() -> None:
     assert run_reduction("ReduceLogSum", x, [0], {})[0] == np.float16(math.log(100_000))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+def test_means_of_integers_do_not_wrap(dtype: str) -> None:
+    most = np.iinfo(dtype).max
+
+    assert run_reduction("ReduceMean", np.full((3, 5), most, dtype), [1], {})[0] == most
+
+
 def test_log_sum_exp_neither_overflows_nor_loses_small_numbers() -> None:
     x = np.array([[1000, 1000], [-1000, -1000], [-np.inf, -np.inf], [np.inf, 0]], "float32")
 

@@ -38,11 +38,11 @@ def test_files_are_told_apart_by_content(tmp_path: Path) -> None:
     assert pl.load(foreign).name == "tiny"
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model", "model.plait.gz"])
-def test_only_plait_files_are_written(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["model.pb", "model", "model.plait.gz"])
+def test_files_of_other_kinds_are_not_written(name: str, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="plait does not write") as caught:
         pl.save(small_graph(), tmp_path / name)
-    assert caught.value.fix == "choose a name that ends in .plait"
+    assert caught.value.fix == "choose a name that ends in .plait or .onnx"
     assert not list(tmp_path.iterdir())
 
 

@@ -160,9 +160,7 @@ def test_constants_that_are_inputs_too_are_constants(tmp_path: Path) -> None:
 
 def test_constants_that_nobody_reads_are_left_out(tmp_path: Path) -> None:
     proto = model([node("Relu", "x", "y")], X)
-    proto.graph.initializer.append(
-        helper.make_tensor("text", onnx.TensorProto.BFLOAT16, [1], [1.0])
-    )
+    proto.graph.initializer.append(helper.make_tensor("text", onnx.TensorProto.INT4, [1], [1]))
 
     assert not load(proto, tmp_path).constants
 
@@ -261,7 +259,7 @@ def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("element_type", "name"), [(16, "BFLOAT16"), (8, "STRING"), (0, "UNDEFINED"), (999, "999")]
+    ("element_type", "name"), [(22, "INT4"), (8, "STRING"), (0, "UNDEFINED"), (999, "999")]
 )
 def test_an_input_of_a_foreign_element_type_is_refused(
     element_type: int, name: str, tmp_path: Path
@@ -327,6 +325,31 @@ def test_an_opset_out_of_range_is_refused(opset: int, tmp_path: Path) -> None:
     assert "version_converter" in str(caught.value.fix)
 
 
+def test_an_older_opset_is_read_where_its_operators_never_changed(tmp_path: Path) -> None:
+    inputs = {"x": ("bool", (3,))}
+
+    graph = load(model([node("Not", "x", "y")], inputs, opset=1), tmp_path)
+
+    assert [made.op for made in graph.nodes] == ["Not"]
+
+
+def test_an_older_opset_is_refused_where_it_lacks_an_operator(tmp_path: Path) -> None:
+    nodes = [node("Not", "x", "z"), node("BitwiseNot", "w", "y")]
+    inputs = {"x": ("bool", (3,)), "w": ("int32", (3,))}
+
+    with pytest.raises(ParseError, match="uses opset 1"):
+        load(model(nodes, inputs, ["y", "z"], opset=1), tmp_path)
+
+
+def test_an_element_type_of_zero_means_that_none_is_given(tmp_path: Path) -> None:
+    scale = {"scale": np.array(0.5, np.float32)}
+    nodes = [node("DequantizeLinear", "x scale", "y", output_dtype=0)]
+
+    graph = load(model(nodes, {"x": ("int8", (3,))}, constants=scale, opset=23), tmp_path)
+
+    assert graph.tensors["y"] == pl.TensorSpec("float32", (3,))
+
+
 @pytest.mark.parametrize("opset", [6, 28])
 def test_the_oldest_and_newest_opsets_are_read(opset: int, tmp_path: Path) -> None:
     assert load(model([node("Relu", "x", "y")], X, opset=opset), tmp_path).outputs == ("y",)
@@ -356,9 +379,9 @@ def test_sparse_constants_are_refused(tmp_path: Path) -> None:
         load(proto, tmp_path)
 
 
-def test_a_graph_inside_of_a_node_is_refused(tmp_path: Path) -> None:
+def test_a_graph_inside_of_a_node_that_has_none_is_refused(tmp_path: Path) -> None:
     inner = helper.make_graph([], "inner", [], [])
-    with pytest.raises(ParseError, match="'body' holds neither numbers") as caught:
+    with pytest.raises(ParseError, match="Relu holds a graph") as caught:
         load(model([node("Relu", "x", "y", name="outer", body=inner)], X), tmp_path)
     assert "'outer'" in str(caught.value.at)
 

@@ -57,8 +57,8 @@ def test_a_window_that_is_written_out_has_the_values_of_its_formula(tmp_path: Pa
 
 
 def test_what_cannot_be_written_out_is_named() -> None:
-    broken = model("LinearAttention", opset=26)  # takes more inputs
-    with pytest.raises(pl.UnknownOperatorError, match="LinearAttention"):
+    broken = model("SwiGLU", opset=21)  # which has no such operator
+    with pytest.raises(pl.UnknownOperatorError, match="SwiGLU"):
         read_model(broken, "broken.onnx")
 
 
@@ -69,3 +69,37 @@ def test_a_failure_of_the_writing_out_is_no_crash(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("onnx.inliner.inline_selected_functions", fail)
     with pytest.raises(pl.ParseError, match=r"HannWindow cannot be written out.*no type"):
         read_model(model("HannWindow"), "broken.onnx")
+
+
+def flex_attention(shape: list[int]) -> Any:
+    """Return a model of attention that takes 0.5 off each score which is over 1."""
+    scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["b", "h", "l", "s"])
+    changed = helper.make_tensor_value_info("changed", TensorProto.FLOAT, ["b", "h", "l", "s"])
+    nodes = [
+        helper.make_node("Greater", ["scores", "one"], ["large"]),
+        helper.make_node("Sub", ["scores", "half"], ["less"]),
+        helper.make_node("Where", ["large", "less", "scores"], ["changed"]),
+    ]
+    numbers = [
+        helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+        for name, value in (("one", 1.0), ("half", 0.5))
+    ]
+    score_mod = helper.make_graph(nodes, "score_mod", [scores], [changed], numbers)
+    node = helper.make_node(
+        "FlexAttention", ["q", "k", "v"], ["y"], domain="ai.onnx.preview", score_mod=score_mod
+    )
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "qkv"]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
+    opsets = [helper.make_opsetid("", 26), helper.make_opsetid("ai.onnx.preview", 1)]
+    return helper.make_model(helper.make_graph([node], "flex", inputs, [y]), opset_imports=opsets)
+
+
+def test_operators_in_preview_are_written_out_with_the_graphs_inside_of_them() -> None:
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 2, 3, 4)).astype(np.float32) * 2 for _ in range(3))
+    graph = read_model(flex_attention([1, 2, 3, 4]), "flex.onnx")
+    (y,) = pl.run(graph, {"q": q, "k": k, "v": v}).values()
+    scores = q @ k.swapaxes(2, 3) / 2
+    assert (scores > 1).any()
+    odds = np.exp(np.where(scores > 1, scores - 0.5, scores))
+    np.testing.assert_allclose(y, odds / odds.sum(-1, keepdims=True) @ v, 1e-4, 1e-5)

@@ -8,11 +8,13 @@ import hypothesis.extra.numpy as arrays_of
 import numpy as np
 import onnx
 import pytest
+from arrays import any_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx_models import AnyArray, model, node, written
 from plait import Graph
+from plait.graph.dtypes import EXTENSIONS, dtype_of, is_extension
 from plait.graph.errors import ParseError
 from plait.graph.formats.onnx import load_onnx
 from plait.graph.formats.onnx_tensors import ELEMENT_TYPES, TensorReader
@@ -28,14 +30,19 @@ def read(tensor: Any) -> AnyArray:
 @st.composite
 def arrays(draw: st.DrawFn) -> AnyArray:
     dtype = draw(st.sampled_from(sorted(ELEMENT_TYPES.values())))
-    return draw(arrays_of.arrays(dtype, draw(SHAPES)))
+    drawn: AnyArray = draw(any_bits(dtype, SHAPES))
+    return drawn
 
 
 @given(arrays())
 def test_raw_bytes_are_read_as_they_are(array: AnyArray) -> None:
     found = read(numpy_helper.from_array(array, "t"))
 
-    np.testing.assert_array_equal(found, array, strict=True)
+    assert (found.dtype, found.shape, found.tobytes()) == (
+        array.dtype,
+        array.shape,
+        array.tobytes(),
+    )
     assert not found.flags.writeable
 
 
@@ -46,7 +53,11 @@ def test_typed_fields_are_read_as_they_are(array: AnyArray) -> None:
     tensor = helper.make_tensor("t", element_type, array.shape, array.reshape(-1))
     assert not tensor.HasField("raw_data")
 
-    np.testing.assert_array_equal(read(tensor), array, strict=True)
+    found = read(tensor)
+    assert found.dtype == array.dtype
+    if is_extension(found.dtype):  # numpy's tests know only the NaNs of numpy's own dtypes
+        found, array = found.astype("float32"), array.astype("float32")
+    np.testing.assert_array_equal(found, array, strict=True)
 
 
 def test_every_element_type_that_numpy_has_is_read() -> None:
@@ -56,12 +67,13 @@ def test_every_element_type_that_numpy_has_is_read() -> None:
         for number in numeric
         if helper.tensor_dtype_to_np_dtype(number).type.__module__ == "numpy"
     }
-    assert set(ELEMENT_TYPES) == known
+    small = {number for number, name in ELEMENT_TYPES.items() if name in EXTENSIONS}
+    assert set(ELEMENT_TYPES) - small == known
     for number, name in ELEMENT_TYPES.items():
-        assert helper.tensor_dtype_to_np_dtype(number) == np.dtype(name)
+        assert helper.tensor_dtype_to_np_dtype(number) == dtype_of(name)
 
 
-@pytest.mark.parametrize("name", ["BFLOAT16", "STRING", "FLOAT8E4M3FN", "UNDEFINED"])
+@pytest.mark.parametrize("name", ["INT4", "STRING", "FLOAT4E2M1", "UNDEFINED"])
 def test_other_element_types_are_refused_by_name(name: str) -> None:
     tensor = onnx.TensorProto(name="weights", data_type=onnx.TensorProto.DataType.Value(name))
     with pytest.raises(ParseError, match=f"of type {name} are not supported") as caught:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from plait.graph.attribute import REQUIRED
+from plait.graph.attribute import REQUIRED, Kind
 from plait.graph.infer import infer_node
 from plait.graph.ir import Node
 from plait.graph.operator import Call, find_operator, operators
@@ -26,6 +26,15 @@ MODULES = (
         "resize",
         "rules",
         "slicing",
+        "selecting",
+        "quantization",
+        "integer_products",
+        "determinant",
+        "columns",
+        "attention",
+        "deform",
+        "sampling",
+        "signal",
     ),
 )
 NAMES = {"float": "float32", "double": "float64"}
@@ -37,7 +46,9 @@ REQUIRED_ATTRIBUTES = {
     "direction": "LEFT",
     "equation": "ij->ji",
     "kernel_shape": (2,),
+    "kv_num_heads": 1,
     "num_groups": 1,
+    "q_num_heads": 1,
     "size": 1,
 }
 LEFT_OUT = {"scales", "training_mode"}
@@ -45,14 +56,17 @@ LEFT_OUT = {"scales", "training_mode"}
 
 
 def _is_onnx(name: str) -> bool:
-    return find_operator(name).infer.__module__.split(".")[-1] in MODULES
+    module = find_operator(name).infer.__module__
+    return "." not in name and module.split(".")[-1] in MODULES
 
 
 OPERATORS = [name for name in operators() if _is_onnx(name)]
 
 
-def _default(attribute: onnx.defs.OpSchema.Attribute) -> Any:
+def _default(attribute: onnx.defs.OpSchema.Attribute, kind: Kind) -> Any:
     value = onnx.helper.get_attribute_value(attribute.default_value)
+    if kind is Kind.DTYPE:
+        return onnx.helper.tensor_dtype_to_np_dtype(value).name if value else None
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -69,7 +83,7 @@ def test_attributes_and_defaults_are_those_of_the_newest_schema(op: str) -> None
         if attribute.required:
             assert default is REQUIRED
         elif attribute.default_value.type:
-            assert default == pytest.approx(_default(attribute))
+            assert default == pytest.approx(_default(attribute, operator.attributes[name].kind))
         else:
             assert default is None
 
@@ -108,10 +122,14 @@ def test_all_dtypes_of_the_newest_schema_are_taken(op: str) -> None:
     for parameter, dtypes in allowed.items():
         for dtype in dtypes:
             chosen = {name: listed[0] for name, listed in allowed.items()} | {parameter: dtype}
+            if op == "BitCast":
+                attributes = {"to": chosen["T1"]}
             specs = [
                 None
                 if formal.name in LEFT_OUT
-                else TensorSpec(chosen.get(formal.type_str) or formal.type_str[7:-1], None)
+                else TensorSpec(
+                    chosen.get(formal.type_str) or _numpy_dtypes([formal.type_str])[0], None
+                )
                 for formal in schema.inputs
             ]
             (y,) = infer_node(node, Call(tuple(specs), (None,) * len(specs), attributes))

@@ -1,0 +1,192 @@
+"""How many of ONNX's own backend tests pass, by group: ``python -m plait.conformance``.
+
+::
+
+    python -m plait.conformance                         # print the table
+    python -m plait.conformance --alternate             # nodes alternate: cpu, worker:0, cpu ...
+    python -m plait.conformance --write docs/operators.md
+
+Needs ``pip install 'plait[onnx]'``. Tests that need what plait refuses on load count as refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import unittest
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx.backend.test import BackendTest
+from onnx.backend.test.loader import load_model_tests
+
+from . import devices
+from .devices.device import Device
+from .graph.formats.onnx_nodes import operator_name
+from .graph.formats.upgrade import newest_name
+from .graph.operator import find_operator, is_operator
+from .scheduler.leases import close_shared, open_shared
+from .testing import OnnxBackend, UnsupportedError
+
+BEGIN = "<!-- conformance: begin -->"
+END = "<!-- conformance: end -->"
+
+MODELS = {
+    "RealModel": "whole models, weightless",
+    "SimpleModel": "small models",
+    "PyTorchConvertedModel": "PyTorch modules",
+    "PyTorchOperatorModel": "PyTorch operators",
+}
+WRITTEN_OUT = "several operators, or one written out as several"
+OTHERS = "operators that plait lacks"
+
+
+@dataclass
+class Outcomes:
+    """The names of the tests that passed, that were refused on load, and that failed."""
+
+    passed: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def run_suite(*, alternate: bool = False) -> Outcomes:
+    """Run all tests on cpu, or each other node on a worker; the devices are opened once."""
+    names = ("cpu", "worker:0") if alternate else ("cpu",)
+    found = Outcomes()
+    with ExitStack() as stack, warnings.catch_warnings():
+        opened = tuple(map(devices.find, names))
+        for device in opened:
+            open_shared(device, 1)  # sessions leave it open then
+            stack.callback(close_shared, device)
+        warnings.simplefilter("ignore")  # numpy's, about numbers that make good tests
+        backend: Any = _backend(opened, alternate)
+        suite = BackendTest(backend, __name__).test_suite
+        suite.run(_Collector(found))
+    return found
+
+
+def _backend(opened: Sequence[Device], alternating: bool) -> type[OnnxBackend]:
+    class Backend(OnnxBackend):
+        devices = tuple(opened)
+        alternate = alternating
+
+        @classmethod
+        def prepare(cls, model: Any, device: str = "CPU", **_: Any) -> Any:
+            try:
+                return super().prepare(model, device)
+            except UnsupportedError as error:
+                raise unittest.SkipTest(str(error)) from error
+
+        @classmethod
+        def is_compatible(cls, model: Any, device: str = "CPU", **_: Any) -> bool:
+            return True  # whether it is shows in `prepare`
+
+    return Backend
+
+
+class _Collector(unittest.TestResult):
+    """Sorts the tests for the cpu by their outcome."""
+
+    def __init__(self, outcomes: Outcomes) -> None:
+        super().__init__()
+        self._outcomes = outcomes
+
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802 - unittest's name
+        self._outcomes.passed.add(_name(test))
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+        if not test.id().endswith("_cuda"):
+            self._outcomes.refused.add(_name(test))
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        self._outcomes.failed[_name(test)] = str(err[1])
+
+    addError = addFailure  # noqa: N815
+
+
+def _name(test: unittest.TestCase) -> str:
+    """Return ``"NodeModel/test_abs"``: names repeat between the kinds of test."""
+    kind, method = test.id().split(".")[-2:]
+    kind = kind.removeprefix("OnnxBackend").removesuffix("Test")
+    return f"{kind}/{method.removesuffix('_cpu')}"
+
+
+def groups() -> Mapping[str, str]:
+    """Return the group of each test of one node by its name: its operator's family."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = load_model_tests(kind="node")
+    return {f"NodeModel/{test.name}": _family(test.model) for test in tests}
+
+
+def _family(model: Any) -> str:
+    nodes = model.graph.node
+    op = newest_name(operator_name(nodes[0])) if len(nodes) == 1 else ""
+    if not is_operator(op):
+        return WRITTEN_OUT
+    return find_operator(op).module.rpartition(".")[2].replace("_", " ")
+
+
+def table(outcomes: Outcomes) -> str:
+    """Return the numbers by group, as a table in Markdown, and the names of what fails."""
+    known = groups()
+    counts: dict[str, Counter[str]] = {}
+    for column in ("passed", "refused", "failed"):
+        for name in getattr(outcomes, column):
+            group = known.get(name) or MODELS[name.partition("/")[0]]
+            if group == WRITTEN_OUT and column == "refused":
+                group = OTHERS
+            counts.setdefault(group, Counter())[column] += 1
+    return "\n".join([*_rows(counts), "", *_failures(outcomes)])
+
+
+def _rows(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
+    yield "| group | tests | passed | refused on load | failed |"
+    yield "|---|---|---|---|---|"
+    total: Counter[str] = Counter()
+    for group in sorted(counts):
+        yield _row(group, counts[group])
+        total.update(counts[group])
+    yield _row("**all**", total)
+
+
+def _row(group: str, count: Counter[str]) -> str:
+    columns = (count.total(), count["passed"], count["refused"], count["failed"])
+    return f"| {group} | " + " | ".join(map(str, columns)) + " |"
+
+
+def _failures(outcomes: Outcomes) -> Iterator[str]:
+    names = ", ".join(f"`{name}`" for name in sorted(outcomes.failed))
+    yield f"Failing: {names or 'none'}."
+
+
+def written(text: str, made: str) -> str:
+    """Return a document with the table between its marks replaced."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m plait.conformance", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--alternate", action="store_true", help="give nodes to devices in turn")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into a document")
+    options = parser.parse_args(arguments)
+    outcomes = run_suite(alternate=options.alternate)
+    made = table(outcomes)
+    print(made)
+    for name, why in sorted(outcomes.failed.items()):
+        print(f"\n{name}: {why.strip()[:400]}")
+    if options.write:
+        options.write.write_text(written(options.write.read_text(), made))
+
+
+if __name__ == "__main__":
+    main()

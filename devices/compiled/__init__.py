@@ -1,0 +1,1 @@
+"""The compiled device: like `cpu`, with convolutions and what follows them compiled by Numba."""

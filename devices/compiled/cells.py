@@ -1,0 +1,88 @@
+"""Runs of cells: copied, zeroed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from .jit import instruction
+from .vector import FLOAT, LANES, Value, Writer
+
+
+@instruction
+def copy_cells(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
+    """Copy so many float32 cells from one address to another; they do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = Writer(builder)
+        target, source, length = arguments
+
+        def cells(first: Value, mask: Value) -> None:
+            x = write.masked_load(write.advance(source, first), mask)
+            write.masked_store(x, write.advance(target, first), mask)
+
+        write.for_lanes(length, cells)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@instruction
+def zero_cells(typing_context: Any, target: Any, length: Any) -> Any:
+    """Write zeros to so many float32 cells."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = Writer(builder)
+        target, length = arguments
+
+        def cells(first: Value, mask: Value) -> None:
+            write.masked_store(write.constant(0), write.advance(target, first), mask)
+
+        write.for_lanes(length, cells)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@instruction
+def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
+    """Copy the float32 cells 0, 2, 4, ... behind an address, so many."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = Writer(builder)
+        target, source, length = arguments
+
+        def cells(first: Value, mask: Value) -> None:
+            begin = builder.mul(first, write.index(2))
+            # The last cell is read, the one behind it is not: it may not be ours.
+            left = builder.sub(
+                builder.mul(length, write.index(2)), builder.add(begin, write.index(1))
+            )
+            low, high = (
+                write.masked_load(
+                    write.advance(source, builder.add(begin, write.index(half * LANES))),
+                    write.mask(builder.sub(left, write.index(half * LANES))),
+                )
+                for half in (0, 1)
+            )
+            write.masked_store(write.even(low, high), write.advance(target, first), mask)
+
+        write.for_lanes(length, cells)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@instruction
+def copy_cell(typing_context: Any, target: Any, source: Any) -> Any:
+    """Copy one float32 cell from one address to another."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        write = Writer(builder)
+        target, source = arguments
+        pointer = builder.inttoptr(target, FLOAT.as_pointer())
+        builder.store(write.load(FLOAT, source), pointer, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate

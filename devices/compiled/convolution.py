@@ -1,0 +1,149 @@
+"""Convolutions over one and two axes in float32, as tiles of outputs in registers.
+
+No window is copied: with the input framed by zeros and flattened, the cells under one tap of
+neighbouring windows are neighbours too. Each row of the product is then an offset in flat cells.
+Where windows move by more than one, the frame holds every second (third, ...) row and column apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from ..kernels.convolution import geometry
+from ..kernels.geometry import Geometry
+from ..kernels.steps import Step
+from .convolve import convolve, convolve_point
+from .epilogue import Epilogue
+from .jit import writable
+from .tile import ROWS, vectors_of
+from .vector import LANES
+
+BAND = 1 << 17
+"""Cells; so many are framed at a time, to be in cache when they are multiplied."""
+
+
+class Convolution:
+    """A convolution of given shapes: how its input is laid out, and where its taps are.
+
+    Attributes
+    ----------
+    scratch : tuple of TensorSpec
+        The frame, where the input is not used as it lies.
+    """
+
+    def __init__(self, conv: Geometry) -> None:
+        self.conv = conv
+        window = conv.window
+        lone = len(conv.spatial) == 1  # one axis is two, the first of length 1
+        self._kernel = (1,) * lone + window.kernel
+        self._strides = (1,) * lone + window.strides
+        self._dilations = (1,) * lone + window.dilations
+        self._begins = (0,) * lone + window.pads_begin
+        self._spatial = (1,) * lone + conv.spatial
+        self._outputs = (1,) * lone + conv.outputs
+        extents = (1,) * lone + window.extents
+        self._phases = tuple(map(min, self._strides, extents))
+        self.features = conv.features // conv.group
+        self.rows = -(-self.features // -(-self.features // ROWS))
+        self.width = LANES * vectors_of(self.rows)
+        self.direct = conv.moves_by_one and not conv.padded and self._span >= self.width
+        self.is_point = math.prod(conv.outputs) == 1 and conv.taps == 1 and conv.group == 1
+        self.band, self._sizes = self._outputs[0], self._spatial
+        self.scratch: tuple[TensorSpec, ...] = ()
+        if not self.direct and not self.is_point:
+            self._frame(extents)
+
+    @property
+    def _span(self) -> int:
+        """The flat cells of the input from the first to the last window, moving by one."""
+        return (self._outputs[0] - 1) * self._spatial[1] + self._outputs[1]
+
+    def _frame(self, extents: Sequence[int]) -> None:
+        """Choose the rows and columns of a phase of the frame, and how many lines share one."""
+        beyond = [(extent - 1) // step for extent, step in zip(extents, self._strides, strict=True)]
+        pitch = self._outputs[1] + beyond[1]
+        line = self.conv.depth * math.prod(self._phases) * pitch
+        fitting = max(BAND // line - beyond[0], 2 * beyond[0], 4)
+        self.band = min(self._outputs[0], fitting)
+        self._sizes = (self.band + beyond[0], pitch)
+        self.scratch = (self.conv.spec(line * self._sizes[0] + self.width),)
+
+    def offsets(self) -> Array:
+        """Return where in the flat cells of a group each channel's taps begin."""
+        rows, columns = self._sizes
+        plane = rows * columns
+        table = np.empty((self.conv.depth, *self._kernel), np.int64)
+        for i, j in np.ndindex(*self._kernel):
+            down, across = i * self._dilations[0], j * self._dilations[1]
+            phase = (down % self._strides[0]) * self._phases[1] + across % self._strides[1]
+            within = down // self._strides[0] * columns + across // self._strides[1]
+            table[:, i, j] = phase * plane + within
+        channel = plane * math.prod(self._phases)
+        table += (np.arange(self.conv.depth) * channel)[:, None, None]
+        return table.reshape(-1)
+
+    def packed(self, w: Array) -> Array:
+        """Return the weights as (group, block, channel and tap, row), short blocks filled up."""
+        group, depth = self.conv.group, self.conv.depth * self.conv.taps
+        blocks = -(-self.features // self.rows)
+        packed = np.zeros((group, blocks * self.rows, depth), np.float32)
+        packed[:, : self.features] = w.reshape(group, self.features, depth)
+        by_block = packed.reshape(group, blocks, self.rows, depth)
+        return np.ascontiguousarray(by_block.swapaxes(2, 3))
+
+    def bind(
+        self, x: Array, w: Array, bias: Array, y: Array, scratch: Sequence[Array], after: Epilogue
+    ) -> Step:
+        """Return the step that computes y = after(W·x + bias); the weights are read now."""
+        out, batch = y.reshape(-1), self.conv.batch
+        residual = out if after.residual is None else writable(after.residual).reshape(-1)
+        x, bias = writable(x).reshape(-1), writable(bias)
+        if self.is_point:
+            transposed = w.reshape(w.shape[:2]).T.copy()
+            x = x.reshape(batch, -1)
+            return partial(convolve_point, x, transposed, bias, out, residual, after.packed())
+        framed = scratch[0] if self.scratch else np.empty(0, np.float32)
+        arguments = (x, self.packed(w), self.offsets(), bias, out, residual, after.packed())
+        return partial(convolve, *arguments, framed, self.layout())
+
+    def layout(self) -> Array:
+        """Return the numbers that the compiled loops go by."""
+        conv = self.conv
+        numbers = (
+            conv.batch,
+            conv.depth,
+            self.features,
+            math.prod(conv.outputs),
+            *self._spatial,
+            *self._begins,
+            *self._strides,
+            *self._phases,
+            *self._sizes,
+            self._outputs[1],
+            self.band,
+            self.width,
+        )
+        return np.array(numbers, np.int64)
+
+
+@lru_cache(maxsize=1024)
+def plan_convolution(conv: Geometry) -> Convolution:
+    """Return how to compute a convolution of given shapes."""
+    return Convolution(conv)
+
+
+def convolution_of(call: Call, outputs: Specs) -> Convolution | None:
+    """Return how a Conv node is computed here, None where numpy does it better or at all."""
+    x, w, y = call.spec(0), call.spec(1), outputs[0]
+    if x.dtype != np.float32 or call.value(1) is None or not x.size or not y.size:
+        return None
+    if len(x.static_shape) not in (3, 4) or (call.has(2) and call.value(2) is None):
+        return None
+    conv = geometry(x.static_shape, w.static_shape, y.static_shape, call.attributes, x.dtype)
+    return plan_convolution(conv)

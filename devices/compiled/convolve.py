@@ -1,0 +1,262 @@
+"""The compiled loops of convolutions: frame the input, multiply tiles, finish what they hold.
+
+Arrays come in as addresses: views of them made here would be counted, which costs more than a row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from ...graph.tensor import Array
+from .cells import copy_cell, copy_cells, copy_every_second, zero_cells
+from .epilogue import finish_cells
+from .jit import CELLS, TABLE, machine_code
+from .tile import multiply_tile
+
+CHUNK = 512
+"""Cells; so many of each row of a tile are multiplied before they are finished, out of L1."""
+
+FLOAT = 4
+"""Bytes."""
+
+ROWS_OF_CELLS = types.Array(types.float32, 2, "C")
+BLOCKS = types.Array(types.float32, 4, "C")
+
+
+@machine_code()
+def copy_line(target: int, source: int, step: int, length: int) -> None:
+    """Copy so many cells that lie `step` apart."""
+    if step == 1:
+        copy_cells(target, source, length)
+    elif step == 2:
+        copy_every_second(target, source, length)
+    else:
+        for i in range(length):
+            copy_cell(target + FLOAT * i, source + FLOAT * i * step)
+
+
+@machine_code()
+def frame(source: int, target: int, channels: int, first_line: int, layout: Array) -> None:
+    """Lay channels into zeros, from what the first of a band of output lines sees on.
+
+    The rows and columns of each phase of the strides lie apart.
+    """
+    height, width, top, left = layout[4], layout[5], layout[6], layout[7]
+    down, across, row_phases, column_phases = layout[8], layout[9], layout[10], layout[11]
+    rows, columns = layout[12], layout[13]
+    for channel in range(channels):
+        for row_phase in range(row_phases):
+            for column_phase in range(column_phases):
+                # Columns `first` to `last` of the frame come from the input.
+                first = min(columns, max(0, -((column_phase - left) // across)))
+                last = max(first, min(columns, (width - 1 + left - column_phase) // across + 1))
+                begin = first * across + column_phase - left
+                for row in range(first_line, first_line + rows):
+                    line = row * down + row_phase - top
+                    if line < 0 or line >= height:
+                        zero_cells(target, columns)
+                    else:
+                        if first:
+                            zero_cells(target, first)
+                        if last < columns:
+                            zero_cells(target + FLOAT * last, columns - last)
+                        cells = source + FLOAT * ((channel * height + line) * width + begin)
+                        copy_line(target + FLOAT * first, cells, across, last - first)
+                    target += FLOAT * columns
+
+
+@machine_code()
+def multiply(
+    rows: int, weights: int, source: int, offsets: int, depth: int, target: int, pitch: int
+) -> None:
+    """Multiply a tile of so many rows: each number of rows is code of its own."""
+    if rows == 12:
+        multiply_tile(12, weights, source, offsets, depth, target, pitch)
+    elif rows == 11:
+        multiply_tile(11, weights, source, offsets, depth, target, pitch)
+    elif rows == 10:
+        multiply_tile(10, weights, source, offsets, depth, target, pitch)
+    elif rows == 9:
+        multiply_tile(9, weights, source, offsets, depth, target, pitch)
+    elif rows == 8:
+        multiply_tile(8, weights, source, offsets, depth, target, pitch)
+    elif rows == 7:
+        multiply_tile(7, weights, source, offsets, depth, target, pitch)
+    elif rows == 6:
+        multiply_tile(6, weights, source, offsets, depth, target, pitch)
+    elif rows == 5:
+        multiply_tile(5, weights, source, offsets, depth, target, pitch)
+    elif rows == 4:
+        multiply_tile(4, weights, source, offsets, depth, target, pitch)
+    elif rows == 3:
+        multiply_tile(3, weights, source, offsets, depth, target, pitch)
+    elif rows == 2:
+        multiply_tile(2, weights, source, offsets, depth, target, pitch)
+    else:
+        multiply_tile(1, weights, source, offsets, depth, target, pitch)
+
+
+@machine_code()
+def write_row(
+    source: int,
+    bias: float,
+    y: int,
+    residual: int,
+    after: int,
+    begin: int,
+    length: int,
+    pitch: int,
+    columns: int,
+) -> None:
+    """Finish flat cells from `begin` on, leaving out those behind the end of a line."""
+    if pitch == columns:
+        place = FLOAT * begin
+        finish_cells(source, bias, y + place, residual + place, length, after)
+        return
+    line = begin // pitch
+    column = begin - line * pitch
+    while length > 0:
+        count = min(columns - column, length)
+        if count > 0:
+            place = FLOAT * (line * columns + column)
+            finish_cells(source, bias, y + place, residual + place, count, after)
+        source += FLOAT * (pitch - column)
+        length -= pitch - column
+        line, column = line + 1, 0
+
+
+@machine_code()
+def convolve_group(
+    source: int,
+    spare: bool,
+    lines: int,
+    weights: int,
+    offsets: Array,
+    bias: Array,
+    first_feature: int,
+    y: int,
+    residual: int,
+    after: int,
+    buffer: Array,
+    rows: int,
+    layout: Array,
+) -> None:
+    """Compute a band of lines of a group's features; `spare` cells lie behind the source or not."""
+    features, plane = layout[2], layout[3]
+    pitch, columns, width = layout[13], layout[14], layout[16]
+    cells = (lines - 1) * pitch + columns
+    depth, held = offsets.size, buffer.ctypes.data
+    for chunk in range(0, cells, CHUNK):
+        end = min(chunk + CHUNK, cells)
+        for block in range(0, features, rows):
+            own = weights + FLOAT * block * depth
+            for begin in range(chunk, end, width):
+                # Without spare cells the last tile lies further left, over cells done already.
+                by = 0 if spare else max(0, begin + width - cells)
+                multiply(
+                    rows,
+                    own,
+                    source + FLOAT * (begin - by),
+                    offsets.ctypes.data,
+                    depth,
+                    held + FLOAT * (begin - chunk),
+                    CHUNK,
+                )
+                if by:
+                    for row in range(rows):
+                        for i in range(row * CHUNK + begin - chunk, row * CHUNK + end - chunk):
+                            buffer[i] = buffer[i + by]
+            for row in range(min(rows, features - block)):
+                write_row(
+                    held + FLOAT * row * CHUNK,
+                    bias[first_feature + block + row],
+                    y + FLOAT * (block + row) * plane,
+                    residual + FLOAT * (block + row) * plane,
+                    after,
+                    chunk,
+                    end - chunk,
+                    pitch,
+                    columns,
+                )
+
+
+@machine_code(CELLS, BLOCKS, TABLE, CELLS, CELLS, CELLS, CELLS, CELLS, TABLE)
+def convolve(
+    x: Array,
+    weights: Array,
+    offsets: Array,
+    bias: Array,
+    y: Array,
+    residual: Array,
+    after: Array,
+    framed: Array,
+    layout: Array,
+) -> None:
+    """Compute y = after(W·x + bias) for each image and group.
+
+    Parameters
+    ----------
+    x, y, residual : Array, flat float32
+    weights : Array, (group, block, channel and tap, row)
+    offsets : Array, (channel and tap), int64
+    bias : Array, (features,)
+    after : Array
+        What `Epilogue.packed` returns.
+    framed : Array
+        Room for the framed channels of a group; empty where x is used as it lies.
+    layout : Array, int64
+        What `Convolution.layout` returns.
+    """
+    batch, depth, features, plane = layout[0], layout[1], layout[2], layout[3]
+    height, width, columns = layout[4], layout[5], layout[14]
+    groups, blocks, _, rows = weights.shape
+    buffer = np.empty(rows * CHUNK, np.float32)
+    for part in range(batch * groups):
+        group = part % groups
+        source = x.ctypes.data + FLOAT * part * depth * height * width
+        lines = plane // columns
+        band = min(layout[15], lines)
+        for line in range(0, lines, band):
+            if framed.size:
+                frame(source, framed.ctypes.data, depth, line, layout)
+            convolve_group(
+                framed.ctypes.data if framed.size else source,
+                framed.size > 0,
+                min(band, lines - line),
+                weights.ctypes.data + FLOAT * group * blocks * offsets.size * rows,
+                offsets,
+                bias,
+                group * features,
+                y.ctypes.data + FLOAT * (part * features * plane + line * columns),
+                residual.ctypes.data + FLOAT * (part * features * plane + line * columns),
+                after.ctypes.data,
+                buffer,
+                rows,
+                layout,
+            )
+
+
+@machine_code(ROWS_OF_CELLS, ROWS_OF_CELLS, CELLS, CELLS, CELLS, CELLS)
+def convolve_point(
+    x: Array, weights: Array, bias: Array, y: Array, residual: Array, after: Array
+) -> None:
+    """Compute y = after(x·W + bias): images of one cell, weights (channels, features)."""
+    channels, features = weights.shape
+    sums = np.empty(features, np.float32)
+    for image in range(x.shape[0]):
+        for feature in range(features):
+            sums[feature] = bias[feature]
+        for channel in range(channels):
+            factor = x[image, channel]
+            for feature in range(features):
+                sums[feature] += factor * weights[channel, feature]
+        place = FLOAT * image * features
+        finish_cells(
+            sums.ctypes.data,
+            np.float32(0),
+            y.ctypes.data + place,
+            residual.ctypes.data + place,
+            features,
+            after.ctypes.data,
+        )

@@ -1,0 +1,49 @@
+"""The compiled device: a cpu device whose hot loops are machine code. Needs Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from ..cpu import CpuDevice
+from ..device import Program
+from ..errors import DeviceUnavailableError
+from ..memory import View
+
+
+class CompiledDevice(CpuDevice):
+    """Runs compiled kernels where there are any, numpy's elsewhere, in order on one thread.
+
+    Results are those of the `cpu` device but for rounding. Machine code is made when first needed
+    and kept on disk: beside the package, or in the user's cache folder where that is read-only.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If Numba is missing.
+    """
+
+    def __init__(self, name: str = "compiled") -> None:
+        if find_spec("numba") is None:
+            raise DeviceUnavailableError(
+                f"device {name!r} needs Numba, which is not installed",
+                fix="pip install 'plait[compiled]'",
+            )
+        super().__init__(name)
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the kernel's scratch buffers."""
+        from .program import scratch
+
+        return scratch(node, call, outputs)
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Bind kernels to views, what follows a convolution in the same pass over its outputs."""
+        from .program import bind
+
+        return bind(self.name, subgraph, views, measure=measure)

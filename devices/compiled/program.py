@@ -1,0 +1,99 @@
+"""Binding a subgraph: a convolution and the nodes that follow it become one step where they can.
+
+What the nodes in between would have written is then never written; their places in memory stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .. import program as programs
+from ..device import scratch_name
+from ..kernels.steps import Step
+from ..memory import View
+from ..program import BoundProgram, bind_node, is_view
+from . import activation
+from .convolution import Convolution, convolution_of
+from .epilogue import Epilogue
+from .following import Fused, following
+
+__all__ = ["KIND", "activation", "bind", "scratch"]
+
+KIND = "compiled"
+
+
+def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+    """Return the scratch buffers of a node's kernel."""
+    conv = _convolution(node, call, outputs)
+    return conv.scratch if conv else programs.scratch(node, KIND, call, outputs)
+
+
+def bind(
+    device: str, graph: Graph, views: Mapping[str, View], *, measure: bool = False
+) -> BoundProgram:
+    """Bind a subgraph's nodes to arrays."""
+    nodes = [node for node in graph.nodes if not is_view(node, views)]
+    steps: list[tuple[Node, Step]] = []
+    position = 0
+    while position < len(nodes):
+        node = nodes[position]
+        conv = _convolution(node, graph.call(node), graph.output_specs(node))
+        if conv is None:
+            steps.append((node, bind_node(np, KIND, graph, node, views, graph.constants)))
+            position += 1
+        else:
+            candidates = following(graph, node, nodes[position + 1 :])
+            step, length = _bind_longest(conv, graph, node, candidates, views)
+            steps.append((node, step))
+            position += length
+    return BoundProgram(device, graph, steps, measure)
+
+
+def _convolution(node: Node, call: Call, outputs: Specs) -> Convolution | None:
+    return convolution_of(call, outputs) if node.op == "Conv" else None
+
+
+def _bind_longest(
+    conv: Convolution,
+    graph: Graph,
+    node: Node,
+    candidates: list[Fused],
+    views: Mapping[str, View],
+) -> tuple[Step, int]:
+    """Return the step of as many nodes as memory allows, and how many they are.
+
+    The plan may lay what a later node writes over the convolution's input or scratch, which are
+    free by the time that node runs: it must not be written while the convolution reads them.
+    """
+    x, w, *bias = node.inputs
+    source = _array(graph, views, x)
+    buffers = [views[scratch_name(node, i)].array for i in range(len(conv.scratch))]
+    for length in range(len(candidates), 0, -1):
+        fused = candidates[length - 1]
+        y = views[fused.output].array
+        residual = None if fused.residual is None else _array(graph, views, fused.residual)
+        if length == 1 or not (_overlaps(y, source, *buffers) or _is_shifted(y, residual)):
+            break
+    given = graph.constants[bias[0]] if bias and bias[0] else np.zeros(y.shape[1], np.float32)
+    after = Epilogue(fused.numbers, residual)
+    return conv.bind(source, graph.constants[w], given, y, buffers, after), length
+
+
+def _array(graph: Graph, views: Mapping[str, View], name: str) -> Array:
+    return graph.constants[name] if name in graph.constants else views[name].array
+
+
+def _overlaps(y: Array, *others: Array) -> bool:
+    return any(np.may_share_memory(y, other) for other in others)
+
+
+def _is_shifted(y: Array, residual: Array | None) -> bool:
+    """True when they share memory, but not cell by cell."""
+    if residual is None or not np.may_share_memory(y, residual):
+        return False
+    return bool(y.ctypes.data != residual.ctypes.data)

@@ -1,0 +1,80 @@
+"""The innermost loop of all convolutions: a tile of outputs held in vector registers.
+
+It is the "micro-kernel" of Goto and van de Geijn 2008, "Anatomy of high-performance matrix
+multiplication", with the operand's rows found by a table of offsets, as in Dukhan 2019, "The
+indirect convolution algorithm": a row may be a channel, or a channel shifted by a tap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.core import cgutils
+
+from .jit import instruction
+from .vector import FEATURES, FLOAT, INT, LANES, VECTOR, Writer
+
+ROWS = 12 if FEATURES.get("avx512f") else 6
+"""At most so many rows of a tile are computed together: with two vectors each, 24 of the 32
+registers there are (12 of 16)."""
+
+
+def vectors_of(rows: int) -> int:
+    """Return how many vectors wide a tile is: wider with few rows, so that additions overlap."""
+    return 8 if rows == 1 else 4 if rows <= ROWS // 3 else 2
+
+
+@instruction
+def multiply_tile(
+    typing_context: Any,
+    rows: Any,
+    weights: Any,
+    source: Any,
+    offsets: Any,
+    depth: Any,
+    target: Any,
+    pitch: Any,
+) -> Any:
+    """Write Σ over k of weights[k, row] · source[offsets[k] + lane] to target[row · pitch + lane].
+
+    `rows` is a literal; weights, source, offsets (int64) and target are addresses.
+    """
+    if not isinstance(rows, types.IntegerLiteral):
+        return None
+    n_rows = rows.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _tile(Writer(builder), n_rows, *arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(rows, *[types.int64] * 6), generate
+
+
+def _tile(
+    write: Writer,
+    rows: int,
+    weights: Any,
+    source: Any,
+    offsets: Any,
+    depth: Any,
+    target: Any,
+    pitch: Any,
+) -> None:
+    builder, vectors = write.builder, range(vectors_of(rows))
+    zeros = write.constant(0)
+    sums = [[write.variable(zeros) for _ in vectors] for _ in range(rows)]
+    with cgutils.for_range(builder, depth, intp=INT) as loop:
+        offset = write.load(INT, write.advance(offsets, loop.index, 8))
+        cells = write.advance(source, offset)
+        x = [write.load(VECTOR, write.advance(cells, write.index(LANES * v))) for v in vectors]
+        column = write.advance(weights, loop.index, 4 * rows)
+        for row in range(rows):
+            w = write.splat(write.load(FLOAT, write.advance(column, write.index(row))))
+            for v in vectors:
+                total = write.multiply_add(w, x[v], builder.load(sums[row][v]))
+                builder.store(total, sums[row][v])
+    for row in range(rows):
+        line = write.advance(target, pitch, 4 * row)
+        for v in vectors:
+            write.store(builder.load(sums[row][v]), write.advance(line, write.index(LANES * v)))

@@ -1,0 +1,120 @@
+"""Vector instructions: what the tile and the epilogue are written in.
+
+Left to itself, the compiler neither keeps a two-dimensional tile in registers nor computes the last
+few cells of a row with a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import llvmlite.binding
+from llvmlite import ir
+from numba.core import cgutils
+
+FEATURES = llvmlite.binding.get_host_cpu_features()
+LANES = 16 if FEATURES.get("avx512f") else 8 if FEATURES.get("avx2") else 4
+"""Floats in a vector."""
+
+FLOAT = ir.FloatType()
+INT = ir.IntType(64)
+VECTOR = ir.VectorType(FLOAT, LANES)
+MASK = ir.VectorType(ir.IntType(1), LANES)
+
+_numba: Any = cgutils  # some of it is typed, some is not
+
+Value: TypeAlias = Any
+"""A value of the program that is being written; llvmlite is not typed."""
+
+
+class Writer:
+    """Writes vector instructions by way of a builder."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def index(self, number: int) -> Value:
+        """Return an integer constant."""
+        return ir.Constant(INT, number)
+
+    def constant(self, number: float) -> Value:
+        """Return a vector of equal constants."""
+        return ir.Constant(VECTOR, [ir.Constant(FLOAT, float(number))] * LANES)
+
+    def advance(self, address: Value, count: Value, size: int = 4) -> Value:
+        """Return the address of so many elements further on."""
+        return self.builder.add(address, self.builder.mul(count, self.index(size)))
+
+    def load(self, kind: Any, address: Value) -> Value:
+        """Load a value that is aligned as an array's elements are."""
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        return self.builder.load(pointer, align=8 if kind is INT else 4)
+
+    def store(self, value: Value, address: Value) -> None:
+        """Store a vector."""
+        pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
+        self.builder.store(value, pointer, align=4)
+
+    def variable(self, value: Value) -> Value:
+        """Return a place for a vector; the compiler finds a register for it."""
+        return _numba.alloca_once_value(self.builder, value)
+
+    def splat(self, scalar: Value) -> Value:
+        """Return a vector of equal lanes."""
+        undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return self.builder.shuffle_vector(first, undefined, lanes)
+
+    def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+        """Return a·b + c, rounded once."""
+        return self._call(f"llvm.fma.v{LANES}f32", VECTOR, a, b, c)
+
+    def clamp(self, x: Value, low: Value | None, high: Value | None) -> Value:
+        """Return x between bounds; NaN stays NaN."""
+        if low is not None:
+            x = self.builder.select(self.builder.fcmp_ordered("<", x, low), low, x)
+        if high is not None:
+            x = self.builder.select(self.builder.fcmp_ordered(">", x, high), high, x)
+        return x
+
+    def even(self, low: Value, high: Value) -> Value:
+        """Return every second lane of two vectors."""
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), list(range(0, 2 * LANES, 2)))
+        return self.builder.shuffle_vector(low, high, lanes)
+
+    def mask(self, length: Value) -> Value:
+        """Return the mask of so many lanes; of none where it is negative."""
+        lanes = ir.Constant(ir.VectorType(INT, LANES), list(range(LANES)))
+        return self.builder.icmp_signed("<", lanes, self.splat(length))
+
+    def masked_load(self, address: Value, mask: Value) -> Value:
+        """Load the lanes of a mask, zeros elsewhere; memory of other lanes is not touched."""
+        pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
+        name = f"llvm.masked.load.v{LANES}f32.p0"
+        return self._call(name, VECTOR, pointer, _align(4), mask, self.constant(0))
+
+    def masked_store(self, value: Value, address: Value, mask: Value) -> None:
+        """Store the lanes of a mask."""
+        pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
+        name = f"llvm.masked.store.v{LANES}f32.p0"
+        self._call(name, ir.VoidType(), value, pointer, _align(4), mask)
+
+    def for_lanes(self, length: Value, body: Callable[[Value, Value], None]) -> None:
+        """Write a loop over vectors of so many cells: body(first cell, mask of those left)."""
+        rounds = self.builder.udiv(
+            self.builder.add(length, self.index(LANES - 1)), self.index(LANES)
+        )  # fmt: skip
+        with cgutils.for_range(self.builder, rounds, intp=INT) as loop:
+            first = self.builder.mul(loop.index, self.index(LANES))
+            body(first, self.mask(self.builder.sub(length, first)))
+
+    def _call(self, name: str, result: Any, *arguments: Value) -> Value:
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = _numba.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, arguments)
+
+
+def _align(nbytes: int) -> Value:
+    return ir.Constant(ir.IntType(32), nbytes)

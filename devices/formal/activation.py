@@ -1,0 +1,119 @@
+"""Activation functions, as ONNX defines them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ...graph.tensor import Array
+from .elementwise import truncated
+from .ieee import Real, divide, exp, expm1, largest, smallest
+from .indices import per_element
+from .registry import definition
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + exp(-x))
+
+
+def _softplus(x: float) -> Real:
+    """Return log(1 + eˣ), with its larger part taken out: eˣ overflows, and is lost in 1."""
+    return largest([x, 0.0]) + math.log1p(exp(-abs(x)))
+
+
+def _relu(x: Real) -> Real:
+    return largest([x, 0])
+
+
+def _leaky_relu(x: float, *, alpha: float) -> float:
+    return alpha * x if x < 0 else x
+
+
+def _thresholded_relu(x: float, *, alpha: float) -> float:
+    return 0.0 if x <= alpha else x
+
+
+def _hard_sigmoid(x: float, *, alpha: float, beta: float) -> Real:
+    return smallest([largest([alpha * x + beta, 0.0]), 1.0])
+
+
+def _hard_swish(x: float) -> Real:
+    return x * _hard_sigmoid(x, alpha=1 / 6, beta=0.5)
+
+
+def _softsign(x: float) -> float:
+    return divide(x, 1 + abs(x))
+
+
+def _swish(x: float, *, alpha: float) -> float:
+    return x * _sigmoid(alpha * x)
+
+
+def _elu(x: float, *, alpha: float) -> float:
+    return alpha * expm1(x) if x < 0 else x
+
+
+def _celu(x: float, *, alpha: float) -> Real:
+    return largest([x, 0.0]) + smallest([alpha * expm1(divide(x, alpha)), 0.0])
+
+
+def _selu(x: float, *, alpha: float, gamma: float) -> float:
+    return gamma * _elu(x, alpha=alpha)
+
+
+def _mish(x: float) -> float:
+    return x * math.tanh(_softplus(x))
+
+
+def _gelu(x: float, *, approximate: str) -> float:
+    if approximate == "tanh":
+        return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return x / 2 * math.erfc(-x / math.sqrt(2))  # 1 + erf(z), not cancelled where x is negative
+
+
+def _shrink(x: Real, *, bias: float, lambd: float) -> Real:
+    if x < -lambd:
+        shrunk: float = x + bias
+    elif x > lambd:
+        shrunk = x - bias
+    else:
+        shrunk = 0
+    return truncated(shrunk) if isinstance(x, int) else shrunk
+
+
+ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    "Sigmoid": _sigmoid,
+    "Softplus": _softplus,
+    "Relu": _relu,
+    "LeakyRelu": _leaky_relu,
+    "ThresholdedRelu": _thresholded_relu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Softsign": _softsign,
+    "Swish": _swish,
+    "Elu": _elu,
+    "Celu": _celu,
+    "Selu": _selu,
+    "Mish": _mish,
+    "Gelu": _gelu,
+    "Shrink": _shrink,
+}
+"""Each as a function of one element, and of the operator's attributes."""
+
+
+def _define_activation(op: str, function: Callable[..., Any]) -> None:
+    @definition(op)
+    def apply(x: Array, **attributes: Any) -> Array:
+        """Y = f(x).  Source: ONNX's operator of that name."""
+        return per_element(lambda value: function(value, **attributes), x)
+
+
+for _op, _function in ACTIVATIONS.items():
+    _define_activation(_op, _function)
+
+
+@definition("PRelu")
+def prelu(x: Array, slope: Array) -> Array:
+    """Y = x where x ≥ 0, else slope · x.  Source: ONNX PRelu."""
+    return per_element(lambda value, factor: factor * value if value < 0 else value, x, slope)

@@ -1,0 +1,25 @@
+"""Definitions of the operators that make tensors from shapes and scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...graph.tensor import Array, TensorSpec
+from .indices import table
+from .registry import definition
+
+
+@definition("ConstantOfShape")
+def constant_of_shape(shape: Array, *, value: Any, dtype: str) -> Array:
+    """One value everywhere.  Source: ONNX ConstantOfShape."""
+    return table([int(length) for length in shape.flat], lambda *index: value)
+
+
+@definition("Range")
+def range_(
+    start: Array, limit: Array, delta: Array, *, stash_type: int, outputs: Sequence[TensorSpec]
+) -> Array:
+    """y[i] = start + i·delta.  Source: ONNX Range."""
+    first, step = start.reshape(()).item(), delta.reshape(()).item()
+    return table(outputs[0].static_shape, lambda i: first + i * step)

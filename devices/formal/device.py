@@ -1,0 +1,41 @@
+"""The formal device: each operator by its definition. Slow, and the judge of the other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from ..cpu import CpuDevice
+from ..device import Program, Support
+from ..memory import View
+from .program import bind_definitions, definition_of
+
+
+class FormalDevice(CpuDevice):
+    """Runs operators as they are defined, element by element, and poisons what nobody may read.
+
+    In all else it is a cpu device: one thread, this process's memory, Python functions as well.
+    """
+
+    def __init__(self, name: str = "formal") -> None:
+        super().__init__(name)
+
+    def supports(self, node: Node, call: Call) -> Support:
+        """Say whether there is a definition."""
+        if node.operator.function is not None:
+            return Support(True, "runs Python functions")
+        if definition_of(node.op) is None:
+            return Support(False, f"no definition of {node.op!r} for {self.name!r}")
+        return Support(True, "has a definition")
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return nothing: definitions need no scratch buffers."""
+        return ()
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Bind definitions to views."""
+        return bind_definitions(self.name, subgraph, views, measure=measure)

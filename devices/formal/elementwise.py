@@ -1,0 +1,280 @@
+"""Elementwise arithmetic, as ONNX defines it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...graph.dtypes import kind_of
+from ...graph.dtypes import largest as largest_of
+from ...graph.operator import Specs
+from ...graph.tensor import Array
+from .ieee import (
+    Real,
+    divide,
+    exact_sum,
+    exp,
+    largest,
+    log,
+    or_nan,
+    power,
+    smallest,
+    sqrt,
+    truncating_quotient,
+)
+from .indices import per_element
+from .registry import definition
+
+
+def _rounded(rounding: Callable[[float], int], x: float) -> float:
+    """Return x rounded to an integer, which keeps the sign of zero; infinities and NaNs stay."""
+    return math.copysign(rounding(x), x) if math.isfinite(x) else x
+
+
+def _with_sign_where_infinite(function: Callable[[float], float], x: float) -> float:
+    """Return an odd function's value, x's infinity where it overflows."""
+    try:
+        return function(x)
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
+def _cosh(x: float) -> float:
+    try:
+        return math.cosh(x)
+    except OverflowError:
+        return math.inf
+
+
+def _atanh(x: float) -> float:
+    return math.copysign(math.inf, x) if abs(x) == 1 else or_nan(math.atanh)(x)
+
+
+def _sign(x: Real) -> Real:
+    return x if x != x else (x > 0) - (x < 0)
+
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "Abs": abs,
+    "Neg": lambda x: -x,
+    "Sign": _sign,
+    "BitwiseNot": lambda x: ~x,
+    "Reciprocal": lambda x: divide(1.0, x),
+    "Sqrt": sqrt,
+    "Floor": lambda x: _rounded(math.floor, x),
+    "Ceil": lambda x: _rounded(math.ceil, x),
+    "Round": lambda x: _rounded(round, x),  # Python rounds halves to even, as ONNX does
+    "Exp": exp,
+    "Log": log,
+    "Erf": math.erf,
+    "Sin": or_nan(math.sin),
+    "Cos": or_nan(math.cos),
+    "Tan": or_nan(math.tan),
+    "Asin": or_nan(math.asin),
+    "Acos": or_nan(math.acos),
+    "Atan": math.atan,
+    "Sinh": lambda x: _with_sign_where_infinite(math.sinh, x),
+    "Cosh": _cosh,
+    "Tanh": math.tanh,
+    "Asinh": math.asinh,
+    "Acosh": or_nan(math.acosh),
+    "Atanh": _atanh,
+}
+"""Operators with one input and no attributes, each as a function of one element."""
+
+
+def _define_unary(op: str, function: Callable[[Any], Any]) -> None:
+    @definition(op)
+    def apply(x: Array) -> Array:
+        """Y = f(x).  Source: ONNX's operator of that name."""
+        return per_element(function, x)
+
+
+for _op, _function in UNARY.items():
+    _define_unary(_op, _function)
+
+
+def _quotient(a: Real, b: Real) -> Real:
+    return truncating_quotient(a, b) if isinstance(a, int) else divide(a, b)
+
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": _quotient,
+    "BitwiseAnd": lambda a, b: a & b,
+    "BitwiseOr": lambda a, b: a | b,
+    "BitwiseXor": lambda a, b: a ^ b,
+}
+"""Operators with two inputs and no attributes, each as a function of two elements."""
+
+
+def _define_binary(op: str, function: Callable[[Any, Any], Any]) -> None:
+    @definition(op)
+    def apply(a: Array, b: Array) -> Array:
+        """Y = f(a, b), broadcast.  Source: ONNX's operator of that name."""
+        return per_element(function, a, b)
+
+
+for _op, _pair in BINARY.items():
+    _define_binary(_op, _pair)
+
+
+VARIADIC: dict[str, Callable[[list[Any]], Any]] = {
+    "Max": largest,
+    "Min": smallest,
+    "Sum": exact_sum,
+    "Mean": lambda values: exact_sum(values) / len(values),
+}
+"""Operators with any number of inputs, each as a function of one element of each."""
+
+
+def _define_variadic(op: str, function: Callable[[list[Any]], Any]) -> None:
+    @definition(op)
+    def apply(*inputs: Array) -> Array:
+        """Y = f(x₁, x₂, …), broadcast.  Source: ONNX's operator of that name."""
+        return per_element(lambda *values: function(list(values)), *inputs)
+
+
+for _op, _of_all in VARIADIC.items():
+    _define_variadic(_op, _of_all)
+
+
+@definition("Mod")
+def modulo(a: Array, b: Array, *, fmod: bool) -> Array:
+    """Y = the rest of a / b, with the sign of b; with fmod, the sign of a.
+
+    Of integers by 0 it is 0, of floats NaN.  Source: ONNX Mod.
+    """
+    return per_element(_rest_like_dividend if fmod else _rest_like_divisor, a, b)
+
+
+def _rest_like_divisor(a: Real, b: Real) -> Real:
+    if b == 0:
+        return 0 if isinstance(a, int) else math.nan
+    return a % b
+
+
+def _rest_like_dividend(a: Real, b: Real) -> Real:
+    if isinstance(a, int):
+        return a - b * truncating_quotient(a, b) if b else 0
+    try:
+        return math.fmod(a, b)
+    except ValueError:
+        return math.nan
+
+
+@definition("BitShift")
+def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
+    """Z = x · 2ʸ, or x / 2ʸ rounded down; only the sign is left where y is no bit's number.
+
+    Source: ONNX BitShift, which has unsigned integers only.
+    """
+    width = 8 * x.dtype.itemsize
+
+    def left(value: int, count: int) -> int:
+        return value << count if 0 <= count < width else 0
+
+    def right(value: int, count: int) -> int:
+        return value >> (count if 0 <= count < width else width)
+
+    return per_element(left if direction == "LEFT" else right, x, y)
+
+
+@definition("Pow")
+def pow_(x: Array, exponent: Array) -> Array:
+    """Z = xᵉ, in x's dtype.  Source: ONNX Pow."""
+    if kind_of(x.dtype) == "f":
+        return per_element(lambda v, e: power(float(v), float(e)), x, exponent)
+    if kind_of(exponent.dtype) == "f":
+        return per_element(lambda v, e: truncated(power(float(v), e)), x, exponent)
+    return per_element(_integer_power, x, exponent)
+
+
+def _integer_power(x: int, exponent: int) -> int:
+    """Return xᵉ modulo 2⁶⁴, of which all integer dtypes keep low bits; 1/x^|e| cut to an int."""
+    if exponent >= 0:
+        return pow(x, exponent, 2**64)
+    if abs(x) != 1:
+        return 0
+    return x if exponent % 2 else 1
+
+
+def truncated(value: float) -> int:
+    """Return a number rounded toward zero; 0 for infinities and NaN, of which ONNX says nothing."""
+    return int(value) if math.isfinite(value) else 0
+
+
+def clamped(value: float, most: float) -> float:
+    """Return a number cut off at a magnitude; NaN stays."""
+    return float(smallest([largest([value, -most]), most]))
+
+
+@definition("Clip")
+def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    """Y = min(max(x, low), high).  Source: ONNX Clip."""
+    least = [] if low is None else low.reshape(-1).tolist()
+    most = [] if high is None else high.reshape(-1).tolist()
+    return per_element(lambda value: smallest([largest([value, *least]), *most]), x)
+
+
+@definition("Identity")
+def identity(x: Array) -> Array:
+    """Y = x.  Source: ONNX Identity."""
+    return x
+
+
+@definition("Dropout")
+def dropout(
+    x: Array,
+    ratio: Array | None = None,
+    training_mode: Array | None = None,
+    *,
+    seed: int | None,
+) -> tuple[Array, Array]:
+    """Y = x, and a mask that keeps everything: inference.  Source: ONNX Dropout."""
+    return x, np.full(x.shape, True)
+
+
+@definition("Cast")
+def cast(x: Array, *, to: np.dtype[Any], saturate: bool, round_mode: str, outputs: Specs) -> Array:
+    """Y = x in another dtype.
+
+    Floats become integers by rounding toward zero, complex numbers real by their real part, and
+    all that is not zero becomes true. The device rounds to floats, and takes integers modulo 2ⁿ.
+    What is beyond the floats of 8 bits becomes their largest, if it is to saturate.
+    Source: ONNX Cast.
+    """
+    return _in_dtype(x, outputs[0].dtype, saturate)
+
+
+@definition("CastLike")
+def cast_like(
+    x: Array, target_type: Array, *, saturate: bool, round_mode: str, outputs: Specs
+) -> Array:
+    """Y = x in the dtype of the other input.  Source: ONNX CastLike."""
+    return _in_dtype(x, outputs[0].dtype, saturate)
+
+
+@definition("BitCast")
+def bit_cast(x: Array, *, to: np.dtype[Any], outputs: Specs) -> Array:
+    """Y = x's bits read as another dtype.  Source: ONNX BitCast."""
+    return x.view(outputs[0].dtype)
+
+
+def _in_dtype(x: Array, dtype: np.dtype[Any], saturate: bool) -> Array:
+    kind = kind_of(dtype)
+    if x.dtype == dtype:
+        return x
+    if kind in "bc":
+        return per_element(bool if kind == "b" else complex, x)
+    if kind == "e" and saturate:
+        most = largest_of(dtype)
+        return per_element(lambda value: clamped(value.real, most), x)
+    if kind in "ef":
+        return per_element(lambda value: value.real, x)
+    return per_element(lambda value: value if isinstance(value, int) else truncated(value.real), x)

@@ -1,0 +1,60 @@
+"""Comparisons, boolean algebra and selection, as ONNX defines them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ...graph.tensor import Array
+from .indices import per_element
+from .registry import definition
+
+BINARY: dict[str, Callable[[Any, Any], bool]] = {
+    "Equal": operator.eq,
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+    "And": lambda a, b: a and b,
+    "Or": lambda a, b: a or b,
+    "Xor": lambda a, b: a != b,
+}
+"""Operators with two inputs, each as a function of two elements."""
+
+
+def _define_binary(op: str, function: Callable[[Any, Any], bool]) -> None:
+    @definition(op)
+    def apply(a: Array, b: Array) -> Array:
+        """Y = f(a, b), broadcast.  Source: ONNX's operator of that name."""
+        return per_element(function, a, b)
+
+
+for _op, _function in BINARY.items():
+    _define_binary(_op, _function)
+
+
+@definition("Not")
+def not_(x: Array) -> Array:
+    """Y = not x.  Source: ONNX Not."""
+    return per_element(lambda value: not value, x)
+
+
+@definition("IsNaN")
+def is_nan(x: Array) -> Array:
+    """Y = x is NaN.  Source: ONNX IsNaN."""
+    return per_element(math.isnan, x)
+
+
+@definition("IsInf")
+def is_inf(x: Array, *, detect_negative: bool, detect_positive: bool) -> Array:
+    """Y = x is one of the infinities looked for.  Source: ONNX IsInf."""
+    wanted = [math.inf] * detect_positive + [-math.inf] * detect_negative
+    return per_element(lambda value: value in wanted, x)
+
+
+@definition("Where")
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """Z = x where the condition holds, else y.  Source: ONNX Where."""
+    return per_element(lambda holds, a, b: a if holds else b, condition, x, y)

@@ -1,0 +1,197 @@
+"""Definitions of the normalizations: to mean 0 and variance 1 over a batch, layer or group.
+
+y = scale·(x - mean) / √(variance + epsilon) + bias; they differ in which elements are measured
+together, and in where scale and bias are read. The variance is that of the population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ...graph.tensor import Array
+from .ieee import divide, exact_sum, power, sqrt
+from .indices import at, broadcast_at, indices, table
+from .registry import definition
+
+Index: TypeAlias = tuple[int, ...]
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return divide(float(exact_sum(listed)), len(listed))
+
+
+class _Statistics(NamedTuple):
+    """What was measured of elements that belong together."""
+
+    mean: float
+    variance: float
+
+
+def _measure(x: Array, group: Callable[[Index], Hashable]) -> dict[Hashable, _Statistics]:
+    """Return the statistics of the elements of each group."""
+    members: dict[Hashable, list[float]] = {}
+    for index in indices(x.shape):
+        members.setdefault(group(index), []).append(at(x, *index))
+    measured = {}
+    for name, values in members.items():
+        middle = _mean(values)
+        squares = ((value - middle) * (value - middle) for value in values)
+        measured[name] = _Statistics(middle, _mean(squares))
+    return measured
+
+
+def _standard(value: float, of: _Statistics, epsilon: float) -> float:
+    return divide(value - of.mean, sqrt(of.variance + epsilon))
+
+
+def _channel(index: Index) -> int:
+    return index[1] if len(index) > 1 else 0
+
+
+@definition("BatchNormalization")
+def batch_normalization(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float,
+    momentum: float,
+    training_mode: bool,
+) -> tuple[Array, Array, Array]:
+    """Per channel, by the statistics given; in training mode by those of the batch.
+
+    Then the running ones are running·momentum + measured·(1 - momentum).
+    Source: ONNX BatchNormalization.
+    """
+    given: dict[Hashable, _Statistics]
+    given = {c: _Statistics(at(mean, c), at(variance, c)) for c in range(mean.size)}
+    used = given | _measure(x, _channel) if training_mode else given
+
+    def element(*index: int) -> float:
+        c = _channel(index)
+        return float(at(scale, c) * _standard(at(x, *index), used[c], epsilon) + at(bias, c))
+
+    def moved(field: int) -> Array:
+        return table(
+            mean.shape, lambda c: given[c][field] * momentum + used[c][field] * (1 - momentum)
+        )
+
+    return table(x.shape, element), moved(0), moved(1)
+
+
+@definition("InstanceNormalization")
+def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float) -> Array:
+    """Per sample and channel.  Source: ONNX InstanceNormalization."""
+    return _grouped(x, scale, bias, x.shape[1], epsilon)
+
+
+@definition("GroupNormalization")
+def group_normalization(
+    x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int, stash_type: int
+) -> Array:
+    """Per sample and group of neighbouring channels.  Source: ONNX GroupNormalization."""
+    return _grouped(x, scale, bias, num_groups, epsilon)
+
+
+def _grouped(x: Array, scale: Array, bias: Array, n_groups: int, epsilon: float) -> Array:
+    def group(index: Index) -> Index:
+        return index[0], index[1] * n_groups // x.shape[1]
+
+    measured = _measure(x, group)
+
+    def element(*index: int) -> float:
+        standard = _standard(at(x, *index), measured[group(index)], epsilon)
+        return float(at(scale, index[1]) * standard + at(bias, index[1]))
+
+    return table(x.shape, element)
+
+
+@definition("LayerNormalization")
+def layer_normalization(
+    x: Array,
+    scale: Array,
+    bias: Array | None = None,
+    *,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+) -> tuple[Array, Array, Array]:
+    """Over the axes from `axis` on; also the mean and 1/√(variance + epsilon).
+
+    Source: ONNX LayerNormalization.
+    """
+    axis %= x.ndim
+    measured = _measure(x, lambda index: index[:axis])
+
+    def element(*index: int) -> float:
+        standard = _standard(at(x, *index), measured[index[:axis]], epsilon)
+        shift = 0.0 if bias is None else broadcast_at(bias, index)
+        return float(broadcast_at(scale, index) * standard + shift)
+
+    def inverse_deviation(*index: int) -> float:
+        return divide(1.0, sqrt(measured[index[:axis]].variance + epsilon))
+
+    lines = (*x.shape[:axis], *(1 for _ in x.shape[axis:]))
+    means = table(lines, lambda *index: measured[index[:axis]].mean)
+    return table(x.shape, element), means, table(lines, inverse_deviation)
+
+
+@definition("RMSNormalization")
+def rms_normalization(
+    x: Array, scale: Array, *, axis: int, epsilon: float, stash_type: int
+) -> Array:
+    """Y = scale·x / √(mean of x² + epsilon), over the axes from `axis` on.
+
+    Source: ONNX RMSNormalization.
+    """
+    axis %= x.ndim
+
+    def element(*index: int) -> float:
+        inside = (at(x, *index[:axis], *rest) for rest in indices(x.shape[axis:]))
+        energy = _mean(value * value for value in inside)
+        return float(broadcast_at(scale, index) * divide(at(x, *index), sqrt(energy + epsilon)))
+
+    return table(x.shape, element)
+
+
+_LEAST_DEVIATION = 1e-9
+"""What ONNX adds to the deviation in MeanVarianceNormalization."""
+
+
+@definition("MeanVarianceNormalization")
+def mean_variance_normalization(x: Array, *, axes: Sequence[int]) -> Array:
+    """Y = (x - mean) / (√variance + 1e-9) over the axes.  Source: ONNX's function of that name."""
+    over = {axis % x.ndim for axis in axes}
+
+    def group(index: Index) -> Index:
+        return tuple(i for axis, i in enumerate(index) if axis not in over)
+
+    measured = _measure(x, group)
+
+    def element(*index: int) -> float:
+        of = measured[group(index)]
+        return divide(at(x, *index) - of.mean, sqrt(of.variance) + _LEAST_DEVIATION)
+
+    return table(x.shape, element)
+
+
+@definition("LRN")
+def local_response_normalization(
+    x: Array, *, alpha: float, beta: float, bias: float, size: int
+) -> Array:
+    """Y = x / (bias + alpha/size·Σ x²)^beta, over `size` channels around x's.
+
+    Source: ONNX LRN.
+    """
+
+    def element(n: int, channel: int, *place: int) -> float:
+        first, last = channel - (size - 1) // 2, channel + size // 2
+        around = range(max(first, 0), min(last, x.shape[1] - 1) + 1)
+        energy = exact_sum(at(x, n, c, *place) * at(x, n, c, *place) for c in around)
+        return divide(at(x, n, channel, *place), power(bias + alpha / size * energy, beta))
+
+    return table(x.shape, element)

@@ -1,0 +1,182 @@
+"""Definitions of pooling: one number from each window, or from each plane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.errors import ShapeError
+from ...graph.tensor import Array, TensorSpec
+from .ieee import exact_sum, largest, power
+from .indices import at, indices, table
+from .order import rank
+from .registry import definition
+from .windows import is_inside, places, windows
+
+
+def _pooled(
+    x: Array,
+    outputs: Sequence[TensorSpec],
+    attributes: dict[str, Any],
+    reduce: Callable[[Sequence[float], int], float],
+) -> Array:
+    """Return reduce(values, cells), where padding has cells but no values.
+
+    In ceil_mode a window may reach beyond the padding: there it has no cells.
+    """
+    shape, lengths = outputs[0].static_shape, x.shape[2:]
+    sliding = windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
+
+    def is_cell(place: Sequence[int]) -> bool:
+        pairs = zip(sliding, place, strict=True)
+        return all(-axis.begin <= i < axis.length + axis.end for axis, i in pairs)
+
+    def element(n: int, c: int, *window: int) -> float:
+        reached = [place for _, place in places(sliding, window) if is_cell(place)]
+        values = [at(x, n, c, *place) for place in reached if is_inside(place, lengths)]
+        return reduce(values, len(reached))
+
+    return table(shape, element)
+
+
+@definition("MaxPool")
+def max_pool(
+    x: Array, *, storage_order: int, outputs: Sequence[TensorSpec], **attributes: Any
+) -> tuple[Array, Array]:
+    """The greatest of each window, and where in x the first of these lies.
+
+    Places are counted row by row, or with storage_order 1 column by column in each plane. The
+    greatest of nothing is the least number there is; a NaN is greater than all.
+    Source: ONNX MaxPool.
+    """
+    shape, lengths = outputs[0].static_shape, x.shape[2:]
+    sliding = windows(lengths, shape[2:], attributes["kernel_shape"], attributes)
+
+    def first_greatest(n: int, c: int, *window: int) -> tuple[int, ...] | None:
+        reached = [place for _, place in places(sliding, window) if is_inside(place, lengths)]
+        return max(reached, key=lambda place: rank(at(x, n, c, *place)), default=None)
+
+    def value(n: int, c: int, *window: int) -> Any:
+        place = found[(n, c, *window)]
+        return _least(x.dtype) if place is None else at(x, n, c, *place)
+
+    def number(n: int, c: int, *window: int) -> int:
+        plane: int = (n * x.shape[1] + c) * math.prod(lengths)
+        place = found[(n, c, *window)] or [0] * len(lengths)
+        if storage_order == 1:
+            return plane + _counted(place[::-1], lengths[::-1])
+        return plane + _counted(place, lengths)
+
+    found = table(shape, first_greatest)
+    return table(shape, value), table(shape, number)
+
+
+def _counted(place: Sequence[int], lengths: Sequence[int]) -> int:
+    """Return how many elements are before a place, the last axis moving fastest."""
+    count = 0
+    for i, length in zip(place, lengths, strict=True):
+        count = count * length + i
+    return count
+
+
+def _least(dtype: np.dtype[Any]) -> float:
+    """Return the least number of a dtype."""
+    return int(np.iinfo(dtype).min) if dtype.kind in "iu" else -math.inf
+
+
+@definition("AveragePool")
+def average_pool(
+    x: Array, *, count_include_pad: bool, outputs: Sequence[TensorSpec], **attributes: Any
+) -> Array:
+    """The mean of each window, 0 of nothing; count_include_pad counts padding as zeros.
+
+    Source: ONNX AveragePool.
+    """
+
+    def reduce(values: Sequence[float], cells: int) -> float:
+        count = cells if count_include_pad else len(values)
+        return exact_sum(values) / count if count else 0.0
+
+    return _pooled(x, outputs, attributes, reduce)
+
+
+@definition("LpPool")
+def lp_pool(x: Array, *, p: int, outputs: Sequence[TensorSpec], **attributes: Any) -> Array:
+    """The p-norm of each window.  Source: ONNX LpPool."""
+    return _pooled(x, outputs, attributes, lambda values, cells: _norm(values, p))
+
+
+def _norm(values: Sequence[float], p: int) -> float:
+    return power(float(exact_sum(power(abs(value), p) for value in values)), 1 / p)
+
+
+def _planes(x: Array, reduce: Callable[[list[float]], float]) -> Array:
+    """Return the function of each plane's elements, with spatial axes of length 1."""
+
+    def element(n: int, c: int, *ones: int) -> float:
+        return reduce([at(x, n, c, *place) for place in indices(x.shape[2:])])
+
+    return table((*x.shape[:2], *(1 for _ in x.shape[2:])), element)
+
+
+@definition("GlobalAveragePool")
+def global_average_pool(x: Array) -> Array:
+    """The mean of each plane.  Source: ONNX GlobalAveragePool."""
+    return _planes(x, lambda values: float(exact_sum(values)) / len(values))
+
+
+@definition("GlobalMaxPool")
+def global_max_pool(x: Array) -> Array:
+    """The greatest of each plane.  Source: ONNX GlobalMaxPool."""
+    return _planes(x, largest)
+
+
+@definition("GlobalLpPool")
+def global_lp_pool(x: Array, *, p: int) -> Array:
+    """The p-norm of each plane.  Source: ONNX GlobalLpPool."""
+    return _planes(x, lambda values: _norm(values, p))
+
+
+@definition("MaxUnpool")
+def max_unpool(
+    x: Array,
+    places: Array,
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    outputs: Sequence[TensorSpec],
+) -> Array:
+    """Zeros, but x where `places` count to in the tensor that a MaxPool takes to x.
+
+    A given shape adds margins to that tensor, it does not change how places count.
+    Source: ONNX MaxUnpool.
+    """
+    spatial = len(kernel_shape)
+    strides, pads = strides or (1,) * spatial, pads or (0,) * (2 * spatial)
+    counted = list(x.shape)
+    for axis, (size, stride) in enumerate(zip(kernel_shape, strides, strict=True)):
+        counted[2 + axis] = (x.shape[2 + axis] - 1) * stride + size
+        counted[2 + axis] -= pads[axis] + pads[axis + spatial]
+    y = table(outputs[0].static_shape, lambda *index: 0)
+    for index in indices(x.shape):
+        y[_place(at(places, *index), counted)] = at(x, *index)
+    return y
+
+
+def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the index of the element that has so many before it."""
+    if not 0 <= number < math.prod(shape):
+        raise ShapeError(
+            f"element {number} is outside the shape {list(shape)}",
+            fix="pass the indices that MaxPool returned",
+        )
+    index: list[int] = []
+    for length in reversed(shape):
+        number, i = divmod(number, length)
+        index.insert(0, i)
+    return tuple(index)

@@ -1,0 +1,161 @@
+"""Programs of the formal device: definitions bound to views, and poison around them.
+
+Each node gets copies of its inputs. Its outputs hold poison until it has computed all of them, and
+a tensor that nobody in the subgraph will read again becomes poison: whoever reads what was not
+written, or is not there any more, gets NaNs and numbers that cannot be missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...graph.dtypes import kind_of
+from ...graph.ir import Graph, Node
+from ...graph.operator import bounded_name
+from ...graph.python import check_results
+from ...graph.tensor import Array, TensorSpec
+from ..errors import DeviceError
+from ..memory import View
+from ..program import BoundProgram, Step
+from .lifetimes import expiring
+from .registry import Definition, find_definition
+from .results import check_fits, in_dtype
+
+Compute: TypeAlias = Callable[[Sequence[Array | None]], Sequence[Array]]
+"""Returns a node's results, given its inputs."""
+
+NANS, PATTERN = 0xFF, 0xA5
+"""The bytes of poison: NaNs where a dtype has them."""
+
+
+def bind_definitions(
+    device: str, graph: Graph, views: Mapping[str, View], *, measure: bool
+) -> BoundProgram:
+    """Bind a subgraph's nodes to views."""
+    steps: list[tuple[Node, Step]] = []
+    for node, expired in zip(graph.nodes, expiring(graph, views), strict=True):
+        written = [
+            views[name].array if name and not _is_view(node, index, views) else None
+            for index, name in enumerate(node.outputs)
+        ]
+        parts: list[Step] = [partial(poison, views[name].array) for name in expired]
+        if any(array is not None for array in written):
+            parts.insert(0, _step(graph, node, views, written))
+        if parts:
+            steps.append((node, partial(_in_order, parts)))
+    return BoundProgram(device, graph, steps, measure)
+
+
+def _in_order(parts: list[Step]) -> None:
+    for part in parts:
+        part()
+
+
+def poison(array: Array) -> None:
+    """Overwrite a contiguous array with what nobody takes for a result."""
+    array.reshape(-1).view(np.uint8).fill(NANS if kind_of(array.dtype) in "fec" else PATTERN)
+
+
+def _step(graph: Graph, node: Node, views: Mapping[str, View], written: list[Array | None]) -> Step:
+    constants = graph.constants
+    inputs = [
+        None if not name else constants[name] if name in constants else views[name].array
+        for name in node.inputs
+    ]
+    specs = [graph.tensors.get(name) for name in node.outputs]
+    return partial(_run, _compute(node, specs), inputs, written)
+
+
+def _run(compute: Compute, inputs: list[Array | None], outputs: list[Array | None]) -> None:
+    # An output may lie on an input's bytes.
+    given = [None if array is None else _frozen_copy(array) for array in inputs]
+    for output in outputs:
+        if output is not None:
+            poison(output)
+    for output, result in zip(outputs, compute(given), strict=True):
+        if output is not None:
+            # Of a bounded operator's output only the leading box is written.
+            output[tuple(map(slice, result.shape))] = result
+
+
+def _frozen_copy(array: Array) -> Array:
+    copy = np.array(array)
+    copy.flags.writeable = False
+    return copy
+
+
+def _is_view(node: Node, output: int, views: Mapping[str, View]) -> bool:
+    """True when an output is its input's bytes, and was placed there: others may read them now."""
+    for index, source in node.operator.views:
+        name = node.inputs[source]
+        if index == output and name in views:
+            there, here = views[name], views[node.outputs[output]]
+            return there.arena is here.arena and there.offset == here.offset
+    return False
+
+
+def definition_of(op: str) -> Definition | None:
+    """Return the definition of an operator, or of the one that it computes into larger buffers."""
+    return find_definition(op) or find_definition(op.removeprefix(bounded_name("")))
+
+
+def _compute(node: Node, specs: Sequence[TensorSpec | None]) -> Compute:
+    function = node.operator.function
+    if function is not None:
+        return partial(_call_python, function, node, specs)
+    found = definition_of(node.op)
+    assert found is not None, node.op
+    if found.op == node.op:
+        return partial(_call_definition, found, node, specs)
+    return partial(_call_bounded, found, node, specs)
+
+
+def _call_python(
+    function: Callable[..., Any],
+    node: Node,
+    specs: Sequence[TensorSpec | None],
+    inputs: Sequence[Array | None],
+) -> Sequence[Array]:
+    given = list(inputs)
+    while given and given[-1] is None:
+        given.pop()
+    return check_results(str(node), function(*given, **node.attributes), specs)
+
+
+def _call_bounded(
+    definition: Definition,
+    node: Node,
+    specs: Sequence[TensorSpec | None],
+    inputs: Sequence[Array | None],
+) -> Sequence[Array]:
+    """Return the results, and one more: their shapes, one behind the other."""
+    results = _call_definition(definition, node, specs[:-1], inputs, exactly=False)
+    lengths = [length for result in results for length in result.shape]
+    return [*results, np.array(lengths, np.int64)]
+
+
+def _call_definition(
+    definition: Definition,
+    node: Node,
+    specs: Sequence[TensorSpec | None],
+    inputs: Sequence[Array | None],
+    exactly: bool = True,
+) -> Sequence[Array]:
+    attributes = dict(node.attributes)
+    if definition.wants_outputs:
+        attributes["outputs"] = tuple(specs)
+    returned = definition.function(*inputs, **attributes)
+    results = returned if isinstance(returned, tuple) else (returned,)
+    if len(results) < len(specs):
+        raise DeviceError(
+            f"the definition of {definition.op!r} returned {len(results)} of {len(specs)} outputs",
+            fix="return all outputs, as a tuple",
+        )
+    return [
+        np.empty(0) if spec is None else check_fits(in_dtype(result, spec.dtype), spec, exactly)
+        for result, spec in zip(results, specs, strict=False)
+    ]

@@ -1,0 +1,122 @@
+"""Definitions of quantisation: a real number r is stored as q = r / scale + zero point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.dtypes import dtype_of, kind_of
+from ...graph.dtypes import largest as largest_of
+from ...graph.operator import Specs
+from ...graph.tensor import Array
+from .elementwise import clamped
+from .ieee import divide, largest, smallest
+from .indices import at, broadcast_at, indices, table
+from .registry import definition
+from .results import in_dtype
+
+
+@definition("QuantizeLinear")
+def quantize_linear(
+    x: Array,
+    scale: Array,
+    zero: Array | None = None,
+    *,
+    axis: int,
+    block_size: int,
+    output_dtype: np.dtype[Any] | None,
+    precision: np.dtype[Any] | None,
+    saturate: bool,
+    outputs: Specs,
+) -> Array:
+    """Y = x / scale, rounded, + zero point, saturated.
+
+    The quotient is one of the precision, or of the scale's dtype. Floats of 8 bits have the zero
+    point 0, and are rounded as such. Source: ONNX QuantizeLinear.
+    """
+    divides_in = dtype_of(precision) if precision is not None else scale.dtype
+    dtype = outputs[0].dtype
+
+    def element(*index: int) -> float:
+        place = _granule(scale.shape, index, axis, block_size)
+        quotient = divide(float(at(x, *index)), float(at(scale, *place)))
+        quotient = in_precision(quotient, divides_in)
+        if kind_of(dtype) == "e":
+            return clamped(quotient, largest_of(dtype)) if saturate else quotient
+        return quantized(quotient, 0 if zero is None else at(zero, *place), dtype)
+
+    return table(x.shape, element)
+
+
+@definition("DequantizeLinear")
+def dequantize_linear(
+    x: Array,
+    scale: Array,
+    zero: Array | None = None,
+    *,
+    axis: int,
+    block_size: int,
+    output_dtype: np.dtype[Any] | None,
+) -> Array:
+    """Y = (x - zero point) · scale.  Source: ONNX DequantizeLinear."""
+
+    def element(*index: int) -> float:
+        place = _granule(scale.shape, index, axis, block_size)
+        offset = 0 if zero is None else at(zero, *place)
+        return float((at(x, *index) - offset) * at(scale, *place))
+
+    return table(x.shape, element)
+
+
+@definition("DynamicQuantizeLinear")
+def dynamic_quantize_linear(x: Array) -> tuple[Array, float, int]:
+    """Y = x quantised to uint8 by the scale and zero point that just cover its range and 0.
+
+    Where all is 0 the scale may be anything but 0: it is 1. Source: ONNX DynamicQuantizeLinear,
+    which computes in float32.
+    """
+    single, byte = np.dtype(np.float32), np.dtype(np.uint8)
+    values = [at(x, *index) for index in indices(x.shape)]
+    low, high = smallest([*values, 0.0]), largest([*values, 0.0])
+    scale = in_precision(in_precision(high - low, single) / 255, single) or 1.0
+    zero = quantized(in_precision(-low / scale, single), 0, byte)
+
+    def element(*index: int) -> int:
+        return quantized(in_precision(at(x, *index) / scale, single), zero, byte)
+
+    return table(x.shape, element), scale, zero
+
+
+def _granule(
+    shape: Sequence[int], index: Sequence[int], axis: int, block_size: int
+) -> tuple[int, ...]:
+    """Return where an element's scale is: the only one, its slice's along the axis, its block's."""
+    if len(shape) < 2 and math.prod(shape) == 1:
+        return (0,) * len(shape)
+    axis %= len(index)
+    if not block_size:
+        return (index[axis],)
+    return (*index[:axis], index[axis] // block_size, *index[axis + 1 :])
+
+
+def in_precision(value: float, dtype: np.dtype[Any]) -> float:
+    """Return a number rounded to a float dtype; as it is where the dtype is an integer's."""
+    return float(in_dtype(value, dtype).item()) if kind_of(dtype) == "f" else value
+
+
+def quantized(quotient: float, zero: int, dtype: np.dtype[Any]) -> int:
+    """Return a quotient rounded, halves to even, with the zero point added, saturated."""
+    bounds = np.iinfo(dtype)
+    if not math.isfinite(quotient):
+        return int(bounds.max if quotient > 0 else bounds.min)
+    return min(max(round(quotient) + zero, int(bounds.min)), int(bounds.max))
+
+
+def centred(x: Array, zero: Array | None) -> Array:
+    """Return x - zero point, which is repeated over x."""
+    if zero is None:
+        return x
+    return table(x.shape, lambda *i: np.int64(at(x, *i) - broadcast_at(zero, i))).astype(np.int64)

@@ -1,0 +1,189 @@
+"""Reductions over axes, and scans along one, as ONNX defines them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...graph.dtypes import kind_of
+from ...graph.tensor import Array
+from .ieee import Real, divide, exact_sum, exp, largest, log, smallest, sqrt, truncating_quotient
+from .indices import at, indices, table
+from .registry import definition
+
+Reduction: TypeAlias = Callable[[list[Real]], Real]
+
+
+def _reduced_axes(rank: int, axes: Array | None, noop_with_empty_axes: bool) -> set[int]:
+    """Return the axes to reduce: all where none is given, unless that means none."""
+    given = [] if axes is None else axes.reshape(-1).tolist()
+    if given:
+        return {axis % rank for axis in given}
+    return set() if noop_with_empty_axes else set(range(rank))
+
+
+def _elements(x: Array, kept: Sequence[int], index: Sequence[int]) -> Iterator[Real]:
+    """Yield the elements of x whose index along the kept axes is the one given."""
+    fixed = dict(zip(kept, index, strict=True))
+    ranges = [
+        (fixed[axis],) if axis in fixed else range(length) for axis, length in enumerate(x.shape)
+    ]
+    for place in indices([len(choices) for choices in ranges]):
+        yield at(x, *(choices[i] for choices, i in zip(ranges, place, strict=True)))
+
+
+def _reduce(
+    function: Reduction,
+    x: Array,
+    axes: Array | None,
+    keepdims: bool,
+    noop_with_empty_axes: bool,
+) -> Array:
+    reduced = _reduced_axes(x.ndim, axes, noop_with_empty_axes)
+    kept = [axis for axis in range(x.ndim) if axis not in reduced]
+    y = table([x.shape[axis] for axis in kept], lambda *i: function(list(_elements(x, kept, i))))
+    return y.reshape([1 if a in reduced else n for a, n in enumerate(x.shape)]) if keepdims else y
+
+
+def _product(values: list[Real]) -> Real:
+    return math.prod(values)
+
+
+def _mean(values: list[float]) -> float:
+    return divide(exact_sum(values), len(values))
+
+
+def _mean_of_integers(values: list[int]) -> int:
+    return truncating_quotient(exact_sum(values), len(values))
+
+
+def _length(values: list[Real]) -> Real:
+    """Return the Euclidean length; of integers, rounded down."""
+    if all(isinstance(value, int) for value in values):
+        return math.isqrt(sum(value * value for value in values))
+    return sqrt(exact_sum(value * value for value in values))
+
+
+def _log_sum_exp(values: list[float]) -> float:
+    """Return log Σ eˣ, by eˣ = eᵐ eˣ⁻ᵐ where m, the largest, is a number."""
+    peak = largest(values) if values else 0.0
+    if not math.isfinite(peak):
+        return log(exact_sum(map(exp, values)))
+    return float(peak + log(exact_sum(exp(value - peak) for value in values)))
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "ReduceSum": exact_sum,
+    "ReduceProd": _product,
+    "ReduceL1": lambda values: exact_sum(map(abs, values)),
+    "ReduceL2": _length,
+    "ReduceSumSquare": lambda values: exact_sum(value * value for value in values),
+    "ReduceLogSum": lambda values: log(exact_sum(values)),
+    "ReduceLogSumExp": _log_sum_exp,
+}
+"""Each as a function of the elements that it makes one."""
+
+
+def _define_reduction(op: str, function: Reduction) -> None:
+    @definition(op)
+    def apply(
+        x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
+    ) -> Array:
+        """Y = f(the elements along the axes).  Source: ONNX's operator of that name."""
+        return _reduce(function, x, axes, keepdims, noop_with_empty_axes)
+
+
+for _op, _function in REDUCTIONS.items():
+    _define_reduction(_op, _function)
+
+
+@definition("ReduceMean")
+def reduce_mean(
+    x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
+) -> Array:
+    """Y = the mean; of integers rounded toward zero, and 0 of none.  Source: ONNX ReduceMean."""
+    mean = _mean if kind_of(x.dtype) == "f" else _mean_of_integers
+    return _reduce(mean, x, axes, keepdims, noop_with_empty_axes)
+
+
+@definition("ReduceMax")
+def reduce_max(
+    x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
+) -> Array:
+    """Y = the largest element, of none the dtype's lowest.  Source: ONNX ReduceMax."""
+    lowest, _ = _bounds(x.dtype)
+    return _reduce(
+        lambda values: largest([lowest, *values]), x, axes, keepdims, noop_with_empty_axes
+    )
+
+
+@definition("ReduceMin")
+def reduce_min(
+    x: Array, axes: Array | None = None, *, keepdims: bool, noop_with_empty_axes: bool
+) -> Array:
+    """Y = the smallest element, of none the dtype's highest.  Source: ONNX ReduceMin."""
+    _, highest = _bounds(x.dtype)
+    return _reduce(
+        lambda values: smallest([highest, *values]), x, axes, keepdims, noop_with_empty_axes
+    )
+
+
+def _bounds(dtype: np.dtype[Any]) -> tuple[Real, Real]:
+    if dtype.kind == "b":
+        return False, True
+    if kind_of(dtype) == "f":
+        return -math.inf, math.inf
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _place_of(
+    extremum: Reduction, x: Array, axis: int, keepdims: bool, select_last_index: bool
+) -> Array:
+    """Return the table of where the first or last extremum is; a NaN is one."""
+    if x.ndim == 0:
+        return np.array(0)
+    axis %= x.ndim
+
+    def place(*index: int) -> int:
+        line = [at(x, *index[:axis], i, *index[axis:]) for i in range(x.shape[axis])]
+        best = extremum(line)
+        places = [i for i, value in enumerate(line) if value == best or value != value]
+        return places[-1 if select_last_index else 0]
+
+    y = table(x.shape[:axis] + x.shape[axis + 1 :], place)
+    return np.expand_dims(y, axis) if keepdims else y
+
+
+@definition("ArgMax")
+def arg_max(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
+    """Y = where the first or last maximum is along an axis.  Source: ONNX ArgMax."""
+    return _place_of(largest, x, axis, keepdims, select_last_index)
+
+
+@definition("ArgMin")
+def arg_min(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> Array:
+    """Y = where the first or last minimum is along an axis.  Source: ONNX ArgMin."""
+    return _place_of(smallest, x, axis, keepdims, select_last_index)
+
+
+def _scan(combine: Reduction, x: Array, axis: Array, *, exclusive: bool, reverse: bool) -> Array:
+    """Return the table of what is before each place along the axis, or behind it, combined."""
+    along = int(axis.reshape(())) % x.ndim
+
+    def combined(*index: int) -> Real:
+        here = index[along]
+        before = range(here + (not exclusive))
+        behind = range(here + exclusive, x.shape[along])
+        return combine(
+            [at(x, *index[:along], i, *index[along + 1 :]) for i in (behind if reverse else before)]
+        )
+
+    return table(x.shape, combined)
+
+
+definition("CumSum")(partial(_scan, exact_sum))
+definition("CumProd")(partial(_scan, _product))

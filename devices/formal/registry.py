@@ -1,0 +1,69 @@
+"""The registry of definitions: a dict and a decorator.
+
+A definition says what an operator's outputs are, in the most obvious way: from the formula, element
+by element, in Python's exact integers and double floats. It is called as
+``function(*inputs, **attributes)`` with read-only numpy arrays (None where an optional input is
+absent) and all of the operator's attributes. One with a parameter ``outputs`` also gets the specs
+of the node's outputs. It returns an array or nested lists, or a tuple of these, one per output.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from ...graph.errors import GraphError
+
+DefiningFunction: TypeAlias = Callable[..., Any]
+_Function = TypeVar("_Function", bound=DefiningFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What an operator computes.
+
+    Attributes
+    ----------
+    op : str
+    function : callable
+    wants_outputs : bool
+        True when the function gets the output specs, as ``outputs=``.
+    """
+
+    op: str
+    function: DefiningFunction
+    wants_outputs: bool
+
+
+_definitions: dict[str, Definition] = {}
+
+
+def definition(op: str) -> Callable[[_Function], _Function]:
+    """Register the definition of an operator.
+
+    Raises
+    ------
+    GraphError
+        If there is one already.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        if op in _definitions:
+            raise GraphError(f"two definitions of {op!r}", fix="remove one")
+        wants_outputs = "outputs" in inspect.signature(function).parameters
+        _definitions[op] = Definition(op, function, wants_outputs)
+        return function
+
+    return decorate
+
+
+def find_definition(op: str) -> Definition | None:
+    """Return the definition of an operator, None where there is none."""
+    return _definitions.get(op)
+
+
+def definitions() -> tuple[str, ...]:
+    """Return the names of all operators that have a definition, sorted."""
+    return tuple(sorted(_definitions))

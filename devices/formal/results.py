@@ -1,0 +1,123 @@
+"""From what a definition returns to what lies in memory: exact numbers in a tensor's dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...graph.tensor import Array, TensorSpec
+from ..errors import DeviceError
+
+
+def in_dtype(result: Any, dtype: np.dtype[Any]) -> Array:
+    """Return a definition's result as an array of that dtype; its own bits if it is one already.
+
+    Integers are taken modulo 2ⁿ, two's complement; everything else is rounded once, to even.
+
+    Raises
+    ------
+    DeviceError
+        If a number is to be an integer and is none.
+    """
+    array = result if isinstance(result, np.ndarray) else np.array(result, object)
+    if array.dtype == dtype:
+        return array
+    convert = _converter(dtype)
+    values = [convert(value) for value in array.reshape(-1).tolist()]
+    return np.array(values, dtype).reshape(array.shape)
+
+
+def check_fits(result: Array, spec: TensorSpec, exactly: bool = True) -> Array:
+    """Return a result that has a tensor's shape, or `exactly` being false one within it.
+
+    Nested lists cannot say how long the axes are behind one of length 0: then it is the tensor's.
+
+    Raises
+    ------
+    DeviceError
+        If it has another shape.
+    """
+    shape = spec.static_shape
+    if exactly and result.size == 0 == spec.size:
+        return result.reshape(shape)
+    within = result.ndim == len(shape) and all(
+        a <= b for a, b in zip(result.shape, shape, strict=False)
+    )
+    if not within or (exactly and result.shape != shape):
+        raise DeviceError(
+            f"a definition returned the shape {list(result.shape)} for {spec}",
+            fix="correct the definition, or the operator's shape rule",
+        )
+    return result
+
+
+EXTENSIONS = {
+    "bfloat16": (8, -126),
+    "float8_e4m3fn": (4, -6),
+    "float8_e4m3fnuz": (4, -7),
+    "float8_e5m2": (3, -14),
+    "float8_e5m2fnuz": (3, -15),
+}
+"""Binary digits of floats that numpy lacks, and the exponent of their smallest normal number."""
+
+
+def _converter(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    if dtype.kind == "b":
+        return bool
+    if dtype.kind == "c":
+        return complex
+    if dtype.name in EXTENSIONS:
+        digits, least = EXTENSIONS[dtype.name]
+        return lambda value: round_to_digits(_rounded(value, digits), digits, least)
+    if dtype.kind == "f":
+        digits = np.finfo(dtype).nmant + 1
+        return lambda value: _rounded(value, digits)
+    bits = 8 * dtype.itemsize
+    return lambda value: wrapped(_integer(value), bits, signed=dtype.kind == "i")
+
+
+def _rounded(value: Any, digits: int) -> float:
+    return round_to_float(value, digits) if type(value) is int else float(value)
+
+
+def round_to_digits(value: float, digits: int, least: int) -> float:
+    """Return a float rounded once to so many binary digits, halves to even.
+
+    Below 2 to the least exponent there are fewer. (`ml_dtypes` rounds by way of float32: twice.)
+    """
+    if not math.isfinite(value) or value == 0:
+        return value
+    exponent = max(math.frexp(value)[1] - 1, least) - (digits - 1)
+    return math.copysign(math.ldexp(round(math.ldexp(value, -exponent)), exponent), value)
+
+
+def wrapped(value: int, bits: int, *, signed: bool) -> int:
+    """Return the number of an n-bit dtype that is congruent to an integer modulo 2ⁿ."""
+    low = value % (1 << bits)
+    return low - (1 << bits) if signed and low >> (bits - 1) else low
+
+
+def round_to_float(value: int, digits: int) -> float:
+    """Return an integer rounded once to so many binary digits, halves to even.
+
+    By way of a double it would be rounded twice.
+    """
+    excess = abs(value).bit_length() - digits
+    if excess > 0:
+        quotient, rest = divmod(abs(value), 1 << excess)
+        half = 1 << (excess - 1)
+        quotient += rest > half or (rest == half and quotient % 2)
+        value = (quotient << excess) * (-1 if value < 0 else 1)
+    try:
+        return float(value)
+    except OverflowError:
+        return float("-inf") if value < 0 else float("inf")
+
+
+def _integer(value: Any) -> int:
+    if value != value or value in (float("inf"), float("-inf")) or int(value) != value:
+        raise DeviceError(f"{value} is no integer", fix="round it in the definition")
+    return int(value)

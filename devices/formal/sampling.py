@@ -1,0 +1,249 @@
+"""Definitions of operators that read an image between its cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...graph.operator import Specs
+from ...graph.tensor import Array
+from .elementwise import truncated
+from .ieee import exact_sum
+from .indices import at, indices, table
+from .registry import definition
+from .windows import is_inside, places, windows
+
+Tap: TypeAlias = tuple[int, float]
+"""Where a cell is along an axis, and its weight."""
+
+
+@definition("AffineGrid")
+def affine_grid(theta: Array, size: Array, *, align_corners: bool) -> Array:
+    """Y[n, (z,) y, x] = theta[n] · (x, y, (z,) 1), the places being evenly spaced in [-1, 1].
+
+    Source: ONNX AffineGrid.
+    """
+    batch, _, *spatial = (int(length) for length in size.tolist())
+
+    def coordinate(i: int, length: int) -> float:
+        if align_corners:
+            return 2 * i / (length - 1) - 1 if length > 1 else 0.0
+        return (2 * i + 1) / length - 1
+
+    def element(n: int, *index: int) -> float:
+        *place, row = index
+        vector = [coordinate(i, length) for i, length in zip(place, spatial, strict=True)]
+        homogeneous = (*reversed(vector), 1.0)
+        return float(exact_sum(at(theta, n, row, j) * v for j, v in enumerate(homogeneous)))
+
+    return table((batch, *spatial, len(spatial)), element)
+
+
+@definition("GridSample")
+def grid_sample(
+    x: Array, grid: Array, *, align_corners: bool, mode: str, padding_mode: str
+) -> Array:
+    """Y[n, c, o…] = x[n, c] at the place grid[n, o…], whose last axis comes first.
+
+    -1 and 1 are the centres of the outermost cells, or else their outer edges. Cells outside are 0,
+    those of the border, or mirrored. Source: ONNX GridSample.
+    """
+    spatial = x.shape[2:]
+
+    def taps(axis: int, normalized: float) -> list[Tap]:
+        length = spatial[axis]
+        place = _denormalized(normalized, length, align_corners)
+        if mode != "nearest":
+            place = _moved(place, length, align_corners, padding_mode)
+        around = TAPS[mode](place)
+        return [(_padded(cell, length, align_corners, padding_mode), w) for cell, w in around]
+
+    def element(n: int, c: int, *output: int) -> Any:
+        last = len(spatial) - 1
+        axes = [taps(axis, at(grid, n, *output, last - axis)) for axis in range(len(spatial))]
+        value = _read(x[n, c], axes)
+        return truncated(value) if x.dtype.kind in "iu" and mode != "nearest" else value
+
+    return table((*x.shape[:2], *grid.shape[1:-1]), element)
+
+
+def _denormalized(coordinate: float, length: int, align_corners: bool) -> float:
+    if align_corners:
+        return (coordinate + 1) / 2 * (length - 1)
+    return ((coordinate + 1) * length - 1) / 2
+
+
+def _moved(place: float, length: int, align_corners: bool, padding_mode: str) -> float:
+    """Return where a place beyond the border is read, as ONNX's reference implementation has it.
+
+    Its cells may still be outside: then they are padded.
+    """
+    low, high = (0.0, length - 1.0) if align_corners else (-0.5, length - 0.5)
+    if padding_mode == "zeros" or low <= place <= high:
+        return place
+    if padding_mode == "border":
+        return min(max(place, 0.0), length - 1.0)
+    period = 2 * (high - low)
+    around = (place - low) % period if period else 0.0
+    return low + min(around, period - around)
+
+
+def _padded(cell: int, length: int, align_corners: bool, padding_mode: str) -> int:
+    if padding_mode == "border":
+        return min(max(cell, 0), length - 1)
+    if padding_mode == "zeros":
+        return cell
+    return _reflected(cell, length, align_corners)
+
+
+def _reflected(cell: int, length: int, align_corners: bool) -> int:
+    """Return where a cell is mirrored to: at the outermost cells' centres, or else their edges."""
+    if align_corners:
+        around = cell % (2 * (length - 1)) if length > 1 else 0
+        return min(around, 2 * (length - 1) - around)
+    around = cell % (2 * length)
+    return min(around, 2 * length - 1 - around)
+
+
+def _nearest(place: float) -> list[Tap]:
+    return [(round(place), 1)]
+
+
+def _linear(place: float) -> list[Tap]:
+    first = math.floor(place)
+    return [(first, first + 1 - place), (first + 1, place - first)]
+
+
+def _cubic(place: float) -> list[Tap]:
+    """Return the four cells around a place, weighted as by Keys (1981) with a = -0.75."""
+    first = math.floor(place) - 1
+    return [(cell, _keys(abs(place - cell), -0.75)) for cell in range(first, first + 4)]
+
+
+def _keys(distance: float, a: float) -> float:
+    if distance <= 1:
+        return (a + 2) * distance**3 - (a + 3) * distance**2 + 1
+    return a * (distance**3 - 5 * distance**2 + 8 * distance - 4)
+
+
+TAPS: dict[str, Callable[[float], list[Tap]]] = {
+    "nearest": _nearest,
+    "linear": _linear,
+    "cubic": _cubic,
+}
+
+
+def _weighted(image: Array, axes: Sequence[Sequence[Tap]]) -> Iterator[Any]:
+    """Yield the cells that one tap along each axis choose, weighted; 0 outside of the image."""
+    for taps in product(*axes):
+        cell = [place for place, _ in taps]
+        if is_inside(cell, image.shape):
+            yield at(image, *cell) * math.prod(weight for _, weight in taps)
+        else:
+            yield 0
+
+
+def _read(image: Array, axes: Sequence[Sequence[Tap]]) -> Any:
+    if image.dtype.kind == "c":
+        return sum(_weighted(image, axes))
+    return exact_sum(_weighted(image, axes))
+
+
+@definition("RoiAlign")
+def roi_align(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    *,
+    coordinate_transformation_mode: str,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
+) -> Array:
+    """Y[r, c, i, j] = the mean, or the largest, of samples evenly spaced in a cell of region r.
+
+    The largest is that of the samples' four weighted cells, as ONNX has it, not of their sums.
+    Source: ONNX RoiAlign; He et al., "Mask R-CNN" (2017).
+    """
+    half_pixel = coordinate_transformation_mode == "half_pixel"
+    sizes = (output_height, output_width)
+
+    def samples(r: int, cell: Sequence[int]) -> Iterator[tuple[float, float]]:
+        axes = []
+        for axis, (size, i) in enumerate(zip(sizes, cell, strict=True)):
+            begin, end = (
+                at(rois, r, corner) * spatial_scale - half_pixel / 2
+                for corner in (1 - axis, 3 - axis)
+            )
+            step = (end - begin if half_pixel else max(end - begin, 1.0)) / size
+            count = sampling_ratio or math.ceil(step)
+            axes.append([begin + step * (i + (k + 0.5) / count) for k in range(count)])
+        yield from product(*axes)
+
+    def element(r: int, c: int, *cell: int) -> float:
+        image = x[int(at(batch_indices, r)), c]
+        read = [list(_around(image, place)) for place in samples(r, cell)]
+        if mode == "max":
+            return max((max(cells) for cells in read), default=0.0)
+        return float(exact_sum(value for cells in read for value in cells)) / max(len(read), 1)
+
+    return table((rois.shape[0], x.shape[1], *sizes), element)
+
+
+def _around(image: Array, place: Sequence[float]) -> Iterator[float]:
+    """Yield the weighted cells around a place; near the border the outermost stands for them."""
+    axes = []
+    for coordinate, length in zip(place, image.shape, strict=True):
+        if not -1 <= coordinate <= length:
+            yield 0.0
+            return
+        axes.append(_linear(min(max(coordinate, 0.0), length - 1.0)))
+    yield from _weighted(image, axes)
+
+
+@definition("DeformConv")
+def deform_conv(
+    x: Array,
+    w: Array,
+    offset: Array,
+    b: Array | None = None,
+    mask: Array | None = None,
+    *,
+    group: int,
+    offset_group: int,
+    outputs: Specs,
+    **attributes: Any,
+) -> Array:
+    """Y = Conv, but each cell of a window is read where its offset moves it, and times its mask.
+
+    Source: ONNX DeformConv; Zhu et al., "Deformable ConvNets v2" (2019).
+    """
+    shape, spatial = outputs[0].static_shape, x.shape[2:]
+    sliding = windows(spatial, shape[2:], w.shape[2:], {**attributes, "auto_pad": "NOTSET"})
+    cells, rank = math.prod(w.shape[2:]), len(spatial)
+    read = np.empty((x.shape[0], x.shape[1], cells, *shape[2:]), object)
+    for n, c, *window in indices((*x.shape[:2], *shape[2:])):
+        moved = c // (x.shape[1] // offset_group) * cells
+        for k, (_, place) in enumerate(places(sliding, window)):
+            steps = [at(offset, n, (moved + k) * rank + axis, *window) for axis in range(rank)]
+            value = _read(x[n, c], [_linear(p + s) for p, s in zip(place, steps, strict=True)])
+            factor = 1 if mask is None else at(mask, n, moved + k, *window)
+            read[(n, c, k, *window)] = value * factor
+    features = w.shape[0] // group
+
+    def element(n: int, f: int, *window: int) -> float:
+        first = f // features * w.shape[1]
+        terms = [
+            at(w, f, c, *cell) * read[(n, first + c, k, *window)]
+            for c in range(w.shape[1])
+            for k, cell in enumerate(indices(w.shape[2:]))
+        ]
+        return float(exact_sum([*terms, *([] if b is None else [at(b, f)])]))
+
+    return table(shape, element)

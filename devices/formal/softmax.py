@@ -1,0 +1,75 @@
+"""Definitions of Softmax and its kin, and of division by a norm: one line of values at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...graph.tensor import Array
+from .ieee import divide, exact_sum, exp, log, sqrt
+from .indices import at, indices
+from .order import rank
+from .registry import definition
+
+
+def _along(x: Array, axis: int, function: Callable[[list[float]], Sequence[float]]) -> Array:
+    """Return the array whose every line along the axis is the function of x's."""
+    axis %= x.ndim
+    y = np.empty(x.shape, dtype=object)
+    for before in indices(x.shape[:axis]):
+        for after in indices(x.shape[axis + 1 :]):
+            line = [at(x, *before, i, *after) for i in range(x.shape[axis])]
+            for i, value in enumerate(function(line) if line else ()):
+                y[(*before, i, *after)] = value
+    return y
+
+
+@definition("Softmax")
+def softmax(x: Array, *, axis: int) -> Array:
+    """y[i] = exp(x[i]) / Σⱼ exp(x[j]).  Source: ONNX Softmax."""
+    return _along(x, axis, _distribution)
+
+
+def _distribution(line: list[float]) -> list[float]:
+    # The greatest is taken off both sides of the fraction: exp would overflow.
+    powers = [exp(value - max(line)) for value in line]
+    return [power / exact_sum(powers) for power in powers]
+
+
+@definition("LogSoftmax")
+def log_softmax(x: Array, *, axis: int) -> Array:
+    """y[i] = log(exp(x[i]) / Σⱼ exp(x[j])).  Source: ONNX LogSoftmax."""
+    return _along(x, axis, _log_distribution)
+
+
+def _log_distribution(line: list[float]) -> list[float]:
+    differences = [value - max(line) for value in line]
+    scale = log(exact_sum(exp(difference) for difference in differences))
+    return [difference - scale for difference in differences]
+
+
+@definition("Hardmax")
+def hardmax(x: Array, *, axis: int) -> Array:
+    """y[i] is 1 for the first of the greatest, else 0.  Source: ONNX Hardmax."""
+
+    def pick(line: list[float]) -> list[float]:
+        greatest = max(range(len(line)), key=lambda i: rank(line[i]))
+        return [float(i == greatest) for i in range(len(line))]
+
+    return _along(x, axis, pick)
+
+
+@definition("LpNormalization")
+def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
+    """y[i] = x[i] / (Σⱼ |x[j]|ᵖ)^(1/p), 0 where the norm is.  Source: ONNX LpNormalization."""
+
+    def normalise(line: list[float]) -> list[float]:
+        norm = (
+            exact_sum(map(abs, line))
+            if p == 1
+            else sqrt(exact_sum(value * value for value in line))
+        )
+        return [0.0 if norm == 0 else divide(value, norm) for value in line]
+
+    return _along(x, axis, normalise)

@@ -1,0 +1,81 @@
+"""Where windows lie that slide over spatial axes, from the attributes that ONNX gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ...graph.attribute import Attributes
+from .indices import indices
+
+
+class Sliding(NamedTuple):
+    """A window along one axis: cell k of window o lies at o·stride - begin + k·dilation.
+
+    `length` is that of the axis that it slides over, `end` how much padding follows.
+    """
+
+    length: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
+
+    def place(self, window: int, cell: int) -> int:
+        """Return where a cell of a window lies, counted from the first element."""
+        return window * self.stride - self.begin + cell * self.dilation
+
+
+def windows(
+    lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
+) -> list[Sliding]:
+    """Return how windows slide over spatial axes of these lengths, `outputs` of them on each.
+
+    With SAME_*, the padding is what the last window needs; an odd cell is at the end (UPPER) or
+    at the beginning (LOWER).
+    """
+    rank, auto_pad = len(lengths), attributes["auto_pad"]
+    sliding = []
+    for axis, (length, count, size) in enumerate(zip(lengths, outputs, kernel, strict=True)):
+        stride, dilation = steps(attributes, axis)
+        begin, end = explicit_pads(attributes, axis, rank)
+        if auto_pad.startswith("SAME"):
+            reach = (count - 1) * stride + (size - 1) * dilation + 1
+            begin, end = halves(max(reach - length, 0), more_at_end=auto_pad == "SAME_UPPER")
+        sliding.append(Sliding(length, size, stride, dilation, begin, end))
+    return sliding
+
+
+def steps(attributes: Attributes, axis: int) -> tuple[int, int]:
+    """Return an axis' stride and dilation, 1 where none is given."""
+    strides, dilations = attributes["strides"], attributes["dilations"]
+    return 1 if strides is None else strides[axis], 1 if dilations is None else dilations[axis]
+
+
+def explicit_pads(attributes: Attributes, axis: int, rank: int) -> tuple[int, int]:
+    """Return the padding before and after an axis that `pads` says; an auto_pad overrules it."""
+    pads = attributes["pads"]
+    if pads is None or attributes["auto_pad"] != "NOTSET":
+        return 0, 0
+    return pads[axis], pads[axis + rank]
+
+
+def halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
+    """Return how many cells go to the beginning and to the end."""
+    less, more = cells // 2, cells - cells // 2
+    return (less, more) if more_at_end else (more, less)
+
+
+def places(
+    sliding: Sequence[Sliding], window: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield each cell of a window, and where it lies; also those outside the tensor."""
+    for cell in indices([axis.kernel for axis in sliding]):
+        along = zip(sliding, window, cell, strict=True)
+        yield cell, tuple(axis.place(o, k) for axis, o, k in along)
+
+
+def is_inside(place: Sequence[int], lengths: Sequence[int]) -> bool:
+    """True when a place is one of the tensor's."""
+    return all(0 <= i < length for i, length in zip(place, lengths, strict=True))

@@ -1,0 +1,48 @@
+"""Images from the columns that convolutions multiply."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.operators.columns import as_window
+from ...graph.tensor import TensorSpec
+from ...graph.windows import resolve_window
+from .arguments import integers
+from .precision import wide_copies, widen
+from .registry import ArrayModule, Arrays, kernel
+from .sliding import AxisWindow, axis_windows
+from .steps import Step
+
+
+def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return wide_copies(outputs)
+
+
+@kernel("Col2Im", scratch=_scratch, binds=True)
+def col2im(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = for each cell of the image, the sum of the blocks' cells that lie on it.  Source: ONNX.
+
+    Blocks are added tap by tap: a tap's cells of all blocks lie a stride apart.
+    """
+    image, block = outputs[0].shape[2:], integers(inputs, 2)
+    assert block is not None
+    window, counts = resolve_window(image, as_window(attributes), block)
+    assert window is not None
+    wide = widen(xp, (), outputs, scratch)
+    (y,) = wide.outputs
+    blocks = inputs[0].reshape(*y.shape[:2], *block, *counts)
+    steps: list[Step] = [partial(y.fill, 0)]
+    for tap in itertools.product(*map(range, block)):
+        axes = axis_windows(window, image, blocks.shape[2 + len(block) :])
+        chosen, cells = zip(*map(AxisWindow.slices, axes, tap), strict=True)
+        target = y[(..., *cells)]
+        steps.append(
+            partial(xp.add, target, blocks[(slice(None), slice(None), *tap, *chosen)], target)
+        )
+    return wide.around(steps)

@@ -1,0 +1,139 @@
+"""Products of integers that floating-point BLAS computes exactly, and what becomes of them.
+
+Each sum and each part of it is an integer below 2²⁴ in magnitude where float32 is used, below 2⁵³
+where float64 is, so that nothing is rounded, whatever the order. The bound is that of the dtypes,
+or closer where weights and zero points are constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...graph.operator import Call
+from ...graph.tensor import Array, TensorSpec
+from .bounds import limits
+from .quantization import difference, rounded
+from .registry import ArrayModule, Arrays
+from .steps import Step
+
+Alignment: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
+"""From the shape of a zero point or scale to the one in which it is repeated over its tensor."""
+
+
+class Factors(NamedTuple):
+    """Where among its inputs an operator has two factors and their zero points.
+
+    Attributes
+    ----------
+    left, right, left_zero, right_zero : int
+    axes : tuple of int
+        The right factor's axes that are summed over.
+    align : callable
+        How the right zero point stands against the right factor.
+    bias : int, optional
+        Where the number is that is added to each sum.
+    """
+
+    left: int
+    right: int
+    left_zero: int
+    right_zero: int
+    axes: tuple[int, ...]
+    align: Alignment
+    bias: int | None = None
+
+
+def exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:
+    """Return the narrowest float dtype in which all sums of products are exact.
+
+    A bias has to be exact by itself; that the sum with it may be rounded, once, does not matter.
+    """
+    bound = _magnitude(call, on.left, on.left_zero) * _sum(call, on)
+    if on.bias is not None and call.has(on.bias):
+        bias = call.value(on.bias)
+        bound = max(bound, 1 << 31 if bias is None else int(np.abs(bias, dtype=float).max()))
+    return np.dtype(np.float32 if bound < 1 << 24 else np.float64)
+
+
+def is_constant(call: Call, on: Factors) -> bool:
+    """True when the right factor and its zero point are known before the run."""
+    zero = on.right_zero
+    return call.value(on.right) is not None and not (call.has(zero) and call.value(zero) is None)
+
+
+def _magnitude(call: Call, index: int, zero: int) -> int:
+    """Return a bound of |value - zero point|."""
+    low, high = map(int, limits(call.spec(index).dtype))
+    if not call.has(zero):
+        return max(-low, high)
+    offset = call.value(zero)
+    if offset is None:
+        return high - low
+    return max(high - int(offset.min(initial=high)), int(offset.max(initial=low)) - low)
+
+
+def _sum(call: Call, on: Factors) -> int:
+    """Return a bound of Σ |value - zero point| over the axes of the right factor."""
+    if not is_constant(call, on):
+        shape = call.spec(on.right).static_shape
+        return math.prod(shape[axis] for axis in on.axes) * _magnitude(
+            call, on.right, on.right_zero
+        )
+    value, zero = call.value(on.right), call.value(on.right_zero)
+    assert value is not None
+    wide = value.astype(np.int64)
+    if zero is not None:
+        wide -= zero.reshape(on.align(zero.shape))
+    return int(np.abs(wide).sum(on.axes).max(initial=0))
+
+
+def centred(
+    xp: ArrayModule, value: Array, zero: Array | None, align: Alignment, wide: Array
+) -> Step:
+    """Return the step that writes value - zero point to a float array."""
+    if zero is None:
+        return partial(xp.copyto, wide, value)
+    return partial(difference, xp, value, zero.reshape(align(zero.shape)), wide)
+
+
+def to_int32(xp: ArrayModule, total: Array, y: Array, depth: int) -> list[Step]:
+    """Return the steps that write sums of `depth` products of bytes, modulo 2³² if they need it."""
+    steps: list[Step] = []
+    if depth * 255 * 255 >= 1 << 31:
+        steps = [
+            partial(xp.add, total, 1 << 31, out=total),
+            partial(xp.remainder, total, 1 << 32, out=total),
+            partial(xp.subtract, total, 1 << 31, out=total),
+        ]
+    return [*steps, partial(xp.copyto, y, total, casting="unsafe")]
+
+
+def multiplier_spec(shapes: Sequence[Sequence[int]]) -> TensorSpec:
+    """Scratch: the product and quotient of scales that have these shapes."""
+    return TensorSpec(np.float32, np.broadcast_shapes(*map(tuple, shapes)))
+
+
+def quantized_again(
+    xp: ArrayModule, total: Array, scales: Arrays, zero: Array, y: Array, scratch: Arrays
+) -> list[Step]:
+    """Return the steps that write sums · (left · right / output scale), rounded, + zero point.
+
+    Scales are multiplied in float32, as ONNX Runtime does. Scratch is the multiplier, and a float32
+    copy of the sums unless they are such themselves.
+    """
+    left, right, output = scales
+    multiplier, *wide = scratch
+    work = wide[0] if wide else total
+    steps: list[Step] = [partial(xp.copyto, work, total, casting="same_kind")] if wide else []
+    return [
+        *steps,
+        partial(xp.multiply, left, right, out=multiplier, dtype=np.float32),
+        partial(xp.divide, multiplier, output, out=multiplier),
+        partial(xp.multiply, work, multiplier, out=work),
+        *rounded(xp, work, zero, y),
+    ]

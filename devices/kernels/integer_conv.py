@@ -1,0 +1,124 @@
+"""Convolutions of quantised tensors. Sources: ONNX ConvInteger, QLinearConv."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .arguments import optional
+from .convolution import choose, geometry, packed_weights
+from .exactness import (
+    Factors,
+    centred,
+    exact_dtype,
+    is_constant,
+    multiplier_spec,
+    quantized_again,
+    to_int32,
+)
+from .geometry import Operands, add_bias
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step, in_order
+
+
+def _aligned(shape: Sequence[int], rank: int) -> Sequence[int]:
+    """Return the shape of one number, or of one for each index of the first of `rank` axes."""
+    return () if math.prod(shape) == 1 else (*shape, *(1,) * (rank - 1))
+
+
+def _factors(call: Call, right: int, right_zero: int) -> Factors:
+    rank = len(call.spec(right).static_shape)
+    axes = tuple(range(1, rank))
+    return Factors(0, right, 2, right_zero, axes, lambda shape: _aligned(shape, rank))
+
+
+def _scratch(call: Call, output: TensorSpec, on: Factors) -> list[TensorSpec]:
+    """Scratch: the sums, x as floats, the method's; and the weights' where they are computed."""
+    x, w, dtype = call.spec(on.left), call.spec(on.right), exact_dtype(call, on)
+    conv = geometry(x.static_shape, w.static_shape, output.static_shape, call.attributes, dtype)
+    method = choose(conv, exact=True)
+    buffers = [TensorSpec(dtype, output.shape), TensorSpec(dtype, x.shape), *method.scratch]
+    if not is_constant(call, on):
+        buffers.append(TensorSpec(dtype, w.shape))
+        buffers += [method.packing.spec] if method.packing is not None else []
+    return buffers
+
+
+def _sums(
+    xp: ArrayModule,
+    factors: Arrays,
+    zeros: Sequence[Array | None],
+    attributes: Attributes,
+    scratch: Arrays,
+) -> list[Step]:
+    """Return the steps that write the sums to the first scratch buffer.
+
+    Weights without a buffer are constant: they become floats here, once.
+    """
+    (x, w), (total, wide_x, *buffers) = factors, scratch
+    if not total.size or not x.size:
+        return [partial(total.fill, 0)]
+    conv = geometry(x.shape, w.shape, total.shape, attributes, total.dtype)
+    method = choose(conv, exact=True)
+    used = len(method.scratch)
+    wide_w, *packed = buffers[used:] or [xp.empty(w.shape, total.dtype)]
+    steps = [centred(xp, w, zeros[1], lambda shape: _aligned(shape, w.ndim), wide_w)]
+    if len(buffers) == used:
+        in_order(steps)()
+        steps = []
+    if method.packing is not None:
+        wide_w, pack = packed_weights(xp, method.packing, wide_w, packed)
+        steps += pack
+    steps.append(centred(xp, x, zeros[0], lambda _: (), wide_x))
+    return [*steps, *method.bind(xp, Operands(wide_x, wide_w, None, total, buffers[:used]))]
+
+
+def _integer_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return _scratch(call, outputs[0], _factors(call, 1, 3))
+
+
+@kernel("ConvInteger", scratch=_integer_scratch, binds=True)
+def conv_integer(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = Σ (x - zero point) · (w - zero point) over windows, as int32; the padding adds 0."""
+    zeros = (optional(inputs, 2), optional(inputs, 3))
+    steps = _sums(xp, inputs[:2], zeros, attributes, scratch)
+    return in_order([*steps, *to_int32(xp, scratch[0], outputs[0], inputs[1][0].size)])
+
+
+def _linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the multiplier, the bias as floats, float32 sums, and those of the sums."""
+    y, rank = outputs[0], len(outputs[0].static_shape) - 1
+    multiplier = multiplier_spec([_aligned(call.spec(i).static_shape, rank) for i in (1, 4, 6)])
+    sums = _scratch(call, y, _factors(call, 3, 5)._replace(bias=8))
+    bias = [TensorSpec(sums[0].dtype, call.spec(8).shape)] if call.has(8) else []
+    wide = [TensorSpec(np.float32, y.shape)] if sums[0].dtype != np.float32 else []
+    return [multiplier, *bias, *wide, *sums]
+
+
+@kernel("QLinearConv", scratch=_linear_scratch, binds=True)
+def qlinear_conv(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = Σ (x - zero point) · (w - zero point) + b, quantised again by the output's scale."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
+    (y,), bias, (multiplier, *buffers) = outputs, optional(inputs, 8), scratch
+    wide_bias = None if bias is None else buffers.pop(0)
+    copies = [buffers.pop(0)] if buffers[0].dtype != buffers[1].dtype else []
+    steps = _sums(xp, (x, w), (x_zero, w_zero), attributes, buffers)
+    if bias is not None:
+        steps.append(partial(xp.copyto, wide_bias, bias, casting="unsafe"))
+    steps += add_bias(xp, buffers[0], wide_bias)
+    aligned = [
+        array.reshape(_aligned(array.shape, y.ndim - 1))
+        for array in (x_scale, w_scale, y_scale, y_zero)
+    ]
+    again = quantized_again(xp, buffers[0], aligned[:3], aligned[3], y, [multiplier, *copies])
+    return in_order([*steps, *again])

@@ -1,0 +1,119 @@
+"""LinearAttention: a matrix per head, updated and read in each step of the sequence.
+
+Source: ONNX LinearAttention. Computed in float32 or wider, for all samples and heads at once. The
+state is kept apart from the outputs, unless present_state is as wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.operators.attention import BETA, DECAY, PAST, Heads, heads_of
+from ...graph.tensor import Array, TensorSpec
+from .arguments import optional
+from .precision import compute_dtype, wide_copies, widen
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step, in_order
+
+
+def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: wide copies, the state, an update of it, values to write, decays."""
+    dtype = _dtype(*(call.spec(0).dtype, outputs[1].dtype))
+    batch, heads, depth, width = outputs[1].static_shape
+    activations = [spec for i, spec in enumerate(call.inputs) if i != PAST]
+    decay = [TensorSpec(dtype, call.spec(DECAY).shape)] if call.has(DECAY) else []
+    return [
+        *wide_copies((*activations, outputs[0])),
+        *[TensorSpec(dtype, (batch, heads, depth, width))] * 2,
+        TensorSpec(dtype, (batch, heads, 1, width)),
+        *decay,
+    ]
+
+
+def _dtype(activations: np.dtype[Any], state: np.dtype[Any]) -> np.dtype[Any]:
+    return np.result_type(compute_dtype(activations), state)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The state of all heads, (batch, heads, depth, width), and buffers like it and its rows."""
+
+    xp: ArrayModule
+    matrix: Array
+    update: Array
+    row: Array
+
+    def decay(self, factor: Array) -> Step:
+        """Return the step: the matrix's rows times a factor, (batch, heads, depth or 1)."""
+        return partial(self.xp.multiply, self.matrix, factor[..., None], out=self.matrix)
+
+    def write(self, key: Array, value: Array, beta: Array | None) -> Iterator[Step]:
+        """Yield the steps: add key ⊗ value; with beta, what the key finds is taken off before."""
+        xp, value = self.xp, value[:, :, None]
+        if beta is not None:
+            yield partial(xp.matmul, key[:, :, None], self.matrix, out=self.row)
+            yield partial(xp.subtract, value, self.row, out=self.row)
+            yield partial(xp.multiply, self.row, beta[..., None, None], out=self.row)
+            value = self.row
+        yield partial(xp.multiply, key[..., None], value, out=self.update)
+        yield partial(xp.add, self.matrix, self.update, out=self.matrix)
+
+    def read(self, query: Array, y: Array) -> Step:
+        """Return the step: y ← each query times its head's matrix, (batch, heads, group, ...)."""
+        return partial(self.xp.matmul, query, self.matrix, out=y)
+
+
+@kernel("LinearAttention", scratch=_scratch, binds=True)
+def linear_attention(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = scale · query · S, where each step adds key ⊗ value to the state S."""
+    past, present = optional(inputs, PAST), outputs[1]
+    activations = [x for index, x in enumerate(inputs) if index != PAST]
+    wide = widen(xp, activations, outputs[:1], scratch)
+    matrix, update, row, *decays = wide.scratch
+    state = _State(xp, matrix, update, row)
+    steps: list[Step] = [partial(xp.copyto, matrix, 0 if past is None else past)]
+    if wide.outputs[0].size:
+        steps += _walk(state, wide.inputs, wide.outputs[0], attributes, decays)
+    steps.append(partial(xp.copyto, present, matrix, casting="same_kind"))
+    return wide.around(steps) if present.size else in_order(())
+
+
+def _walk(
+    state: _State, activations: Arrays, y: Array, attributes: Attributes, decays: Arrays
+) -> Iterator[Step]:
+    """Yield the steps through time, and what comes before and after."""
+    xp, heads = state.xp, heads_of(attributes)
+    counts = (heads.queries, heads.keys, heads.keys)
+    query, key, value = map(_by_head, activations[:3], counts)
+    # Without the past state, the other inputs are one place further ahead.
+    decay, beta = (optional(activations, index - 1) for index in (DECAY, BETA))
+    if decay is not None:
+        yield partial(xp.exp, decay, out=decays[0])
+    query, found = _by_group(query, heads), _by_group(_by_head(y, heads.queries), heads)
+    for t in range(y.shape[1]):
+        if decay is not None:
+            yield state.decay(_by_head(decays[0], heads.keys)[:, t])
+        yield from state.write(key[:, t], value[:, t], None if beta is None else beta[:, t])
+        yield state.read(query[:, t], found[:, t])
+    scale = attributes["scale"] or 1 / math.sqrt(query.shape[-1])
+    yield partial(xp.multiply, y, y.dtype.type(scale), out=y)
+
+
+def _by_head(x: Array, heads: int) -> Array:
+    """Return a view as (batch, steps, heads, elements)."""
+    return x.reshape(*x.shape[:2], heads, -1)
+
+
+def _by_group(x: Array, heads: Heads) -> Array:
+    """Return a view as (batch, steps, heads of keys, queries that share one, elements)."""
+    return x.reshape(*x.shape[:2], heads.keys, heads.queries // heads.keys, x.shape[-1])

@@ -1,0 +1,212 @@
+"""Quantisation: real numbers to integers by a scale and a zero point, and back.
+
+Quotients are rounded to the nearest integer, halves to the even one, and only then the zero point
+is added. Source: ONNX QuantizeLinear-25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.dtypes import dtype_of, kind_of, largest
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from .arguments import optional
+from .axes import as_lines, at
+from .bounds import clamp, limits
+from .precision import compute_dtype
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step, in_order
+
+
+def _quotient_dtype(scale: np.dtype[Any], attributes: Attributes) -> np.dtype[Any]:
+    """Return the dtype to divide in: as asked for, else the scale's, float64 for an integer."""
+    if attributes["precision"] is not None:
+        return dtype_of(attributes["precision"])
+    return scale if kind_of(scale) == "f" else np.dtype(np.float64)
+
+
+def _quotients(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the quotients, and where they are shorter a float32 copy to add zero points to."""
+    dtype, shape = _quotient_dtype(call.spec(1).dtype, call.attributes), call.spec(0).shape
+    wide = compute_dtype(dtype)
+    quotients = [TensorSpec(each, shape) for each in ((dtype,) if dtype == wide else (dtype, wide))]
+    return [*quotients, *_offsets(call, wide)]
+
+
+def _offsets(call: Call, dtype: np.dtype[Any]) -> Sequence[TensorSpec]:
+    """Scratch: zero points as floats; with integers numpy would add them in small pieces."""
+    if not call.has(2) or call.spec(2).dtype.itemsize == 4:
+        return ()
+    return [TensorSpec(dtype, call.spec(2).shape)]
+
+
+def _float_zero(
+    xp: ArrayModule, inputs: Arrays, scratch: Arrays
+) -> tuple[Array | None, Arrays, list[Step]]:
+    """Return the zero point, the scratch without its copy, and the step that makes the copy."""
+    zero = optional(inputs, 2)
+    if zero is None or zero.dtype.itemsize == 4:
+        return zero, scratch, []
+    *others, copy = scratch
+    return copy, others, [partial(xp.copyto, copy, zero)]
+
+
+@kernel("QuantizeLinear", scratch=_quotients, binds=True)
+def quantize(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = x / scale, rounded, + zero point, saturated.  Source: ONNX QuantizeLinear."""
+    (x, scale), (y,) = inputs[:2], outputs
+    zero, buffers, steps = _float_zero(xp, inputs, scratch)
+    parts = _granules(attributes, (x, y, *buffers), (scale, zero))
+    for (source, target, quotient, *wide), (divisor, offset) in parts:
+        if source.dtype != quotient.dtype:
+            steps.append(partial(xp.copyto, quotient, source, casting="unsafe"))
+            source = quotient
+        steps.append(partial(xp.divide, source, divisor, out=quotient, casting="unsafe"))
+        if wide:
+            steps.append(partial(xp.copyto, wide[0], quotient))
+        work = wide[0] if wide else quotient
+        if kind_of(y.dtype) == "e":
+            steps += _narrowed(xp, work, target, attributes["saturate"])
+        else:
+            steps += rounded(xp, work, offset, target)
+    return in_order(steps)
+
+
+def _narrowed(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step]:
+    """Return the steps that write floats of 8 bits, whose zero point is 0."""
+    write = partial(xp.copyto, y, work, casting="unsafe")
+    most = largest(y.dtype)
+    return [partial(clamp, xp, work, -most, most, work), write] if saturate else [write]
+
+
+def rounded(xp: ArrayModule, work: Array, zero: Array | None, y: Array) -> list[Step]:
+    """Return the steps that round a float array, add a zero point, and saturate into integers.
+
+    The array is overwritten. Sums are exact as far as they matter: in float32 up to 2²⁴.
+    """
+    steps: list[Step] = [partial(xp.rint, work, work)]
+    if zero is not None:
+        steps.append(partial(xp.add, work, zero, work))
+    return [
+        *steps,
+        partial(clamp, xp, work, *limits(y.dtype), work),
+        partial(xp.copyto, y, work, casting="unsafe"),
+    ]
+
+
+def _differences(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: a float32 copy of a shorter output, and zero points as floats."""
+    wide = compute_dtype(outputs[0].dtype)
+    copies = [] if wide == outputs[0].dtype else [TensorSpec(wide, outputs[0].shape)]
+    return [*copies, *_offsets(call, wide)]
+
+
+@kernel("DequantizeLinear", scratch=_differences, binds=True)
+def dequantize(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = (x - zero point) · scale; the difference is an integer's.  Source: ONNX."""
+    (x, scale), (y,) = inputs[:2], outputs
+    zero, buffers, steps = _float_zero(xp, inputs, scratch)
+    parts = _granules(attributes, (x, y, *buffers), (scale, zero))
+    for (source, target, *wide), (factor, offset) in parts:
+        work = wide[0] if wide else target
+        if offset is None:
+            steps.append(partial(xp.copyto, work, source, casting="unsafe"))
+        else:
+            steps.append(partial(difference, xp, source, offset, work))
+        steps.append(partial(xp.multiply, work, factor, out=work, casting="unsafe"))
+        if wide:
+            steps.append(partial(xp.copyto, target, work, casting="unsafe"))
+    return in_order(steps)
+
+
+def difference(xp: ArrayModule, x: Array, zero: Array, y: Array) -> None:
+    """Y = x - zero in float y, exact where y's dtype has all of x's values; in int32 for int32."""
+    if x.dtype.itemsize < 4:
+        xp.copyto(y, x)
+        xp.subtract(y, zero, out=y)
+    else:
+        xp.copyto(y, x - zero, casting="unsafe")
+
+
+def _granules(
+    attributes: Attributes, tensors: Arrays, parameters: Sequence[Array | None]
+) -> Iterator[tuple[list[Array], list[Array | None]]]:
+    """Yield parts of some tensors, and parameters shaped to be repeated over them.
+
+    There is one part, unless the last block along the axis is shorter than the others.
+    """
+    scale, shape = parameters[0], tensors[0].shape
+    assert scale is not None
+    if scale.ndim < 2 and scale.size == 1:
+        yield list(tensors), [_reshaped(parameter, ()) for parameter in parameters]
+        return
+    axis, block = attributes["axis"] % len(shape), attributes["block_size"]
+    if not block:
+        lines = [as_lines(tensor, axis) for tensor in tensors]
+        yield lines, [_reshaped(parameter, (-1, 1)) for parameter in parameters]
+        return
+    full = shape[axis] // block
+    for cells, size, places in (
+        (slice(full * block), block, slice(full)),
+        (slice(full * block, None), shape[axis] - full * block, slice(full, None)),
+    ):
+        if size:
+            by_block = (*shape[:axis], places.indices(scale.shape[axis])[1] - (places.start or 0))
+            split = (*by_block, size, *shape[axis + 1 :])
+            yield (
+                [tensor[at(axis, cells)].reshape(split) for tensor in tensors],
+                [_per_block(parameter, axis, places) for parameter in parameters],
+            )
+
+
+def _reshaped(parameter: Array | None, shape: Sequence[int]) -> Array | None:
+    return None if parameter is None else parameter.reshape(shape)
+
+
+def _per_block(parameter: Array | None, axis: int, places: slice) -> Array | None:
+    if parameter is None:
+        return None
+    chosen = parameter[at(axis, places)]
+    return chosen.reshape(*chosen.shape[: axis + 1], 1, *chosen.shape[axis + 1 :])
+
+
+def _range_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the quotients; the lowest number, and the zero point, as floats."""
+    return [TensorSpec(np.float32, call.spec(0).shape), *[TensorSpec(np.float32, ())] * 2]
+
+
+@kernel("DynamicQuantizeLinear", scratch=_range_scratch, binds=True)
+def dynamic_quantize(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = x quantised to uint8 by the scale and zero point that just cover its range and 0.
+
+    Where all is 0 the scale may be anything but 0; it is 1, as ONNX Runtime has it.
+    """
+    (x,), (y, scale, zero), (work, low, offset) = inputs, outputs, scratch
+    if not x.size:
+        return in_order((partial(scale.fill, 1), partial(zero.fill, 0)))
+
+    def measure() -> None:
+        xp.minimum(x.min(out=low), 0, out=low)
+        xp.maximum(x.max(out=scale), 0, out=scale)
+        xp.subtract(scale, low, out=scale)
+        xp.divide(scale, 255, out=scale)
+        xp.copyto(scale, 1, where=scale == 0)
+        xp.divide(low, scale, out=offset)
+        xp.negative(offset, out=offset)
+
+    divide = partial(xp.divide, x, scale, out=work)
+    return in_order(
+        (measure, *rounded(xp, offset, None, zero), divide, *rounded(xp, work, zero, y))
+    )

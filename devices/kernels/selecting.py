@@ -1,0 +1,131 @@
+"""Kernels that keep some of what they are given, and say how much.
+
+Each writes to the leading box of its outputs, zeros to the rest of them, and to the last output
+the true shapes of the others, one behind the other. That reads values back from a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.tensor import Array
+from .arguments import optional
+from .axes import at
+from .registry import ArrayModule, Arrays, kernel
+
+
+def _put(xp: ArrayModule, results: Sequence[Array], outputs: Arrays) -> None:
+    """Write results into the leading boxes of outputs, and their shapes into the last output."""
+    *buffers, shapes = outputs
+    for buffer, result in zip(buffers, results, strict=True):
+        if result.shape != buffer.shape:
+            buffer.fill(0)
+        buffer[tuple(map(slice, result.shape))] = result
+    lengths = [length for result in results for length in result.shape]
+    xp.copyto(shapes, xp.asarray(lengths, dtype=shapes.dtype))
+
+
+@kernel("Bounded.NonZero")
+def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = the places that are not zero in row-major order, one per column.  Source: ONNX."""
+    (x,) = inputs
+    places = xp.flatnonzero(x)
+    rows = xp.unravel_index(places, x.shape) if x.ndim else ()
+    _put(xp, [xp.stack(rows) if rows else places[None][:0]], outputs)
+
+
+@kernel("Bounded.Compress")
+def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = the slices of x along an axis whose condition is true.  Source: ONNX Compress.
+
+    Raises IndexError for a true condition beyond x.
+    """
+    x, condition = inputs
+    axis = attributes["axis"]
+    source, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
+    places = xp.flatnonzero(condition)
+    if places.size and int(places[-1]) >= source.shape[along]:
+        length = source.shape[along]
+        raise IndexError(f"condition {int(places[-1])} is true beyond the length {length}")
+    _put(xp, [source[at(along, places)]], outputs)
+
+
+@kernel("Bounded.Unique")
+def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = x's different values or slices, ascending or in the order of appearance.
+
+    Source: ONNX Unique. Slices are compared element by element.
+    """
+    (x,), axis = inputs, attributes["axis"]
+    found = xp.unique(x, True, True, True, axis=axis)
+    kept, first, inverse, counts = found
+    inverse = inverse.reshape(-1)
+    if not attributes["sorted"]:
+        order = xp.argsort(first)
+        place = xp.empty_like(order)
+        place[order] = xp.arange(order.size)
+        kept = xp.take(kept, order, 0 if axis is None else axis)
+        first, inverse, counts = first[order], place[inverse], counts[order]
+    _put(xp, [kept, first, inverse, counts], outputs)
+
+
+@kernel("Bounded.NonMaxSuppression")
+def suppress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = (image, class, box) of the best boxes that overlap no better one of their class much.
+
+    Source: ONNX NonMaxSuppression. Of equal scores the lower box is the better.
+    """
+    boxes, scores = inputs[:2]
+    limit, overlap, least = _number(inputs, 2, 0), _number(inputs, 3, 0), optional(inputs, 4)
+    rows = []
+    for image in range(len(boxes)):
+        corners = _corners(xp, boxes[image], attributes["center_point_box"])
+        for label, found in enumerate(scores[image]):
+            ranked = xp.argsort(-found, kind="stable")
+            if least is not None:
+                ranked = ranked[found[ranked] > least.reshape(())]
+            rows += [(image, label, box) for box in _kept(xp, corners, ranked, limit, overlap)]
+    _put(xp, [xp.asarray(rows, dtype="int64").reshape(-1, 3)], outputs)
+
+
+def _number(inputs: Arrays, index: int, default: float) -> float:
+    scalar = optional(inputs, index)
+    return default if scalar is None else float(scalar.reshape(()))
+
+
+def _corners(xp: ArrayModule, boxes: Array, by_centre: bool) -> Array:
+    """Return (y or x low, the other low, high, high) of each box, one row for each of the four."""
+    first, second, third, fourth = boxes.T
+    if by_centre:
+        width, height = third / 2, fourth / 2
+        edges = (first - width, second - height, first + width, second + height)
+    else:
+        low, high = xp.minimum(boxes[:, :2], boxes[:, 2:]), xp.maximum(boxes[:, :2], boxes[:, 2:])
+        edges = (low[:, 0], low[:, 1], high[:, 0], high[:, 1])
+    return xp.stack(edges)
+
+
+def _kept(
+    xp: ArrayModule, corners: Array, ranked: Array, limit: float, overlap: float
+) -> list[int]:
+    """Return the boxes that are kept, best first, one by one suppressing what it overlaps."""
+    kept: list[int] = []
+    while ranked.size and len(kept) < limit:
+        best, ranked = ranked[:1], ranked[1:]
+        kept.append(int(best[0]))
+        far = ~(_intersection_over_union(xp, corners[:, best], corners[:, ranked]) > overlap)
+        ranked = ranked[far]
+    return kept
+
+
+def _intersection_over_union(xp: ArrayModule, one: Array, others: Array) -> Array:
+    """Return what two boxes share of what they cover together, -∞ where they share nothing."""
+    low, high = xp.maximum(one[:2], others[:2]), xp.minimum(one[2:], others[2:])
+    shared = (high[0] - low[0]) * (high[1] - low[1])
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, others)]
+    union = areas[0] + areas[1] - shared
+    meet = (low < high).all(0) & (shared > 0) & (areas[0] > 0) & (areas[1] > 0) & (union > 0)
+    return xp.where(meet, shared / xp.where(meet, union, 1), -np.inf)

@@ -1,0 +1,1 @@
+"""The ort device: whole subgraphs handed to ONNX Runtime."""

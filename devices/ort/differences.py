@@ -1,0 +1,68 @@
+"""Where ONNX Runtime's kernels do not do what ONNX says, so that nodes go to other devices.
+
+Found by running ONNX's own node tests, and integers at the ends of their ranges, on version 1.31.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ...graph.ir import Node
+from ...graph.operator import Call
+from ...graph.tensor import TensorSpec
+
+
+class _Difference(NamedTuple):
+    """The calls of an operator that are concerned, and what is different for them."""
+
+    concerns: Callable[[Call], bool]
+    what: str
+
+
+def difference(node: Node, call: Call) -> str | None:
+    """Return what ONNX Runtime would do otherwise; None if it does as the other devices do."""
+    if node.operator.bounded is not None:
+        return "the length of its output depends on values"
+    if node.operator.effects:
+        return "it has effects"
+    found = _DIFFERENCES.get(node.op)
+    return found.what if found is not None and found.concerns(call) else None
+
+
+def _may_trap(call: Call) -> bool:
+    """True for integers divided by what may be 0, or -1, which the least integer overflows at."""
+    if call.spec(0).dtype.kind not in "iu":
+        return False
+    divisor = call.value(1)
+    return divisor is None or any(int(value) in (0, -1) for value in divisor.flat)
+
+
+def _is_single(spec: TensorSpec | None) -> bool:
+    return spec is None or (spec.is_static and spec.size == 1)
+
+
+def _several(*indices: int) -> Callable[[Call], bool]:
+    """Return a predicate: one of these inputs holds more than one element."""
+    return lambda call: not all(_is_single(call.inputs[i]) for i in indices if call.has(i))
+
+
+def _scales_to_corners(call: Call) -> bool:
+    return call.attributes["coordinate_transformation_mode"] == "align_corners" and call.has(2)
+
+
+_DIVIDING = _Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
+_OF_BOOLEANS = _Difference(
+    lambda call: call.spec(0).dtype.kind == "b", "booleans without elements fail"
+)
+_DIFFERENCES: Mapping[str, _Difference] = {
+    "ConvInteger": _Difference(_several(2, 3), "zero points are one for all"),
+    "Div": _DIVIDING,
+    "MatMulInteger": _Difference(_several(2), "zero points of a are one for all"),
+    "MaxUnpool": _Difference(lambda call: call.has(2), "indices count in the smaller shape"),
+    "Mod": _DIVIDING,
+    "QLinearMatMul": _Difference(_several(1, 2, 6, 7), "scales of a and y are one for all"),
+    "ReduceMax": _OF_BOOLEANS,
+    "ReduceMin": _OF_BOOLEANS,
+    "Resize": _Difference(_scales_to_corners, "corners are aligned to lengths that are rounded"),
+}

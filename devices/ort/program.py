@@ -1,0 +1,85 @@
+"""Programs: a session bound to one slot's buffers, which ONNX Runtime reads and writes in place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ...graph.dtypes import is_extension
+from ...graph.formats.onnx_forms import ELEMENT_TYPE_OF
+from ...graph.ir import Graph
+from ..errors import KernelError
+from ..event import CancelledWorkError, Event
+from ..memory import View
+from .runtime import runtime, summary
+from .session import Session, describe
+
+_NODE = re.compile(r"running \w+ node\. Name:'(.*?)' Status Message: (.*)", re.DOTALL)
+
+
+class OrtProgram:
+    """Runs a subgraph as a whole.
+
+    Attributes
+    ----------
+    graph : Graph
+    """
+
+    __slots__ = ("_binding", "_device", "_new_options", "_run", "_session", "_views", "graph")
+
+    def __init__(self, session: Session, views: Mapping[str, View], device: str) -> None:
+        self.graph: Graph = session.graph
+        self._device = device
+        self._session = session
+        bound = (*self.graph.inputs, *self.graph.outputs)
+        self._views = {name: views[name] for name in bound}  # a pointer alone keeps nothing alive
+        self._new_options = runtime().RunOptions
+        binding = session.inference.io_binding()
+        for name in self.graph.inputs:
+            binding.bind_input(*_place(name, views[name]))
+        for name in self.graph.outputs:
+            binding.bind_output(*_place(name, views[name]))
+        # The public method checks, before each run, what is known here once and for all.
+        inference = getattr(session.inference, "_sess", None)
+        inner = getattr(binding, "_iobinding", None)
+        if inference is None or inner is None:
+            inference, inner = session.inference, binding
+        self._run: Any = inference.run_with_iobinding
+        self._binding = inner
+
+    def run(self, event: Event) -> None:
+        """Run the subgraph; stop as soon as the event is cancelled.
+
+        Raises
+        ------
+        CancelledWorkError
+            If it was stopped.
+        KernelError
+            If it failed; `at` names the node where ONNX Runtime tells, else the subgraph.
+        """
+        # Options of this run alone: a late canceller must not stop the program's next run.
+        options = self._new_options()
+        event.stop_by(partial(setattr, options, "terminate", True))
+        try:
+            self._run(self._binding, options)
+        except Exception as error:
+            if event.cancelled:
+                raise CancelledWorkError("the work was cancelled while it ran") from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> KernelError:
+        found = _NODE.search(str(error))
+        for node in self.graph.nodes:
+            if found is not None and node.name == found[1]:
+                return KernelError(found[2].strip(), at=f"{node}, on device {self._device!r}")
+        return KernelError(summary(error), at=describe(self.graph, self._device))
+
+
+def _place(name: str, view: View) -> tuple[Any, ...]:
+    array = view.array
+    element_type = (
+        ELEMENT_TYPE_OF[array.dtype.name] if is_extension(array.dtype) else array.dtype.type
+    )
+    return name, "cpu", 0, element_type, array.shape, array.ctypes.data

@@ -1,0 +1,92 @@
+"""What ONNX Runtime can run: asked by making a session of one node, once for each kind of node."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from ...graph.formats.onnx_forms import refusal
+from ...graph.formats.onnx_writer import to_onnx
+from ...graph.infer import infer_node
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call
+from ...graph.tensor import Array, TensorSpec
+from ..device import Support
+from .differences import difference
+from .runtime import load, newest_opset, options, summary
+
+KEPT_ANSWERS = 4096
+SMALL = 64
+"""Elements; constants of integers up to this size may be shapes or axes, which kernels look at."""
+
+_answers: dict[Hashable, str | None] = {}
+
+
+def supports(node: Node, call: Call) -> Support:
+    """Say whether ONNX Runtime has a kernel that does what the node says."""
+    if node.operator.function is not None:
+        return Support(False, "Python functions do not run on 'ort' devices")
+    outputs = [
+        spec if name else None
+        for name, spec in zip(node.outputs, infer_node(node, call), strict=True)
+    ]
+    reason = (
+        refusal(node, call.inputs, outputs, newest_opset())
+        or difference(node, call)
+        or _refused_by_runtime(node, call, outputs)
+    )
+    if reason is None:
+        return Support(True, "ONNX Runtime has a kernel")
+    return Support(False, f"no kernel for {node.op!r} on 'ort' devices: {reason}")
+
+
+def _refused_by_runtime(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | None:
+    key = _key(node, call)
+    if key not in _answers:
+        if len(_answers) >= KEPT_ANSWERS:
+            _answers.clear()
+        _answers[key] = _try(node, call, outputs)
+    return _answers[key]
+
+
+def _key(node: Node, call: Call) -> Hashable:
+    """Return all that the answer depends on; lengths do not matter."""
+    inputs = tuple(
+        spec and (spec.dtype.name, spec.rank, *_shown(value))
+        for spec, value in zip(call.inputs, call.values, strict=True)
+    )
+    attributes = tuple(sorted(node.attributes.items()))
+    return node.op, attributes, inputs, tuple(map(bool, node.outputs))
+
+
+def _shown(value: Array | None) -> tuple[Hashable, ...]:
+    """Return a constant that the kernel may look at, as it can be compared; else nothing."""
+    return (value.shape, value.tobytes()) if value is not None and _is_small(value) else ()
+
+
+def _is_small(value: Array) -> bool:
+    return bool(value.dtype.kind in "iu" and value.size <= SMALL)
+
+
+def _try(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | None:
+    """Return why ONNX Runtime refuses the node on its own, None if it does not."""
+    tensors, constants = {}, {}
+    for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
+        if spec is not None:
+            tensors[name] = TensorSpec(spec.dtype, _of_any_length(spec.rank, name))
+            if value is not None and _is_small(value):
+                tensors[name], constants[name] = spec, value
+    for name, output in zip(node.outputs, outputs, strict=True):
+        if output is not None:
+            tensors[name] = TensorSpec(output.dtype, None)
+    fed = tuple(name for name in dict.fromkeys(filter(None, node.inputs)) if name not in constants)
+    fetched = tuple(filter(None, node.outputs))
+    graph = Graph("probe", fed, fetched, (node,), tensors, constants)
+    try:
+        load(to_onnx(graph, opset=newest_opset()), options(1, optimise=False))
+    except Exception as error:
+        return summary(error)
+    return None
+
+
+def _of_any_length(rank: int | None, name: str) -> list[str] | None:
+    return None if rank is None else [f"{name}/{axis}" for axis in range(rank)]

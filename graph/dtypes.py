@@ -1,0 +1,65 @@
+"""Dtypes by name, and the kind of number that each holds.
+
+Numpy has no bfloat16 and no floats of 8 bits: they come from the package `ml_dtypes`, which is
+imported when one of them is first named.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .errors import ShapeError
+
+FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+"""What numbers are stored in, but not computed in."""
+
+EXTENSIONS = ("bfloat16", *FLOATS_OF_8_BITS)
+"""The dtypes of `ml_dtypes`."""
+
+
+def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return a dtype, given as numpy takes it or by the name of one of the extensions.
+
+    Raises
+    ------
+    TypeError
+        If there is no such dtype.
+    ShapeError
+        If it takes a package that is not installed.
+    """
+    if isinstance(dtype, str) and dtype in EXTENSIONS:
+        _extensions(dtype)
+    return np.dtype(dtype)
+
+
+@cache
+def kind_of(dtype: np.dtype[Any]) -> str:
+    """Return numpy's letter for a kind of number: f for bfloat16 too, e for floats of 8 bits."""
+    if dtype.name in FLOATS_OF_8_BITS:
+        return "e"
+    return "f" if dtype.name == "bfloat16" else dtype.kind
+
+
+def is_extension(dtype: np.dtype[Any]) -> bool:
+    """True for a dtype that only numpy arrays on the host can have."""
+    return dtype.name in EXTENSIONS
+
+
+def largest(dtype: np.dtype[Any]) -> float:
+    """Return the largest finite number of an extension."""
+    return float(_extensions(dtype.name).finfo(dtype).max)
+
+
+def _extensions(name: str) -> Any:
+    try:
+        return import_module("ml_dtypes")
+    except ImportError as error:
+        raise ShapeError(
+            f"the dtype {name!r} takes the package 'ml_dtypes'",
+            fix="pip install 'plait[ml_dtypes]'",
+        ) from error

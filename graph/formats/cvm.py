@@ -1,0 +1,132 @@
+"""cvm models: a symbol, which holds the graph, and a file of parameters.
+
+Every rule that cvm checks when it loads a model is checked here, with the same two kinds of errors:
+LogicError where the model is at fault, RuntimeFailureError where it cannot be read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from ..check import check
+from ..errors import RuntimeFailureError
+from ..ir import Graph
+from ..precision import check_parameters, infer_precision
+from ..tensor import Array
+from .cvm_graph import DATA, graph_of
+from .cvm_params import read_params
+from .cvm_storage import pool_bytes
+from .cvm_symbol import fail, parse_symbol, wrong
+
+Source: TypeAlias = bytes | bytearray | memoryview | str | os.PathLike[str]
+"""A file's content, or the path to it."""
+
+
+@dataclass(frozen=True)
+class CvmModel:
+    """A model as it was loaded.
+
+    Attributes
+    ----------
+    graph : Graph
+        Of cvm operators, all int32, with declared precisions. What is yielded twice, or is a
+        variable, is yielded through an Identity.
+    precisions : Mapping of str to int
+        Bits of every tensor, as inferred.
+    storage_bytes : int
+        What the model says that its tensors take.
+    version, postprocess : str
+    """
+
+    graph: Graph
+    precisions: Mapping[str, int]
+    storage_bytes: int
+    version: str
+    postprocess: str
+
+
+def load_cvm(symbol: Source, params: Source) -> CvmModel:
+    """Return a cvm model, its parameters as constants and ``data`` as its only input.
+
+    Parameters
+    ----------
+    symbol, params : bytes or path
+        The content of the two files, or their paths.
+
+    Raises
+    ------
+    LogicError
+        If the model breaks a rule of cvm's.
+    RuntimeFailureError
+        If it cannot be read, or a file is missing.
+    GraphError
+        If its operators do not fit together.
+    """
+    content, at = _content(params, "params")
+    return _bind(load_symbol(symbol), content, at)
+
+
+def load_symbol(symbol: Source) -> CvmModel:
+    """Return a cvm model without its parameters: all variables are inputs of the graph.
+
+    Raises
+    ------
+    LogicError, RuntimeFailureError, GraphError
+        As `load_cvm`.
+    """
+    content, at = _content(symbol, "symbol")
+    found = parse_symbol(content, at)
+    graph = graph_of(found, at)
+    storage = pool_bytes(found.storage_ids, found.shapes)
+    return CvmModel(graph, infer_precision(graph), storage, found.version, found.postprocess)
+
+
+def _content(source: Source, name: str) -> tuple[bytes, str]:
+    """Return the bytes, and what to call them."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source), name
+    if not isinstance(source, str | os.PathLike):
+        raise RuntimeFailureError(
+            f"a {type(source).__name__} is no file", at=name, fix="pass its bytes, or its path"
+        )
+    at = os.fspath(source)
+    try:
+        return Path(source).read_bytes(), at
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RuntimeFailureError(
+            f"cannot read the file: {reason}", at=at, fix="check its path and permissions"
+        ) from error
+
+
+def _bind(model: CvmModel, content: bytes, at: str) -> CvmModel:
+    """Return the model with its parameters as constants."""
+    graph, variables = model.graph, set(model.graph.inputs)
+    if DATA not in variables:
+        fail(f"the model has no variable named {DATA!r}", at)
+    arrays = read_params(content, at)
+    for name, array in arrays.items():
+        if name not in variables:
+            fail(f"the model has no variable named {name!r}", at)
+        wanted = graph.tensors[name].static_shape
+        if array.shape != wanted:
+            wrong(f"parameter {name!r} is of the shape {array.shape}, not {wanted}", at)
+    missing = [name for name in graph.inputs if name != DATA and name not in arrays]
+    if missing:
+        wrong(f"the parameters {', '.join(missing[:9])} have not been loaded", at)
+    constants = {name: _frozen(arrays[name]) for name in graph.inputs if name != DATA}
+    bound = check(replace(graph, inputs=(DATA,), constants=constants))
+    check_parameters(bound)
+    return replace(model, graph=bound)
+
+
+def _frozen(array: Array) -> Array:
+    made = array.astype(np.int32)
+    made.flags.writeable = False
+    return made

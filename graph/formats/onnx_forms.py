@@ -1,0 +1,171 @@
+"""What a node is in ONNX: its attributes by type, and why some nodes cannot be written.
+
+plait's operators are ONNX's newest. An older opset has most of them in the same form, with fewer
+dtypes or attributes: that is read from the operator schemas of the `onnx` package. Where only the
+meaning changed the schema does not tell, and a table does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..attribute import Kind
+from ..ir import Node
+from ..operator import find_operator
+from ..tensor import TensorSpec
+from .onnx_tensors import ELEMENT_TYPES
+
+ELEMENT_TYPE_OF: Mapping[str, int] = {name: number for number, name in ELEMENT_TYPES.items()}
+"""The element type of ONNX for each dtype."""
+
+_TYPE_NAMES = {"float32": "float", "float64": "double"}
+
+_TEXT: Callable[[str], bytes] = str.encode
+_FIELDS: Mapping[Kind, tuple[str, str, Callable[[Any], Any]]] = {
+    Kind.INT: ("INT", "i", int),
+    Kind.BOOL: ("INT", "i", int),
+    Kind.DTYPE: ("INT", "i", lambda dtype: ELEMENT_TYPE_OF[dtype]),
+    Kind.FLOAT: ("FLOAT", "f", float),
+    Kind.STRING: ("STRING", "s", _TEXT),
+    Kind.INTS: ("INTS", "ints", list),
+    Kind.FLOATS: ("FLOATS", "floats", list),
+    Kind.STRINGS: ("STRINGS", "strings", lambda texts: [_TEXT(text) for text in texts]),
+}
+"""The type and field of an AttributeProto for each kind of attribute."""
+
+
+class _Change(NamedTuple):
+    """A change of meaning: since when, for which nodes, and of what."""
+
+    opset: int
+    concerns: Callable[[Node, Sequence[TensorSpec | None]], bool]
+    what: str
+
+
+def _always(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
+    return True
+
+
+def _rounds_up(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
+    return bool(node.attributes["ceil_mode"])
+
+
+def _floored_floats(node: Node, inputs: Sequence[TensorSpec | None]) -> bool:
+    return not node.attributes["fmod"] and inputs[0] is not None and inputs[0].dtype.kind == "f"
+
+
+_CHANGES: Mapping[str, _Change] = {
+    "AveragePool": _Change(22, _rounds_up, "windows that start in the padding"),
+    "BitShift": _Change(28, _always, "shifts by more bits than a number has"),
+    "MaxPool": _Change(22, _rounds_up, "windows that start in the padding"),
+    "Mod": _Change(28, _floored_floats, "remainders of floats that round down"),
+}
+"""Operators that meant something else before an opset; from opset 21 on, by their change logs."""
+
+
+def refusal(
+    node: Node,
+    inputs: Sequence[TensorSpec | None],
+    outputs: Sequence[TensorSpec | None],
+    opset: int,
+) -> str | None:
+    """Return why an opset cannot express a node; None when it can.
+
+    `inputs` and `outputs` are the specs of its tensors, None for those that are absent.
+    """
+    if node.operator.function is not None:
+        return "Python functions do not travel in ONNX models"
+    schema = _schema(node.op, opset)
+    if schema is None:
+        newest = _schema(node.op, None)
+        since = f"; it came with opset {newest.since_version}" if newest is not None else ""
+        return f"ONNX has no operator {node.op!r} in opset {opset}{since}"
+    return next(_mismatches(node, inputs, outputs, schema, opset), None)
+
+
+def attribute_protos(node: Node) -> list[Any]:
+    """Return a node's attributes as AttributeProtos, leaving out those that are as by default.
+
+    Leaving them out also spares defaults such as 0.01 the rounding to 32 bits.
+    """
+    from onnx import AttributeProto
+
+    if node.op == "ConstantOfShape":
+        return [_filling(node)]
+    protos = []
+    known = find_operator(node.op).attributes
+    for name, value in node.attributes.items():
+        if value is None or value == known[name].default:
+            continue
+        type_, field, convert = _FIELDS[known[name].kind]
+        protos.append(AttributeProto(name=name, type=type_, **{field: convert(value)}))
+    return protos
+
+
+def tensor_proto(name: str, array: Any) -> Any:
+    """Return an array as a TensorProto."""
+    from onnx import TensorProto
+
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return TensorProto(
+        name=name,
+        dims=array.shape,
+        data_type=ELEMENT_TYPE_OF[array.dtype.name],
+        raw_data=little.tobytes(),
+    )
+
+
+def _filling(node: Node) -> Any:
+    """Return ConstantOfShape's number and dtype as the tensor that ONNX has for them."""
+    from onnx import AttributeProto
+
+    value = np.array([node.attributes["value"]], node.attributes["dtype"])
+    return AttributeProto(name="value", type="TENSOR", t=tensor_proto("", value))
+
+
+@cache
+def _schema(op: str, opset: int | None) -> Any:
+    """Return an operator's newest schema up to an opset, None if there is none."""
+    from onnx import defs
+
+    if not defs.has(op):
+        return None
+    try:
+        return defs.get_schema(op) if opset is None else defs.get_schema(op, opset)
+    except defs.SchemaError:
+        return None
+
+
+def _mismatches(
+    node: Node,
+    inputs: Sequence[TensorSpec | None],
+    outputs: Sequence[TensorSpec | None],
+    schema: Any,
+    opset: int,
+) -> Iterator[str]:
+    form = f"{node.op} of opset {opset}"
+    known = find_operator(node.op).attributes
+    for name, value in node.attributes.items() if node.op != "ConstantOfShape" else ():
+        if known[name].kind not in _FIELDS:
+            yield f"its attribute {name!r} is {known[name].kind.value}"
+        if value != known[name].default and name not in schema.attributes:
+            yield f"{form} has no attribute {name!r}"
+    if len(inputs) > schema.max_input or len(outputs) > schema.max_output:
+        yield f"{form} has fewer inputs or outputs"
+    for formals, specs in ((schema.inputs, inputs), (schema.outputs, outputs)):
+        for index, spec in enumerate(specs):
+            formal = formals[min(index, len(formals) - 1)]
+            if spec is not None and _type_name(spec) not in formal.types:
+                yield f"{form} does not take {spec.dtype.name} as {formal.name}"
+    change = _CHANGES.get(node.op)
+    if change is not None and opset < change.opset and change.concerns(node, inputs):
+        yield f"{form} leaves open what becomes of {change.what}"
+
+
+def _type_name(spec: TensorSpec) -> str:
+    name = spec.dtype.name.replace("_", "")  # float8_e5m2 is float8e5m2 there
+    return f"tensor({_TYPE_NAMES.get(name, name)})"

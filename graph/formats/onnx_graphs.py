@@ -1,0 +1,253 @@
+"""One graph of an ONNX model, the whole one or one inside of a node, as plait's graph."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..dims import UNKNOWN
+from ..errors import ParseError
+from ..ir import ABSENT, Graph, Node
+from ..names import Names
+from ..operator import find_operator
+from ..tensor import Array, Dim, TensorSpec
+from . import upgrade_rules as upgrade_rules
+from .assembly import Assembly, understanding
+from .onnx_nested import NestedProto, formal_specs, with_captured
+from .onnx_nodes import attributes_of, constant_value, dtypes_named, operator_name
+from .onnx_tensors import TensorReader, dtype_name, text
+from .ordering import in_topological_order
+from .upgrade import Context, newest_name, upgrade
+
+_EXPORT = "export the model again: the file is damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What all graphs of a model have in common: its file, opset and reader of tensors."""
+
+    at: str
+    opset: int
+    tensors: TensorReader
+
+
+class GraphReader:
+    """Turns one graph of a model, or of a node in it, into plait's.
+
+    Parameters
+    ----------
+    proto : GraphProto
+    model : Model
+    name : str
+        Taken where the graph has none.
+    """
+
+    def __init__(self, proto: Any, model: Model, name: str) -> None:
+        self._proto = proto
+        self._model = model
+        self._at = model.at
+        self._tensors = model.tensors
+        self._assembly = Assembly(text(proto.name) or name, self._at)
+        self._outputs = tuple(text(output.name) for output in proto.output)
+        self._public = frozenset(self._outputs)
+        self._names = Names(separator="_")
+
+    def graph(
+        self,
+        formals: Sequence[TensorSpec] = (),
+        captured: Mapping[str, TensorSpec] = MappingProxyType({}),
+    ) -> Graph:
+        """Return the graph, checked.
+
+        `formals` are the specs of its inputs where it does not tell them itself, `captured` what it
+        uses of the graph around it: its last inputs.
+
+        Raises
+        ------
+        ParseError, GraphError
+            As `load_onnx`.
+        """
+        self._check_supported_features()
+        nodes, constants = self._nodes_and_constants()
+        read = {name for node in nodes for name in node.inputs} | self._public
+        taken = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+        context = Context(self._assembly, self._model.opset, Names(taken | set(constants)))
+        self._declare_inputs(constants, formals)
+        for name, spec in captured.items():
+            self._assembly.add_input(name, spec)
+        published = self._add_constants(constants, read, context)
+        given = {*self._assembly.tensors, *constants}
+        for node in in_topological_order(nodes, given, self._at):
+            inputs = tuple(published.get(name, name) for name in node.inputs)
+            node = _unread_left_out(replace(node, inputs=inputs), read)
+            if not self._copies_constant(node):
+                self._add(node, context)
+        for name, source in published.items():
+            self._assembly.add_node(Node(self._names.take(name), "Identity", (source,), (name,)))
+        return self._assembly.finish(self._outputs)
+
+    def _check_supported_features(self) -> None:
+        if not self._outputs:
+            raise ParseError("the model has no output", at=self._at, fix=_EXPORT)
+        if self._proto.sparse_initializer:
+            raise ParseError(
+                "sparse constants are not supported",
+                at=f"{self._proto.sparse_initializer[0].values.name!r}, {self._at}",
+                fix="export the model with dense constants",
+            )
+
+    def _nodes_and_constants(self) -> tuple[list[Node], dict[str, Any]]:
+        """Return the nodes in file order, and the TensorProto or array of each constant."""
+        constants: dict[str, Any] = {}
+        for tensor in self._proto.initializer:
+            self._claim(constants, text(tensor.name), tensor)
+        nodes: list[Node] = []
+        for index, proto in enumerate(self._proto.node):
+            op = operator_name(proto)
+            name = self._names.take(text(proto.name) or f"{text(proto.op_type)}_{index}")
+            outputs = _stripped(proto.output)
+            where = f"node {name!r} ({op}), {self._at}"
+            attributes = attributes_of(proto, self._tensors, where)
+            if op == "Constant":
+                value = constant_value(attributes, where)
+                self._claim(constants, outputs[0] if outputs else "", value)
+            else:
+                node = Node(name, op, _stripped(proto.input), outputs, attributes)
+                nodes.append(with_captured(node, where))
+        return nodes, constants
+
+    def _claim(self, constants: dict[str, Any], name: str, value: Any) -> None:
+        if not name or name in constants:
+            raise ParseError(
+                f"constant {name!r} is defined twice" if name else "a constant has no name",
+                at=self._at,
+                fix=_EXPORT,
+            )
+        constants[name] = value
+
+    def _declare_inputs(self, constants: Mapping[str, Any], formals: Sequence[TensorSpec]) -> None:
+        used = {
+            text(dim.dim_param)
+            for value in self._proto.input
+            for dim in value.type.tensor_type.shape.dim
+        }
+        symbols = (symbol for i in itertools.count() if (symbol := f"?{i}") not in used)
+        for value, known in itertools.zip_longest(self._proto.input, formals):
+            if value is None:
+                raise ParseError(
+                    f"the graph {self._assembly.name!r} inside of a node has too few inputs",
+                    at=self._at,
+                    fix=_EXPORT,
+                )
+            name = text(value.name)
+            if name not in constants:
+                told = known is None or value.HasField("type")
+                self._assembly.add_input(name, _spec(value, symbols, self._at) if told else known)
+
+    def _add_constants(
+        self, constants: Mapping[str, Any], read: set[str], context: Context
+    ) -> dict[str, str]:
+        """Add the constants that are read; return new names for those that are graph outputs."""
+        published: dict[str, str] = {}
+        for name, value in constants.items():
+            if name in read:
+                if name in self._public:
+                    published[name] = context.names.take(f"{name}/value")
+                array = value if isinstance(value, np.ndarray) else self._read(value)
+                self._assembly.add_constant(published.get(name, name), array)
+        return published
+
+    def _read(self, tensor: Any) -> Array:
+        return self._tensors.read(tensor, f"tensor {tensor.name!r}")
+
+    def _copies_constant(self, node: Node) -> bool:
+        """Make Identity of a constant that constant, unless its name is public; say whether."""
+        if node.op != "Identity" or len(node.inputs) != 1 or len(node.outputs) != 1:
+            return False
+        value = self._assembly.constants.get(node.inputs[0])
+        if value is None or node.outputs[0] in self._public:
+            return False
+        self._assembly.add_constant(node.outputs[0], value)
+        return True
+
+    def _add(self, node: Node, context: Context) -> None:
+        node = self._with_graphs(node)
+        with understanding(node, self._at):
+            upgraded = upgrade(node, context)
+        for made in upgraded:
+            name = node.name if made.name == node.name else self._names.take(made.name)
+            named = dtypes_named(replace(made, name=name), f"{node}, {self._at}")
+            self._assembly.add_node(named, context.declared)
+
+    def _with_graphs(self, node: Node) -> Node:
+        """Return the node with the graphs in it read."""
+        protos = {k: v for k, v in node.attributes.items() if isinstance(v, NestedProto)}
+        if not protos:
+            return node
+        if node.op == "Scan" and self._model.opset < 9:
+            raise ParseError(
+                "Scan of opset 8 has batches, which no other has",
+                at=f"{node}, {self._at}",
+                fix="export the model with opset 9 or newer",
+            )
+        specs = self._assembly.tensors
+        captured = {name: specs[name] for name in next(iter(protos.values())).captured}
+        formals = formal_specs(node, specs)
+        graphs = {
+            name: GraphReader(nested.proto, self._model, f"{node.name}/{name}").graph(
+                formals, captured
+            )
+            for name, nested in protos.items()
+        }
+        return replace(node, attributes={**node.attributes, **graphs})
+
+
+def _spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
+    """Return the spec of a ValueInfoProto; a length that is not given becomes a new symbol."""
+    where = f"input {value.name!r}, {at}"
+    if value.type.WhichOneof("value") != "tensor_type":
+        raise ParseError(
+            f"an input is no tensor but: {value.type.WhichOneof('value') or 'nothing'}",
+            at=where,
+            fix="export the model with tensors as inputs",
+        )
+    tensor = value.type.tensor_type
+    dtype = dtype_name(tensor.elem_type, where)
+    if not tensor.HasField("shape"):
+        return TensorSpec(dtype, None)
+    return TensorSpec(dtype, [_dim(dim, symbols) for dim in tensor.shape.dim])
+
+
+def _dim(dim: Any, symbols: Iterator[str]) -> Dim:
+    """Return a length or symbol; exporters write -1, "" or "?" for what they don't know."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    if dim.HasField("dim_param") and dim.dim_param not in ("", UNKNOWN):
+        return text(dim.dim_param)
+    return next(symbols)
+
+
+def _stripped(names: Iterable[str | bytes]) -> tuple[str, ...]:
+    """Return names without the absent ones at the end."""
+    kept = [text(name) for name in names]
+    while kept and kept[-1] == ABSENT:
+        kept.pop()
+    return tuple(kept)
+
+
+def _unread_left_out(node: Node, read: set[str]) -> Node:
+    """Return the node without optional outputs that nobody reads."""
+    formals = find_operator(newest_name(node.op)).outputs.split()
+    if formals and formals[-1][-1] in "*+":
+        return node
+    required = sum(not formal.endswith("?") for formal in formals)
+    kept = [
+        name if name in read or index < required else ABSENT
+        for index, name in enumerate(node.outputs)
+    ]
+    return replace(node, outputs=_stripped(kept))

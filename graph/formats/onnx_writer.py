@@ -1,0 +1,202 @@
+"""Graphs as ONNX models, for other tools and for devices that hand subgraphs to one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..check import check
+from ..errors import GraphError
+from ..ir import Graph
+from ..tensor import Array, TensorSpec
+from .native import ALIGNMENT, replace_file
+from .onnx_forms import ELEMENT_TYPE_OF, attribute_protos, refusal, tensor_proto
+from .upgrade import NEWEST_OPSET
+
+OLDEST_WRITTEN = 21
+IR_VERSION = 10
+"""The newest that ONNX Runtime reads in all versions that know opset 21."""
+
+PRODUCER = "plait"
+EMBEDDED_BYTES = 1 << 30
+"""Constants of more than this in all go to a file beside the model; protobuf ends at 2 GB."""
+
+MAX_LISTED = 10
+
+
+def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] = ()) -> Any:
+    """Return a graph as an ONNX model (`onnx.ModelProto`).
+
+    Parameters
+    ----------
+    graph : Graph
+    opset : int, optional
+        The version of the operators, 21 to 28; the newest that the `onnx` package knows when left
+        out. Nodes are written in the newest form it has.
+    outside : collection of str
+        Constants of which the model holds dtype and shape only: whoever runs it provides them.
+
+    Raises
+    ------
+    GraphError
+        If nodes cannot be expressed: Python functions, operators that ONNX or the opset lacks or
+        defines otherwise. The message lists them with the reasons.
+    """
+    onnx = _onnx()
+    version = _checked(opset, onnx.defs.onnx_opset_version())
+    _refuse(graph, version)
+    return onnx.ModelProto(
+        ir_version=IR_VERSION,
+        producer_name=PRODUCER,
+        opset_import=[onnx.OperatorSetIdProto(domain="", version=version)],
+        graph=onnx.GraphProto(
+            name=graph.name,
+            input=[_value(name, graph.tensors[name]) for name in graph.inputs],
+            output=[_value(name, graph.tensors[name]) for name in graph.outputs],
+            node=[
+                onnx.NodeProto(
+                    name=node.name,
+                    op_type=node.op,
+                    input=node.inputs,
+                    output=node.outputs,
+                    attribute=attribute_protos(node),
+                )
+                for node in graph.nodes
+            ],
+            initializer=[
+                _elsewhere(name, array, {"location": "outside"})
+                if name in outside
+                else tensor_proto(name, array)
+                for name, array in graph.constants.items()
+            ],
+        ),
+    )
+
+
+def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None = None) -> None:
+    """Write a graph to an ONNX model.
+
+    Constants of more than 1 GiB in all go to a file of the same name with ``.data`` behind it.
+
+    Raises
+    ------
+    GraphError
+        If the graph breaks an invariant, holds what ONNX cannot express, or the file cannot be
+        written.
+    """
+    target = Path(path)
+    if graph.precisions:
+        raise GraphError(
+            f"ONNX has no place for declared precisions: {', '.join(sorted(graph.precisions))}",
+            at=str(target),
+            fix="save to a .plait file",
+        )
+    beside = _laid_out(check(graph).constants)
+    model = to_onnx(graph, opset=opset, outside=beside)
+    if beside:
+        data = target.with_name(f"{target.name}.data")
+        for tensor in model.graph.initializer:
+            offset = beside[tensor.name]
+            array = graph.constants[tensor.name]
+            where = {"location": data.name, "offset": offset, "length": array.nbytes}
+            tensor.CopyFrom(_elsewhere(tensor.name, array, where))
+        replace_file(data, _padded(graph.constants[name] for name in beside))
+    replace_file(target, [model.SerializeToString()])
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError as error:
+        raise GraphError(
+            "writing ONNX models takes the package 'onnx'", fix="pip install 'plait[onnx]'"
+        ) from error
+    return onnx
+
+
+def _checked(opset: int | None, known: int) -> int:
+    newest = min(NEWEST_OPSET, known)
+    if opset is None:
+        return newest
+    if not OLDEST_WRITTEN <= opset <= newest:
+        raise GraphError(
+            f"plait does not write opset {opset}",
+            fix=f"choose one from {OLDEST_WRITTEN} to {newest}",
+        )
+    return opset
+
+
+def _refuse(graph: Graph, opset: int) -> None:
+    """Raise GraphError for nodes and tensors that the opset cannot express, naming them."""
+    reasons = []
+    for node in graph.nodes:
+        inputs, outputs = (
+            [graph.tensors[name] if name else None for name in names]
+            for names in (node.inputs, node.outputs)
+        )
+        reason = refusal(node, inputs, outputs, opset)
+        if reason is not None:
+            reasons.append(f"{node.name!r}: {reason}")
+    dtypes = {name: graph.tensors[name].dtype.name for name in (*graph.inputs, *graph.constants)}
+    reasons += [
+        f"tensor {name!r}: ONNX has no {dtype}"
+        for name, dtype in dtypes.items()
+        if dtype not in ELEMENT_TYPE_OF
+    ]
+    if reasons:
+        listed = "\n    ".join(reasons[:MAX_LISTED])
+        more = len(reasons) - MAX_LISTED
+        raise GraphError(
+            f"{len(reasons)} parts of the graph cannot be written as ONNX:\n    {listed}"
+            + (f"\n    and {more} more" if more > 0 else ""),
+            at=f"graph {graph.name!r}",
+            fix="save to a .plait file, choose a newer opset, or leave these parts out",
+        )
+
+
+def _value(name: str, spec: TensorSpec) -> Any:
+    """Return the ValueInfoProto of an input or output."""
+    from onnx import TensorShapeProto, TypeProto, ValueInfoProto
+
+    tensor = TypeProto.Tensor(elem_type=ELEMENT_TYPE_OF[spec.dtype.name])
+    if spec.shape is not None:
+        dims = [
+            TensorShapeProto.Dimension(dim_value=dim)
+            if isinstance(dim, int)
+            else TensorShapeProto.Dimension(dim_param=dim)
+            for dim in spec.shape
+        ]
+        tensor.shape.CopyFrom(TensorShapeProto(dim=dims))
+    return ValueInfoProto(name=name, type=TypeProto(tensor_type=tensor))
+
+
+def _elsewhere(name: str, array: Array, where: Mapping[str, object]) -> Any:
+    """Return a TensorProto whose bytes are not in the model."""
+    from onnx import StringStringEntryProto, TensorProto
+
+    return TensorProto(
+        name=name,
+        dims=array.shape,
+        data_type=ELEMENT_TYPE_OF[array.dtype.name],
+        data_location="EXTERNAL",
+        external_data=[StringStringEntryProto(key=k, value=str(v)) for k, v in where.items()],
+    )
+
+
+def _laid_out(constants: Mapping[str, Array]) -> dict[str, int]:
+    """Return the offset of each constant in the file beside the model; empty without one."""
+    if sum(array.nbytes for array in constants.values()) <= EMBEDDED_BYTES:
+        return {}
+    offsets, end = {}, 0
+    for name, array in constants.items():
+        offsets[name] = end
+        end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    return offsets
+
+
+def _padded(arrays: Iterator[Array]) -> Iterator[bytes]:
+    for array in arrays:
+        yield array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        yield bytes(-array.nbytes % ALIGNMENT)

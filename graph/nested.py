@@ -1,0 +1,117 @@
+"""Graphs inside of nodes: the branches of If, the bodies of Loop and Scan.
+
+A nested graph sees nothing but its inputs: what it uses of the graph around it is handed to the
+node as further inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from .dims import UNKNOWN
+from .errors import ShapeError
+from .infer import infer_shapes
+from .ir import Graph, Node
+from .tensor import Array, Dim, TensorSpec
+
+Specs = Sequence[TensorSpec | None]
+Values = Sequence[Array | None]
+
+
+def graphs_in(node: Node) -> tuple[Graph, ...]:
+    """Return the graphs among a node's attributes."""
+    return tuple(value for value in node.attributes.values() if isinstance(value, Graph))
+
+
+def all_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
+    """Yield every node, nested ones too: its path, such as ``"loop/add"``, its graph, itself."""
+    for node in graph.nodes:
+        yield prefix + node.name, graph, node
+        for nested in graphs_in(node):
+            yield from all_nodes(nested, f"{prefix}{node.name}/")
+
+
+def called(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
+    """Return a nested graph for inputs of these specs; those whose values are known are constants.
+
+    Raises
+    ------
+    ShapeError
+        If it has another number of inputs, or the specs do not fit inside.
+    """
+    if len(specs) != len(graph.inputs):
+        raise ShapeError(
+            f"the graph {graph.name!r} has {len(graph.inputs)} inputs, its node hands it "
+            f"{len(specs)}",
+            fix=f"pass {', '.join(graph.inputs) or 'nothing'}",
+        )
+    given = {
+        name: _named(name, graph.tensors[name] if spec is None else spec)
+        for name, spec in zip(graph.inputs, specs, strict=True)
+    }
+    for name, spec in given.items():
+        if spec.dtype != graph.tensors[name].dtype:
+            raise ShapeError(
+                f"input {name!r} of the graph {graph.name!r} is {graph.tensors[name]}, "
+                f"its node hands it {spec}",
+                fix="insert a Cast",
+            )
+    known = {n: v for n, v in zip(graph.inputs, values, strict=False) if v is not None}
+    bound = replace(
+        graph,
+        inputs=tuple(name for name in graph.inputs if name not in known),
+        tensors={**graph.tensors, **given},
+        constants={**graph.constants, **known},
+    )
+    return infer_shapes(bound)
+
+
+def result_specs(graph: Graph, specs: Specs, values: Values = ()) -> tuple[TensorSpec, ...]:
+    """Return the specs of a nested graph's outputs, in words that the graph around it knows.
+
+    Raises
+    ------
+    ShapeError
+        As `called`.
+    """
+    inferred = called(graph, specs, values)
+    known = {dim for spec in specs if spec is not None for dim in spec.shape or ()}
+
+    def outside(dim: Dim) -> Dim:
+        return dim if isinstance(dim, int) or dim in known else UNKNOWN
+
+    results = (inferred.tensors[name] for name in graph.outputs)
+    return tuple(
+        replace_shape(spec, None if spec.shape is None else tuple(map(outside, spec.shape)))
+        for spec in results
+    )
+
+
+def merged(a: TensorSpec, b: TensorSpec, what: str) -> TensorSpec:
+    """Return the spec of a tensor that is like the one or like the other.
+
+    Raises
+    ------
+    ShapeError
+        If their dtypes differ.
+    """
+    if a.dtype != b.dtype:
+        raise ShapeError(f"{what} is {a} here and {b} there", fix="insert a Cast")
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return TensorSpec(a.dtype, None)
+    dims = (x if x == y else UNKNOWN for x, y in zip(a.shape, b.shape, strict=True))
+    return TensorSpec(a.dtype, tuple(dims))
+
+
+def replace_shape(spec: TensorSpec, shape: tuple[Dim, ...] | None) -> TensorSpec:
+    """Return the spec with another shape."""
+    return TensorSpec(spec.dtype, shape)
+
+
+def _named(name: str, spec: TensorSpec) -> TensorSpec:
+    """Return the spec with a name for each length of which nothing is known."""
+    if spec.shape is None:
+        return spec
+    dims = (f"{name}.shape[{i}]" if d == UNKNOWN else d for i, d in enumerate(spec.shape))
+    return TensorSpec(spec.dtype, tuple(dims))

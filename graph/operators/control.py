@@ -1,0 +1,203 @@
+"""Control flow: If, Loop and Scan, whose branches and bodies are graphs.
+
+What a branch or body uses of the graph around it is handed to it by the node: the last of the
+node's inputs, which become the last inputs of each nested graph. No device has kernels for these
+operators: a plan either takes the nested graph's nodes into its own, or the session runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import UNKNOWN, normalise_axis
+from ..errors import ShapeError
+from ..ir import Graph
+from ..nested import merged, replace_shape, result_specs
+from ..operator import Call, define, free
+from ..tensor import Dim, TensorSpec
+from .inputs import BOOLS, INTEGERS, check_dtype, may_equal
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+
+_GRAPH = Attribute(Kind.GRAPH)
+_CAPTURED = Attribute(Kind.INT, 0, minimum=0)
+_AXES = Attribute(Kind.INTS, None)
+
+_ROUNDS = 8
+"""Shapes of states are widened in each; the last dimension is unknown long before."""
+
+
+@define(
+    "If",
+    inputs="cond captured*",
+    outputs="y+",
+    attributes={"then_branch": _GRAPH, "else_branch": _GRAPH},
+    cost=free,
+)
+def _if(call: Call) -> Sequence[TensorSpec]:
+    """Y = the outputs of one branch, as the condition says.  Source: ONNX If."""
+    _check_scalar(call, 0, BOOLS, "the condition")
+    specs, values = call.inputs[1:], call.values[1:]
+    condition = call.value(0)
+    if condition is not None:
+        return _checked(result_specs(chosen_branch(call, condition.item()), specs, values), call)
+    then, other = (
+        _checked(result_specs(call.attributes[name], specs, values), call)
+        for name in ("then_branch", "else_branch")
+    )
+    pairs = zip(then, other, strict=True)
+    return [merged(a, b, f"output {i} of the branches") for i, (a, b) in enumerate(pairs)]
+
+
+def chosen_branch(call: Call, condition: bool) -> Graph:
+    """Return the branch that a condition chooses."""
+    branch: Graph = call.attributes["then_branch" if condition else "else_branch"]
+    return branch
+
+
+@define(
+    "Loop",
+    inputs="trip_count? cond? initial*",
+    outputs="y+",
+    attributes={"body": _GRAPH, "captured": _CAPTURED},
+    cost=free,
+)
+def _loop(call: Call) -> Sequence[TensorSpec]:
+    """Y = the last states, then what each iteration put out, stacked.  Source: ONNX Loop.
+
+    The body's inputs are the iteration's number, the condition, the states and what is captured;
+    its outputs the condition, the states, and what is stacked. `captured` counts the last inputs.
+    """
+    _check_scalar(call, 0, INTEGERS, "the trip count")
+    _check_scalar(call, 1, BOOLS, "the condition")
+    body, given = call.attributes["body"], call.inputs[2:]
+    count = len(given) - call.attributes["captured"]
+    head = (TensorSpec("int64", ()), TensorSpec("bool", ()))
+    if count < 0 or len(body.outputs) < 1 + count:
+        raise ShapeError(
+            f"the body has {len(body.outputs)} outputs, and {count} states",
+            fix="let it put out the condition and each state",
+        )
+    states, stacked = _settled(body, head, given[:count], call, 2 + count, 1)
+    length: Dim = UNKNOWN
+    trips, condition = call.value(0), call.value(1)
+    if trips is not None and (condition is None or condition.item()) and repeats(body):
+        length = max(int(trips.item()), 0)
+    return [*states, *(replace_shape(spec, _stacked(spec, length, 0)) for spec in stacked)]
+
+
+def repeats(body: Graph) -> bool:
+    """True when a Loop's body never ends it: its condition goes through, or is always true."""
+    name = body.outputs[0]
+    while name in body.producers and body.producers[name].op == "Identity":
+        name = body.producers[name].inputs[0]
+    if name in body.constants:
+        return bool(body.constants[name].item())
+    return len(body.inputs) > 1 and name == body.inputs[1]
+
+
+@define(
+    "Scan",
+    inputs="inputs+",
+    outputs="y+",
+    attributes={
+        "body": _GRAPH,
+        "num_scan_inputs": Attribute(Kind.INT, minimum=1),
+        "scan_input_axes": _AXES,
+        "scan_input_directions": _AXES,
+        "scan_output_axes": _AXES,
+        "scan_output_directions": _AXES,
+        "captured": _CAPTURED,
+    },
+    cost=free,
+)
+def _scan(call: Call) -> Sequence[TensorSpec]:
+    """Y = the last states, then what each step over the scanned inputs put out.
+
+    The body's inputs are the states, a slice of each scanned input and what is captured; its
+    outputs the states, and what is stacked. `captured` counts the last inputs.  Source: ONNX Scan.
+    """
+    body, n_scanned = call.attributes["body"], call.attributes["num_scan_inputs"]
+    count = len(call.inputs) - call.attributes["captured"] - n_scanned
+    if count < 0 or len(body.outputs) < count:
+        raise ShapeError(
+            f"{len(call.inputs)} inputs are too few for {n_scanned} scanned ones, and the body's "
+            f"{len(body.outputs)} outputs for {count} states",
+            fix="pass the states, then what is scanned",
+        )
+    length: Dim = UNKNOWN
+    slices: list[TensorSpec | None] = []
+    for index in range(n_scanned):
+        spec = call.spec(count + index)
+        if spec.shape is None:
+            slices.append(spec)
+            continue
+        axis = normalise_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
+        if not may_equal(length, spec.shape[axis]):
+            raise ShapeError(
+                f"scanned inputs have lengths {length} and {spec.shape[axis]}",
+                fix="scan tensors of one length",
+            )
+        length = spec.shape[axis] if isinstance(length, str) else length
+        slices.append(replace_shape(spec, spec.shape[:axis] + spec.shape[axis + 1 :]))
+    states, stacked = _settled(body, (), call.inputs[:count], call, count + n_scanned, 0, slices)
+    axes = [axis_of(call, "scan_output_axes", i) for i in range(len(stacked))]
+    shapes = (_stacked(spec, length, axis) for spec, axis in zip(stacked, axes, strict=True))
+    return [*states, *map(replace_shape, stacked, shapes)]
+
+
+def axis_of(call: Call, attribute: str, index: int) -> int:
+    """Return what an attribute of Scan says of the index-th scanned input or output, else 0."""
+    values = call.attributes[attribute]
+    return values[index] if values is not None and index < len(values) else 0
+
+
+def _settled(
+    body: Graph,
+    head: Sequence[TensorSpec],
+    states: Sequence[TensorSpec | None],
+    call: Call,
+    first_captured: int,
+    skipped: int,
+    slices: Sequence[TensorSpec | None] = (),
+) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Return specs of states that hold in every iteration, and of what the body stacks up."""
+    captured, values = call.inputs[first_captured:], call.values[first_captured:]
+    unknown = [None] * (len(head) + len(states) + len(slices))
+    specs = [spec if spec is not None else TensorSpec("float32", None) for spec in states]
+    for _ in range(_ROUNDS):
+        results = result_specs(body, [*head, *specs, *slices, *captured], [*unknown, *values])
+        made = results[skipped : skipped + len(specs)]
+        wider = [
+            merged(a, b, f"state {i}") for i, (a, b) in enumerate(zip(specs, made, strict=True))
+        ]
+        if wider == specs:
+            break
+        specs = wider
+    return specs, list(results[skipped + len(specs) :])
+
+
+def _stacked(spec: TensorSpec, length: Dim, axis: int) -> tuple[Dim, ...] | None:
+    if spec.shape is None:
+        return None
+    place = normalise_axis(axis, len(spec.shape) + 1)
+    return (*spec.shape[:place], length, *spec.shape[place:])
+
+
+def _checked(specs: Sequence[TensorSpec], call: Call) -> Sequence[TensorSpec]:
+    if len(specs) != call.n_outputs:
+        raise ShapeError(
+            f"a branch has {len(specs)} outputs, the node {call.n_outputs}",
+            fix="give both branches as many outputs as the node",
+        )
+    return specs
+
+
+def _check_scalar(call: Call, index: int, kinds: str, what: str) -> None:
+    if not call.has(index):
+        return
+    spec = call.spec(index)
+    check_dtype(spec, kinds, what)
+    if spec.is_static and spec.size != 1:
+        raise ShapeError(f"{what} is {spec}, not one value", fix="reduce it to one")

@@ -1,0 +1,28 @@
+"""The determinant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..tensor import TensorSpec
+from .inputs import FLOATS, check_dtype, check_rank, may_equal
+
+
+def _elimination(call: Call, outputs: Specs) -> int:
+    """Cost: Gaussian elimination, n³/3 multiplications and as many additions."""
+    return 2 * call.spec(0).size * call.spec(0).static_shape[-1] // 3
+
+
+@define("Det", inputs="x", cost=_elimination)
+def infer_determinant(call: Call) -> Sequence[TensorSpec]:
+    """Infer: a number for each square matrix."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    check_rank(x, 2, "[..., n, n]")
+    if x.shape is None:
+        return (x,)
+    if not may_equal(x.shape[-2], x.shape[-1]):
+        raise ShapeError(f"{x} is no stack of square matrices", fix="slice or pad it")
+    return (TensorSpec(x.dtype, x.shape[:-2]),)

@@ -1,0 +1,153 @@
+"""Operators that keep some of what they are given: how much of it, only the values tell.
+
+Each has a second rule for the most that it may keep: see `bound` in `define`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import UNKNOWN, mul, normalise_axis, product
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..tensor import Dim, Shape, TensorSpec
+from .inputs import ANY, BOOLS, check_dtype, check_rank, common_dtype, integers, may_equal
+
+_AXIS = Attribute(Kind.INT, None)
+
+
+def _size(spec: TensorSpec) -> Dim:
+    return UNKNOWN if spec.shape is None else product(spec.shape)
+
+
+def _sort_cost(call: Call, outputs: Specs) -> int:
+    size = call.spec(0).size
+    return size * max(size.bit_length(), 1)
+
+
+def _bound_non_zero(call: Call) -> Sequence[TensorSpec]:
+    """Infer: as many columns as x has elements."""
+    check_dtype(call.spec(0), ANY)
+    rank = call.spec(0).rank
+    return (TensorSpec("int64", (UNKNOWN if rank is None else rank, _size(call.spec(0)))),)
+
+
+@define("NonZero", inputs="x", bound=_bound_non_zero)
+def infer_non_zero(call: Call) -> Sequence[TensorSpec]:
+    """Infer: a row per axis, a column per element that is not zero."""
+    (most,) = _bound_non_zero(call)
+    assert most.shape is not None
+    return (TensorSpec("int64", (most.shape[0], UNKNOWN)),)
+
+
+def _bound_compress(call: Call) -> Sequence[TensorSpec]:
+    """Infer: as many slices as there are conditions, and no more than x has."""
+    x, condition = call.spec(0), call.spec(1)
+    check_dtype(condition, BOOLS, "the condition")
+    if condition.rank not in (None, 1):
+        raise ShapeError(f"the condition is {condition}", fix="flatten it")
+    length: Dim = UNKNOWN if condition.shape is None else condition.shape[0]
+    if call.attributes["axis"] is None:
+        return (TensorSpec(x.dtype, (_least(length, _size(x)),)),)
+    if x.shape is None:
+        return (x,)
+    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    return (TensorSpec(x.dtype, _replaced(x.shape, axis, _least(length, x.shape[axis]))),)
+
+
+@define("Compress", inputs="x condition", attributes={"axis": _AXIS}, bound=_bound_compress)
+def infer_compress(call: Call) -> Sequence[TensorSpec]:
+    """Infer: x, or x flattened, with some slices along the axis left out."""
+    (most,) = _bound_compress(call)
+    return (_with_unknown(most, call.attributes["axis"] or 0),)
+
+
+def _least(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return UNKNOWN if UNKNOWN in (a, b) else f"min({a},{b})"
+
+
+def _replaced(shape: Shape, axis: int, length: Dim) -> Shape:
+    return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def _with_unknown(spec: TensorSpec, axis: int) -> TensorSpec:
+    """Return the spec with the length of one axis unknown."""
+    if spec.shape is None:
+        return spec
+    return TensorSpec(spec.dtype, _replaced(spec.shape, axis % len(spec.shape), UNKNOWN))
+
+
+def _bound_unique(call: Call) -> Sequence[TensorSpec]:
+    """Infer: as if all were different."""
+    x, axis = call.spec(0), call.attributes["axis"]
+    check_dtype(x, ANY)
+    if axis is None:
+        kept, length = TensorSpec(x.dtype, (_size(x),)), _size(x)
+    elif x.shape is None:
+        kept, length = x, UNKNOWN
+    else:
+        kept, length = x, x.shape[normalise_axis(axis, len(x.shape))]
+    return (kept, *[TensorSpec("int64", (length,))] * 3)
+
+
+@define(
+    "Unique",
+    inputs="x",
+    outputs="y indices? inverse_indices? counts?",
+    attributes={"axis": _AXIS, "sorted": Attribute(Kind.BOOL, True)},
+    cost=_sort_cost,
+    bound=_bound_unique,
+)
+def infer_unique(call: Call) -> Sequence[TensorSpec]:
+    """Infer: x, or x flattened, without repetitions; where each is first, is now, how often."""
+    kept, indices, inverse, counts = _bound_unique(call)
+    axis = call.attributes["axis"] or 0
+    return _with_unknown(kept, axis), _with_unknown(indices, 0), inverse, _with_unknown(counts, 0)
+
+
+def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
+    """Infer: a row for each box of each class of each image, or as many as may be put out."""
+    boxes, scores = call.spec(0), call.spec(1)
+    _check_boxes(boxes, scores)
+    if boxes.shape is None or scores.shape is None:
+        return (TensorSpec("int64", (UNKNOWN, 3)),)
+    limit = integers(call, 2, "max_output_boxes_per_class")
+    most = boxes.shape[1]
+    if not call.has(2):
+        most = 0
+    elif limit:
+        most = _least(max(limit[0], 0), most)
+    return (TensorSpec("int64", (mul(mul(boxes.shape[0], scores.shape[1]), most), 3)),)
+
+
+@define(
+    "NonMaxSuppression",
+    inputs="boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?",
+    attributes={"center_point_box": Attribute(Kind.BOOL, False)},
+    cost=lambda call, outputs: 8 * call.spec(1).size * max(call.spec(1).size.bit_length(), 1),
+    bound=_bound_suppression,
+)
+def infer_suppression(call: Call) -> Sequence[TensorSpec]:
+    """Infer: a row (image, class, box) for each box that is kept."""
+    _bound_suppression(call)
+    return (TensorSpec("int64", (UNKNOWN, 3)),)
+
+
+def _check_boxes(boxes: TensorSpec, scores: TensorSpec) -> None:
+    """Raise ShapeError unless they are (images, boxes, 4) and (images, classes, boxes)."""
+    for spec in (boxes, scores):
+        check_rank(spec, 3, "[images, ..., ...]")
+        if spec.dtype.name != "float32" or spec.rank not in (None, 3):
+            raise ShapeError(f"boxes and scores are float32 of rank 3, not {spec}", fix="Cast it")
+    common_dtype((boxes, scores))
+    if boxes.shape is None or scores.shape is None:
+        return
+    pairs = zip(boxes.shape, (scores.shape[0], scores.shape[2], 4), strict=True)
+    if not all(may_equal(a, b) for a, b in pairs):
+        raise ShapeError(
+            f"boxes {boxes} and scores {scores} do not fit together",
+            fix="make them [images, boxes, 4] and [images, classes, boxes]",
+        )

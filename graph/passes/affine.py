@@ -1,0 +1,89 @@
+"""Which nodes only scale and shift each channel by constants, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..tensor import Array
+
+DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+"""What is folded in its own precision; float16 would be rounded once more."""
+
+
+class Affine(NamedTuple):
+    """A node that computes y = x · scale + shift, each one number or one per channel (axis 1)."""
+
+    source: str
+    scale: Array
+    shift: Array
+
+    @property
+    def only_shifts(self) -> bool:
+        """True when x is not scaled."""
+        return bool(np.all(self.scale == 1))
+
+
+def affine_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
+    """Return what a node does to its channels, None where it does anything else.
+
+    Numbers are float64, so that those of several nodes can be put together before rounding.
+    """
+    if node.op == "BatchNormalization":
+        return _of_batch_normalization(graph, node, constants)
+    if node.op not in ("Mul", "Div", "Add", "Sub") or len(node.inputs) != 2:
+        return None
+    a, b = node.inputs
+    swapped = a in constants
+    source, constant = (b, a) if swapped else (a, b)
+    if constant not in constants or source in constants or (swapped and node.op == "Div"):
+        return None
+    value = _per_channel(graph, source, node.outputs[0], constants[constant])
+    if value is None:
+        return None
+    one, zero = np.ones(()), np.zeros(())
+    if node.op == "Add":
+        return _finite(source, one, value)
+    if node.op == "Sub":
+        return _finite(source, -one, value) if swapped else _finite(source, one, -value)
+    with np.errstate(all="ignore"):
+        return _finite(source, 1 / value if node.op == "Div" else value, zero)
+
+
+def _of_batch_normalization(
+    graph: Graph, node: Node, constants: Mapping[str, Array]
+) -> Affine | None:
+    x, *given = node.inputs
+    spec = graph.tensors[x]
+    if node.attributes["training_mode"] or any(name not in constants for name in given):
+        return None
+    if spec.dtype not in DTYPES or spec.rank is None or spec.rank < 2:
+        return None
+    scale, bias, mean, variance = (constants[name].astype(np.float64) for name in given)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + node.attributes["epsilon"])
+        return _finite(x, factor, bias - mean * factor)
+
+
+def _per_channel(graph: Graph, source: str, output: str, value: Array) -> Array | None:
+    """Return a constant as one number or a vector of the channels, None where it is neither."""
+    x, y = graph.tensors[source], graph.tensors[output]
+    if x.dtype not in DTYPES or x.rank is None or x.shape is None or value.ndim > x.rank:
+        return None
+    if x.rank < 2 or x.shape != y.shape:
+        return None
+    aligned = (1,) * (x.rank - value.ndim) + value.shape
+    if value.size == 1:
+        return value.reshape(()).astype(np.float64)
+    if aligned[1] == value.size == x.shape[1]:
+        return value.reshape(-1).astype(np.float64)
+    return None
+
+
+def _finite(source: str, scale: Array, shift: Array) -> Affine | None:
+    """Return the numbers unless one is no number: what comes of those depends on the order."""
+    numbers: tuple[Any, Any] = (scale, shift)
+    return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

@@ -1,0 +1,234 @@
+"""Scales and shifts of channels, folded into the weights and bias of the convolution beside them.
+
+What is folded is rounded once, in another place than before: results differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..tensor import Array, TensorSpec, spec_of
+from .affine import DTYPES, Affine, affine_of
+from .merging import MayMerge, always
+
+
+def fold_scale(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """Conv, then x·a + b -> Conv with other weights; x·a + b, then Conv -> the same.
+
+    ``x·a + b`` is Mul, Div, Add, Sub by constants of one number or one per channel, or
+    BatchNormalization; behind ConvTranspose too. The tensor between the two must be read by
+    nothing else and be no output, the weights constant and float32 or float64. A shift ahead of a
+    Conv with padding stays, as zeros would be shifted too; what is before it is then scaled less:
+    x·a + b, padded, is (x + b/a) padded, times a.
+    """
+    return _Folding(graph, may_merge).run()
+
+
+class _Weights(NamedTuple):
+    """The constants of a convolution, in float64 as long as more may be folded into them."""
+
+    w: Array
+    bias: Array | None
+
+
+class _Folding:
+    """The state of the pass: nodes kept so far, and constants made."""
+
+    def __init__(self, graph: Graph, may_merge: MayMerge) -> None:
+        self._graph = graph
+        self._may_merge = may_merge
+        self._kept: dict[str, Node] = {}
+        self._producers: dict[str, str] = {}
+        self._folded: dict[str, _Weights] = {}
+        self._made: dict[str, Array] = {}
+
+    def run(self) -> Graph:
+        for node in self._graph.nodes:
+            affine = affine_of(self._graph, node, self._graph.constants)
+            if affine is None or not self._fold_behind(node, affine):
+                self._keep(node)
+                if node.op == "Conv":
+                    self._fold_ahead(node)
+        return self._result() if self._folded else self._graph
+
+    def _keep(self, node: Node) -> None:
+        self._kept[node.name] = node
+        self._producers.update({name: node.name for name in node.outputs if name})
+
+    def _fold_behind(self, node: Node, affine: Affine) -> bool:
+        """Let the convolution that writes x write x·a + b; say whether it can."""
+        conv = self._kept.get(self._producers.get(affine.source, ""))
+        if conv is None or conv.op not in ("Conv", "ConvTranspose"):
+            return False
+        weights = self._weights(conv)
+        if weights is None or not self._is_private(affine.source):
+            return False
+        if not self._may_merge(self._graph, [conv, node], conv):
+            return False
+        features = 0
+        scale = affine.scale
+        if conv.op == "ConvTranspose":
+            if conv.attributes["group"] != 1:
+                return False
+            features = 1
+        per_feature = np.broadcast_to(scale, (weights.w.shape[features],))
+        shape = [1] * weights.w.ndim
+        shape[features] = -1
+        bias = affine.shift if weights.bias is None else weights.bias * scale + affine.shift
+        bias = np.broadcast_to(bias, per_feature.shape)
+        if not self._set(conv, _Weights(weights.w * per_feature.reshape(shape), bias)):
+            return False
+        self._keep(replace(self._kept[conv.name], outputs=node.outputs))
+        return True
+
+    def _fold_ahead(self, conv: Node) -> None:
+        """Let a Conv read x where it reads x·a + b."""
+        while (node := self._kept.get(self._producers.get(conv.inputs[0], ""))) is not None:
+            affine = affine_of(self._graph, node, self._graph.constants)
+            weights = self._weights(conv)
+            if affine is None or weights is None or not self._is_private(conv.inputs[0]):
+                return
+            if not self._may_merge(self._graph, [node, conv], conv):
+                return
+            if _is_padded(conv) and np.any(affine.shift != 0):
+                self._scale_past_shift(conv, node, affine)
+                return
+            w, bias = weights
+            by_input = _per_input(affine, w, conv.attributes["group"])
+            if np.any(affine.shift != 0):
+                shift = np.broadcast_to(affine.shift, (_channels(w, conv),))
+                added = _shift_through(w, shift, conv.attributes["group"])
+                bias = added if bias is None else bias + added
+            if not self._set(conv, _Weights(w * by_input, bias)):
+                return
+            del self._kept[node.name]
+            conv = replace(self._kept[conv.name], inputs=(affine.source, *conv.inputs[1:]))
+            self._keep(conv)
+
+    def _scale_past_shift(self, conv: Node, adds: Node, shift: Affine) -> None:
+        """x·a, then + b, then Conv -> x + b/a, then Conv with other weights."""
+        scales = self._kept.get(self._producers.get(shift.source, ""))
+        weights = self._weights(conv)
+        if scales is None or weights is None or not shift.only_shifts:
+            return
+        scale = affine_of(self._graph, scales, self._graph.constants)
+        if scale is None or np.any(scale.shift != 0) or not self._is_private(shift.source):
+            return
+        if not self._may_merge(self._graph, [scales, conv], conv):
+            return
+        with np.errstate(all="ignore"):
+            less = shift.shift / scale.scale
+        if not np.isfinite(less).all():
+            return
+        by_input = _per_input(scale, weights.w, conv.attributes["group"])
+        if not self._set(conv, weights._replace(w=weights.w * by_input)):
+            return
+        rank = weights.w.ndim
+        value = less.reshape(-1, *[1] * (rank - 2)) if less.ndim else less
+        name = self._constant(f"{adds.name}.folded_shift", value, conv.inputs[1])
+        del self._kept[scales.name]
+        self._keep(replace(adds, op="Add", inputs=(scale.source, name)))
+
+    def _constant(self, name: str, value: Array, like: str) -> str:
+        """Add a constant of another's dtype; return the name that it got."""
+        while name in self._graph.tensors or name in self._made:
+            name += "'"
+        self._made[name] = np.ascontiguousarray(value, self._graph.constants[like].dtype)
+        self._made[name] = self._made[name].reshape(value.shape)
+        self._made[name].flags.writeable = False
+        return name
+
+    def _is_private(self, name: str) -> bool:
+        """True when one node alone reads a tensor, and nobody fetches it."""
+        graph = self._graph
+        declared = name in graph.outputs or name in graph.precisions
+        return not declared and len(graph.consumers[name]) == 1
+
+    def _weights(self, conv: Node) -> _Weights | None:
+        if conv.name in self._folded:
+            return self._folded[conv.name]
+        constants = self._graph.constants
+        _, w, *bias = conv.inputs
+        given = [name for name in (w, *bias) if name]
+        if any(name not in constants or constants[name].dtype not in DTYPES for name in given):
+            return None
+        w64, *bias64 = (constants[name].astype(np.float64) for name in given)
+        return _Weights(w64, bias64[0] if bias64 else None)
+
+    def _set(self, conv: Node, weights: _Weights) -> bool:
+        """Give a convolution other weights, unless they overflow."""
+        dtype = self._graph.constants[conv.inputs[1]].dtype
+        limit = np.finfo(dtype).max
+        if any(array is not None and np.any(np.abs(array) > limit) for array in weights):
+            return False
+        self._folded[conv.name] = weights
+        return True
+
+    def _result(self) -> Graph:
+        nodes: list[Node] = []
+        for node in self._kept.values():
+            if node.name in self._folded:
+                node = replace(node, inputs=(node.inputs[0], *self._names(node)))
+            nodes.append(node)
+        graph = self._graph
+        specs = {name: spec_of(value) for name, value in self._made.items()}
+        constants = {**graph.constants, **self._made}
+        return _with_nodes(graph, tuple(nodes), constants, {**graph.tensors, **specs})
+
+    def _names(self, conv: Node) -> list[str]:
+        """Make a convolution's new weights and bias constants; return their names."""
+        named = zip(("weights", "bias"), self._folded[conv.name], strict=True)
+        return [
+            self._constant(f"{conv.name}.folded_{role}", value, conv.inputs[1])
+            for role, value in named
+            if value is not None
+        ]
+
+
+def _with_nodes(
+    graph: Graph,
+    nodes: tuple[Node, ...],
+    constants: Mapping[str, Array],
+    tensors: Mapping[str, TensorSpec],
+) -> Graph:
+    """Return the graph with other nodes, and only what is still named by them."""
+    named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    named.update(graph.inputs, graph.outputs)
+    return replace(
+        graph,
+        nodes=nodes,
+        tensors={name: spec for name, spec in tensors.items() if name in named},
+        constants={name: value for name, value in constants.items() if name in named},
+        precisions={name: bits for name, bits in graph.precisions.items() if name in named},
+    )
+
+
+def _is_padded(conv: Node) -> bool:
+    """True unless windows surely lie within the input."""
+    attributes = conv.attributes
+    if attributes["auto_pad"] == "VALID":
+        return False
+    return attributes["auto_pad"] != "NOTSET" or any(attributes["pads"] or ())
+
+
+def _channels(w: Array, conv: Node) -> int:
+    return int(w.shape[1] * conv.attributes["group"])
+
+
+def _per_input(affine: Affine, w: Array, group: int) -> Array:
+    """Return the factor of each weight, given those of the channels that they are for."""
+    channels = np.broadcast_to(affine.scale, (w.shape[1] * group,)).reshape(group, 1, w.shape[1])
+    by_feature = np.broadcast_to(channels, (group, w.shape[0] // group, w.shape[1]))
+    return by_feature.reshape(w.shape[0], w.shape[1], *[1] * (w.ndim - 2))
+
+
+def _shift_through(w: Array, shift: Array, group: int) -> Array:
+    """Return what a shift of each channel adds to each feature where no window is cut."""
+    taps = w.reshape(group, -1, w.shape[1], int(np.prod(w.shape[2:]))).sum(-1)
+    total: Array = (taps * shift.reshape(group, 1, -1)).sum(-1).reshape(-1)
+    return total

@@ -1,0 +1,203 @@
+"""Where a plan must stop until values are known, and how it goes on.
+
+Shapes may depend on values: Range of a computed limit, NonZero, a loop. Then the graph is cut: the
+head, whose shapes are all known, is planned and run; what it computed tells more shapes, and what
+is left is cut again. Lengths that are known to be below a bound are computed into buffers of that
+bound within the head, and trimmed at the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..graph.infer import describe, infer_node
+from ..graph.ir import Graph, Node
+from ..graph.operator import Call, Specs, find_operator
+from ..graph.operators.control import CONTROL_FLOW
+from ..graph.tensor import Array, TensorSpec, spec_of
+from .errors import PlanError
+
+DECIDING_SIZE = 1 << 16
+"""Tensors up to this many elements may decide shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Tensors computed into buffers of an upper bound, and the tensor that has their shapes."""
+
+    tensors: tuple[str, ...]
+    shapes: str
+
+    def trimmed(self, known: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what the buffers truly hold, by name."""
+        lengths, start, found = known[self.shapes].tolist(), 0, {}
+        for name in self.tensors:
+            array = known[name]
+            box = tuple(slice(length) for length in lengths[start : start + array.ndim])
+            found[name] = np.ascontiguousarray(array[box]).reshape(array[box].shape)
+            start += array.ndim
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A graph cut at its first boundary.
+
+    Attributes
+    ----------
+    head : Graph
+        All that can be planned now; may have no nodes.
+    rest : Graph or None
+        What can be planned when the head has run; None if that is nothing.
+    padded : tuple of Padded
+        What of the head's outputs has to be trimmed.
+    """
+
+    head: Graph
+    rest: Graph | None
+    padded: tuple[Padded, ...]
+
+
+def is_decided(graph: Graph) -> bool:
+    """True when nothing in the graph has to wait for values."""
+    return graph.is_static and not any(
+        node.op in CONTROL_FLOW or node.operator.bounded for node in graph.nodes
+    )
+
+
+def cut(graph: Graph) -> Cut:
+    """Cut a graph, specialised for its inputs' shapes, at the first boundary.
+
+    Raises
+    ------
+    PlanError
+        If a Python function does not tell the shapes of what it returns.
+    """
+    known = {*graph.inputs, *graph.constants}
+    head: list[Node] = []
+    rest: list[Node] = []
+    padded: list[Padded] = []
+    tensors = dict(graph.tensors)
+    for node in graph.nodes:
+        ready = all(name in known for name in node.inputs if name)
+        if ready and node.op not in CONTROL_FLOW:
+            if node.operator.bounded is not None:
+                bounded, specs = bounded_form(graph, node)
+                if all(spec.is_static for spec in specs):
+                    head.append(bounded)
+                    tensors.update(zip(bounded.outputs, specs, strict=True))
+                    padded.append(Padded(bounded.outputs[:-1], bounded.outputs[-1]))
+                    continue
+            elif all(spec.is_static for spec in graph.output_specs(node)):
+                known.update(node.outputs)
+                head.append(node)
+                continue
+            if node.operator.function is not None:
+                raise undecidable(graph, node)
+        rest.append(node)
+    return Cut(_head(graph, head, rest, padded, tensors), _rest(graph, rest), tuple(padded))
+
+
+def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
+    """Return the node that computes the same into buffers of an upper bound, and their specs."""
+    assert node.operator.bounded is not None
+    operator = find_operator(node.operator.bounded)
+    specs = tuple(operator.infer(graph.call(node)))
+    unread = (f"{node.name}\0unread{i}" for i in range(len(specs)))
+    given = dict(enumerate(node.outputs))
+    names = [given.get(i) or name for i, name in enumerate(unread)]
+    names[-1] = f"{node.name}\0shapes"
+    return replace(node, op=operator.name, outputs=tuple(names)), specs
+
+
+def frontier(graph: Graph) -> Sequence[Node]:
+    """Return the nodes of which all inputs are known: the first that a boundary holds up."""
+    written = {name for node in graph.nodes for name in node.outputs if name}
+    return [node for node in graph.nodes if written.isdisjoint(node.inputs)]
+
+
+def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
+    """Return the inputs whose values, beside all shapes, decide the shapes of a node's outputs.
+
+    Raises
+    ------
+    PlanError
+        If not even all values decide them.
+    """
+    if node.op in CONTROL_FLOW:
+        return node.inputs[:1] if node.op == "If" else ()
+    names = [
+        name
+        for name in dict.fromkeys(node.inputs)
+        if name and name not in graph.constants and np.size(known[name]) <= DECIDING_SIZE
+    ]
+    if not _decided(graph, node, known, names):
+        raise undecidable(graph, node)
+    for name in tuple(names):
+        fewer = [other for other in names if other != name]
+        if _decided(graph, node, known, fewer):
+            names = fewer
+    return names
+
+
+def undecidable(graph: Graph, node: Node) -> PlanError:
+    """Return what users see whose operator does not tell its shapes."""
+    specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
+    return PlanError(
+        f"the shape of {specs} is not known before the run",
+        at=describe(node, graph.call(node)),
+        fix="let the operator tell it from its inputs' shapes: @operator(outputs=...)",
+    )
+
+
+def _decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str]) -> bool:
+    """True when shapes follow from the values of these inputs."""
+    values = {**graph.constants, **{name: known[name] for name in names}}
+    given = {name: spec_of(known[name]) for name in node.inputs if name in known}
+    tensors = {**graph.tensors, **given}
+    call = Call(
+        tuple(tensors[name] if name else None for name in node.inputs),
+        tuple(values.get(name) for name in node.inputs),
+        node.attributes,
+        len(node.outputs),
+    )
+    if node.operator.bounded is not None:
+        specs: Sequence[TensorSpec] = find_operator(node.operator.bounded).infer(call)
+    else:
+        specs = infer_node(node, call)
+    return all(spec.is_static for spec in specs)
+
+
+def _head(
+    graph: Graph,
+    nodes: Sequence[Node],
+    rest: Sequence[Node],
+    padded: Sequence[Padded],
+    tensors: Mapping[str, TensorSpec],
+) -> Graph:
+    written = {name for node in nodes for name in node.outputs if name}
+    read = {name for node in nodes for name in node.inputs if name}
+    outside = {*graph.outputs, *(name for node in rest for name in node.inputs)}
+    bounds = {name for item in padded for name in (*item.tensors, item.shapes)}
+    outputs = tuple(
+        name for node in nodes for name in node.outputs if name in outside or name in bounds
+    )
+    inputs = tuple(name for name in graph.inputs if name in read)
+    constants = {name: value for name, value in graph.constants.items() if name in read}
+    specs = {name: tensors[name] for name in (*inputs, *constants, *sorted(written))}
+    return Graph(graph.name, inputs, outputs, tuple(nodes), specs, constants)
+
+
+def _rest(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
+    if not nodes:
+        return None
+    written = {name for node in nodes for name in node.outputs if name}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
+    constants = {name: graph.constants[name] for name in read if name in graph.constants}
+    inputs = tuple(name for name in read if name not in written and name not in constants)
+    outputs = tuple(name for name in graph.outputs if name in written)
+    specs = {name: graph.tensors[name] for name in (*read, *sorted(written))}
+    return Graph(graph.name, inputs, outputs, tuple(nodes), specs, constants)

@@ -1,0 +1,188 @@
+"""Control flow that is decided ahead becomes plain nodes: a chosen branch, an unrolled loop.
+
+If(true, x; f, g) -> f(x)        Loop(2, ., s; f) -> f(f(s))        Scan likewise, slice by slice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..graph.dims import normalise_axis
+from ..graph.ir import Graph, Node
+from ..graph.names import Names
+from ..graph.nested import all_nodes
+from ..graph.operator import Call, find_operator
+from ..graph.operators.control import axis_of, chosen_branch, repeats
+from ..graph.tensor import Array
+
+UNROLLED_NODES = 2048
+"""Loops that would become more nodes than this are run by the session, body by body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """What stands in the place of a node: constants by name, and nodes in order."""
+
+    constants: Mapping[str, Array]
+    nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """The names that are taken in the graph around a node."""
+
+    nodes: Names
+    tensors: Names
+
+
+def inlined(node: Node, call: Call, names: Namespace) -> Inlined | None:
+    """Return what a node of control flow comes down to; None where that is not known yet."""
+    writer = _Writer(node, names)
+    if node.op == "If":
+        condition = call.value(0)
+        if condition is None:
+            return None
+        results = writer.copy(chosen_branch(call, bool(condition.item())), node.inputs[1:], "")
+        writer.publish(results, node.outputs)
+    elif node.op == "Loop":
+        if not _unroll_loop(writer, node, call):
+            return None
+    elif not _unroll_scan(writer, node, call):
+        return None
+    return Inlined(writer.constants, writer.nodes)
+
+
+def _unroll_loop(writer: _Writer, node: Node, call: Call) -> bool:
+    body, trips, condition = node.attributes["body"], call.value(0), call.value(1)
+    if trips is None or (call.has(1) and condition is None):
+        return False
+    count = max(int(trips.item()), 0) if condition is None or condition.item() else 0
+    if not repeats(body) or not _is_short(body, count):
+        return False
+    states, captured = _split(node, 2)
+    rows: list[list[str]] = []
+    for step in range(count):
+        head = writer.constant(f"{step}", np.int64(step)), writer.constant("cond", np.bool_(True))
+        _, *results = writer.copy(body, (*head, *states, *captured), f"{step}/")
+        states, stacked = results[: len(states)], results[len(states) :]
+        rows.append(stacked)
+    writer.publish(states, node.outputs[: len(states)])
+    for index, name in enumerate(node.outputs[len(states) :]):
+        writer.stack([row[index] for row in rows], 0, name)
+    return True
+
+
+def _unroll_scan(writer: _Writer, node: Node, call: Call) -> bool:
+    body, n_scanned = node.attributes["body"], node.attributes["num_scan_inputs"]
+    given, captured = _split(node, 0)
+    states, scanned = given[: len(given) - n_scanned], given[len(given) - n_scanned :]
+    directions = node.attributes["scan_input_directions"] or (0,) * n_scanned
+    specs = [call.spec(len(states) + index) for index in range(n_scanned)]
+    if not all(spec.is_static for spec in specs):
+        return False
+    axes = [
+        normalise_axis(axis_of(call, "scan_input_axes", index), len(spec.static_shape))
+        for index, spec in enumerate(specs)
+    ]
+    count = specs[0].static_shape[axes[0]]
+    if not _is_short(body, count):
+        return False
+    rows: list[list[str]] = []
+    for step in range(count):
+        slices = [
+            writer.pick(name, axis, count - 1 - step if backward else step, f"{step}/{index}")
+            for index, (name, axis, backward) in enumerate(
+                zip(scanned, axes, directions, strict=True)
+            )
+        ]
+        results = writer.copy(body, (*states, *slices, *captured), f"{step}/")
+        states, stacked = results[: len(states)], results[len(states) :]
+        rows.append(stacked)
+    writer.publish(states, node.outputs[: len(states)])
+    backwards = node.attributes["scan_output_directions"] or ()
+    for index, name in enumerate(node.outputs[len(states) :]):
+        column = [row[index] for row in rows]
+        if index < len(backwards) and backwards[index]:
+            column.reverse()
+        writer.stack(column, axis_of(call, "scan_output_axes", index), name)
+    return True
+
+
+def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
+    """Return the names of a node's states and scanned inputs, and of what it captures."""
+    end = len(node.inputs) - node.attributes["captured"]
+    return list(node.inputs[first:end]), list(node.inputs[end:])
+
+
+def _is_short(body: Graph, count: int) -> bool:
+    """True when unrolling is worth it; not for no iteration, which has nothing to stack."""
+    return count > 0 and count * sum(1 for _ in all_nodes(body)) <= UNROLLED_NODES
+
+
+class _Writer:
+    """Writes nodes that stand in the place of one."""
+
+    def __init__(self, node: Node, names: Namespace) -> None:
+        self.constants: dict[str, Array] = {}
+        self.nodes: list[Node] = []
+        self._name = node.name
+        self._names = names
+
+    def copy(self, graph: Graph, inputs: Sequence[str], prefix: str) -> list[str]:
+        """Add a nested graph's nodes; return the names of its outputs."""
+        names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
+        prefix = f"{self._name}/{prefix}"
+        for name, value in graph.constants.items():
+            names[name] = self._names.tensors.take(prefix + name)
+            self.constants[names[name]] = value
+        for node in graph.nodes:
+            names.update(
+                {name: self._names.tensors.take(prefix + name) for name in node.outputs if name}
+            )
+            copied = replace(
+                node,
+                name=self._names.nodes.take(prefix + node.name),
+                inputs=tuple(names[name] for name in node.inputs),
+                outputs=tuple(names[name] for name in node.outputs),
+            )
+            self.nodes.append(copied)
+        return [names[name] for name in graph.outputs]
+
+    def constant(self, name: str, value: Any) -> str:
+        """Add a constant."""
+        name = self._names.tensors.take(f"{self._name}/{name}")
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def pick(self, name: str, axis: int, index: int, suffix: str) -> str:
+        """Add the node that takes one slice of a tensor."""
+        place = self.constant(f"{suffix}/index", np.int64(index))
+        made = self._names.tensors.take(f"{self._name}/{suffix}/slice")
+        self._add("Gather", (name, place), made, axis=axis)
+        return made
+
+    def stack(self, names: Sequence[str], axis: int, output: str) -> None:
+        """Add the nodes that stack tensors along a new axis."""
+        if not output:
+            return
+        where = self.constant(f"{output}/axis", np.asarray([axis], np.int64))
+        rows = []
+        for index, name in enumerate(names):
+            rows.append(self._names.tensors.take(f"{self._name}/{output}/{index}"))
+            self._add("Unsqueeze", (name, where), rows[-1])
+        self._add("Concat", rows, output, axis=axis)
+
+    def publish(self, names: Sequence[str], outputs: Sequence[str]) -> None:
+        """Give results the names of the node's outputs."""
+        for name, output in zip(names, outputs, strict=True):
+            if output:
+                self._add("Identity", (name,), output)
+
+    def _add(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
+        complete = find_operator(op).complete(attributes, self._name)
+        name = self._names.nodes.take(f"{self._name}/{op.lower()}")
+        self.nodes.append(Node(name, op, tuple(inputs), (output,), complete))

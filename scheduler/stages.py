@@ -1,0 +1,193 @@
+"""The stages of a graph whose shapes depend on values: one plan for each, kept as they come up."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import trio
+
+from ..graph.ir import Graph, Node
+from ..graph.operators.control import CONTROL_FLOW
+from ..graph.tensor import Array, spec_of
+from .boundaries import Padded, cut, deciding, frontier, is_decided
+from .planning import Plan
+from .specialise import specialise
+
+KEPT_STAGES = 64
+"""Stages kept behind each boundary, the least recently used forgotten first."""
+
+SWITCH_SIZE = 4
+"""Integers and booleans up to this many, fed, are tried as switches: as constants of the plan."""
+
+MOST_SETTINGS = 8
+"""Switches with more settings than this are no switches: they are values like others."""
+
+Facts: TypeAlias = tuple[tuple[tuple[int, ...], bytes], ...]
+"""What decides a stage: the shape of each input, and the bytes of those whose values do."""
+
+
+class Stage:
+    """What of a graph can be planned once its inputs are known.
+
+    Attributes
+    ----------
+    plan : Plan or None
+        None where there is nothing to run before the boundary.
+    padded : tuple of Padded
+    loops : sequence of (Node, Entry)
+        The loops that are reached then, with the stages of their bodies.
+    rest : Entry or None
+        What comes after.
+    constants : Mapping of str to Array
+        Outputs that are constants by now, and constants that loops read.
+    """
+
+    __slots__ = ("constants", "loops", "padded", "plan", "rest")
+
+    def __init__(self, plan: Plan, graph: Graph) -> None:
+        parts = cut(graph)
+        self.plan = plan.over(parts.head) if parts.head.nodes else None
+        self.padded: tuple[Padded, ...] = parts.padded
+        self.loops: Sequence[tuple[Node, Entry]] = ()
+        self.rest: Entry | None = None
+        read = set(graph.outputs)
+        if parts.rest is not None:
+            reached = [node for node in frontier(parts.rest) if node.op in ("Loop", "Scan")]
+            self.loops = [(node, Entry(plan, _body(node))) for node in reached]
+            read.update(name for node in reached for name in node.inputs)
+            rest = _without(parts.rest, reached)
+            self.rest = Entry(plan, rest) if rest.nodes else None
+        self.constants: Mapping[str, Array] = {
+            name: value for name, value in graph.constants.items() if name in read
+        }
+
+
+class Entry:
+    """A graph, and its stages by what is known of its inputs.
+
+    Parameters
+    ----------
+    plan : Plan
+        Has the devices, pins and number of slots.
+    graph : Graph
+
+    Attributes
+    ----------
+    planning : trio.Lock
+        Held by whoever calls `make`.
+    """
+
+    def __init__(self, plan: Plan, graph: Graph) -> None:
+        self.graph = graph
+        self.planning = trio.Lock()
+        self._plan = plan
+        self._stages: OrderedDict[Facts, Stage] = OrderedDict()
+        self._deciding: set[str] = set()
+        self._switches = [
+            name
+            for name in graph.inputs
+            if graph.tensors[name].dtype.kind in "biu" and graph.tensors[name].shape is not None
+        ]
+
+    def find(self, known: Mapping[str, Array]) -> Stage | None:
+        """Return the stage for these inputs, if it was made before."""
+        facts = self._facts(known)
+        stage = self._stages.get(facts)
+        if stage is not None:
+            self._stages.move_to_end(facts)
+        return stage
+
+    def make(self, known: Mapping[str, Array]) -> Stage:
+        """Plan the stage for these inputs; blocks.
+
+        Raises
+        ------
+        ShapeError
+            If shapes do not fit together.
+        PlanError
+            If an operator does not tell its shapes, or no device supports it.
+        """
+        for node in frontier(self.graph):
+            if not _is_static(self.graph, node):
+                self._deciding.update(deciding(self.graph, node, known))
+        graph = self._specialised(known, self._deciding)
+        switches = [n for n in self._switches if np.size(known[n]) <= SWITCH_SIZE]
+        if not is_decided(graph) and switches:
+            graph = self._switched(known, graph, switches)
+        stage = self._stages[self._facts(known)] = Stage(self._plan, graph)
+        while len(self._stages) > KEPT_STAGES:
+            self._stages.popitem(last=False)
+        return stage
+
+    def _switched(self, known: Mapping[str, Array], graph: Graph, switches: Sequence[str]) -> Graph:
+        """Return the graph with switches set, if then all is known, else as it is."""
+        if len(self._stages) >= MOST_SETTINGS:
+            self._switches = []
+            self._deciding -= set(switches)
+            return self._specialised(known, self._deciding)
+        names = self._deciding.union(switches)
+        tried = self._specialised(known, names)
+        if not is_decided(tried):
+            return graph
+        self._deciding = names
+        return tried
+
+    def _specialised(self, known: Mapping[str, Array], names: set[str]) -> Graph:
+        values = {name: _frozen(known[name]) for name in self.graph.inputs if name in names}
+        inputs = tuple(name for name in self.graph.inputs if name not in values)
+        specs = {name: spec_of(value) for name, value in values.items()}
+        graph = replace(
+            self.graph,
+            inputs=inputs,
+            tensors={**self.graph.tensors, **specs},
+            constants={**self.graph.constants, **values},
+        )
+        return specialise(graph, {name: np.shape(known[name]) for name in inputs})
+
+    def _facts(self, known: Mapping[str, Array]) -> Facts:
+        return tuple(
+            (known[name].shape, known[name].tobytes() if name in self._deciding else b"")
+            for name in self.graph.inputs
+        )
+
+
+def _is_static(graph: Graph, node: Node) -> bool:
+    if node.op in CONTROL_FLOW:
+        return False
+    return all(spec.is_static for spec in graph.output_specs(node))
+
+
+def _body(node: Node) -> Graph:
+    """Return a loop's body, its nodes named after the loop too."""
+    body: Graph = node.attributes["body"]
+    named = (replace(inner, name=f"{node.name}/{inner.name}") for inner in body.nodes)
+    return replace(body, name=node.name, nodes=tuple(named))
+
+
+def _without(graph: Graph, nodes: Sequence[Node]) -> Graph:
+    """Return the graph without some of its first nodes, whose outputs become inputs."""
+    left = tuple(node for node in graph.nodes if node not in nodes)
+    read = {name for node in left for name in node.inputs if name}
+    made = tuple(name for node in nodes for name in node.outputs if name in read)
+    written = {name for node in left for name in node.outputs if name}
+    inputs = (*(name for name in graph.inputs if name in read), *made)
+    constants = {name: value for name, value in graph.constants.items() if name in read}
+    defined = {*inputs, *constants, *written}
+    return replace(
+        graph,
+        inputs=inputs,
+        outputs=tuple(name for name in graph.outputs if name in written),
+        nodes=left,
+        tensors={name: spec for name, spec in graph.tensors.items() if name in defined},
+        constants=constants,
+    )
+
+
+def _frozen(array: Array) -> Array:
+    copy = np.array(array, order="C")
+    copy.flags.writeable = False
+    return copy

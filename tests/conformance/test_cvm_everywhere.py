@@ -1,0 +1,124 @@
+"""Exact operators give the same bits on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from bound import Bound
+from plait.devices import Device
+from plait.devices.cpu import CpuDevice
+from plait.graph.ir import Graph
+from plait.graph.operator import operators
+from plait.graph.tensor import Array
+
+RNG = np.random.default_rng(37)
+LOWEST, HIGHEST = -(2**31), 2**31 - 1
+
+
+def anything(*shape: int) -> Array:
+    """Return int32s of all magnitudes, the extremes among them."""
+    numbers = RNG.integers(LOWEST, HIGHEST, shape, np.int32) >> RNG.integers(0, 32, shape, np.int32)
+    numbers.reshape(-1)[:2] = LOWEST, HIGHEST
+    return numbers
+
+
+def small(*shape: int) -> Array:
+    return RNG.integers(-127, 128, shape, np.int32)
+
+
+X, ROW = anything(2, 3, 4), anything(3, 1)
+IMAGE, WIDE_IMAGE = small(2, 4, 9, 8), anything(1, 4, 9, 8)
+BOXES = RNG.integers(0, 9, (2, 12, 6), np.int32)
+BOXES[..., 4:] += BOXES[..., 2:4]
+WINDOW = {"kernel_size": (3, 3), "padding": (1, 1)}
+
+CASES: list[tuple[str, list[Array], dict[str, Any]]] = [
+    ("sum", [X], {"axis": (1,)}),
+    ("max", [X], {"axis": (0, 2), "keepdims": True}),
+    *((f"broadcast_{op}", [X, ROW], {}) for op in ("add", "sub", "mul", "max", "div", "greater")),
+    ("conv2d", [IMAGE, small(6, 2, 3, 3), small(6)], {"channels": 6, "groups": 2, **WINDOW}),
+    ("conv2d", [WIDE_IMAGE, anything(6, 4, 3, 3), anything(6)], {"channels": 6, **WINDOW}),
+    (
+        "conv2d",
+        [IMAGE, small(4, 1, 3, 3)],
+        {"channels": 4, "groups": 4, "use_bias": False, **WINDOW},
+    ),
+    ("dense", [small(3, 20), small(5, 20), small(5)], {"units": 5}),
+    ("dense", [anything(3, 20), anything(5, 20)], {"units": 5, "use_bias": False}),
+    ("relu", [X], {}),
+    ("max_pool2d", [IMAGE], {"pool_size": (3, 2), "strides": (2, 2), "padding": (1, 1)}),
+    ("upsampling", [IMAGE], {"scale": 2}),
+    ("abs", [X], {}),
+    ("negative", [X], {}),
+    ("precision", [X], {}),
+    ("elemwise_add", [X, anything(2, 3, 4)], {}),
+    ("elemwise_sub", [X, anything(2, 3, 4)], {}),
+    ("clip", [X], {"a_min": -1000, "a_max": 500}),
+    ("cvm_clip", [X], {"precision": 12}),
+    ("right_shift", [X], {"precision": 20, "shift_bit": 5}),
+    ("left_shift", [X], {"precision": 20, "shift_bit": 32}),
+    ("repeat", [X], {"repeats": 3, "axis": 1}),
+    ("tile", [X], {"reps": (2, 1, 2)}),
+    ("flatten", [X], {}),
+    ("concatenate", [X, X], {"axis": -1}),
+    ("expand_dims", [X], {"axis": -1}),
+    ("reshape", [X], {"shape": (6, -1)}),
+    ("squeeze", [anything(2, 1, 3)], {}),
+    ("transpose", [X], {"axes": (2, 0, 1)}),
+    ("strided_slice", [X], {"begin": (0, 2), "end": (2, -4), "stride": (1, -1)}),
+    ("slice_like", [X, small(1, 2, 3)], {}),
+    ("take", [X, anything(5)], {"axis": 1}),
+    ("lut", [X, anything(9)], {"in_dim": 9}),
+    ("where", [small(2) % 2, X, -X], {}),
+    ("get_valid_counts", [BOXES], {"score_threshold": 4}),
+    ("non_max_suppression", [BOXES, np.array([12, 5], np.int32)], {"iou_threshold": 20}),
+]
+
+NEEDS_THE_HOST = {"non_max_suppression"}
+REFUSED = {"double": NEEDS_THE_HOST, "cuda": NEEDS_THE_HOST, "ort": {op for op, _, _ in CASES}}
+"""What each kind of device refuses."""
+
+
+def single(op: str, inputs: list[Array], attributes: dict[str, Any]) -> Graph:
+    b = pl.GraphBuilder(op)
+    names = [b.input(f"x{i}", x.dtype, x.shape) for i, x in enumerate(inputs)]
+    count = 2 if op == "get_valid_counts" else 1
+    outputs = [f"y{i}" for i in range(count)]
+    for name in b.op(f"cvm.{op}", *names, outputs=outputs, **attributes):
+        b.output(name, name)
+    return b.build()
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Device]:
+    device = CpuDevice()
+    device.open()
+    yield device
+    device.close()
+
+
+def test_every_exact_operator_has_a_case() -> None:
+    known = {name.removeprefix("cvm.") for name in operators() if name.startswith("cvm.")}
+    assert {op for op, _, _ in CASES} == known
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{n}-{CASES[n][0]}")
+def test_exact_operators_give_the_same_bits_everywhere(
+    subject: Any, device: Device, cpu: Device, number: int
+) -> None:
+    op, inputs, attributes = CASES[number]
+    graph = single(op, inputs, attributes)
+    fed = {f"x{i}": x for i, x in enumerate(inputs)}
+    (node,) = graph.nodes
+    if not device.supports(node, graph.call(node)).ok:
+        assert op in REFUSED.get(subject.kind, set())
+        pytest.skip(f"{subject.kind} refuses {op if subject.kind != 'ort' else 'all of them'}")
+    with Bound(device, graph) as here, Bound(cpu, graph) as there:
+        found, wanted = here.run(fed), there.run(fed)
+    for name, value in wanted.items():
+        assert found[name].dtype == np.int32
+        np.testing.assert_array_equal(found[name], value)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import plait as pl
+import pytest
+from plait import devices
+from plait.devices.compiled import device as module
+from small_graphs import unary
+
+NUMBA_MISSING = "needs numba: pip install 'plait[compiled]'"
+
+
+def test_without_numba_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(pl.DeviceUnavailableError, match="needs Numba") as caught:
+        pl.plan(unary("Relu"), ["compiled"])
+    assert "plait[compiled]" in str(caught.value)
+
+
+def test_a_device_that_lacks_numba_is_probed_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert not devices.probe("compiled").found
+
+
+def test_several_compiled_devices_have_names_of_their_own() -> None:
+    pytest.importorskip("numba", reason=NUMBA_MISSING)
+    assert devices.find("compiled:left").name == "compiled:left"
+
+
+def test_a_probe_finds_it() -> None:
+    pytest.importorskip("numba", reason=NUMBA_MISSING)
+    assert devices.probe("compiled").found
+
+
+@pytest.mark.parametrize("op", ["HardSwish", "HardSigmoid", "LeakyRelu"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_an_activation_gives_the_same_bits_as_on_the_cpu(op: str, dtype: str) -> None:
+    pytest.importorskip("numba", reason=NUMBA_MISSING)
+    x = (np.random.default_rng(1).standard_normal(1001) * 4).astype(dtype)
+    x[:3] = np.nan, np.inf, -np.inf
+    b = pl.GraphBuilder(op)
+    b.output("y", b.op(op, b.input("x", dtype, x.shape)))
+    graph = b.build()
+    there, here = (pl.run(graph, {"x": x}, devices=[name])["y"] for name in ("compiled", "cpu"))
+    np.testing.assert_array_equal(there, here)
+
+
+def test_constants_may_be_what_an_activation_reads() -> None:
+    pytest.importorskip("numba", reason=NUMBA_MISSING)
+    b = pl.GraphBuilder("large constant")  # too large to be folded
+    large = np.full((1 << 22) + 1, 6, np.float32)
+    b.output("y", b.op("Add", b.op("HardSwish", large), b.input("x", "float32", (1,))))
+    found = pl.run(b.build(), {"x": np.zeros(1, np.float32)}, devices=["compiled"])["y"]
+    assert (found == 6).all()

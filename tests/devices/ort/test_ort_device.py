@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from bound import WAIT_S, Bound
+from plait.devices import find, probe
+from plait.devices.event import CancelledWorkError, Event
+from plait.devices.memory import host_arena
+from plait.devices.ort import runtime as runtimes
+from plait.devices.ort.device import OrtDevice
+from plait.devices.ort.program import OrtProgram
+from plait.graph.dtypes import dtype_of
+from plait.graph.ir import Graph
+from plait.graph.tensor import TensorSpec
+from small_graphs import X, counting, doubling
+from trio.testing import wait_all_tasks_blocked
+
+SIDE = 1024
+SOON_S = 2.0
+"""Far below what the long chain takes, far above what stopping it does."""
+
+
+@pytest.fixture
+def device() -> Iterator[OrtDevice]:
+    made = OrtDevice()
+    made.open()
+    yield made
+    made.close()
+
+
+def chain_of_products(rows: int | str = SIDE, length: int = 500) -> Graph:
+    """Return x times one matrix, over and over: seconds of work."""
+    b = pl.GraphBuilder("products")
+    weight = b.constant(np.eye(SIDE, dtype=np.float32))
+    last = b.input("x", "float32", (rows, SIDE))
+    for _ in range(length):
+        last = b.op("MatMul", last, weight)
+    b.output("y", last)
+    return b.build()
+
+
+def picking(*, name: str = "pick") -> Graph:
+    """Return y = one of two numbers, which fails for other indices."""
+    b = pl.GraphBuilder("picking")
+    index = b.op("Cast", b.input("x", "float32", (4,)), to="int64", name="index")
+    b.output("y", b.op("Gather", np.array([5, 7], np.float32), index, name=name))
+    return b.build()
+
+
+def compiled(device: OrtDevice, graph: Graph) -> OrtProgram:
+    """Return a program that has buffers for the graph's inputs and outputs alone."""
+    specs = {name: graph.tensors[name] for name in (*graph.inputs, *graph.outputs)}
+    views = {n: device.view(host_arena(spec.nbytes), 0, spec) for n, spec in specs.items()}
+    program = device.compile(graph, views)
+    assert isinstance(program, OrtProgram)
+    return program
+
+
+# What it is like
+
+
+def test_the_device_is_found_by_its_kind_and_passes_the_check() -> None:
+    assert find("ort").name == "ort"
+    assert find("ort:second").name == "ort:second"
+    assert probe("ort").found
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "onnx"])
+def test_without_its_packages_it_says_what_to_install(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cached in (runtimes.runtime, runtimes.newest_opset):
+        monkeypatch.setattr(runtimes, cached.__name__, cached.__wrapped__)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("plait.devices.ort.device.newest_opset", runtimes.newest_opset)
+    monkeypatch.setattr(runtimes, "find_spec", lambda name: sys.modules[name])
+    with pytest.raises(pl.DeviceUnavailableError, match=f"'{package}', which is not") as raised:
+        pl.plan(doubling(), ["ort"])
+    assert raised.value.fix == "pip install 'plait[onnx,ort]'"
+
+
+def test_a_runtime_that_runs_nothing_is_said_to_be_of_no_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : /src/model.h:46 void f() too old\nmore")
+
+    monkeypatch.setattr(runtimes, "load", fail)
+    with pytest.raises(pl.DeviceUnavailableError, match=r"a negation: void f\(\) too old"):
+        runtimes.newest_opset.__wrapped__()
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (3, 3)])
+def test_it_computes_on_its_share_of_the_cores(cores: int | None, threads: int) -> None:
+    device = OrtDevice()
+    device.open(cores)
+    session = compiled(device, doubling())._session
+    assert session.inference.get_session_options().intra_op_num_threads == threads
+    device.close()
+
+
+def test_a_number_of_threads_may_be_chosen() -> None:
+    device = OrtDevice("ort:wide", threads=2)
+    device.open(1)
+    session = compiled(device, doubling())._session
+    assert session.inference.get_session_options().intra_op_num_threads == 2
+    device.close()
+
+
+# What it supports
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "reason"),
+    [
+        ("Div", ["int32[4]", "int32[4]"], {}, "may end the process"),
+        ("Div", ["int32[4]", np.int32(0)], {}, "division by 0 fails"),
+        ("Mod", ["int32[4]", np.int32(-1)], {}, "by -1 may end"),
+        ("BitShift", ["uint8[4]", "uint8[4]"], {"direction": "LEFT"}, "leaves open what becomes"),
+        ("NonZero", ["float32[4]"], {}, "depends on values"),
+        ("Identity", ["complex64[4]"], {}, "complex64"),
+        ("Resize", ["float32[1, 1, 4, 4]", None, np.full(4, 0.6, np.float32)],
+         {"coordinate_transformation_mode": "align_corners"}, "lengths that are rounded"),
+    ],
+)  # fmt: skip
+def test_what_it_would_do_otherwise_is_refused(
+    op: str, inputs: list[Any], attributes: dict[str, Any], reason: str
+) -> None:
+    b = pl.GraphBuilder(op)
+    named = [b.input(f"x{i}", *_spec(x)) if isinstance(x, str) else x for i, x in enumerate(inputs)]
+    b.output("y", b.op(op, *named, **attributes))
+    graph = b.build()
+    (node,) = graph.nodes
+    support = OrtDevice().supports(node, graph.call(node))
+    assert not support.ok
+    assert reason in support.reason
+
+
+def _spec(text: str) -> tuple[str, list[int]]:
+    dtype, lengths = text.rstrip("]").split("[")
+    return dtype, [int(length) for length in lengths.split(",")]
+
+
+def test_integers_may_be_divided_by_constants_that_are_safe(device: OrtDevice) -> None:
+    b = pl.GraphBuilder("halving")
+    b.output("y", b.op("Div", b.input("x", "int32", (2,)), np.int32(-2)))
+    graph = b.build()
+    (node,) = graph.nodes
+    assert device.supports(node, graph.call(node)).ok
+    with Bound(device, graph) as bound:
+        assert bound.run(x=np.array([7, -(2**31)], np.int32))["y"].tolist() == [-3, 2**30]
+
+
+def test_a_node_is_supported_whatever_its_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = pl.GraphBuilder("unknown")
+    b.output("y", b.op("Relu", b.input("x", "float32", ("n", 3))))
+    graph = b.build()
+    (node,) = graph.nodes
+    device, call = OrtDevice(), graph.call(node)
+    assert device.supports(node, call).ok
+    monkeypatch.setattr("plait.devices.ort.support.load", None)  # it is not asked again
+    longer = replace(call, inputs=(TensorSpec("float32", (5, 3)),))
+    assert device.supports(node, longer).ok
+
+
+# Programs
+
+
+def test_slots_share_one_session_and_it_goes_with_them(device: OrtDevice) -> None:
+    graph = doubling()
+    first, second = compiled(device, graph), compiled(device, graph)
+    assert first._session is second._session
+    assert compiled(device, doubling())._session is not first._session
+    watched = weakref.ref(first._session)
+    del first, second
+    gc.collect()
+    assert watched() is None
+
+
+def test_inputs_and_outputs_alone_have_buffers(device: OrtDevice) -> None:
+    program = compiled(device, picking())
+    program._views["x"].array[...] = [0, 1, 1, 0]
+    device.submit(program).wait(WAIT_S)
+    assert program._views["y"].array.tolist() == [5, 7, 7, 5]
+
+
+def test_large_constants_are_handed_over_apart_from_the_model(device: OrtDevice) -> None:
+    random = np.random.default_rng(0)
+    weight, small = random.standard_normal((64, 32)), random.standard_normal(32)
+    b = pl.GraphBuilder("dense")
+    x = b.input("x", "float32", (8, 64))
+    b.output("y", b.op("Gemm", x, weight.astype(np.float32), small.astype(np.float32)))
+    given = random.standard_normal((8, 64)).astype(np.float32)
+    with Bound(device, b.build()) as bound:
+        np.testing.assert_allclose(bound.run(x=given)["y"], given @ weight + small, atol=1e-4)
+
+
+def test_constants_may_be_of_dtypes_that_numpy_lacks(device: OrtDevice) -> None:
+    numbers = np.arange(1000).astype(dtype_of("bfloat16"))
+    b = pl.GraphBuilder("narrow")
+    narrow = b.op("Concat", b.input("x", "bfloat16", (1,)), numbers, axis=0)
+    b.output("y", b.op("Cast", narrow, to="float32"))
+    with Bound(device, b.build()) as bound:
+        found = bound.run(x=numbers[7:8])["y"]
+    np.testing.assert_array_equal(found, [7, *numbers.astype(np.float32)])
+
+
+def test_an_output_that_nobody_reads_needs_no_buffer(device: OrtDevice) -> None:
+    b = pl.GraphBuilder("half")
+    first, _ = b.op("Split", b.input("x", "float32", (4,)), num_outputs=2, outputs=2)
+    b.output("y", first)
+    program = compiled(device, b.build())
+    program._views["x"].array[...] = X
+    device.submit(program).wait(WAIT_S)
+    assert program._views["y"].array.tolist() == X[:2].tolist()
+
+
+@pytest.mark.parametrize("op", ["Identity", "Reshape"])
+def test_an_input_that_is_passed_on_is_copied(device: OrtDevice, op: str) -> None:
+    b = pl.GraphBuilder("passing")
+    x = b.input("x", "float32", (4,))
+    b.output("y", b.op(op, x, *([np.array([2, 2])] if op == "Reshape" else [])))
+    with Bound(device, b.build()) as bound:
+        assert bound.run(x=X)["y"].tobytes() == X.tobytes()
+
+
+def test_a_subgraph_that_cannot_be_loaded_says_which(
+    device: OrtDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no such kernel")
+
+    monkeypatch.setattr("plait.devices.ort.session.load", fail)
+    with pytest.raises(
+        pl.KernelError, match="does not take the subgraph: no such kernel"
+    ) as raised:
+        compiled(device, counting())
+    assert "subgraph 'counting' of nodes 'add.0', on device 'ort'" in str(raised.value)
+
+
+# Failures and cancelling
+
+
+def test_a_failure_names_the_node_and_the_next_run_is_well(device: OrtDevice) -> None:
+    with Bound(device, picking(name="the one")) as bound:
+        bound.put({"x": np.array([0, 1, 2, 0], np.float32)})
+        with pytest.raises(pl.KernelError, match="out of data bounds, idx=2") as raised:
+            bound.submit().wait(WAIT_S)
+        assert "node 'the one': Gather" in str(raised.value.at)
+        assert "on device 'ort'" in str(raised.value.at)
+        assert bound.run(x=np.ones(4, np.float32))["y"].tolist() == [7] * 4
+
+
+def test_a_failure_without_a_node_names_the_subgraph(device: OrtDevice) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("out of luck")
+
+    program = compiled(device, chain_of_products(length=5))
+    program._run = fail
+    with pytest.raises(pl.KernelError, match="out of luck") as raised:
+        device.submit(program).wait(WAIT_S)
+    assert "subgraph 'products' of nodes 'matmul.0', 'matmul.1', 'matmul.2' and 2 more" in str(
+        raised.value.at
+    )
+
+
+def test_a_running_program_is_stopped_when_it_is_cancelled(device: OrtDevice) -> None:
+    program = compiled(device, chain_of_products())
+    event = device.submit(program)
+    while event.started_ns == 0:  # at most until the lane's thread has had its turn
+        threading.Event().wait(0)
+    start = time.monotonic()
+    event.cancel()
+    with pytest.raises(CancelledWorkError, match="cancelled"):
+        event.wait(WAIT_S)
+    assert time.monotonic() - start < SOON_S
+
+
+def test_a_program_that_was_stopped_runs_again(device: OrtDevice) -> None:
+    program = compiled(device, picking())
+    submitted = SimpleQueue[Event]()
+
+    def run_cancelled(binding: Any, options: Any) -> None:
+        submitted.get(timeout=WAIT_S).cancel()
+        run(binding, options)
+
+    run, program._run = program._run, run_cancelled
+    event = device.submit(program)
+    submitted.put(event)
+    with pytest.raises(CancelledWorkError, match="while it ran"):
+        event.wait(WAIT_S)
+    program._run = run
+    program._views["x"].array[...] = 1
+    device.submit(program).wait(WAIT_S)
+    assert program._views["y"].array.tolist() == [7] * 4
+
+
+async def test_a_session_that_is_cancelled_in_a_long_run_goes_on_soon() -> None:
+    plan = pl.plan(chain_of_products("n"), ["ort"])
+    ones = np.ones((SIDE, SIDE), np.float32)
+    async with pl.Session(plan) as session:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run, {"x": ones})
+            await wait_all_tasks_blocked(0.05)
+            start = time.monotonic()
+            nursery.cancel_scope.cancel()
+        assert time.monotonic() - start < SOON_S
+        np.testing.assert_array_equal((await session.run({"x": ones[:1]}))["y"], ones[:1])
+
+
+# In a session
+
+
+async def test_four_items_in_flight_do_not_mix() -> None:
+    b = pl.GraphBuilder("two devices")
+    x = b.input("x", "float32", (64,))
+    squashed = b.op("Sigmoid", b.op("Add", x, 1.0, name="ort.add"), name="ort.squash")
+    b.output("y", b.op("Exp", b.op("Neg", squashed, name="cpu.neg"), name="ort.exp"))
+    plan = pl.plan(b.build(), ["ort", "cpu"], pin={"cpu.*": "cpu"}, max_in_flight=4)
+    assert [subgraph.device for subgraph in plan.subgraphs] == ["ort", "cpu", "ort"]
+    fed = [np.full(64, i / 10, np.float32) for i in range(40)]
+    async with pl.Session(plan) as session:
+        async with session.stream({"x": x} for x in fed) as results:
+            found = [item["y"] async for item in results]
+    for given, got in zip(fed, found, strict=True):
+        np.testing.assert_allclose(got, np.exp(-1 / (1 + np.exp(-given - 1))), rtol=1e-6)
+
+
+async def test_tensors_are_shared_with_a_worker_without_copies() -> None:
+    b = pl.GraphBuilder("shared")
+    b.output("y", b.op("Neg", b.op("Exp", b.input("x", "float32", (4,)), name="exp"), name="neg"))
+    plan = pl.plan(b.build(), ["ort", "worker:0"], pin={"exp": "worker:0", "neg": "ort"})
+    assert len(plan.steps) == 2, "no transfers"
+    async with pl.Session(plan) as session:
+        np.testing.assert_allclose((await session.run({"x": X}))["y"], -np.exp(X), rtol=1e-6)
+
+
+def test_a_measured_session_gives_no_times_of_nodes(device: OrtDevice) -> None:
+    async def run() -> pl.Profile:
+        async with pl.Session(pl.plan(counting(), ["ort"]), measure=True) as session:
+            await session.run({"x": X})
+            return session.profile()
+
+    assert trio.run(run).nodes == ()

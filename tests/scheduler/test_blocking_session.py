@@ -1,0 +1,118 @@
+"""Sessions for synchronous code."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from plait.devices.cpu import CpuDevice
+from plait.scheduler.blocking_session import BlockingSession
+from small_graphs import X, unary
+
+
+class RefusingDevice(CpuDevice):
+    """Cannot be opened."""
+
+    def open(self, cores: int | None = None) -> None:
+        raise pl.DeviceUnavailableError("the device is away", fix="call it back")
+
+
+def opened() -> BlockingSession:
+    return BlockingSession(pl.plan(unary("Relu")))
+
+
+def loops() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "plait-session"}
+
+
+def test_it_runs_items_one_after_the_other() -> None:
+    with opened() as session:
+        for scale in (1, 2, -1):
+            y = session.run({"x": scale * X})["y"]
+            assert np.array_equal(y, np.maximum(scale * X, 0))
+
+
+def test_several_threads_may_run_items_at_once() -> None:
+    with opened() as session, ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda i: session.run({"x": X + i})["y"], range(40))
+        for i, y in enumerate(results):
+            assert np.array_equal(y, np.maximum(X + i, 0))
+
+
+def test_a_failed_item_leaves_it_usable() -> None:
+    with opened() as session:
+        with pytest.raises(pl.FeedError):
+            session.run({"x": X.astype(np.float64)})
+        assert session.run({"x": X})["y"].shape == X.shape
+
+
+def test_what_opening_raises_is_raised_and_nothing_is_left() -> None:
+    before = loops()
+    plan = pl.plan(unary("Relu"), RefusingDevice("away"))
+    with pytest.raises(pl.DeviceUnavailableError, match="the device is away"):
+        BlockingSession(plan)
+    assert loops() == before
+
+
+def test_an_interrupt_while_it_opens_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, result = loops(), Future.result
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+        if interrupts:
+            raise interrupts.pop()
+        return result(future, timeout)
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        opened()
+    assert loops() == before
+
+
+def test_a_closed_session_says_so() -> None:
+    session = opened()
+    session.close()
+    session.close()
+    with pytest.raises(pl.SessionError, match="closed"):
+        session.run({"x": X})
+
+
+def test_a_dropped_session_closes_itself() -> None:
+    before = loops()
+    session = opened()
+    assert len(loops() - before) == 1
+    del session
+    gc.collect()
+    assert loops() == before
+
+
+def test_a_trio_task_is_not_blocked() -> None:
+    async def main(session: BlockingSession) -> None:
+        with pytest.raises(pl.SessionError, match="would block the trio task"):
+            session.run({"x": X})
+
+    with opened() as session:
+        trio.run(main, session)
+
+
+def test_an_interpreter_ends_although_a_session_is_open() -> None:
+    code = """
+import numpy as np, plait as pl
+from plait.scheduler.blocking_session import BlockingSession
+b = pl.GraphBuilder("relu")
+b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+session = BlockingSession(pl.plan(b.build()))
+print(session.run({"x": np.ones(2, np.float32)})["y"].sum())
+"""
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (answer.stdout.strip(), answer.stderr) == ("2.0", "")
