@@ -145,7 +145,8 @@ def show_plan(request: Request, max_in_flight: int, nodes: bool, dot: bool, as_j
     """Show which device runs what of MODEL, why, and the memory it takes."""
     plan = request.plan(max_in_flight)
     if dot:
-        click.echo(to_dot(plan.graph, plan.assignment))
+        outer = {node.name: plan.assignment[node.name] for node in plan.graph.nodes}
+        click.echo(to_dot(plan.graph, outer))
     elif as_json:
         print_json(plan.to_dict())
     else:

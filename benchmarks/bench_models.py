@@ -1,8 +1,9 @@
 """How fast are real models on plait's devices, against ONNX Runtime itself?
 
-Three OCR models, one item and eight at a time, with one thread and with two. The sides take turns,
-and plait's time is that of `await session.run(...)`: copies in and out included. Goals, as
-geometric means with one thread: `cpu` at most 2.0 times, `ort` at most 1.03 times.
+Each of `real_models`, one item and eight at a time where it takes them, with one thread and with
+two. The sides take turns, and plait's time is that of `await session.run(...)`: copies in and out
+included. Goals, as geometric means with one thread: `cpu` at most 2.0 times, `compiled` at most 1.2
+times, `ort` at most 1.03 times.
 
 With two threads ONNX Runtime takes part twice, its threads spinning between calls, as by default,
 and asleep; the ratio is to the faster one, for spinning threads lose where others want the cores.
@@ -19,7 +20,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +30,13 @@ import trio
 from measure import save
 from plait.devices.ort.device import OrtDevice
 from plait.graph.tensor import Array
+from real_models import REAL_MODELS
 
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Read when numpy is imported, so each number of threads has a process of its own."""
 
-INPUTS = {
-    "ch_PP-OCRv4_det_infer": (3, 640, 640),
-    "ch_ppocr_mobile_v2.0_cls_infer": (3, 48, 192),
-    "ch_PP-OCRv4_rec_infer": (3, 48, 320),
-}
 SPINNING, ASLEEP = "onnxruntime", "onnxruntime asleep"
 AT_LEAST_S = 0.2
-
-
-def models() -> Path:
-    """Return the folder of the models that rapidocr-onnxruntime carries."""
-    spec = find_spec("rapidocr_onnxruntime")
-    if spec is None or spec.origin is None:
-        raise SystemExit("pip install rapidocr-onnxruntime==1.4.4")
-    return Path(spec.origin).parent / "models"
 
 
 def rival(path: Path, threads: int, spinning: bool) -> onnxruntime.InferenceSession:
@@ -79,26 +67,27 @@ async def alternate(
 
 
 async def compare(
-    path: Path, shape: tuple[int, ...], devices: list[str], threads: int, rounds: int
+    path: Path, fed: Mapping[str, Array], devices: list[str], threads: int, rounds: int
 ) -> dict[str, Any]:
     """Return milliseconds per call on each side, and how they compare."""
-    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     graph = pl.load(path)
     names = [SPINNING, ASLEEP] if threads > 1 else [SPINNING]
     rivals = {name: rival(path, threads, name == SPINNING) for name in names}
-    (wanted,) = rivals[SPINNING].run(None, {"x": x})
+    wanted = rivals[SPINNING].run(None, fed)
     calls: dict[str, Callable[[], Awaitable[object]]] = {}
     differences: dict[str, float] = {}
     async with trio.open_nursery() as nursery:
         for name in devices:
             device = OrtDevice(threads=threads) if name == "ort" else name
-            plan = pl.plan(graph, [device], shapes={"x": shape})
-            session: pl.Session = await nursery.start(hold, plan)
-            found = (await session.run({"x": x}))[graph.outputs[0]]
-            differences[name] = float(np.abs(found - wanted).max())
-            calls[name] = partial(session.run, {"x": x})
+            session: pl.Session = await nursery.start(hold, pl.plan(graph, [device]))
+            found = await session.run(fed)
+            differences[name] = max(
+                float(np.abs(found[output] - theirs).max())
+                for output, theirs in zip(graph.outputs, wanted, strict=True)
+            )
+            calls[name] = partial(session.run, fed)
         for name, reference in rivals.items():
-            calls[name] = partial(run_rival, reference, x)
+            calls[name] = partial(run_rival, reference, fed)
         seconds = await alternate(calls, rounds)
         nursery.cancel_scope.cancel()
     best = min(seconds[name] for name in rivals)
@@ -109,8 +98,8 @@ async def compare(
     }
 
 
-async def run_rival(session: onnxruntime.InferenceSession, x: Array) -> object:
-    return session.run(None, {"x": x})
+async def run_rival(session: onnxruntime.InferenceSession, fed: Mapping[str, Array]) -> object:
+    return session.run(None, fed)
 
 
 async def hold(plan: pl.Plan, task_status: trio.TaskStatus[pl.Session]) -> None:
@@ -120,15 +109,18 @@ async def hold(plan: pl.Plan, task_status: trio.TaskStatus[pl.Session]) -> None:
         await trio.sleep_forever()
 
 
-def measure(devices: list[str], threads: int, rounds: int) -> dict[str, Any]:
+def measure(names: list[str], devices: list[str], threads: int, rounds: int) -> dict[str, Any]:
     """Return the figures for a number of threads, by model and batch."""
-    return {
-        f"{name}, {threads} thread{'s' * (threads > 1)}, batch {batch}": trio.run(
-            compare, models() / f"{name}.onnx", (batch, *shape), devices, threads, rounds
-        )
-        for name, shape in INPUTS.items()
-        for batch in (1, 8)
-    }
+    figures = {}
+    for name in names:
+        model = REAL_MODELS[name]
+        for batch in model.batches:
+            title = f"{name}, {threads} thread{'s' * (threads > 1)}, batch {batch}"
+            figures[title] = trio.run(
+                compare, model.path(), model.feeds(batch), devices, threads, rounds
+            )
+            print(title, figures[title]["ratio"], file=sys.stderr)
+    return figures
 
 
 def measure_apart(arguments: list[str], threads: int) -> dict[str, Any]:
@@ -147,14 +139,16 @@ def means(figures: Mapping[str, Any], devices: list[str], threads: str) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", default="cpu,ort", help="names, separated by commas")
+    parser.add_argument("--devices", default="cpu,compiled,ort", help="names, separated by commas")
+    parser.add_argument("--models", default=";".join(REAL_MODELS), help="names, separated by ;")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", default="models", help="the name of the file in results/")
     parser.add_argument("--threads", type=int, help="measure with so many, and print that only")
     given = parser.parse_args()
     devices = given.devices.split(",")
     if given.threads:
-        print(json.dumps(measure(devices, given.threads, given.rounds)))
+        names = given.models.split(";")
+        print(json.dumps(measure(names, devices, given.threads, given.rounds)))
         return
     figures: dict[str, Any] = {}
     for threads in (1, 2):

@@ -1,6 +1,6 @@
 """Devices: where nodes run, and how. One file per device behind one protocol."""
 
-from .device import Capabilities, Device, Program, Support, scratch_name
+from .device import Capabilities, Device, Program, Support, scratch_name, scratch_specs
 from .registry import DeviceStatus, find, names, probe, register, unregister
 
 
@@ -71,5 +71,6 @@ __all__ = [
     "probe",
     "register",
     "scratch_name",
+    "scratch_specs",
     "unregister",
 ]

@@ -166,6 +166,12 @@ class Device(Protocol):
         ...
 
 
+def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorSpec]:
+    """Return the specs of a node's scratch buffers, by the names that they have in `views`."""
+    specs = device.scratch(node, graph.call(node), graph.output_specs(node))
+    return {scratch_name(node, index): spec for index, spec in enumerate(specs)}
+
+
 def scratch_name(node: Node, index: int) -> str:
     """Return the name under which a node's scratch buffer stands in `views`; no tensor has it."""
     return f"{node.name}\0scratch{index}"

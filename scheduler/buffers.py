@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..devices.device import Device, scratch_name
+from ..devices.device import Device, scratch_specs
 from ..graph.ir import Graph, Node
 from .happens_before import START, HappensBefore, Point
 from .partition import Subgraph
@@ -129,9 +129,8 @@ class _Collector:
                 self._join(shared, replica, point)
                 taken.append(shared)
         owner = self._devices[device]
-        specs = owner.scratch(node, self._graph.call(node), self._graph.output_specs(node))
-        for index, spec in enumerate(specs):
-            self._add((scratch_name(node, index), owner.capabilities.memory), spec.nbytes, point)
+        for name, spec in scratch_specs(owner, self._graph, node).items():
+            self._add((name, owner.capabilities.memory), spec.nbytes, point)
 
     def _viewed(self, node: Node, index: int, device: str, replica: Replica) -> Buffer | None:
         """Return the buffer of the input that the output is a view of."""

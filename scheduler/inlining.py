@@ -1,10 +1,13 @@
 """Control flow that is decided ahead becomes plain nodes: a chosen branch, an unrolled loop.
 
 If(true, x; f, g) -> f(x)        Loop(2, ., s; f) -> f(f(s))        Scan likewise, slice by slice
+
+The node "add" of the body of "loop" becomes "loop[0]/add", "loop[1]/add" and so on.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,7 +49,7 @@ def inlined(node: Node, call: Call, names: Namespace) -> Inlined | None:
         condition = call.value(0)
         if condition is None:
             return None
-        results = writer.copy(chosen_branch(call, bool(condition.item())), node.inputs[1:], "")
+        results = writer.copy(chosen_branch(call, bool(condition.item())), node.inputs[1:])
         writer.publish(results, node.outputs)
     elif node.op == "Loop":
         if not _unroll_loop(writer, node, call):
@@ -54,6 +57,11 @@ def inlined(node: Node, call: Call, names: Namespace) -> Inlined | None:
     elif not _unroll_scan(writer, node, call):
         return None
     return Inlined(writer.constants, writer.nodes)
+
+
+def path_of(name: str) -> str:
+    """Return what a node was called before loops were unrolled: its path in the whole graph."""
+    return re.sub(r"\[\d+\]/", "/", name)
 
 
 def _unroll_loop(writer: _Writer, node: Node, call: Call) -> bool:
@@ -67,7 +75,7 @@ def _unroll_loop(writer: _Writer, node: Node, call: Call) -> bool:
     rows: list[list[str]] = []
     for step in range(count):
         head = writer.constant(f"{step}", np.int64(step)), writer.constant("cond", np.bool_(True))
-        _, *results = writer.copy(body, (*head, *states, *captured), f"{step}/")
+        _, *results = writer.copy(body, (*head, *states, *captured), f"[{step}]")
         states, stacked = results[: len(states)], results[len(states) :]
         rows.append(stacked)
     writer.publish(states, node.outputs[: len(states)])
@@ -99,7 +107,7 @@ def _unroll_scan(writer: _Writer, node: Node, call: Call) -> bool:
                 zip(scanned, axes, directions, strict=True)
             )
         ]
-        results = writer.copy(body, (*states, *slices, *captured), f"{step}/")
+        results = writer.copy(body, (*states, *slices, *captured), f"[{step}]")
         states, stacked = results[: len(states)], results[len(states) :]
         rows.append(stacked)
     writer.publish(states, node.outputs[: len(states)])
@@ -132,10 +140,10 @@ class _Writer:
         self._name = node.name
         self._names = names
 
-    def copy(self, graph: Graph, inputs: Sequence[str], prefix: str) -> list[str]:
+    def copy(self, graph: Graph, inputs: Sequence[str], iteration: str = "") -> list[str]:
         """Add a nested graph's nodes; return the names of its outputs."""
         names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
-        prefix = f"{self._name}/{prefix}"
+        prefix = f"{self._name}{iteration}/"
         for name, value in graph.constants.items():
             names[name] = self._names.tensors.take(prefix + name)
             self.constants[names[name]] = value
@@ -177,8 +185,8 @@ class _Writer:
         self._add("Concat", rows, output, axis=axis)
 
     def publish(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Give results the names of the node's outputs."""
-        for name, output in zip(names, outputs, strict=True):
+        """Give results the names of the node's outputs; the last ones may be left out."""
+        for name, output in zip(names, outputs, strict=False):
             if output:
                 self._add("Identity", (name,), output)
 

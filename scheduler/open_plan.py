@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from ..devices.device import Device, OnDone, scratch_name
+from ..devices.device import Device, OnDone, scratch_specs
 from ..devices.event import Event
 from ..devices.memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
 from ..graph.tensor import Array
@@ -152,9 +152,7 @@ class OpenPlan:
                 replica = name, self._placement.local[name, subgraph.device]
                 views[name] = self._view(device, replica, arenas)
         for node in graph.nodes:
-            scratch = device.scratch(node, graph.call(node), graph.output_specs(node))
-            for index, spec in enumerate(scratch):
-                name = scratch_name(node, index)
+            for name, spec in scratch_specs(device, graph, node).items():
                 arena, offset = self._where((name, device.capabilities.memory), arenas)
                 views[name] = device.view(arena, offset, spec)
         return views

@@ -9,6 +9,7 @@ import numpy as np
 import trio
 
 from ..graph.dims import normalise_axis
+from ..graph.errors import ShapeError
 from ..graph.ir import Graph, Node
 from ..graph.nested import result_specs
 from ..graph.tensor import Array, spec_of
@@ -44,7 +45,7 @@ class Passage:
             If values met on the way do not fit together.
         """
         known: Known = dict(inputs)
-        outputs = entry.graph.outputs
+        results: Known = {}
         following: Entry | None = entry
         while following is not None:
             self._check()
@@ -57,8 +58,13 @@ class Passage:
                 known.update(padded.trimmed(known))
             for node, body in stage.loops:
                 known.update(await self._iterate(node, body, known))
+            # What is not needed further on is dropped; stages name their tensors independently.
+            needed, later = _interface(stage.rest)
+            ready = (name for name in following.graph.outputs if name not in later)
+            results.update({name: known[name] for name in ready})
+            known = {name: known[name] for name in needed}
             following = stage.rest
-        return {name: known[name] for name in outputs}
+        return {name: results[name] for name in entry.graph.outputs}
 
     async def _make(self, entry: Entry, known: Known) -> Stage:
         async with entry.planning:
@@ -70,8 +76,13 @@ class Passage:
     async def _iterate(self, node: Node, body: Entry, known: Known) -> Known:
         run = self._loop if node.op == "Loop" else self._scan
         values = [known[name] if name else None for name in node.inputs]
-        results = await run(node, body, values)
-        return {name: value for name, value in zip(node.outputs, results, strict=True) if name}
+        try:
+            results = await run(node, body, values)
+        except ShapeError as error:
+            error.at = error.at or str(node)
+            raise
+        asked = zip(node.outputs, results, strict=False)  # the last ones may be left out
+        return {name: value for name, value in asked if name}
 
     async def _loop(
         self, node: Node, body: Entry, values: Sequence[Array | None]
@@ -82,7 +93,6 @@ class Passage:
         rows: list[Sequence[Array]] = []
         goes_on = condition is None or bool(condition.item())
         while goes_on and (trips is None or len(rows) < trips.item()):
-            await trio.lowlevel.checkpoint()  # a body that is all constants runs nothing
             fed = [np.asarray(len(rows), np.int64), np.asarray(True), *states, *captured]
             going, *results = await self._body(body, fed)
             goes_on = bool(going.item())
@@ -108,6 +118,7 @@ class Passage:
                 strict=True,
             )
         ]
+        _check_lengths(moved)
         rows: list[Sequence[Array]] = []
         for slices in zip(*moved, strict=True):
             results = await self._body(body, [*states, *slices, *captured])
@@ -120,10 +131,16 @@ class Passage:
         return [*states, *map(_stacked, columns, axes, backwards)]
 
     async def _body(self, body: Entry, values: Sequence[Any]) -> list[Array]:
+        await trio.lowlevel.checkpoint()  # a body that is all constants runs nothing
         names = body.graph.inputs
         fed = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
         results = await self.run(body, fed)
         return [results[name] for name in body.graph.outputs]
+
+
+def _interface(entry: Entry | None) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the names of what goes in and comes out."""
+    return ((), ()) if entry is None else (entry.graph.inputs, entry.graph.outputs)
 
 
 def _columns(
@@ -141,8 +158,28 @@ def _columns(
 
 def _stacked(column: list[Array] | Array, axis: int, backward: int = 0) -> Array:
     if isinstance(column, list):
-        column = np.stack(column[::-1] if backward else column)
+        _check_stackable(column)
+        return np.stack(column[::-1] if backward else column, axis)
     return np.moveaxis(column, 0, normalise_axis(axis, column.ndim))
+
+
+def _check_lengths(scanned: Sequence[Array]) -> None:
+    lengths = dict.fromkeys(map(len, scanned))
+    if len(lengths) > 1:
+        raise ShapeError(
+            f"scanned inputs have lengths {' and '.join(map(str, lengths))}",
+            fix="scan tensors of one length",
+        )
+
+
+def _check_stackable(rows: Sequence[Array]) -> None:
+    shapes = dict.fromkeys(row.shape for row in rows)
+    if len(shapes) > 1:
+        first, other, *_ = shapes
+        raise ShapeError(
+            f"iterations put out shapes {list(first)} and {list(other)}, which do not stack",
+            fix="let each iteration put out the same shape; only states may change theirs",
+        )
 
 
 def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..graph.infer import cost_of
 from ..graph.ir import Graph
-from ..graph.printing import counted
+from ..graph.printing import bytes_text, counted
 from .boundaries import cut, frontier
 from .memory_plan import Pool
 from .partition import Subgraph
@@ -122,9 +122,9 @@ def _transfers(plan: Plan) -> Iterator[str]:
         yield "transfers: none, every tensor lies where all its readers reach it"
         return
     total = sum(transfer.nbytes for transfer in transfers)
-    yield f"transfers: {len(transfers)}, {_size(total)} per item"
+    yield f"transfers: {len(transfers)}, {bytes_text(total)} per item"
     for transfer in transfers[:LISTED_STEPS]:
-        yield f"  {transfer.name}, {_size(transfer.nbytes)}"
+        yield f"  {transfer.name}, {bytes_text(transfer.nbytes)}"
 
 
 def _memory(plan: Plan) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _memory(plan: Plan) -> Iterator[str]:
             pool.lower_bound,
             pool.tensors_nbytes,
         )
-        yield f"{name:12} " + " ".join(f"{_size(nbytes):>11}" for nbytes in sizes)
+        yield f"{name:12} " + " ".join(f"{bytes_text(nbytes):>11}" for nbytes in sizes)
 
 
 def _undecided(plan: Plan) -> Iterator[str]:
@@ -189,11 +189,3 @@ def _pool_dict(pool: Pool) -> dict[str, Any]:
         "lower_bound": pool.lower_bound,
         "tensors_nbytes": pool.tensors_nbytes,
     }
-
-
-def _size(nbytes: int) -> str:
-    if nbytes < 10_000:
-        return f"{nbytes} B"
-    if nbytes < 10_000_000:
-        return f"{nbytes / 1e3:.1f} kB"
-    return f"{nbytes / 1e6:.1f} MB"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import trio
@@ -16,6 +16,7 @@ from ..devices.cpu import core_count
 from ..devices.device import Device
 from ..devices.event import CancelledWorkError
 from ..devices.registry import find
+from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .executor import Execution
 from .feeds import check_feeds
@@ -34,6 +35,8 @@ from .stages import Entry
 
 INLINE_BYTES = 1 << 20
 """More than this is copied on a thread, so that the loop is not held up (1 MB takes 0.1 ms)."""
+
+T = TypeVar("T")
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]
 """The shapes of the inputs, and the number of slots."""
@@ -162,6 +165,7 @@ class Runtime:
         key = tuple(array.shape for array in arrays.values()), count
         slots = await self._slots(key)
         if slots is None:
+            arrays = await _copying(arrays, partial(_own_feeds, self.plan.graph, arrays))
             self._flights.add(flight)
             trio.lowlevel.spawn_system_task(self._pass, flight, arrays, self._entries[count])
         else:
@@ -172,10 +176,7 @@ class Runtime:
         slot = await slots.acquire()
         admitted_ns = time.perf_counter_ns()
         try:
-            if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
-                await trio.to_thread.run_sync(_feed, slot, arrays)
-            else:
-                _feed(slot, arrays)
+            await _copying(arrays, partial(_feed, slot, arrays))
             if self._closing:
                 raise session_closed()
         except BaseException:
@@ -191,7 +192,8 @@ class Runtime:
         admitted_ns = time.perf_counter_ns()
         try:
             passage = Passage(partial(self._run_part, flight), partial(self._check, flight))
-            flight.finish(await passage.run(entry, arrays))
+            results = await passage.run(entry, arrays)
+            flight.finish(await _copying(results, partial(_own_results, results)))
         except BaseException as error:  # whatever it is, it is the item's
             flight.finish(error=error)
         finally:
@@ -295,6 +297,29 @@ def _computes_here(device: Device) -> bool:
     """True when a device's kernels keep this machine's cores busy."""
     offers = device.capabilities
     return offers.runs_python or not offers.accesses.isdisjoint(HOST_MEMORIES)
+
+
+async def _copying(arrays: Mapping[str, Array], copy: Callable[[], T]) -> T:
+    """Call what copies arrays, on a thread if they are large."""
+    if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
+        return await trio.to_thread.run_sync(copy)
+    return copy()
+
+
+def _own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies, which callers cannot change while the item is under way."""
+    return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
+
+
+def _own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return arrays that nobody else holds: constants and views are copied, and what is met twice."""
+    found: dict[int, Array] = {}
+    results = {}
+    for name, array in arrays.items():
+        shared = id(array) in found or array.base is not None or not array.flags.writeable
+        results[name] = np.array(array, order="C") if shared else array
+        found[id(array)] = array
+    return results
 
 
 def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:

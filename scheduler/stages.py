@@ -12,7 +12,7 @@ import trio
 
 from ..graph.ir import Graph, Node
 from ..graph.operators.control import CONTROL_FLOW
-from ..graph.tensor import Array, spec_of
+from ..graph.tensor import Array, TensorSpec, spec_of
 from .boundaries import Padded, cut, deciding, frontier, is_decided
 from .planning import Plan
 from .specialise import specialise
@@ -87,11 +87,9 @@ class Entry:
         self._plan = plan
         self._stages: OrderedDict[Facts, Stage] = OrderedDict()
         self._deciding: set[str] = set()
-        self._switches = [
-            name
-            for name in graph.inputs
-            if graph.tensors[name].dtype.kind in "biu" and graph.tensors[name].shape is not None
-        ]
+        self._switches = [n for n in graph.inputs if graph.tensors[n].dtype.kind in "biu"]
+        self._settings: set[tuple[bytes, ...]] = set()
+        self._set: set[str] = set()
 
     def find(self, known: Mapping[str, Array]) -> Stage | None:
         """Return the stage for these inputs, if it was made before."""
@@ -115,25 +113,24 @@ class Entry:
             if not _is_static(self.graph, node):
                 self._deciding.update(deciding(self.graph, node, known))
         graph = self._specialised(known, self._deciding)
-        switches = [n for n in self._switches if np.size(known[n]) <= SWITCH_SIZE]
-        if not is_decided(graph) and switches:
-            graph = self._switched(known, graph, switches)
+        if not is_decided(graph) and self._switches:
+            graph = self._switched(known, graph)
         stage = self._stages[self._facts(known)] = Stage(self._plan, graph)
         while len(self._stages) > KEPT_STAGES:
             self._stages.popitem(last=False)
         return stage
 
-    def _switched(self, known: Mapping[str, Array], graph: Graph, switches: Sequence[str]) -> Graph:
+    def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
         """Return the graph with switches set, if then all is known, else as it is."""
-        if len(self._stages) >= MOST_SETTINGS:
-            self._switches = []
-            self._deciding -= set(switches)
-            return self._specialised(known, self._deciding)
-        names = self._deciding.union(switches)
-        tried = self._specialised(known, names)
+        switches = [name for name in self._switches if np.size(known[name]) <= SWITCH_SIZE]
+        self._settings.add(tuple(known[name].tobytes() for name in switches))
+        if len(self._settings) > MOST_SETTINGS:
+            self._switches, self._set = [], set()
+            return graph
+        tried = self._specialised(known, self._deciding.union(switches))
         if not is_decided(tried):
             return graph
-        self._deciding = names
+        self._set = set(switches)
         return tried
 
     def _specialised(self, known: Mapping[str, Array], names: set[str]) -> Graph:
@@ -149,8 +146,9 @@ class Entry:
         return specialise(graph, {name: np.shape(known[name]) for name in inputs})
 
     def _facts(self, known: Mapping[str, Array]) -> Facts:
+        deciding = self._deciding | self._set
         return tuple(
-            (known[name].shape, known[name].tobytes() if name in self._deciding else b"")
+            (known[name].shape, known[name].tobytes() if name in deciding else b"")
             for name in self.graph.inputs
         )
 
@@ -162,10 +160,12 @@ def _is_static(graph: Graph, node: Node) -> bool:
 
 
 def _body(node: Node) -> Graph:
-    """Return a loop's body, its nodes named after the loop too."""
+    """Return a loop's body for whatever it is handed, its nodes named after the loop too."""
     body: Graph = node.attributes["body"]
     named = (replace(inner, name=f"{node.name}/{inner.name}") for inner in body.nodes)
-    return replace(body, name=node.name, nodes=tuple(named))
+    inputs = {name: TensorSpec(body.tensors[name].dtype, None) for name in body.inputs}
+    tensors = {**body.tensors, **inputs}
+    return replace(body, name=node.name, nodes=tuple(named), tensors=tensors)
 
 
 def _without(graph: Graph, nodes: Sequence[Node]) -> Graph:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 import numpy as np
-from plait.devices import Device, Program, scratch_name
+from plait.devices import Device, Program, scratch_specs
 from plait.devices.device import OnDone
 from plait.devices.event import Event
 from plait.devices.memory import View, host_arena
@@ -49,7 +49,7 @@ class Bound:
     ) -> None:
         self.device, self.graph = device, graph
         self._arenas = ExitStack()
-        specs = _moving(device, graph)
+        specs = moving(device, graph)
         outside = {n: specs[n] for n in (*graph.inputs, *graph.outputs) if n in specs}
         self.views = self.place(specs, memory or device.capabilities.memory, onto)
         self.hosts = self.place(outside, None)
@@ -129,10 +129,9 @@ def room(spec: TensorSpec, alignment: int) -> int:
     return -(-max(spec.nbytes, 1) // alignment) * alignment
 
 
-def _moving(device: Device, graph: Graph) -> dict[str, TensorSpec]:
+def moving(device: Device, graph: Graph) -> dict[str, TensorSpec]:
     """Return the specs of all tensors but the constants, and of scratch buffers."""
     specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
     for node in graph.nodes:
-        scratch = device.scratch(node, graph.call(node), graph.output_specs(node))
-        specs.update({scratch_name(node, i): spec for i, spec in enumerate(scratch)})
+        specs.update(scratch_specs(device, graph, node))
     return specs

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
+from nested_graphs import doubling_body
 
 pytest.importorskip("click")
 pytest.importorskip("rich")
@@ -207,6 +208,19 @@ def test_plan_prints_the_graph_for_graphviz(folder: Path) -> None:
     dot = plait(folder, "plan", "affine.plait", "--dot").stdout
     assert dot.startswith("digraph")
     assert 'label="cpu"' in dot
+
+
+def test_plan_shows_loops_and_what_they_wait_for(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("looping")
+    trips, x = b.input("trips", "int64", ()), b.input("x", "float32", (3,))
+    last, rows = b.op("Loop", trips, None, x, body=doubling_body(limit=9), outputs=2, name="loop")
+    b.output("last", last)
+    b.output("rows", rows)
+    pl.save(b.build(), tmp_path / "loop.plait")
+    assert "'loop' (Loop): needs values" in plait(tmp_path, "plan", "loop.plait").stdout
+    assert 'label="session"' in plait(tmp_path, "plan", "loop.plait", "--dot").stdout
+    shown = json.loads(plait(tmp_path, "plan", "loop.plait", "--json").stdout)
+    assert shown["nodes"]["loop/double"]["device"] == "cpu"
 
 
 def test_plan_lists_nodes_when_asked(folder: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import plait as pl
+from bound import moving
 from hypothesis import strategies as st
-from plait.devices import Device, Program, scratch_name
+from plait.devices import Device, Program
 from plait.devices.event import Event
 from plait.devices.memory import Arena, View, host_arena
 from plait.graph.ir import Graph
@@ -34,15 +35,6 @@ def place(device: Device, arena: Arena, specs: Mapping[str, TensorSpec]) -> dict
 
 def room(spec: TensorSpec) -> int:
     return -(-max(spec.nbytes, 1) // SLOT) * SLOT
-
-
-def moving(device: Device, graph: Graph) -> dict[str, TensorSpec]:
-    """Return the specs of all tensors but the constants, and of scratch buffers."""
-    specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
-    for node in graph.nodes:
-        scratch = device.scratch(node, graph.call(node), graph.output_specs(node))
-        specs.update({scratch_name(node, i): spec for i, spec in enumerate(scratch)})
-    return specs
 
 
 class Rig:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import plait as pl
-from plait.devices import Device, scratch_name
+from bound import moving
+from plait.devices import Device
 from plait.devices.event import Event
 from plait.devices.memory import ALIGNMENT, SharedArena, View
 from plait.graph.ir import Graph
@@ -46,7 +47,7 @@ class Bound:
 
     def __init__(self, device: Device, graph: Graph, *, measure: bool = False) -> None:
         self.device, self.graph = device, graph
-        specs = _moving(device, graph)
+        specs = moving(device, graph)
         self.arena = SharedArena(sum(map(_room, specs.values())))
         self.views = place(device, self.arena, specs)
         try:
@@ -83,14 +84,6 @@ def place(device: Device, arena: SharedArena, specs: dict[str, TensorSpec]) -> d
         views[name] = device.view(arena, offset, spec)
         offset += _room(spec)
     return views
-
-
-def _moving(device: Device, graph: Graph) -> dict[str, TensorSpec]:
-    specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
-    for node in graph.nodes:
-        scratch = device.scratch(node, graph.call(node), graph.output_specs(node))
-        specs.update({scratch_name(node, i): spec for i, spec in enumerate(scratch)})
-    return specs
 
 
 def _room(spec: TensorSpec) -> int:

@@ -26,7 +26,7 @@ def test_the_report_names_subgraphs_transfers_memory_and_reasons() -> None:
         "x float32[1000]",
         "0:npu",
         "1:cpu",
-        "transfers: 2, 8000 B per item",
+        "transfers: 2, 8 KB per item",
         "memory of npu",
         "not on npu: no kernel for 'Add'",
     ):

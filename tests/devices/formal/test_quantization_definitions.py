@@ -138,3 +138,29 @@ def test_integer_convolutions(
         whole(rng, "int16", (2,)).astype(np.int32),
         **window,
     )
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "left_scales", "right_scales"),
+    [
+        ((2, 3), (3,), (2,), (1,)),
+        ((2, 3), (3,), (2, 1), ()),
+        ((3,), (3, 2), (1,), (2,)),
+        ((3,), (4, 3, 2), (), (4, 1, 2)),
+    ],
+)
+def test_products_with_vectors_have_a_scale_for_each_row_or_column(
+    both: Both, left: Any, right: Any, left_scales: Any, right_scales: Any
+) -> None:
+    rng = np.random.default_rng(3)
+    assert both.agree(
+        "QLinearMatMul",
+        whole(rng, "int8", left),
+        powers(rng, left_scales),
+        whole(rng, "int8", left_scales),
+        whole(rng, "uint8", right),
+        powers(rng, right_scales),
+        whole(rng, "uint8", right_scales),
+        np.array(2.0**9, np.float32),
+        whole(rng, "uint8", ()),
+    )

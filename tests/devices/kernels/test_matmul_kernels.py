@@ -119,3 +119,14 @@ def test_gemm_scales_transposes_and_adds(
         np.testing.assert_allclose(y, wanted.astype("float64"), rtol=tolerance, atol=tolerance)
     else:
         np.testing.assert_array_equal(y, wanted.astype(dtype), strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_whole_factors_of_integers_are_exact_and_wrap(dtype: str) -> None:
+    most = np.full((1, 1), np.iinfo(dtype).max, dtype)
+
+    (y,) = run_node("Gemm", [most, most, most], {"alpha": -3.0, "beta": 2.0})
+
+    number = int(most[0, 0])
+    wanted = (-3 * number * number + 2 * number) % 2 ** (8 * most.itemsize)
+    assert int(y[0, 0]) % 2 ** (8 * most.itemsize) == wanted

@@ -176,3 +176,14 @@ def test_no_steps_leave_the_first_state(op: str) -> None:
 
     assert y.shape == (0, 1, BATCH, HIDDEN)
     np.testing.assert_array_equal(y_h, inputs[5])
+
+
+def test_a_gate_of_one_unit_is_computed_alike_in_single_and_double() -> None:
+    rng = np.random.default_rng(3)
+    shapes = [(2, 3, 1), (1, 4, 1), (1, 4, 1), None, None, None, None, (1, 3)]
+    inputs = [None if of is None else rng.standard_normal(of) for of in shapes]
+
+    (wide,) = run_node("LSTM", inputs)
+
+    (y,) = run_node("LSTM", [None if x is None else x.astype(np.float32) for x in inputs])
+    np.testing.assert_allclose(y, wide, rtol=1e-5, atol=1e-7)

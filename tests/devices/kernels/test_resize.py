@@ -307,3 +307,16 @@ def test_infinities_stay_where_they_are() -> None:
     (y,) = run_node("Resize", [x, None, np.array([2], "f4")], {"mode": "linear"}, constant=CONSTANT)
 
     assert np.isfinite(y).tolist() == [True] * 1 + [False] * 4 + [True] * 11
+
+
+def test_a_tie_is_one_though_no_float_is_the_width_before_rounding() -> None:
+    x, sizes = np.arange(6.0).reshape(3, 2), np.array([5, 1])
+    attributes = {
+        "coordinate_transformation_mode": "half_pixel_symmetric",
+        "keep_aspect_ratio_policy": "not_smaller",
+    }
+
+    (y,) = run_node("Resize", [x, None, None, sizes], attributes, constant=[3])
+
+    # 2 cells become 10/3, that is 3: the middle one lies at 1/2.
+    assert y[0].tolist() == [0, 0, 1]
