@@ -6,6 +6,9 @@ VENV ?= .venv-test
 DEMO_VENV ?= .venv-demo
 BIN = $(VENV)/bin
 
+# Only the models in these packages are used; their code asks for torch, or a second opencv.
+MODELS = silero-vad==6.2.3 rapidocr==3.10.0
+
 # Not editable: mypy does not follow editable installs, and a test must see what users get.
 # build/ goes before and after, or modules deleted long ago would stay in the wheel.
 INSTALL = install --quiet --disable-pip-version-check
@@ -52,10 +55,11 @@ install: $(VENV)/ready
 	@$(call install_plait,$(VENV))
 
 # The environments are made anew when the dependencies may have changed.
-$(VENV)/ready: pyproject.toml
+$(VENV)/ready: pyproject.toml Makefile
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip $(INSTALL) 'setuptools>=77' '.[dev]'
+	$(BIN)/pip $(INSTALL) --no-deps $(MODELS)
 	touch $@
 
 $(DEMO_VENV)/ready: pyproject.toml

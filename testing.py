@@ -125,13 +125,14 @@ class AlternatingBackend(OnnxBackend):
     def prepare(cls, model: Any, device: str = "CPU", **options: Any) -> Prepared:
         """Load a `ModelProto`; raises as `OnnxBackend.prepare`."""
         prepared = super().prepare(model, device, **options)
-        return prepared._replace(devices=tuple(_kept_open(one) for one in prepared.devices))
+        kept = (_kept_open(one) if isinstance(one, str) else one for one in prepared.devices)
+        return prepared._replace(devices=tuple(kept))
 
 
 @cache
-def _kept_open(device: str | Device) -> Device:
+def _kept_open(name: str) -> Device:
     """Return a device that stays open until the interpreter ends."""
-    found = find(device) if isinstance(device, str) else device
+    found = find(name)
     open_shared(found, 1)
     atexit.register(close_shared, found)
     return found

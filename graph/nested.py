@@ -32,6 +32,12 @@ def all_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node
             yield from all_nodes(nested, f"{prefix}{node.name}/")
 
 
+def has_effects(node: Node) -> bool:
+    """True when a node does more than its outputs tell, itself or by a node of a nested graph."""
+    nested = (inner for graph in graphs_in(node) for _, _, inner in all_nodes(graph))
+    return node.operator.effects or any(inner.operator.effects for inner in nested)
+
+
 def called(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
     """Return a nested graph for inputs of these specs; those whose values are known are constants.
 
@@ -76,10 +82,10 @@ def result_specs(graph: Graph, specs: Specs, values: Values = ()) -> tuple[Tenso
         As `called`.
     """
     inferred = called(graph, specs, values)
-    known = {dim for spec in specs if spec is not None for dim in spec.shape or ()}
+    known = {_inside(dim): dim for spec in specs if spec is not None for dim in spec.shape or ()}
 
     def outside(dim: Dim) -> Dim:
-        return dim if isinstance(dim, int) or dim in known else UNKNOWN
+        return dim if isinstance(dim, int) else known.get(dim, UNKNOWN)
 
     results = (inferred.tensors[name] for name in graph.outputs)
     return tuple(
@@ -110,8 +116,13 @@ def replace_shape(spec: TensorSpec, shape: tuple[Dim, ...] | None) -> TensorSpec
 
 
 def _named(name: str, spec: TensorSpec) -> TensorSpec:
-    """Return the spec with a name for each length of which nothing is known."""
+    """Return the spec as seen inside, with a name for each length of which nothing is known."""
     if spec.shape is None:
         return spec
-    dims = (f"{name}.shape[{i}]" if d == UNKNOWN else d for i, d in enumerate(spec.shape))
+    dims = (f"{name}.shape[{i}]" if d == UNKNOWN else _inside(d) for i, d in enumerate(spec.shape))
     return TensorSpec(spec.dtype, tuple(dims))
+
+
+def _inside(dim: Dim) -> Dim:
+    """Return what a length is called inside, where other tensors may have the same names."""
+    return dim.replace(".shape[", "'.shape[") if isinstance(dim, str) else dim

@@ -35,7 +35,7 @@ class Resampling:
     ----------
     length, resized : int
         Cells of the input, and of the output.
-    width : float
+    width : Fraction
         The output's length before rounding.
     start, end : float
         The region of interest: 0 is the middle of the first cell, 1 that of the last.
@@ -43,7 +43,7 @@ class Resampling:
 
     length: int
     resized: int
-    width: float
+    width: Fraction
     start: float = 0.0
     end: float = 1.0
 
@@ -102,7 +102,7 @@ def resample_axes(
     """Return how each axis of a tensor is resized; raises as `resized_shape` does."""
     axes = resized_axes(attributes, len(shape))
     outputs = [int(length) for length in resized_shape(shape, attributes, target)]
-    widths = [float(length) for length in outputs]
+    widths = [Fraction(length) for length in outputs]
     policy = attributes["keep_aspect_ratio_policy"]
     if target.scales is not None:
         for axis, scale in zip(axes, target.scales, strict=True):
@@ -111,7 +111,7 @@ def resample_axes(
         pairs = zip(axes, target.sizes, strict=True)
         ratio = _CHOICES[policy](Fraction(size, shape[axis]) for axis, size in pairs)
         for axis in axes:
-            widths[axis] = float(ratio * shape[axis])
+            widths[axis] = ratio * shape[axis]
     regions = dict.fromkeys(range(len(shape)), (0.0, 1.0))
     if target.region is not None:
         starts, ends = target.region[: len(axes)], target.region[len(axes) :]
@@ -133,10 +133,10 @@ def _numbers(array: Array | None) -> list[Any] | None:
     return numbers or None
 
 
-def _width(length: int, scale: float) -> float:
+def _width(length: int, scale: float) -> Fraction:
     # Converters write 10/6 as a float32, which makes 6 cells 9.9999998: 10 is meant.
     rounded = float(np.float32(length) * np.float32(scale))
-    return rounded if rounded.is_integer() else length * scale
+    return Fraction(rounded) if rounded.is_integer() else length * Fraction(scale)
 
 
 def _scaled(length: Dim, scale: float) -> Dim:

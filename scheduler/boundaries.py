@@ -180,11 +180,11 @@ def _head(
 ) -> Graph:
     written = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name}
-    outside = {*graph.outputs, *(name for node in rest for name in node.inputs)}
-    bounds = {name for item in padded for name in (*item.tensors, item.shapes)}
-    outputs = tuple(
-        name for node in nodes for name in node.outputs if name in outside or name in bounds
-    )
+    fetched = [name for name in graph.outputs if name in written]
+    crossing = {name for node in rest for name in node.inputs}
+    crossing.update(name for item in padded for name in (*item.tensors, item.shapes))
+    crossing.difference_update(fetched)
+    outputs = (*fetched, *(n for node in nodes for n in node.outputs if n in crossing))
     inputs = tuple(name for name in graph.inputs if name in read)
     constants = {name: value for name, value in graph.constants.items() if name in read}
     specs = {name: tensors[name] for name in (*inputs, *constants, *sorted(written))}

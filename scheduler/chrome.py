@@ -12,7 +12,7 @@ from typing import Any
 
 from .placement import HOST_MEMORIES
 from .profile import Profile, Record, Span
-from .steps import Step, Transfer
+from .steps import Outline
 
 PROCESS = 1
 
@@ -55,16 +55,16 @@ class _Trace:
                         yield from self._arrow(span, spans[dependent])
 
     def _span(self, item: int, span: Span) -> dict[str, Any]:
-        work = span.step.work
+        transfer = span.step.transfer
         queued_us = (span.started_ns - span.ready_ns) / 1e3
         details: dict[str, Any] = {"item": item, "queued_us": queued_us}
-        if isinstance(work, Transfer):
-            details["nbytes"] = work.nbytes
+        if transfer:
+            details["nbytes"] = transfer.nbytes
         else:
-            details["nodes"] = len(work.graph.nodes)
+            details["nodes"] = span.step.n_nodes
         return {
             "ph": "X",
-            "cat": "transfer" if isinstance(work, Transfer) else "subgraph",
+            "cat": "transfer" if transfer else "subgraph",
             "name": span.step.name,
             "pid": PROCESS,
             "tid": self._track(span.step),
@@ -107,10 +107,10 @@ class _Trace:
         for kind, track, name in named:
             yield {"ph": "M", "name": kind, "pid": PROCESS, "tid": track, "args": {"name": name}}
 
-    def _track(self, step: Step) -> int:
+    def _track(self, step: Outline) -> int:
         name = step.device
-        if isinstance(step.work, Transfer):  # the two directions overlap, a track's slices may not
-            name += " in" if step.work.source in HOST_MEMORIES else " out"
+        if step.transfer:  # the two directions overlap, a track's slices may not
+            name += " in" if step.transfer.source in HOST_MEMORIES else " out"
         return self._tracks.setdefault(name, len(self._tracks) + 1)
 
     def _us(self, time_ns: int) -> float:

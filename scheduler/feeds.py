@@ -41,6 +41,11 @@ def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     return arrays
 
 
+def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies, which callers cannot change while the item is under way."""
+    return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
+
+
 def _as_array(name: str, value: Any) -> Array:
     try:
         return np.asarray(value)

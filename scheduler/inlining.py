@@ -22,7 +22,7 @@ from ..graph.operator import Call, find_operator
 from ..graph.operators.control import axis_of, chosen_branch, repeats
 from ..graph.tensor import Array
 
-UNROLLED_NODES = 2048
+UNROLLED_NODES = 256
 """Loops that would become more nodes than this are run by the session, body by body."""
 
 

@@ -21,7 +21,7 @@ from .memory_plan import SLOT, Location
 from .partition import Subgraph
 from .placement import OUTSIDE
 from .planning import Plan
-from .steps import Step, Transfer
+from .steps import Step, Transfer, outline
 
 Launch: TypeAlias = Callable[[Sequence[Event], OnDone], Event]
 """Submits a step, given the events it waits for and what to call when it is done."""
@@ -57,6 +57,8 @@ class OpenPlan:
     behind : tuple of tuple of int
         The steps to count down as soon as a step is submitted, because its device keeps the order
         itself (`native_waits`).
+    outlines : tuple of Outline
+        The steps for the profile, which does not keep the plan alive.
     """
 
     def __init__(self, plan: Plan, devices: Mapping[str, Device], *, measure: bool = False) -> None:
@@ -67,6 +69,7 @@ class OpenPlan:
         self._devices = devices
         self._measure = measure
         self._arenas = ExitStack()
+        self.outlines = tuple(map(outline, plan.steps))
         self.waits = tuple(step.input_wait_count for step in plan.steps)
         self.behind = tuple(
             tuple(i for i in step.dependents if self._chained(step, plan.steps[i]))

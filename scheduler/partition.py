@@ -24,6 +24,7 @@ from ..graph.nested import all_nodes
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.passes import MayMerge
 from .errors import PlanError, UnsupportedOpError
+from .inlining import path_of
 
 Pins = Mapping[str, str]
 """Node name, or pattern as in `fnmatch`, to device name."""
@@ -109,8 +110,9 @@ def partition(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Partit
 
 
 def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
-    """Raise PlanError if a pin names a device or node that there is not."""
-    names = [path for path, _, _ in all_nodes(graph)]
+    """Raise PlanError if a pin names a device or node that there is not, or control flow."""
+    nodes = {path: node for path, _, node in all_nodes(graph)}
+    names = [*nodes]
     for pattern, device in pins.items():
         if device not in devices:
             raise PlanError(
@@ -121,6 +123,11 @@ def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
             close = difflib.get_close_matches(pattern, names, n=3)
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _some(names)
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=hint)
+        if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
+            raise PlanError(
+                f"{nodes[pattern]} is pinned, but control flow runs on no device",
+                fix=f"pin the nodes in it: {f'{pattern}/*'!r}",
+            )
 
 
 def may_merge(devices: Mapping[str, Device], pins: Pins) -> MayMerge:
@@ -173,9 +180,10 @@ def _placed(support: Support, refused: Sequence[str]) -> str:
 
 def _pin_of(node: Node, pins: Pins) -> str | None:
     """Return the pin that applies: the exact name, else the first pattern that matches."""
-    if node.name in pins:
-        return node.name
-    return next((pattern for pattern in pins if fnmatchcase(node.name, pattern)), None)
+    names = node.name, path_of(node.name)
+    exact = (name for name in names if name in pins)
+    matching = (p for p in pins if any(fnmatchcase(name, p) for name in names))
+    return next(exact, None) or next(matching, None)
 
 
 def _unsupported(

@@ -71,6 +71,7 @@ class Passage:
             stage = entry.find(known)
             if stage is None:
                 stage = await trio.to_thread.run_sync(entry.make, known)
+                entry.keep(known, stage)
             return stage
 
     async def _iterate(self, node: Node, body: Entry, known: Known) -> Known:
@@ -87,15 +88,15 @@ class Passage:
     async def _loop(
         self, node: Node, body: Entry, values: Sequence[Array | None]
     ) -> Sequence[Array]:
-        trips, condition = values[0], values[1]
+        trips, condition = [*values, None, None][:2]  # those at the end may be left out
         end = len(values) - node.attributes["captured"]
         states, captured = list(values[2:end]), values[end:]
         rows: list[Sequence[Array]] = []
-        goes_on = condition is None or bool(condition.item())
-        while goes_on and (trips is None or len(rows) < trips.item()):
+        goes_on = condition is None or bool(_only(condition))
+        while goes_on and (trips is None or len(rows) < _only(trips)):
             fed = [np.asarray(len(rows), np.int64), np.asarray(True), *states, *captured]
             going, *results = await self._body(body, fed)
-            goes_on = bool(going.item())
+            goes_on = bool(_only(going))
             states, stacked = results[: len(states)], results[len(states) :]
             rows.append(stacked)
         head = (np.asarray(0), np.asarray(True))
@@ -136,6 +137,17 @@ class Passage:
         fed = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
         results = await self.run(body, fed)
         return [results[name] for name in body.graph.outputs]
+
+
+def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return arrays that nobody else holds; constants, views and repetitions are copied."""
+    found: dict[int, Array] = {}
+    results = {}
+    for name, array in arrays.items():
+        shared = id(array) in found or array.base is not None or not array.flags.writeable
+        results[name] = np.array(array, order="C") if shared else array
+        found[id(array)] = array
+    return results
 
 
 def _interface(entry: Entry | None) -> tuple[Sequence[str], Sequence[str]]:
@@ -184,6 +196,16 @@ def _check_stackable(rows: Sequence[Array]) -> None:
 
 def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
     return (*(values or ()), *(0,) * (count - len(values or ())))
+
+
+def _only(array: Array) -> Any:
+    """Return the one value of a condition or trip count."""
+    if array.size != 1:
+        raise ShapeError(
+            f"a condition or trip count has shape {list(array.shape)}, not one value",
+            fix="reduce it to one",
+        )
+    return array.item()
 
 
 def _present(value: Array | None) -> Array:

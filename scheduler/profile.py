@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from .errors import SessionError
 from .executor import Execution
+from .open_plan import OpenPlan
 from .planning import Plan
-from .steps import Step, Transfer
+from .steps import Outline, Transfer
 
 KEPT_SPANS = 200_000
 """Steps remembered; the oldest items are forgotten beyond (24 bytes each)."""
@@ -25,7 +26,7 @@ LISTED_NODES = 25
 class Span(NamedTuple):
     """One step of one item: when it was submitted, began and ended, in ns."""
 
-    step: Step
+    step: Outline
     ready_ns: int
     started_ns: int
     ended_ns: int
@@ -35,12 +36,12 @@ class Span(NamedTuple):
 class Part:
     """What ran of one plan: for each step when it was submitted, began and ended."""
 
-    plan: Plan
+    steps: tuple[Outline, ...]
     times: array[int]
 
     def spans(self) -> Iterator[Span]:
         """Yield the steps that ran."""
-        for step in self.plan.steps:
+        for step in self.steps:
             ready, started, ended = self.times[3 * step.index : 3 * step.index + 3]
             if ended:
                 yield Span(step, ready, started, ended)
@@ -65,7 +66,7 @@ class Record:
     @property
     def n_steps(self) -> int:
         """How many steps its plans have."""
-        return sum(len(part.plan.steps) for part in self.parts)
+        return sum(len(part.steps) for part in self.parts)
 
 
 class Recorder:
@@ -76,7 +77,7 @@ class Recorder:
         self._spans = self._forgotten = 0
         self._nodes: dict[tuple[str, str, str], list[int]] = {}
 
-    def part(self, plan: Plan, execution: Execution) -> Part:
+    def part(self, open_plan: OpenPlan, execution: Execution) -> Part:
         """Return what an execution knows of its steps."""
         times = array("q")
         for ready_ns, event in zip(execution.ready_ns, execution.events, strict=True):
@@ -84,8 +85,8 @@ class Recorder:
                 times.extend((0, 0, 0))
             else:
                 times.extend((ready_ns, event.started_ns, event.ended_ns))
-        self._measure_nodes(plan, execution)
-        return Part(plan, times)
+        self._measure_nodes(open_plan.plan, execution)
+        return Part(open_plan.outlines, times)
 
     def record(self, parts: Iterable[Part], admitted_ns: int, failed: bool) -> None:
         """Take over what is known of an item."""
@@ -190,7 +191,7 @@ class Profile:
             {
                 "step": name,
                 "device": device,
-                "kind": "transfer" if isinstance(found[0].step.work, Transfer) else "subgraph",
+                "kind": "transfer" if found[0].step.transfer else "subgraph",
                 "runs": len(found),
                 "run_ms": statistics.median(s.ended_ns - s.started_ns for s in found) / 1e6,
                 "queued_ms": statistics.median(s.started_ns - s.ready_ns for s in found) / 1e6,

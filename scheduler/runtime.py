@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,16 +17,15 @@ from ..devices.cpu import core_count
 from ..devices.device import Device
 from ..devices.event import CancelledWorkError
 from ..devices.registry import find
-from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .executor import Execution
-from .feeds import check_feeds
+from .feeds import check_feeds, own_feeds
 from .item import Flight
 from .leases import close_shared, open_shared
 from .open_plan import Slot
 from .open_plans import KEPT_PARTS, OpenPlans
 from .partition import SESSION
-from .passage import Passage
+from .passage import Passage, own_results
 from .placement import HOST_MEMORIES
 from .planning import Plan
 from .profile import Recorder
@@ -165,11 +165,24 @@ class Runtime:
         key = tuple(array.shape for array in arrays.values()), count
         slots = await self._slots(key)
         if slots is None:
-            arrays = await _copying(arrays, partial(_own_feeds, self.plan.graph, arrays))
+            slots, arrays = self._whole(count, arrays)
+        if slots is None:
+            arrays = await _copying(arrays, partial(own_feeds, self.plan.graph, arrays))
             self._flights.add(flight)
             trio.lowlevel.spawn_system_task(self._pass, flight, arrays, self._entries[count])
         else:
             await self._start(flight, slots, arrays)
+
+    def _whole(
+        self, count: int, arrays: Mapping[str, Array]
+    ) -> tuple[Slots | None, Mapping[str, Array]]:
+        """Return the slots of the one plan that these inputs need, and what it is fed, if so."""
+        stage = self._entries[count].find(arrays)
+        if stage is None or stage.whole is None:
+            return None, arrays
+        slots = self._open_plans.find(id(stage.whole))
+        fed = arrays if slots is None else {n: arrays[n] for n in stage.whole.graph.inputs}
+        return slots, fed
 
     async def _start(self, flight: Flight, slots: Slots, arrays: Mapping[str, Array]) -> None:
         """Start an item on a free slot."""
@@ -193,7 +206,7 @@ class Runtime:
         try:
             passage = Passage(partial(self._run_part, flight), partial(self._check, flight))
             results = await passage.run(entry, arrays)
-            flight.finish(await _copying(results, partial(_own_results, results)))
+            flight.finish(await _copying(results, partial(own_results, results)))
         except BaseException as error:  # whatever it is, it is the item's
             flight.finish(error=error)
         finally:
@@ -234,7 +247,7 @@ class Runtime:
         Not when a consumer asks for them: a slow consumer would keep slots from other callers.
         """
         assert flight.execution is not None
-        flight.parts.append(self.recorder.part(slots.open_plan.plan, flight.execution))
+        flight.parts.append(self.recorder.part(slots.open_plan, flight.execution))
         if not flight.is_part:
             failed = flight.execution.error is not None
             self.recorder.record(flight.parts, admitted_ns, failed)
@@ -277,7 +290,7 @@ class Runtime:
         slots = await self._open_plans.open(key, partial(self._planned, shapes, count))
         if slots is None:
             whole = replace(self.plan, max_in_flight=count)
-            self._entries.setdefault(count, Entry(whole, whole.graph))
+            self._entries.setdefault(count, Entry(whole, whole.graph, OrderedDict()))
         return slots
 
     def _planned(self, shapes: Shapes, count: int) -> Plan:
@@ -304,22 +317,6 @@ async def _copying(arrays: Mapping[str, Array], copy: Callable[[], T]) -> T:
     if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
         return await trio.to_thread.run_sync(copy)
     return copy()
-
-
-def _own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies, which callers cannot change while the item is under way."""
-    return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
-
-
-def _own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return arrays that nobody else holds: constants and views are copied, and what is met twice."""
-    found: dict[int, Array] = {}
-    results = {}
-    for name, array in arrays.items():
-        shared = id(array) in found or array.base is not None or not array.flags.writeable
-        results[name] = np.array(array, order="C") if shared else array
-        found[id(array)] = array
-    return results
 
 
 def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:

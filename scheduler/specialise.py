@@ -18,6 +18,7 @@ from ..devices.program import bind
 from ..graph.infer import infer_node
 from ..graph.ir import Graph, Node
 from ..graph.names import Names
+from ..graph.nested import has_effects
 from ..graph.operator import Call
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.tensor import Array, Dim, TensorSpec, spec_of
@@ -120,13 +121,13 @@ class _Sweep:
             node.attributes,
             len(node.outputs),
         )
+        specs = infer_node(node, call)
         if node.op in CONTROL_FLOW and (plain := inlined(node, call, self._names)):
             self._values.update(plain.constants)
             self._tensors.update({name: spec_of(v) for name, v in plain.constants.items()})
             for written in plain.nodes:
                 self.visit(written)
             return
-        specs = infer_node(node, call)
         self._tensors.update(
             {name: spec for name, spec in zip(node.outputs, specs, strict=True) if name}
         )
@@ -153,7 +154,7 @@ class _Sweep:
         wanted = set(self._graph.outputs)
         kept: list[Node] = []
         for node in reversed(self._kept):
-            if node.operator.effects or wanted.intersection(node.outputs):
+            if has_effects(node) or wanted.intersection(node.outputs):
                 wanted.update(name for name in node.inputs if name)
                 kept.append(node)
         kept.reverse()

@@ -17,8 +17,8 @@ from .boundaries import Padded, cut, deciding, frontier, is_decided
 from .planning import Plan
 from .specialise import specialise
 
-KEPT_STAGES = 64
-"""Stages kept behind each boundary, the least recently used forgotten first."""
+KEPT_STAGES = 256
+"""Stages kept, behind all boundaries together; the least recently used are forgotten first."""
 
 SWITCH_SIZE = 4
 """Integers and booleans up to this many, fed, are tried as switches: as constants of the plan."""
@@ -44,11 +44,13 @@ class Stage:
         What comes after.
     constants : Mapping of str to Array
         Outputs that are constants by now, and constants that loops read.
+    whole : Plan or None
+        The plan, where nothing is left to do when it has run.
     """
 
-    __slots__ = ("constants", "loops", "padded", "plan", "rest")
+    __slots__ = ("constants", "loops", "padded", "plan", "rest", "whole")
 
-    def __init__(self, plan: Plan, graph: Graph) -> None:
+    def __init__(self, plan: Plan, graph: Graph, kept: Kept) -> None:
         parts = cut(graph)
         self.plan = plan.over(parts.head) if parts.head.nodes else None
         self.padded: tuple[Padded, ...] = parts.padded
@@ -57,13 +59,16 @@ class Stage:
         read = set(graph.outputs)
         if parts.rest is not None:
             reached = [node for node in frontier(parts.rest) if node.op in ("Loop", "Scan")]
-            self.loops = [(node, Entry(plan, _body(node))) for node in reached]
-            read.update(name for node in reached for name in node.inputs)
+            closed = [_closed(node, graph.constants) for node in reached]
+            self.loops = [(node, Entry(plan, node.attributes["body"], kept)) for node in closed]
+            read.update(name for node in closed for name in node.inputs)
             rest = _without(parts.rest, reached)
-            self.rest = Entry(plan, rest) if rest.nodes else None
+            self.rest = Entry(plan, rest, kept) if rest.nodes else None
         self.constants: Mapping[str, Array] = {
             name: value for name, value in graph.constants.items() if name in read
         }
+        done = self.plan is not None and self.plan.graph.outputs == graph.outputs
+        self.whole = self.plan if done and not self.padded and parts.rest is None else None
 
 
 class Entry:
@@ -74,6 +79,9 @@ class Entry:
     plan : Plan
         Has the devices, pins and number of slots.
     graph : Graph
+    kept : OrderedDict
+        The stages of this entry and of all that belong to the same graph; used on the trio thread
+        only.
 
     Attributes
     ----------
@@ -81,11 +89,11 @@ class Entry:
         Held by whoever calls `make`.
     """
 
-    def __init__(self, plan: Plan, graph: Graph) -> None:
+    def __init__(self, plan: Plan, graph: Graph, kept: Kept) -> None:
         self.graph = graph
         self.planning = trio.Lock()
         self._plan = plan
-        self._stages: OrderedDict[Facts, Stage] = OrderedDict()
+        self._kept = kept
         self._deciding: set[str] = set()
         self._switches = [n for n in graph.inputs if graph.tensors[n].dtype.kind in "biu"]
         self._settings: set[tuple[bytes, ...]] = set()
@@ -93,14 +101,20 @@ class Entry:
 
     def find(self, known: Mapping[str, Array]) -> Stage | None:
         """Return the stage for these inputs, if it was made before."""
-        facts = self._facts(known)
-        stage = self._stages.get(facts)
+        key = self, self._facts(known)
+        stage = self._kept.get(key)
         if stage is not None:
-            self._stages.move_to_end(facts)
+            self._kept.move_to_end(key)
         return stage
 
+    def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
+        """Keep a stage that was made for these inputs."""
+        self._kept[self, self._facts(known)] = stage
+        while len(self._kept) > KEPT_STAGES:
+            self._kept.popitem(last=False)
+
     def make(self, known: Mapping[str, Array]) -> Stage:
-        """Plan the stage for these inputs; blocks.
+        """Plan the stage for these inputs; blocks, so call it on a thread.
 
         Raises
         ------
@@ -115,10 +129,7 @@ class Entry:
         graph = self._specialised(known, self._deciding)
         if not is_decided(graph) and self._switches:
             graph = self._switched(known, graph)
-        stage = self._stages[self._facts(known)] = Stage(self._plan, graph)
-        while len(self._stages) > KEPT_STAGES:
-            self._stages.popitem(last=False)
-        return stage
+        return Stage(self._plan, graph, self._kept)
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
         """Return the graph with switches set, if then all is known, else as it is."""
@@ -153,19 +164,38 @@ class Entry:
         )
 
 
+Kept: TypeAlias = OrderedDict[tuple[Entry, Facts], Stage]
+
+
 def _is_static(graph: Graph, node: Node) -> bool:
     if node.op in CONTROL_FLOW:
         return False
     return all(spec.is_static for spec in graph.output_specs(node))
 
 
-def _body(node: Node) -> Graph:
-    """Return a loop's body for whatever it is handed, its nodes named after the loop too."""
+def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
+    """Return a loop with a body for whatever it is handed, whose nodes are named after it too.
+
+    Constants that it captures become the body's own: weights are not fed in each iteration.
+    """
     body: Graph = node.attributes["body"]
-    named = (replace(inner, name=f"{node.name}/{inner.name}") for inner in body.nodes)
-    inputs = {name: TensorSpec(body.tensors[name].dtype, None) for name in body.inputs}
-    tensors = {**body.tensors, **inputs}
-    return replace(body, name=node.name, nodes=tuple(named), tensors=tensors)
+    n_captured = node.attributes["captured"]
+    first = len(node.inputs) - n_captured
+    inner_names = body.inputs[len(body.inputs) - n_captured :]
+    captured = list(zip(inner_names, node.inputs[first:], strict=True))
+    held = {inner: constants[outer] for inner, outer in captured if outer in constants}
+    fed = {n: TensorSpec(body.tensors[n].dtype, None) for n in body.inputs if n not in held}
+    closed = replace(
+        body,
+        name=node.name,
+        inputs=tuple(fed),
+        nodes=tuple(replace(inner, name=f"{node.name}/{inner.name}") for inner in body.nodes),
+        tensors={**body.tensors, **fed, **{name: spec_of(held[name]) for name in held}},
+        constants={**body.constants, **held},
+    )
+    left = [outer for inner, outer in captured if inner not in held]
+    attributes = {**node.attributes, "body": closed, "captured": len(left)}
+    return replace(node, inputs=(*node.inputs[:first], *left), attributes=attributes)
 
 
 def _without(graph: Graph, nodes: Sequence[Node]) -> Graph:

@@ -67,6 +67,37 @@ class Step:
         return self.work.name
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a profile remembers of a step, long after its plan is gone.
+
+    Attributes
+    ----------
+    index : int
+    name : str
+    device : str
+    dependents : tuple of int
+    transfer : Transfer or None
+        None for the run of a subgraph.
+    n_nodes : int
+        Of the subgraph.
+    """
+
+    index: int
+    name: str
+    device: str
+    dependents: tuple[int, ...]
+    transfer: Transfer | None
+    n_nodes: int
+
+
+def outline(step: Step) -> Outline:
+    """Return a step without its graph."""
+    transfer = step.work if isinstance(step.work, Transfer) else None
+    n_nodes = 0 if isinstance(step.work, Transfer) else len(step.work.graph.nodes)
+    return Outline(step.index, step.name, step.device, step.dependents, transfer, n_nodes)
+
+
 def link(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps with their dependents filled in."""
     dependents: list[list[int]] = [[] for _ in steps]

@@ -53,7 +53,8 @@ class Convolution:
         self.rows = -(-self.features // -(-self.features // ROWS))
         self.width = LANES * vectors_of(self.rows)
         self.direct = conv.moves_by_one and not conv.padded and self._span >= self.width
-        self.is_point = math.prod(conv.outputs) == 1 and conv.taps == 1 and conv.group == 1
+        one_cell = math.prod((*conv.spatial, *conv.outputs, conv.taps)) == 1 and not conv.padded
+        self.is_point = one_cell and conv.group == 1
         self.band, self._sizes = self._outputs[0], self._spatial
         self.scratch: tuple[TensorSpec, ...] = ()
         if not self.direct and not self.is_point:

@@ -21,7 +21,7 @@ def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
     """Y = (a - its zero point) · (b - its zero point).  Source: ONNX MatMulInteger."""
-    return matmul(centred(a, _per_row(a, a_zero)), centred(b, b_zero))
+    return matmul(centred(a, _per_row(a, a_zero)), centred(b, _per_column(b_zero)))
 
 
 @definition("QLinearMatMul")
@@ -42,8 +42,9 @@ def qlinear_matmul(
     Source: ONNX QLinearMatMul.
     """
     sums = matmul_integer(a, b, a_zero, b_zero)
-    scales = (_per_row(a, a_scale), b_scale, _per_row(a, y_scale))
-    return _requantized(sums, scales, _per_row(a, y_zero), outputs)
+    of_rows = [_without(_per_row(a, of), -1, b) for of in (a_scale, y_scale, y_zero)]
+    scales = (of_rows[0], _without(_per_column(b_scale), -2, a), of_rows[1])
+    return _requantized(sums, scales, of_rows[2], outputs)
 
 
 @definition("ConvInteger")
@@ -112,6 +113,15 @@ def _per_row(a: Array, numbers: Array | None) -> Any:
     if numbers is None or numbers.size == 1:
         return _single(numbers)
     return numbers.reshape(-1, 1) if numbers.ndim == 1 else numbers
+
+
+def _per_column(numbers: Array | None) -> Any:
+    return _single(numbers) if numbers is None or numbers.size == 1 else numbers
+
+
+def _without(numbers: Any, axis: int, factor: Array) -> Any:
+    """Return numbers without an axis of length 1 that a product with a vector lacks."""
+    return np.squeeze(numbers, axis) if factor.ndim == 1 and numbers.ndim >= -axis else numbers
 
 
 def _per_feature(numbers: Array | None, rank: int, axis: int) -> Any:

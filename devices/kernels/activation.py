@@ -1,7 +1,7 @@
 """Activation kernels.
 
 Each formula may get y on x's bytes: it reads x for the last time before it writes y, or in the same
-pass.
+pass. It is noted when a plan is opened (`Recording`): all it computes goes to an ``out=``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def hard_sigmoid(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) ->
     """Y = min(max(alpha·x + beta, 0), 1).  Source: ONNX HardSigmoid."""
     xp.multiply(x, attributes["alpha"], out=y)
     xp.add(y, attributes["beta"], out=y)
-    clamp(xp, y, 0, 1, y)
+    xp.clip(y, 0, 1, out=y)
 
 
 @blockwise("HardSwish", temporaries=1)
@@ -82,17 +82,17 @@ def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate
     """Y = x · min(max(x/6 + 1/2, 0), 1).  Source: ONNX HardSwish."""
     xp.multiply(x, 1 / 6, out=gate)
     xp.add(gate, 0.5, out=gate)
-    clamp(xp, gate, 0, 1, gate)
+    xp.clip(gate, 0, 1, out=gate)
     xp.multiply(x, gate, out=y)
 
 
 @blockwise("Elu", temporaries=1)
 def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = x where x ≥ 0, else alpha·(exp(x) - 1).  Source: ONNX Elu."""
-    clamp(xp, x, -np.inf, 0, t)
+    xp.clip(x, -np.inf, 0, out=t)
     xp.expm1(t, out=t)
     xp.multiply(t, attributes["alpha"], out=t)
-    clamp(xp, x, 0, np.inf, y)
+    xp.clip(x, 0, np.inf, out=y)
     xp.add(y, t, out=y)
 
 
@@ -109,8 +109,8 @@ def celu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) 
     xp.divide(x, attributes["alpha"], out=t)
     xp.expm1(t, out=t)
     xp.multiply(t, attributes["alpha"], out=t)
-    clamp(xp, t, -np.inf, 0, t)
-    clamp(xp, x, 0, np.inf, y)
+    xp.clip(t, -np.inf, 0, out=t)
+    xp.clip(x, 0, np.inf, out=y)
     xp.add(y, t, out=y)
 
 
@@ -124,7 +124,7 @@ def softplus(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Arr
     xp.negative(t, out=t)
     xp.exp(t, out=t)
     xp.log1p(t, out=t)
-    clamp(xp, x, 0, np.inf, y)
+    xp.clip(x, 0, np.inf, out=y)
     xp.add(y, t, out=y)
 
 
@@ -175,12 +175,12 @@ def erf(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, *temporarie
     write_erf(xp, x, y, *temporaries)
 
 
-@blockwise("Shrink")
-def shrink(xp: ArrayModule, x: Array, y: Array, attributes: Attributes) -> None:
+@kernel("Shrink")
+def shrink(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = x + bias where x < -lambd, x - bias where x > lambd, else 0.  Source: ONNX Shrink."""
-    bias, lambd = attributes["bias"], attributes["lambd"]
+    (x,), bias, lambd = inputs, attributes["bias"], attributes["lambd"]
     shrunk = xp.where(x < -lambd, x + bias, xp.where(x > lambd, x - bias, 0))
-    xp.copyto(y, shrunk, casting="unsafe")
+    xp.copyto(outputs[0], shrunk, casting="unsafe")
 
 
 def _prelu_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

@@ -15,6 +15,7 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .precision import compute_dtype
+from .recording import Recording
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
 
@@ -22,7 +23,10 @@ BLOCK = 1 << 15
 """Elements; with two temporaries, 512 KiB of float32."""
 
 Formula: TypeAlias = Callable[..., None]
-"""``formula(xp, x, y, attributes, *temporaries)`` writes y, which may be x itself."""
+"""``formula(xp, x, y, attributes, *temporaries)`` writes y, which may be x itself.
+
+It is called when a plan is opened, with a `Recording` of the array module.
+"""
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
@@ -57,12 +61,12 @@ def blockwise(op: str, *, temporaries: int = 0) -> Callable[[Formula], Formula]:
             buffers: Arrays,
         ) -> Step:
             x, y = inputs[0].reshape(-1), outputs[0].reshape(-1)
-            run = formula if len(buffers) == temporaries else partial(_widened, formula)
-            steps = []
+            note = formula if len(buffers) == temporaries else partial(_widened, formula)
+            recording = Recording(xp, compute_dtype(y.dtype))
             for part in blocks(x.size, BLOCK):
                 local = [buffer[: part.stop - part.start] for buffer in buffers]
-                steps.append(partial(run, xp, x[part], y[part], attributes, *local))
-            return in_order(steps)
+                note(recording, x[part], y[part], attributes, *local)
+            return in_order(recording.steps)
 
         kernel(op, scratch=scratch, binds=True)(bind)
         return formula

@@ -12,6 +12,7 @@ from functools import partial
 from operator import mul
 
 from ...graph.tensor import Array, TensorSpec
+from .accumulate import accumulate
 from .blocks import blocks, count_in_block
 from .frames import frame_of, tap_offsets
 from .geometry import Geometry, Operands, Packing, add_bias, biased
@@ -36,9 +37,14 @@ class Pointwise:
         self.conv = conv
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return one product for all images and groups."""
+        """Return one product for all images and groups; of one matrix, added to the bias."""
         conv = self.conv
         cells = math.prod(conv.outputs)
+        if conv.batch == conv.group == 1 and on.bias is not None:
+            w, x, y = (each.reshape(len(each), -1) for each in (on.w, on.x[0], on.y[0]))
+            product = accumulate(xp, w, x, y)
+            if product is not None:
+                return [partial(xp.copyto, y, on.bias[:, None]), product]
         # Axes of length 1 are left out: matmul takes 2 µs longer for stacks of one matrix.
         groups = (conv.group,) if conv.group > 1 else ()
         stack = (conv.batch, *groups) if conv.batch > 1 else groups
@@ -46,7 +52,7 @@ class Pointwise:
             xp.matmul,
             on.w.reshape(*groups, -1, conv.depth),
             on.x.reshape(*stack, conv.depth, cells),
-            out=on.y.reshape(*stack, conv.features // conv.group, cells),
+            on.y.reshape(*stack, conv.features // conv.group, cells),
         )
         return [product, *add_bias(xp, on.y, on.bias)]
 
@@ -98,7 +104,7 @@ class Columns:
             xp.matmul,
             on.w.reshape(conv.group, -1, conv.depth * conv.taps),
             filled.reshape(*stack, conv.depth * conv.taps, -1),
-            out=out[..., begin:end],
+            out[..., begin:end],
         )
         return [copy(xp, filled.reshape(shape), windows), product]
 
@@ -167,7 +173,7 @@ class Shifted:
             weights = on.w[tap[:-1]].reshape(-1, conv.channels)
             alone = self.line == 1 and offset == 0
             target = total if alone else products
-            steps.append(partial(xp.matmul, weights, source[:, begin : begin + wide], out=target))
+            steps.append(partial(xp.matmul, weights, source[:, begin : begin + wide], target))
             steps += [] if alone else _sum_into(xp, total, parts, begins=offset == 0)
         shape = (conv.features, number, *conv.outputs[1:])
         kept = strided(xp, total, shape, (cells, *frame.steps))
@@ -186,7 +192,7 @@ def _sum_into(xp: ArrayModule, total: Array, parts: list[Array], *, begins: bool
     """Return steps: total = Σ parts where it begins, which is two at least, else total += Σ."""
     if begins:
         first, second, *parts = parts
-        steps = [partial(xp.add, first, second, out=total)]
+        steps = [partial(xp.add, first, second, total)]
     else:
         steps = []
-    return [*steps, *(partial(xp.add, total, part, out=total) for part in parts)]
+    return [*steps, *(partial(xp.add, total, part, total) for part in parts)]

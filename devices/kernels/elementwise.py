@@ -164,8 +164,9 @@ def shift(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
 def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = xᵉ, in x's dtype.  Source: ONNX Pow."""
     (x, exponent), (y,) = inputs, outputs
-    if exponent.dtype.kind == "i" and x.dtype.kind in "iu":
-        return partial(_power_of_integers, xp, x, exponent, y)
+    if exponent.dtype.kind in "iu" and x.dtype.kind in "iu":
+        signed = exponent.dtype.kind == "i"
+        return partial(_power_of_integers if signed else _wrapping_power, xp, x, exponent, y)
     if kind_of(x.dtype) == "f" and exponent.size == 1 and xp is np:
         return partial(_power_by_scalar, x, exponent, y)
     return partial(xp.power, x, exponent, out=y, casting="unsafe")
@@ -189,12 +190,22 @@ def _power_by_scalar(x: Array, exponent: Array, y: Array) -> None:
 def _power_of_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
     """Numpy refuses negative exponents of integers; xᵉ is then 1/x^|e|, rounded toward zero."""
     if exponent.size == 0 or int(exponent.min()) >= 0:
-        xp.power(x, exponent, out=y, casting="unsafe")
+        _wrapping_power(xp, x, exponent, y)
         return
     negative = exponent < 0
     inverse = xp.where(xp.abs(x) == 1, xp.where(exponent % 2 == 0, x * x, x), 0)
-    value = xp.where(negative, inverse, xp.power(x, xp.where(negative, 0, exponent)))
-    xp.copyto(y, value, casting="unsafe")
+    _wrapping_power(xp, x, xp.where(negative, 0, exponent), y)
+    xp.copyto(y, inverse, casting="unsafe", where=negative)
+
+
+def _wrapping_power(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> None:
+    """Y = xᵉ modulo 2ⁿ, for exponents ≥ 0.
+
+    Of uint64 and signed integers numpy would make floats; low bits are the same without signs.
+    """
+    if np.result_type(x.dtype, exponent.dtype).kind == "f":
+        x, exponent = x.astype(np.uint64), exponent.astype(np.uint64)
+    xp.power(x, exponent, out=y, casting="unsafe")
 
 
 @kernel("Max")
@@ -254,9 +265,10 @@ def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = max(x, 0).  Source: ONNX Relu."""
     x, y = inputs[0], outputs[0]
-    if y.size < 4096:
-        return partial(xp.maximum, x, 0, out=y)
-    return partial(x.clip, 0, limits(x.dtype)[1], y)
+    zero, most = (xp.asarray(bound, dtype=x.dtype) for bound in (0, limits(x.dtype)[1]))
+    if y.size < 512:  # maximum with a scalar is not vectorised, clip takes longer to call
+        return partial(xp.maximum, x, zero, out=y)
+    return partial(x.clip, zero, most, y)
 
 
 @kernel("Dropout", binds=True)

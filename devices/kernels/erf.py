@@ -87,7 +87,7 @@ def _write_single(xp: ArrayModule, x: Array, y: Array, square: Array, factor: Ar
 def _write_double(
     xp: ArrayModule, x: Array, y: Array, t: Array, square: Array, near: Array, q: Array, size: Array
 ) -> None:
-    x.clip(-_FAR, _FAR, t)
+    xp.clip(x, -_FAR, _FAR, out=t)
     xp.multiply(t, t, out=square)
     _polynomial(xp, _A, square, near)
     _polynomial(xp, _B, square, q)

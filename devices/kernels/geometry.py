@@ -105,7 +105,7 @@ def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:
     if bias is None or not y.size:
         return []
     rows = y.reshape(*y.shape[:2], -1)
-    return [partial(xp.add, rows, bias[:, None], out=rows)]
+    return [partial(xp.add, rows, bias[:, None], rows)]
 
 
 def biased(xp: ArrayModule, source: Array, bias: Array | None, target: Array) -> Step:
@@ -113,4 +113,4 @@ def biased(xp: ArrayModule, source: Array, bias: Array | None, target: Array) ->
     if bias is None:
         return copy(xp, target, source)
     per_channel = bias.reshape(-1, *[1] * (source.ndim - 1))
-    return partial(xp.add, source, per_channel, out=target)
+    return partial(xp.add, source, per_channel, target)

@@ -32,13 +32,14 @@ def coordinates(axis: Resampling, transformation: str) -> Floats:
     Products come before quotients, so that what is a tie or a whole number on paper is one here.
     """
     x = np.arange(axis.resized, dtype=np.float64)
-    length, resized, width = axis.length, axis.resized, axis.width
+    length, resized = axis.length, axis.resized
+    width, parts = axis.width.as_integer_ratio()
     if not resized:
         return x
     if transformation == "asymmetric":
-        return x * length / width
+        return x * length * parts / width
     if transformation == "align_corners":
-        return x * (length - 1) / (width - 1) if width != 1 else x
+        return x * (length - 1) * parts / (width - parts) if width != parts else x
     if transformation == CROP:
         if resized == 1:
             return np.full(1, 0.5 * (axis.start + axis.end) * (length - 1))
@@ -47,8 +48,8 @@ def coordinates(axis: Resampling, transformation: str) -> Floats:
     if transformation == "pytorch_half_pixel" and resized == 1:
         return x
     if transformation == "half_pixel_symmetric":
-        return length * (2 * x + 1 + width - resized) / (2 * width) - 0.5
-    return (x + 0.5) * length / width - 0.5
+        return length * ((2 * x + 1 - resized) * parts + width) / (2 * width) - 0.5
+    return (x + 0.5) * length * parts / width - 0.5
 
 
 _ROUNDINGS: dict[str, Callable[[Floats], Any]] = {
@@ -73,7 +74,7 @@ def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
     """
     cubic = attributes["mode"] == "cubic"
     widens = attributes["antialias"] and axis.width < axis.length
-    stretch = axis.length / axis.width if widens else 1.0
+    stretch = float(axis.length / axis.width) if widens else 1.0
     radius = (2 if cubic else 1) * stretch
     first = np.floor(places - radius) + 1
     cells = first[:, None] + np.arange(np.ceil(2 * radius))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
@@ -36,6 +39,13 @@ def bind_product(xp: ArrayModule, a: Array, b: Array, y: Array) -> Step:
     return partial(xp.matmul, a, b, y)
 
 
+def _factor(number: float, dtype: np.dtype[Any]) -> Any:
+    """Return a whole number as one of an integer dtype, to multiply in it: float64 is too short."""
+    if dtype.kind not in "iu" or not number.is_integer():
+        return number
+    return np.array(int(number) % 2**64, np.uint64).astype(dtype)[()]
+
+
 def _gemm_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     """Scratch: copies to multiply, and beta·C."""
     copies = _matmul_scratch(call, outputs)
@@ -53,7 +63,7 @@ def gemm(
     (a, b), (y,), c = wide.inputs, wide.outputs, optional(inputs, 2)
     assert a is not None
     assert b is not None
-    alpha, beta = attributes["alpha"], attributes["beta"]
+    alpha, beta = (_factor(attributes[name], y.dtype) for name in ("alpha", "beta"))
     a, b = a.T if attributes["transA"] else a, b.T if attributes["transB"] else b
     steps: list[Step] = [partial(xp.matmul, a, b, y)]
     if alpha != 1:

@@ -138,9 +138,15 @@ def _thresholded_relu(xp: ArrayModule, x: Array, t: Array, alpha: float, beta: f
     xp.copyto(x, 0, where=below)
 
 
+def _sigmoid(xp: ArrayModule, x: Array, t: Array) -> None:
+    # numpy 2.4 negates wrongly in place where x is every fourth float, as a gate of one unit is.
+    sigmoid(xp, x, t, {})
+    xp.copyto(x, t)
+
+
 _PLAIN: dict[str, Callable[[ArrayModule, Array, Array], object]] = {
     "Relu": lambda xp, x, t: clamp(xp, x, 0, np.inf, x),
-    "Sigmoid": lambda xp, x, t: sigmoid(xp, x, x, {}),
+    "Sigmoid": _sigmoid,
     "Softplus": lambda xp, x, t: softplus(xp, x, x, {}, t),
     "Softsign": lambda xp, x, t: softsign(xp, x, x, {}, t),
     "Tanh": lambda xp, x, t: xp.tanh(x, out=x),

@@ -158,7 +158,7 @@ class Toeplitz:
             shape = (*gathered.shape[:2], matrices.shape[-1])
             products = target.reshape(shape) if keeps_order else others[0]
             steps.append(self._gather(xp, source, gathered))
-            steps.append(partial(xp.matmul, gathered, matrices, out=products))
+            steps.append(partial(xp.matmul, gathered, matrices, products))
             if not keeps_order:
                 steps += self._scatter(xp, products, target)
             steps += add_bias(xp, target[None], None if on.bias is None else on.bias[block])

@@ -54,7 +54,7 @@ class Winograd:
         """Return the step that transforms the weights: U = G w G'."""
         both_axes = xp.asarray(np.kron(WEIGHTS, WEIGHTS).astype(w.dtype))
         taps = w.reshape(-1, 9).T
-        return [partial(xp.matmul, both_axes, taps, out=packed.reshape(16, -1))]
+        return [partial(xp.matmul, both_axes, taps, packed.reshape(16, -1))]
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
         """Return, for each image and band of tile rows, the transforms and the product."""
@@ -98,10 +98,10 @@ class Winograd:
             step
             for source, target in ((d, down), (e, across.swapaxes(0, 1)))
             for step in (
-                partial(xp.subtract, source[0], source[2], out=target[0]),
-                partial(xp.add, source[1], source[2], out=target[1]),
-                partial(xp.subtract, source[2], source[1], out=target[2]),
-                partial(xp.subtract, source[1], source[3], out=target[3]),
+                partial(xp.subtract, source[0], source[2], target[0]),
+                partial(xp.add, source[1], source[2], target[1]),
+                partial(xp.subtract, source[2], source[1], target[2]),
+                partial(xp.subtract, source[1], source[3], target[3]),
             )
         ]
 
@@ -111,7 +111,7 @@ class Winograd:
         conv, cells = self.conv, rows * self.pitch - 1
         transformed = _shaped(places, (16, conv.channels, cells))
         sums = _shaped(products, (16, conv.features, cells))
-        return [partial(xp.matmul, w, transformed, out=sums)]
+        return [partial(xp.matmul, w, transformed, sums)]
 
     def _transform_back(
         self, xp: ArrayModule, products: Array, vertical: Array, y: Array, rows: int
@@ -122,19 +122,19 @@ class Winograd:
         s = _shaped(vertical, (2, 4, conv.features, cells))
         half = m[0, :2]  # free by then
         steps: list[Step] = [
-            partial(xp.add, m[0], m[1], out=s[0]),
-            partial(xp.add, s[0], m[2], out=s[0]),
-            partial(xp.subtract, m[1], m[2], out=s[1]),
-            partial(xp.subtract, s[1], m[3], out=s[1]),
+            partial(xp.add, m[0], m[1], s[0]),
+            partial(xp.add, s[0], m[2], s[0]),
+            partial(xp.subtract, m[1], m[2], s[1]),
+            partial(xp.subtract, s[1], m[3], s[1]),
         ]
         for column, last, combine in ((0, s[:, 2], xp.add), (1, s[:, 3], xp.subtract)):
-            steps.append(partial(combine, s[:, column], s[:, column + 1], out=half))
+            steps.append(partial(combine, s[:, column], s[:, column + 1], half))
             for row in (0, 1):
                 target = y[:, row : 2 * rows : 2, column::2]
                 kept = (conv.features, *target.shape[1:])
                 apart = (cells, self.pitch, 1)
                 a, b = (strided(xp, x[row], kept, apart) for x in (half, last))
-                steps.append(partial(combine, a, b, out=target))
+                steps.append(partial(combine, a, b, target))
         return steps
 
 

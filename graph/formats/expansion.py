@@ -1,7 +1,7 @@
-"""Operators that ONNX itself defines by simpler ones: written out where plait lacks them.
+"""Operators that are defined by simpler ones: written out where plait lacks them.
 
 Attention -> MatMul, Softmax and so on. Source: the function bodies in the operator schemas of the
-`onnx` package, which also does the writing out.
+`onnx` package, which also does the writing out; `quantized_lstm` has one more.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ..operator import is_operator
 from .onnx_nested import all_nodes
 from .onnx_nodes import DEFAULT_DOMAINS, operator_name
 from .onnx_tensors import text
+from .quantized_lstm import with_lstm_bodies
 from .upgrade import newest_name
 
 Key: TypeAlias = tuple[str, str]
@@ -33,6 +34,9 @@ def expand(model: Any, at: str) -> Any:
     ParseError
         If the model does not hold together enough for that.
     """
+    model, functions = with_lstm_bodies(model)
+    if functions:
+        model = _written_out(model, functions, at)
     for _ in range(ROUNDS):
         missing = {_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
         expandable = [key for key in sorted(missing) if _has_body(key)]

@@ -45,9 +45,12 @@ class GraphReader:
     model : Model
     name : str
         Taken where the graph has none.
+    nested : bool
+        True for a graph in a node: nobody asks for its outputs by name.
     """
 
-    def __init__(self, proto: Any, model: Model, name: str) -> None:
+    def __init__(self, proto: Any, model: Model, name: str, *, nested: bool = False) -> None:
+        self._nested = nested
         self._proto = proto
         self._model = model
         self._at = model.at
@@ -89,7 +92,19 @@ class GraphReader:
                 self._add(node, context)
         for name, source in published.items():
             self._assembly.add_node(Node(self._names.take(name), "Identity", (source,), (name,)))
-        return self._assembly.finish(self._outputs)
+        outputs = self._told_apart(context) if self._nested else self._outputs
+        return self._assembly.finish(outputs)
+
+    def _told_apart(self, context: Context) -> Sequence[str]:
+        """Return the outputs, each under a name of its own: bodies put out the same twice."""
+        found: dict[str, None] = {}
+        for source in self._outputs:
+            name = context.names.take(f"{source}/again") if source in found else source
+            found[name] = None
+            if name != source:
+                identity = Node(self._names.take(name), "Identity", (source,), (name,))
+                self._assembly.add_node(identity)
+        return tuple(found)
 
     def _check_supported_features(self) -> None:
         if not self._outputs:
@@ -196,10 +211,12 @@ class GraphReader:
                 fix="export the model with opset 9 or newer",
             )
         specs = self._assembly.tensors
-        captured = {name: specs[name] for name in next(iter(protos.values())).captured}
+        names = next(iter(protos.values())).captured
+        given = node.inputs[len(node.inputs) - len(names) :]  # constants may be named anew
+        captured = {name: specs[source] for name, source in zip(names, given, strict=True)}
         formals = formal_specs(node, specs)
         graphs = {
-            name: GraphReader(nested.proto, self._model, f"{node.name}/{name}").graph(
+            name: GraphReader(nested.proto, self._model, f"{node.name}/{name}", nested=True).graph(
                 formals, captured
             )
             for name, nested in protos.items()

@@ -91,4 +91,4 @@ def _free(graph: Any) -> Iterator[str]:
         for attribute in node.attribute:
             if attribute.type == GRAPH:
                 yield from (name for name in _free(attribute.g) if name not in defined)
-    yield from (name for o in graph.output if (name := text(o.name)) not in defined)
+    yield from (name for o in graph.output if (name := text(o.name)) and name not in defined)

@@ -25,7 +25,7 @@ _CAPTURED = Attribute(Kind.INT, 0, minimum=0)
 _AXES = Attribute(Kind.INTS, None)
 
 _ROUNDS = 8
-"""Shapes of states are widened in each; the last dimension is unknown long before."""
+"""Shapes of states are widened in each; those that never settle are left unknown."""
 
 
 @define(
@@ -46,7 +46,7 @@ def _if(call: Call) -> Sequence[TensorSpec]:
         _checked(result_specs(call.attributes[name], specs, values), call)
         for name in ("then_branch", "else_branch")
     )
-    pairs = zip(then, other, strict=True)
+    pairs = zip(then, other, strict=False)
     return [merged(a, b, f"output {i} of the branches") for i, (a, b) in enumerate(pairs)]
 
 
@@ -79,10 +79,13 @@ def _loop(call: Call) -> Sequence[TensorSpec]:
             f"the body has {len(body.outputs)} outputs, and {count} states",
             fix="let it put out the condition and each state",
         )
-    states, stacked = _settled(body, head, given[:count], call, 2 + count, 1)
+    states, results = _settled(body, head, given[:count], call, 2 + count, 1)
+    _check_one(results[0], BOOLS, "the condition that the body puts out")
+    stacked = results[1 + count :]
     length: Dim = UNKNOWN
     trips, condition = call.value(0), call.value(1)
-    if trips is not None and (condition is None or condition.item()) and repeats(body):
+    starts = not call.has(1) or (condition is not None and condition.item())
+    if trips is not None and starts and repeats(body):
         length = max(int(trips.item()), 0)
     return [*states, *(replace_shape(spec, _stacked(spec, length, 0)) for spec in stacked)]
 
@@ -141,7 +144,8 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
             )
         length = spec.shape[axis] if isinstance(length, str) else length
         slices.append(replace_shape(spec, spec.shape[:axis] + spec.shape[axis + 1 :]))
-    states, stacked = _settled(body, (), call.inputs[:count], call, count + n_scanned, 0, slices)
+    states, results = _settled(body, (), call.inputs[:count], call, count + n_scanned, 0, slices)
+    stacked = results[count:]
     axes = [axis_of(call, "scan_output_axes", i) for i in range(len(stacked))]
     shapes = (_stacked(spec, length, axis) for spec, axis in zip(stacked, axes, strict=True))
     return [*states, *map(replace_shape, stacked, shapes)]
@@ -162,11 +166,11 @@ def _settled(
     skipped: int,
     slices: Sequence[TensorSpec | None] = (),
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Return specs of states that hold in every iteration, and of what the body stacks up."""
+    """Return specs of states that hold in every iteration, and of all that the body puts out."""
     captured, values = call.inputs[first_captured:], call.values[first_captured:]
     unknown = [None] * (len(head) + len(states) + len(slices))
     specs = [spec if spec is not None else TensorSpec("float32", None) for spec in states]
-    for _ in range(_ROUNDS):
+    for rounds_left in reversed(range(_ROUNDS + 1)):
         results = result_specs(body, [*head, *specs, *slices, *captured], [*unknown, *values])
         made = results[skipped : skipped + len(specs)]
         wider = [
@@ -174,8 +178,8 @@ def _settled(
         ]
         if wider == specs:
             break
-        specs = wider
-    return specs, list(results[skipped + len(specs) :])
+        specs = wider if rounds_left > 1 else [TensorSpec(spec.dtype, None) for spec in specs]
+    return specs, list(results)
 
 
 def _stacked(spec: TensorSpec, length: Dim, axis: int) -> tuple[Dim, ...] | None:
@@ -186,18 +190,20 @@ def _stacked(spec: TensorSpec, length: Dim, axis: int) -> tuple[Dim, ...] | None
 
 
 def _checked(specs: Sequence[TensorSpec], call: Call) -> Sequence[TensorSpec]:
-    if len(specs) != call.n_outputs:
+    if len(specs) < call.n_outputs:
         raise ShapeError(
             f"a branch has {len(specs)} outputs, the node {call.n_outputs}",
             fix="give both branches as many outputs as the node",
         )
-    return specs
+    return specs[: call.n_outputs]
 
 
 def _check_scalar(call: Call, index: int, kinds: str, what: str) -> None:
-    if not call.has(index):
-        return
-    spec = call.spec(index)
+    if call.has(index):
+        _check_one(call.spec(index), kinds, what)
+
+
+def _check_one(spec: TensorSpec, kinds: str, what: str) -> None:
     check_dtype(spec, kinds, what)
     if spec.is_static and spec.size != 1:
         raise ShapeError(f"{what} is {spec}, not one value", fix="reduce it to one")

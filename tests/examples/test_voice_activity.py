@@ -68,7 +68,7 @@ def test_the_channels_of_a_file_are_averaged(tmp_path: Path) -> None:
     frames = np.array([[0.5, 0.25], [-0.5, 0.0]])
     recording = voice_activity.read(write(tmp_path / "two.wav", frames, 8000, n_channels=2))
     assert recording.rate == 8000
-    np.testing.assert_array_equal(recording.samples, np.float32([0.375, -0.25]))
+    np.testing.assert_array_equal(recording.samples, np.array([0.375, -0.25], np.float32))
 
 
 def test_a_rate_that_the_network_does_not_know_is_refused(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ async def test_a_batch_of_recordings_is_heard_at_once() -> None:
 async def test_streams_of_both_rates_share_a_session() -> None:
     fed = {rate: chunks(sound(rate, 3)[None], rate) for rate in CHUNKS}
     plan = pl.plan(pl.load(model()), ["cpu", "worker:0"], pin={"*LSTM*": "worker:0"})
-    results = {}
+    results: dict[int, tuple[Array, Array]] = {}
 
     async def hear(rate: int) -> None:
         results[rate] = await found(session, fed[rate], rate)

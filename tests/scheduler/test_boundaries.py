@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 from plait.graph.ir import Graph
-from plait.scheduler import stages
+from plait.scheduler import runtime, stages
 from plait.scheduler.boundaries import cut
+from plait.scheduler.passage import Passage
 from plait.scheduler.specialise import specialise
 
 
@@ -89,21 +95,43 @@ def test_what_ends_with_a_search_needs_one_plan() -> None:
     np.testing.assert_array_equal(pl.run(b.build(), {"x": x})["y"], np.nonzero(x))
 
 
-async def test_the_same_shapes_and_values_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+def stages_made(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """Return a list that grows by a graph with each stage that is planned from now on."""
+    made: list[Graph] = []
     init = stages.Stage.__init__
 
-    def counted(stage: stages.Stage, plan: pl.Plan, graph: Graph) -> None:
+    def counted(stage: stages.Stage, plan: pl.Plan, graph: Graph, kept: stages.Kept) -> None:
         made.append(graph)
-        init(stage, plan, graph)
+        init(stage, plan, graph, kept)
 
     monkeypatch.setattr(stages.Stage, "__init__", counted)
+    return made
+
+
+async def test_the_same_shapes_and_values_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stages_made(monkeypatch)
     x = np.arange(6, dtype=np.float32)
     async with pl.Session(pl.plan(reshaping())) as session:
         for shape in [(2, 3), (3, 2), (2, 3), (3, 2)]:
             found = await session.run({"x": x + 1, "shape": np.array(shape)})
             assert found["y"].shape == shape
     assert len(made) == 2
+
+
+async def test_values_that_decide_shapes_ahead_of_a_search_are_told_apart_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = stages_made(monkeypatch)
+    b = pl.GraphBuilder("reshaped")
+    x, shape = b.input("x", "float32", ("n",)), b.input("shape", "int64", (2,))
+    places = b.op("NonZero", b.op("Reshape", x, shape))
+    b.output("places", b.op("Neg", places))
+    shapes = [(2**i, 2 ** (11 - i)) for i in range(stages.MOST_SETTINGS + 4)]
+    items = [{"x": np.ones(2**11, np.float32), "shape": np.array(shape)} for shape in shapes]
+    async with pl.Session(pl.plan(b.build())) as session:
+        for item in (*items, *items):
+            await session.run(item)
+    assert len(made) == 2 * len(items)
 
 
 async def test_numbers_that_are_fed_and_never_the_same_are_no_switches() -> None:
@@ -115,6 +143,28 @@ async def test_numbers_that_are_fed_and_never_the_same_are_no_switches() -> None
         for number in range(stages.MOST_SETTINGS + 4):
             found = await session.run({"limit": np.array(number)})
             np.testing.assert_array_equal(found["y"], -np.arange(number + 1))
+
+
+async def test_stages_and_plans_that_do_not_come_again_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stages, "KEPT_STAGES", 6)
+    monkeypatch.setattr(runtime, "KEPT_PARTS", 6)
+    made: list[weakref.ref[pl.Plan]] = []
+    over = pl.Plan.over
+
+    def noted(plan: pl.Plan, graph: Graph, max_in_flight: int | None = None) -> pl.Plan:
+        made.append(weakref.ref(found := over(plan, graph, max_in_flight)))
+        return found
+
+    monkeypatch.setattr(pl.Plan, "over", noted)
+    async with pl.Session(pl.plan(selecting())) as session:
+        for i in range(30):
+            await session.run({"x": np.eye(30, dtype=np.float32) * (np.arange(30) < i)})
+        assert len(session.profile().records) == 30
+        gc.collect()
+        assert len(made) > 30
+        assert sum(plan() is not None for plan in made) <= 13
 
 
 def test_values_that_fit_nothing_are_an_error_of_the_item() -> None:
@@ -137,3 +187,85 @@ def test_a_function_that_does_not_tell_its_shapes_is_named() -> None:
 def test_a_report_says_where_a_plan_waits_for_values() -> None:
     text = pl.plan(counting(), shapes={"x": (3,)}).report()
     assert "'count'" in text
+
+
+def test_what_stages_name_alike_is_not_mixed_up() -> None:
+    b = pl.GraphBuilder("positive")
+    twice = b.op("Mul", b.input("x", "float32", ("n",)), np.float32(2), name="twice")
+    places = b.op("NonZero", b.op("Greater", twice, np.float32(0)))
+    b.output("y", b.op("GatherND", twice, b.op("Transpose", places, perm=[1, 0])))
+    branch = b.build()
+    inner = f"choose/{branch.nodes[0].outputs[0]}"
+    b = pl.GraphBuilder("mixed")
+    x = b.input("x", "float32", (3,))
+    b.output(inner, b.op("Neg", x))
+    cond = b.op("Greater", b.op("ReduceSum", x, keepdims=False), np.float32(0))
+    b.output("y", b.op("If", cond, x, then_branch=branch, else_branch=branch, name="choose"))
+    found = pl.run(b.build(), {"x": np.array([1, -2, 3], np.float32)})
+    np.testing.assert_array_equal(found[inner], [-1, 2, -3])
+    np.testing.assert_array_equal(found["y"], [2, 6])
+
+
+def limited() -> Graph:
+    """Return x as it is, if it has no positive sum; a constant; and where x is not zero."""
+    b = pl.GraphBuilder("limited")
+    x = b.input("x", "float32", ("n",))
+    body = pl.GraphBuilder("body")
+    body.input("step", "int64", ())
+    going, state = body.input("going", "bool", ()), body.input("state", "float32", ("n",))
+    body.output("goes_on", body.op("Identity", going))
+    body.output("next", body.op("Neg", state))
+    goes = b.op("Greater", b.op("ReduceSum", x, keepdims=False), np.float32(0))
+    loop = body.build()
+    for name in ("first", "second"):
+        b.output(name, b.op("Loop", np.int64(1), goes, x, body=loop))
+    b.output("constant", b.op("Identity", np.ones(2, np.float32)))
+    return b.build()
+
+
+def test_results_are_the_callers_own() -> None:
+    x = -np.ones(3, np.float32)
+    found = [*pl.run(limited(), {"x": x}).values(), x]
+    for i, array in enumerate(found):
+        assert array.flags.writeable
+        assert not any(np.shares_memory(array, other) for other in found[:i])
+
+
+async def test_a_source_may_use_its_arrays_again() -> None:
+    x = np.zeros(3, np.float32)
+
+    def source() -> Iterator[dict[str, np.ndarray]]:
+        for i in range(6):
+            x[:] = i
+            yield {"x": x}
+
+    async with pl.Session(pl.plan(limited(), max_in_flight=4)) as session:
+        async with session.stream(source()) as results:
+            found = [item["first"][0] async for item in results]
+    assert found == [0, -1, -2, -3, -4, -5]
+
+
+def test_arrays_in_the_other_byte_order_are_converted() -> None:
+    x, shape = np.arange(6, dtype=">f4"), np.array([2, 3], ">i8")
+    found = pl.run(reshaping(), {"x": x, "shape": shape})
+    np.testing.assert_array_equal(found["y"], -np.arange(6).reshape(2, 3))
+    assert found["y"].dtype.isnative
+
+
+async def test_inputs_that_need_one_plan_take_no_further_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passages: list[object] = []
+    run = Passage.run
+
+    async def counted(passage: Passage, *arguments: Any) -> Any:
+        passages.append(passage)
+        return await run(passage, *arguments)
+
+    monkeypatch.setattr(Passage, "run", counted)
+    feeds = {"x": np.arange(6, dtype=np.float32), "shape": np.array([2, 3])}
+    async with pl.Session(pl.plan(reshaping())) as session:
+        for _ in range(3):
+            found = await session.run(feeds)
+            np.testing.assert_array_equal(found["y"], -feeds["x"].reshape(2, 3))
+    assert len(passages) == 1

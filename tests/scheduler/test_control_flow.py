@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import plait as pl
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nested_graphs import doubled, doubling_body, growing_body, running_sum_body, scaled
 from plait.graph.ir import Graph
-from plait.scheduler import inlining
+from plait.scheduler import inlining, runtime
+from plait.scheduler.open_plan import Slot
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 
@@ -81,6 +84,14 @@ def test_branches_of_different_shapes_are_told_apart() -> None:
     np.testing.assert_array_equal(found["y"], -X[np.newaxis])
 
 
+def test_a_condition_of_two_values_is_refused() -> None:
+    b = pl.GraphBuilder("branching")
+    cond, x = b.input("cond", "bool", ("k",)), b.input("x", "float32", (3,))
+    b.output("y", b.op("If", cond, x, then_branch=scaled("a", 2), else_branch=scaled("b", 3)))
+    with pytest.raises(pl.ShapeError, match=r"the condition is bool\[2\], not one value"):
+        pl.run(b.build(), {"cond": np.ones(2, bool), "x": X})
+
+
 def test_branches_with_too_many_inputs_are_refused() -> None:
     with pytest.raises(pl.ShapeError, match="has 1 inputs, its node hands it 2"):
         branching(scaled("then", 2, of=2), scaled("else", 10))
@@ -124,6 +135,119 @@ def test_a_loop_ends_when_its_condition_says_so() -> None:
     assert len(rows) < 10
 
 
+@pytest.mark.parametrize("cond", [True, False])
+def test_a_loop_of_known_length_need_not_start(cond: bool) -> None:
+    b = pl.GraphBuilder("maybe")
+    goes, x = b.input("cond", "bool", ()), b.input("x", "float32", (3,))
+    last, rows = b.op("Loop", np.int64(4), goes, x, body=doubling_body(), outputs=2)
+    b.output("last", b.op("Identity", last))
+    b.output("rows", b.op("Neg", rows))
+    assert b.build().tensors["rows"].shape != (4, 3)
+    found = pl.run(b.build(), {"cond": np.array(cond), "x": X})
+    last, rows = doubled(X, 4 if cond else 0)
+    np.testing.assert_array_equal(found["last"], last)
+    np.testing.assert_array_equal(found["rows"], -rows.reshape(-1, 3))
+
+
+@pytest.mark.parametrize("limit", [0, inlining.UNROLLED_NODES])
+def test_outputs_at_the_end_may_be_left_out(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inlining, "UNROLLED_NODES", limit)
+    b = pl.GraphBuilder("short")
+    x = b.input("x", "float32", (3,))
+    b.output("y", b.op("Loop", np.int64(2), None, x, body=doubling_body(), outputs=1))
+    np.testing.assert_array_equal(pl.run(b.build(), {"x": X})["y"], doubled(X, 2)[0])
+
+
+def capturing_body() -> Graph:
+    """Return a body of Loop without states: puts out the product of two captured tensors."""
+    b = pl.GraphBuilder("capturing")
+    b.input("step", "int64", ())
+    b.output("goes_on", b.op("Identity", b.input("going", "bool", ())))
+    weight, x = b.input("weight", "float32", ("n",)), b.input("x", "float32", ("n",))
+    b.output("row", b.op("Mul", weight, x))
+    b.output("weight_itself", weight)
+    return b.build()
+
+
+@pytest.mark.parametrize("trips", [0, 2])
+async def test_constants_that_a_body_captures_are_not_fed(
+    trips: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inlining, "UNROLLED_NODES", 0)
+    fed: list[set[str]] = []
+    feed = runtime._feed
+
+    def noted(slot: Slot, arrays: Mapping[str, np.ndarray]) -> None:
+        fed.append(set(arrays))
+        feed(slot, arrays)
+
+    monkeypatch.setattr(runtime, "_feed", noted)
+    b = pl.GraphBuilder("captured")
+    x, count = b.input("x", "float32", (3,)), b.input("trips", "int64", ())
+    weight = np.array([3, 5, 7], np.float32)
+    rows, weights = b.op(
+        "Loop", count, None, weight, x, body=capturing_body(), captured=2, outputs=2
+    )
+    b.output("rows", rows)
+    b.output("weights", weights)
+    async with pl.Session(pl.plan(b.build())) as session:
+        found = await session.run({"x": X, "trips": np.array(trips)})
+    np.testing.assert_array_equal(found["rows"], np.array([X * weight] * trips).reshape(trips, 3))
+    np.testing.assert_array_equal(found["weights"], np.array([weight] * trips).reshape(trips, 3))
+    assert not any("weight" in names for names in fed)
+    assert len(fed) == trips
+
+
+@pytest.mark.parametrize("limit", [0, inlining.UNROLLED_NODES])
+def test_a_loop_needs_no_more_than_a_trip_count(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inlining, "UNROLLED_NODES", limit)
+    b = pl.GraphBuilder("squares")
+    step, going = b.input("step", "int64", ()), b.input("going", "bool", ())
+    b.output("goes_on", b.op("Identity", going))
+    b.output("square", b.op("Mul", step, step))
+    body = b.build()
+    b = pl.GraphBuilder("counting")
+    b.output("y", b.op("Loop", b.input("trips", "int64", ()), body=body))
+    found = pl.run(b.build(), {"trips": np.array(4)})
+    np.testing.assert_array_equal(found["y"], [0, 1, 4, 9])
+
+
+def test_rows_of_different_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inlining, "UNROLLED_NODES", 0)
+    b = pl.GraphBuilder("ragged")
+    b.input("step", "int64", ())
+    going, state = b.input("going", "bool", ()), b.input("state", "float32", ("n",))
+    b.output("goes_on", b.op("Identity", going))
+    b.output("next", b.op("Concat", state, state, axis=0))
+    b.output("row", b.op("Identity", state))
+    with pytest.raises(pl.ShapeError, match=r"shapes \[3\] and \[6\](.|\n)*node 'loop'"):
+        pl.run(looping(b.build()), {"trips": np.array(2), "x": X})
+
+
+@pytest.mark.parametrize("limit", [0, inlining.UNROLLED_NODES])
+def test_many_states_that_pass_a_change_on_settle(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inlining, "UNROLLED_NODES", limit)
+    b = pl.GraphBuilder("chain")
+    b.input("step", "int64", ())
+    going = b.input("going", "bool", ())
+    states = [b.input(f"s{i}", "float32", ("n",)) for i in range(12)]
+    b.output("goes_on", b.op("Identity", going))
+    b.output("t0", b.op("Concat", states[0], np.zeros(1, np.float32), axis=0))
+    for i, state in enumerate(states[:-1]):
+        b.output(f"t{i + 1}", b.op("Identity", state))
+    body = b.build()
+    b = pl.GraphBuilder("chained")
+    x, trips = b.input("x", "float32", (3,)), b.input("trips", "int64", ())
+    *_, last = b.op("Loop", trips, None, *[x] * 12, body=body, outputs=12)
+    b.output("y", b.op("Neg", last))
+    found = pl.run(b.build(), {"x": X, "trips": np.array(14)})
+    np.testing.assert_array_equal(found["y"], -np.append(X, [0, 0, 0]))
+
+
 def test_a_state_may_change_its_shape() -> None:
     found = pl.run(looping(growing_body()), {"trips": np.array(3), "x": X})
     np.testing.assert_array_equal(found["last"], [1, 2, 3, 0, 1, 2])
@@ -136,6 +260,30 @@ def test_the_body_of_a_loop_is_split_over_devices() -> None:
     assert plan.assignment["loop"] == "session"
     found = pl.run(plan, {"trips": np.array(100), "x": X})
     np.testing.assert_array_equal(found["last"], doubled(X, 100, limit=50)[0])
+
+
+def test_pins_of_a_body_hold_in_every_iteration_of_an_unrolled_loop() -> None:
+    graph = looping(doubling_body(), trips=2)
+    pins = {"loop/double": "worker:0"}
+    plan = pl.plan(graph, ["cpu", "worker:0"], pin=pins, shapes={"x": (3,)})
+    pinned = [name for name, device in plan.assignment.items() if device == "worker:0"]
+    assert pinned == ["loop[0]/double", "loop[1]/double"]
+
+
+def test_a_condition_that_grows_ends_the_item() -> None:
+    b = pl.GraphBuilder("body")
+    b.input("step", "int64", ())
+    b.input("going", "bool", ())
+    state = b.input("state", "float32", ("n",))
+    b.output("goes_on", b.op("Greater", state, np.float32(0)))
+    b.output("next", b.op("Concat", state, state, axis=0))
+    with pytest.raises(pl.ShapeError, match=r"shape \[2\], not one value(.|\n)*node 'loop'"):
+        pl.run(looping(b.build()), {"trips": np.array(9), "x": X[:1]})
+
+
+def test_a_loop_itself_cannot_be_pinned() -> None:
+    with pytest.raises(pl.PlanError, match=r"runs on no device(.|\n)*'loop/\*'"):
+        pl.plan(looping(doubling_body()), pin={"loop": "cpu"})
 
 
 async def test_items_of_a_stream_loop_side_by_side() -> None:
@@ -188,8 +336,38 @@ async def test_an_error_inside_of_a_body_is_the_items() -> None:
     async with pl.Session(pl.plan(graph)) as session:
         found = await session.run({"trips": np.array(1), "x": X})
         np.testing.assert_array_equal(found["last"], X)
-        with pytest.raises(pl.ShapeError, match="'loop/1/fit'"):
+        with pytest.raises(pl.ShapeError, match=r"'loop\[1\]/fit'"):
             await session.run({"trips": np.array(2), "x": X})
+
+
+TAPPED: list[float] = []
+
+
+@pl.operator(lambda x: [x], name="test_control_flow.tap", effects=True)
+def tap(x: np.ndarray) -> np.ndarray:
+    TAPPED.append(float(x[0]))
+    return x
+
+
+@pytest.mark.parametrize("limit", [0, inlining.UNROLLED_NODES])
+def test_effects_in_a_loop_happen_though_nobody_reads_its_results(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inlining, "UNROLLED_NODES", limit)
+    b = pl.GraphBuilder("tapping")
+    b.input("step", "int64", ())
+    going, state = b.input("going", "bool", ()), b.input("state", "float32", ("n",))
+    b.call(tap, state)
+    b.output("goes_on", b.op("Identity", going))
+    b.output("next", b.op("Neg", state))
+    body = b.build()
+    b = pl.GraphBuilder("unread")
+    x = b.input("x", "float32", (3,))
+    b.op("Loop", np.int64(3), None, x, body=body)
+    b.output("y", b.op("Neg", x))
+    TAPPED.clear()
+    pl.run(b.build(), {"x": X})
+    assert TAPPED == [1, -1, 1]
 
 
 def test_what_no_device_can_run_inside_of_a_body_is_named_when_planning() -> None:
@@ -244,6 +422,19 @@ def test_a_scan_runs_over_any_axis_in_any_direction(
         found = pl.run(b.build(), {"x": np.moveaxis(rows, 0, axes[0])})
     np.testing.assert_allclose(found["total"], sums[-1], rtol=1e-6)
     np.testing.assert_allclose(found["squares"], np.moveaxis(wanted, 0, axes[1]), rtol=1e-5)
+
+
+def test_scanned_inputs_of_different_lengths_are_refused() -> None:
+    b = pl.GraphBuilder("pairs")
+    first, second = b.input("first", "int64", ("r",)), b.input("second", "int64", ("r",))
+    b.output("sum", b.op("Add", first, second))
+    body = b.build()
+    b = pl.GraphBuilder("scanning")
+    found = [b.op("NonZero", b.input(name, "float32", (3,))) for name in ("x", "y")]
+    pairs = b.op("Scan", *found, body=body, num_scan_inputs=2, scan_input_axes=[1, 1], name="scan")
+    b.output("pairs", pairs)
+    with pytest.raises(pl.ShapeError, match=r"lengths 3 and 2(.|\n)*node 'scan'"):
+        pl.run(b.build(), {"x": X, "y": X - 1})
 
 
 def test_a_loop_in_a_branch_of_a_loop_works() -> None:

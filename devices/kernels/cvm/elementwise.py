@@ -112,7 +112,7 @@ def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd
     xp.bitwise_and(y, 1, out=odd)
     xp.right_shift(y, 1, out=y)
     xp.add(y, odd, out=y)
-    clamp(xp, y, -bound, bound, y)
+    xp.clip(y, -bound, bound, out=y)
 
 
 def _wide_block(dtype: str) -> partial[Sequence[TensorSpec]]:

@@ -195,12 +195,20 @@ def test_powers_of_integers_are_exact_and_round_toward_zero(
     x = random_array(base, shapes[0], seed, -4, 4)
     x = np.where(x == 0, x.dtype.type(1), x)
     e = random_array(exponent, shapes[1], seed + 1, -3, 9)
-    if exponent == "uint64":  # numpy's common dtype with signed integers is float64
-        x = np.sign(x)
 
     (y,) = run_node("Pow", [x, e])
 
     np.testing.assert_array_equal(y, exactly(int_power, base, x, e), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent"), [("uint64", "int8"), ("int64", "uint64"), ("int8", "uint64")]
+)
+def test_powers_of_integers_are_not_rounded_to_floats(base: str, exponent: str) -> None:
+    (y,) = run_node("Pow", [np.array([3, -1], np.int8).astype(base), np.array([39, 9], exponent)])
+
+    bits = 8 * y.itemsize
+    assert [int(number) % 2**bits for number in y] == [3**39 % 2**bits, 2**bits - 1]
 
 
 @given(inputs=operands(INTEGERS), left=st.booleans())

@@ -259,8 +259,9 @@ def test_wide_convolutions_of_bytes_stay_exact() -> None:
 def test_an_empty_batch_with_a_bias_is_nothing() -> None:
     one, zero = np.array(1, np.float32), np.array(0, np.uint8)
     x, w = np.zeros((0, 2, 4, 4), np.uint8), np.ones((3, 2, 3, 3), np.uint8)
+    bias = np.arange(3, dtype=np.int32)
 
-    (y,) = run_node("QLinearConv", [x, one, zero, w, one, zero, one, zero, np.arange(3, dtype="i4")])
+    (y,) = run_node("QLinearConv", [x, one, zero, w, one, zero, one, zero, bias])
 
     assert y.shape == (0, 3, 2, 2)
 

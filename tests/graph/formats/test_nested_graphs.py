@@ -153,3 +153,31 @@ def test_scan_of_before_opset_9_is_refused() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)])
     with pytest.raises(pl.ParseError, match="Scan"):
         read_model(model, "model.onnx")
+
+
+def test_a_constant_may_be_captured_and_an_output_as_well() -> None:
+    model = capturing_if()
+    model.graph.output.append(float_info("w", 2))
+    graph = read_model(model, "model")
+    found = pl.run(graph, {"x": X, "cond": np.array(True)})
+    np.testing.assert_array_equal(found["y"], X * [3, 5] - X)
+    np.testing.assert_array_equal(found["w"], [3, 5])
+
+
+def test_a_branch_may_put_out_the_same_tensor_twice() -> None:
+    model = capturing_if()
+    choose = model.graph.node[1]
+    choose.output.append("again")
+    for attribute in choose.attribute:
+        attribute.g.output.append(attribute.g.output[0])
+    model.graph.output.append(float_info("again", 2))
+    found = pl.run(read_model(model, "model"), {"x": X, "cond": np.array(False)})
+    np.testing.assert_array_equal(found["y"], X - [3, 5] - X)
+    np.testing.assert_array_equal(found["again"], found["y"])
+
+
+def test_an_output_of_a_branch_needs_a_name() -> None:
+    model = capturing_if()
+    model.graph.node[1].attribute[0].g.output[0].name = ""
+    with pytest.raises((pl.ParseError, pl.GraphError)):
+        read_model(model, "model")

@@ -124,3 +124,33 @@ def test_all_nodes_are_found_by_their_paths() -> None:
         b.op("If", b.input("c", "bool", ()), x, then_branch=inner, else_branch=inner, name="if"),
     )
     assert [path for path, _, _ in all_nodes(b.build())] == ["if", "if/scale", "if/scale"]
+
+
+def test_lengths_of_tensors_named_alike_inside_and_outside_are_told_apart() -> None:
+    b = pl.GraphBuilder("inner")
+    x, taken = b.input("x", "float32", ("n",)), b.input("taken", "float32", ("m",))
+    b.output("places", b.op("NonZero", x, name="find"))
+    b.output("same", b.op("Neg", taken))
+    branch = b.build()
+    b = pl.GraphBuilder("outer")
+    cond, x = b.input("cond", "bool", ()), b.input("x", "float32", ("n",))
+    found = b.op("GatherND", x, b.op("Transpose", b.op("NonZero", x, name="find"), perm=[1, 0]))
+    places, same = b.op("If", cond, x, found, then_branch=branch, else_branch=branch, outputs=2)
+    b.output("places", places)
+    b.output("same", same)
+    tensors = b.build().tensors
+    assert tensors["same"].shape == tensors[found].shape
+    assert tensors["places"].shape != tensors["find"].shape
+
+
+def test_a_body_puts_out_one_condition() -> None:
+    b = pl.GraphBuilder("body")
+    b.input("step", "int64", ())
+    b.input("going", "bool", ())
+    b.output("goes_on", b.op("Greater", b.input("x", "float32", (2,)), np.float32(0)))
+    b.output("next", b.op("Neg", "x"))
+    body = b.build()
+    b = pl.GraphBuilder("looping")
+    x, trips = b.input("x", "float32", (2,)), b.input("trips", "int64", ())
+    with pytest.raises(pl.ShapeError, match=r"body puts out is bool\[2\], not one value"):
+        b.op("Loop", trips, None, x, body=body)

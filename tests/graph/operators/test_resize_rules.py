@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -139,12 +140,12 @@ def attributes(**given: Any) -> Mapping[str, Any]:
 def test_a_scale_that_yields_a_whole_length_stands_for_that_ratio() -> None:
     scale = float(np.float32(10 / 6))
     (axis,) = resample_axes((6,), attributes(), Target(scales=[scale]))
-    assert (axis.resized, axis.width) == (10, 10.0)
+    assert (axis.resized, axis.width) == (10, Fraction(10))
 
 
 def test_a_scale_that_yields_a_fraction_is_kept_as_it_is() -> None:
     (axis,) = resample_axes((3,), attributes(), Target(scales=[0.5]))
-    assert (axis.resized, axis.width) == (1, 1.5)
+    assert (axis.resized, axis.width) == (1, Fraction(3, 2))
 
 
 def test_a_region_belongs_to_the_axes_that_are_named() -> None:
