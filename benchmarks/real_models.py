@@ -80,7 +80,7 @@ def weighted(name: str) -> Path:
             values = _random.standard_normal(shape, np.float32)
             values *= np.float32(np.sqrt(2 / np.prod(shape[1:])))
             if len(shape) < 2:  # variances are positive
-                values = 1 + 0.1 * np.abs(values)
+                values = 1 + np.abs(values)
             proto.graph.initializer.append(numpy_helper.from_array(values, node.output[0]))
         else:
             proto.graph.node.append(node)

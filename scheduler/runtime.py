@@ -161,7 +161,7 @@ class Runtime:
                 self._admitted.set()
 
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
-        arrays = check_feeds(self.plan.graph, inputs)
+        arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
         key = tuple(array.shape for array in arrays.values()), count
         slots = await self._slots(key)
         if slots is None:

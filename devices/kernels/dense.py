@@ -12,7 +12,6 @@ from functools import partial
 from operator import mul
 
 from ...graph.tensor import Array, TensorSpec
-from .accumulate import accumulate
 from .blocks import blocks, count_in_block
 from .frames import frame_of, tap_offsets
 from .geometry import Geometry, Operands, Packing, add_bias, biased
@@ -23,7 +22,7 @@ from .views import copy, strided
 BLOCK = 1 << 18
 """Elements; more windows than this are copied and multiplied band by band, to stay in cache."""
 
-SUMS = 1 << 18
+SUMS = 1 << 19
 """Elements; a line of the kernel makes so many products of a band of rows, to stay in cache."""
 
 
@@ -37,14 +36,9 @@ class Pointwise:
         self.conv = conv
 
     def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return one product for all images and groups; of one matrix, added to the bias."""
+        """Return one product for all images and groups."""
         conv = self.conv
         cells = math.prod(conv.outputs)
-        if conv.batch == conv.group == 1 and on.bias is not None:
-            w, x, y = (each.reshape(len(each), -1) for each in (on.w, on.x[0], on.y[0]))
-            product = accumulate(xp, w, x, y)
-            if product is not None:
-                return [partial(xp.copyto, y, on.bias[:, None]), product]
         # Axes of length 1 are left out: matmul takes 2 µs longer for stacks of one matrix.
         groups = (conv.group,) if conv.group > 1 else ()
         stack = (conv.batch, *groups) if conv.batch > 1 else groups

@@ -26,6 +26,8 @@ def difference(node: Node, call: Call) -> str | None:
         return "the length of its output depends on values"
     if node.operator.effects:
         return "it has effects"
+    if any(spec is not None and spec.is_static and spec.size == 0 for spec in call.inputs):
+        return "tensors without elements end the process in some of its kernels"
     found = _DIFFERENCES.get(node.op)
     return found.what if found is not None and found.concerns(call) else None
 

@@ -1,0 +1,152 @@
+"""Any valid node of any operator gives on every device what its definition says.
+
+The strategies are in tests/node_strategies. What they draw is valid: an error is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from bound import Bound
+from every_device import SUBJECTS
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from node_strategies.catalogue import STRATEGIES
+from node_strategies.drawing import NodeCase
+from plait.devices import Device
+from plait.graph.ir import Graph
+from plait.graph.operator import find_operator, operators
+from single_node import AnyArray, run_node, single_node_graph
+
+EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "25"))
+"""For each operator; set it to some hundreds to look for what has not been seen yet."""
+
+CONTROL = ("If", "Loop", "Scan")
+OPERATORS = tuple(
+    name
+    for name in operators()
+    if ".graph.operators." in find_operator(name).infer.__module__
+    and not name.startswith(("cvm.", "Bounded."))
+    and name not in CONTROL
+)
+"""All that have a kernel, or one for what they compute into larger buffers."""
+
+UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
+
+KINDS = ("formal", "cpu", "worker", "sim", "compiled")
+
+
+class Devices:
+    """One device of each kind that this machine has, open."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self.by_kind: dict[str, Device] = {}
+        for subject in SUBJECTS:
+            if subject.kind in KINDS:
+                try:
+                    device = self._opened.enter_context(subject.opened())
+                except pytest.skip.Exception:
+                    continue
+                self.by_kind[subject.kind] = device
+
+    def run(self, kind: str, graph: Graph, fed: dict[str, AnyArray]) -> list[AnyArray]:
+        with Bound(self.by_kind[kind], graph) as bound:
+            results = bound.run(fed)
+        return _trimmed(graph, [results[name] for name in graph.outputs])
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[Devices]:
+    opened = Devices()
+    yield opened
+    opened.close()
+
+
+def _trimmed(graph: Graph, results: list[AnyArray]) -> list[AnyArray]:
+    """Return results of a bounded operator cut to the lengths that its last output says."""
+    if not graph.nodes[0].op.startswith("Bounded."):
+        return results
+    *kept, lengths = results
+    ends = accumulate((y.ndim for y in kept), initial=0)
+    shapes = [lengths[start:end].tolist() for start, end in pairwise(ends)]
+    return [y[tuple(map(slice, of))] for y, of in zip(kept, shapes, strict=True)]
+
+
+def tolerance(case: NodeCase, found: AnyArray, wanted: AnyArray, index: int) -> Any:
+    """Return how far each element may be off.
+
+    That is so many units in the last place of the element or, for the first output, of what is
+    added up to make it: the unit of the coarsest float among inputs and outputs.
+    """
+    arrays = [*(x for x in case.inputs if x is not None), wanted]
+    epsilon = max(float(np.finfo(a.dtype).eps) for a in arrays if a.dtype.kind in "fc")
+    terms = np.asarray(case.terms, np.float64)
+    terms = terms if index == 0 or terms.ndim == 0 else terms.max(initial=0)
+    size = np.nan_to_num(np.abs(wanted), posinf=0) + np.nan_to_num(terms, posinf=0)
+    return case.ulps * (epsilon * size + float(np.finfo(wanted.dtype).tiny))
+
+
+def check(case: NodeCase, results: Sequence[AnyArray], definition: Sequence[AnyArray]) -> None:
+    """Compare what a device gives with what the definition says."""
+    for index, (found, wanted) in enumerate(zip(results, definition, strict=True)):
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        if wanted.dtype.kind not in "fc" or not case.ulps:
+            np.testing.assert_array_equal(found, wanted)
+            continue
+        finite = np.isfinite(wanted)
+        np.testing.assert_array_equal(found[~finite], wanted[~finite])
+        with np.errstate(all="ignore"):
+            wide = np.result_type(wanted.dtype, np.float64)
+            off = np.abs(found.astype(wide) - wanted.astype(wide))
+            allowed = np.broadcast_to(tolerance(case, found, wanted, index), wanted.shape)
+        np.testing.assert_array_less(off[finite], np.nextafter(allowed, np.inf)[finite])
+
+
+def same_bits(results: Sequence[AnyArray], reference: Sequence[AnyArray]) -> None:
+    for found, wanted in zip(results, reference, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+        assert found.tobytes() == wanted.tobytes(), "other zeros or NaNs"
+
+
+def _some_inputs(case: NodeCase, data: st.DataObject) -> set[int]:
+    """Draw inputs that are constant as well, all but the first: kernels prepare those once."""
+    given = [i for i, x in enumerate(case.inputs) if i and x is not None]
+    return set(data.draw(st.lists(st.sampled_from(given), unique=True))) if given else set()
+
+
+def test_every_operator_is_drawn() -> None:
+    assert set(STRATEGIES) == set(OPERATORS)
+
+
+@pytest.mark.parametrize("op", sorted(STRATEGIES))
+@settings(max_examples=EXAMPLES, suppress_health_check=UNHURRIED)
+@given(data=st.data())
+def test_devices_agree_with_the_definition(devices: Devices, op: str, data: st.DataObject) -> None:
+    case = STRATEGIES[op](data.draw)
+    name, n_outputs = op, case.n_outputs
+    if find_operator(op).bounded:
+        name, n_outputs = f"Bounded.{op}", n_outputs + 1
+    constant = {*case.constant, *_some_inputs(case, data)}
+    graph = single_node_graph(name, case.inputs, case.attributes, n_outputs, constant)
+    assume(all(spec.size < 3000 for spec in graph.tensors.values()))
+    fed = {x: np.asarray(case.inputs[int(x[1:])]) for x in graph.inputs}
+    definition = devices.run("formal", graph, fed)
+    reference = devices.run("cpu", graph, fed)
+    check(case, reference, definition)
+    if "compiled" in devices.by_kind:
+        check(case, devices.run("compiled", graph, fed), definition)
+    also = data.draw(st.sampled_from(["sim", "worker", "bindings", "none"]))
+    if also in devices.by_kind:
+        same_bits(devices.run(also, graph, fed), reference)
+    elif also == "bindings" and name == op:
+        same_bits(run_node(op, case.inputs, case.attributes, n_outputs, constant), reference)
