@@ -26,8 +26,8 @@ from onnx.backend.test.loader import load_model_tests
 
 from . import devices
 from .devices.device import Device
-from .graph.formats.onnx_nodes import operator_name
-from .graph.formats.upgrade import newest_name
+from .graph.formats.onnx.nodes import operator_name
+from .graph.formats.onnx.upgrade import newest_name
 from .graph.operator import find_operator, is_operator
 from .scheduler.leases import close_shared, open_shared
 from .testing import OnnxBackend, UnsupportedError

@@ -16,8 +16,8 @@ import numpy as np
 from .devices.device import Device
 from .graph.errors import LogicError, PlaitError, RuntimeFailureError
 from .graph.formats.cvm import CvmModel, Source, load_cvm, load_symbol
-from .graph.formats.cvm_graph import DATA
-from .graph.formats.cvm_writer import dump_cvm
+from .graph.formats.cvm.graph import DATA
+from .graph.formats.cvm.writer import dump_cvm
 from .graph.gas import gas, operations
 from .graph.tensor import Array
 from .scheduler import plan

@@ -18,8 +18,8 @@ import plait as pl
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from plait.graph.dtypes import is_extension
-from plait.graph.formats.onnx_nodes import operator_name
-from plait.graph.formats.upgrade import newest_name
+from plait.graph.formats.onnx.nodes import operator_name
+from plait.graph.formats.onnx.upgrade import newest_name
 from plait.graph.infer import infer_shapes
 from plait.graph.ir import Graph
 from plait.graph.operator import is_operator

@@ -23,7 +23,7 @@ from cvm_models import (
 )
 from plait import cvm
 from plait.graph.errors import PlaitError
-from plait.graph.formats.cvm_params import write_params
+from plait.graph.formats.cvm.params import write_params
 from plait.graph.gas import operations
 
 LOGIC, RUNTIME = 1, 2

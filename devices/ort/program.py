@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...graph.dtypes import is_extension
-from ...graph.formats.onnx_forms import ELEMENT_TYPE_OF
+from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.ir import Graph
 from ..errors import KernelError
 from ..event import CancelledWorkError, Event

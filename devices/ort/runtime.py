@@ -7,8 +7,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from ...graph.formats.onnx_writer import OLDEST_WRITTEN, to_onnx
-from ...graph.formats.upgrade import NEWEST_OPSET
+from ...graph.formats.onnx.upgrade import NEWEST_OPSET
+from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph, Node
 from ...graph.tensor import TensorSpec
 from ..errors import DeviceUnavailableError

@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from ...graph.dtypes import is_extension
-from ...graph.formats.onnx_writer import to_onnx
+from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import KernelError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ...graph.formats.onnx_forms import refusal
-from ...graph.formats.onnx_writer import to_onnx
+from ...graph.formats.onnx.forms import refusal
+from ...graph.formats.onnx.writer import to_onnx
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call

@@ -9,8 +9,7 @@ from ..errors import GraphError, ParseError
 from ..ir import Graph
 from .native import MAGIC, dump_bytes, is_native, load_bytes, load_native
 from .native import save as save_native
-from .onnx import load_onnx
-from .onnx_writer import save_onnx, to_onnx
+from .onnx import load_onnx, save_onnx, to_onnx
 
 __all__ = [
     "dump_bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,11 @@ def test_images_of_many_bands_are_right(
     check(device, case_of((1, 2, 23, 17), 3, 3, stride=stride, pad=pad))
     check(device, case_of((2, 4, 23, 17), 4, 5, group=4, stride=stride, pad=pad))
     convolution.plan_convolution.cache_clear()
+
+
+def test_a_lone_output_cell_may_be_of_the_border(device: CompiledDevice) -> None:
+    case = case_of((1, 2, 1), 3, 1, stride=2)
+    check(device, replace(case, attributes={**case.attributes, "pads": (1, 0)}))
 
 
 def test_an_image_is_framed_in_bands_that_fit_in_cache() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .onnx_nested import all_nodes
-from .onnx_nodes import DEFAULT_DOMAINS
-from .onnx_tensors import text
+from .nested import all_nodes
+from .nodes import DEFAULT_DOMAINS
+from .tensors import text
 
 DOMAIN, OP = "com.microsoft", "DynamicQuantizeLSTM"
 

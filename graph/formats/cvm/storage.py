@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..gas import storage_bytes
-from .cvm_symbol import wrong
+from ...gas import storage_bytes
+from .symbol import wrong
 
 ELEMENT_BYTES = 4
 

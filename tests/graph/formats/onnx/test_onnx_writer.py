@@ -14,11 +14,11 @@ from onnx_suite import suite
 from plait.graph.attribute import REQUIRED, Kind
 from plait.graph.dtypes import dtype_of
 from plait.graph.errors import GraphError
-from plait.graph.formats import onnx_writer
 from plait.graph.formats.onnx import read_model
-from plait.graph.formats.onnx_tensors import ELEMENT_TYPES
-from plait.graph.formats.onnx_writer import OLDEST_WRITTEN, save_onnx, to_onnx
-from plait.graph.formats.upgrade import NEWEST_OPSET
+from plait.graph.formats.onnx import writer as onnx_writer
+from plait.graph.formats.onnx.tensors import ELEMENT_TYPES
+from plait.graph.formats.onnx.upgrade import NEWEST_OPSET
+from plait.graph.formats.onnx.writer import OLDEST_WRITTEN, save_onnx, to_onnx
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator, operators
 from python_functions import fail

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import UNKNOWN
-from ..errors import ParseError
-from ..ir import ABSENT, Graph, Node
-from ..names import Names
-from ..operator import find_operator
-from ..tensor import Array, Dim, TensorSpec
+from ...dims import UNKNOWN
+from ...errors import ParseError
+from ...ir import ABSENT, Graph, Node
+from ...names import Names
+from ...operator import find_operator
+from ...tensor import Array, Dim, TensorSpec
+from ..assembly import Assembly, understanding
 from . import upgrade_rules as upgrade_rules
-from .assembly import Assembly, understanding
-from .onnx_nested import NestedProto, formal_specs, with_captured
-from .onnx_nodes import attributes_of, constant_value, dtypes_named, operator_name
-from .onnx_tensors import TensorReader, dtype_name, text
+from .nested import NestedProto, formal_specs, with_captured
+from .nodes import attributes_of, constant_value, dtypes_named, operator_name
 from .ordering import in_topological_order
+from .tensors import TensorReader, dtype_name, text
 from .upgrade import Context, newest_name, upgrade
 
 _EXPORT = "export the model again: the file is damaged"

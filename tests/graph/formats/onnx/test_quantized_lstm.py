@@ -9,8 +9,8 @@ import plait as pl
 import pytest
 from onnx import helper, numpy_helper
 from onnx_models import by_runtime
-from plait.graph.formats.expansion import expand
 from plait.graph.formats.onnx import read_model
+from plait.graph.formats.onnx.expansion import expand
 from plait.graph.tensor import Array
 
 STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 6, 4

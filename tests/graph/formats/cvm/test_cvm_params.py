@@ -13,7 +13,7 @@ import pytest
 from cvm_models import changed, dense_symbol
 from plait.graph.errors import PlaitError
 from plait.graph.formats.cvm import load_cvm
-from plait.graph.formats.cvm_params import ARRAY_MAGIC, LIST_MAGIC, read_params, write_params
+from plait.graph.formats.cvm.params import ARRAY_MAGIC, LIST_MAGIC, read_params, write_params
 
 LOGIC, RUNTIME = 1, 2
 W = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)

@@ -14,15 +14,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..check import check
-from ..errors import RuntimeFailureError
-from ..ir import Graph
-from ..precision import check_parameters, infer_precision
-from ..tensor import Array
-from .cvm_graph import DATA, graph_of
-from .cvm_params import read_params
-from .cvm_storage import pool_bytes
-from .cvm_symbol import fail, parse_symbol, wrong
+from ...check import check
+from ...errors import RuntimeFailureError
+from ...ir import Graph
+from ...precision import check_parameters, infer_precision
+from ...tensor import Array
+from .graph import DATA, graph_of
+from .params import read_params
+from .storage import pool_bytes
+from .symbol import fail, parse_symbol, wrong
 
 Source: TypeAlias = bytes | bytearray | memoryview | str | os.PathLike[str]
 """A file's content, or the path to it."""

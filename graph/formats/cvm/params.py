@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GraphError
-from ..operators.cvm.rules import MAX_RANK
-from ..tensor import Array
-from .cvm_symbol import fail, wrong
+from ...errors import GraphError
+from ...operators.cvm.rules import MAX_RANK
+from ...tensor import Array
+from .symbol import fail, wrong
 
 LIST_MAGIC = 0xF7E58D4F05049CB7
 ARRAY_MAGIC = 0xDD5E40F096B4A13F

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..check import check
-from ..errors import GraphError
-from ..ir import Graph
-from ..tensor import Array, TensorSpec
-from .native import ALIGNMENT, replace_file
-from .onnx_forms import ELEMENT_TYPE_OF, attribute_protos, refusal, tensor_proto
+from ...check import check
+from ...errors import GraphError
+from ...ir import Graph
+from ...tensor import Array, TensorSpec
+from ..native import ALIGNMENT, replace_file
+from .forms import ELEMENT_TYPE_OF, attribute_protos, refusal, tensor_proto
 from .upgrade import NEWEST_OPSET
 
 OLDEST_WRITTEN = 21

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ..ir import Graph, Node
-from ..operator import Operator
-from ..operators.cvm.rules import MAX_DIM, MAX_RANK, MAX_SIZE
-from ..tensor import TensorSpec
-from .assembly import Assembly
-from .cvm_operators import find_function, parse_attributes
-from .cvm_storage import check_storage
-from .cvm_symbol import VERSIONS, Symbol, SymbolNode, fail, wrong
+from ...ir import Graph, Node
+from ...operator import Operator
+from ...operators.cvm.rules import MAX_DIM, MAX_RANK, MAX_SIZE
+from ...tensor import TensorSpec
+from ..assembly import Assembly
+from .operators import find_function, parse_attributes
+from .storage import check_storage
+from .symbol import VERSIONS, Symbol, SymbolNode, fail, wrong
 
 DATA = "data"
 """The one variable that is no parameter."""

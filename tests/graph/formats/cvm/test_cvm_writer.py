@@ -12,9 +12,9 @@ from cvm_models import convolution_graph, dense_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.formats.cvm import load_cvm
-from plait.graph.formats.cvm_operators import find_function, function_name
-from plait.graph.formats.cvm_params import read_params
-from plait.graph.formats.cvm_writer import dump_cvm
+from plait.graph.formats.cvm.operators import find_function, function_name
+from plait.graph.formats.cvm.params import read_params
+from plait.graph.formats.cvm.writer import dump_cvm
 from plait.graph.operator import operators
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..attribute import Kind
-from ..ir import Node
-from ..operator import find_operator
-from ..tensor import TensorSpec
-from .onnx_tensors import ELEMENT_TYPES
+from ...attribute import Kind
+from ...ir import Node
+from ...operator import find_operator
+from ...tensor import TensorSpec
+from .tensors import ELEMENT_TYPES
 
 ELEMENT_TYPE_OF: Mapping[str, int] = {name: number for number, name in ELEMENT_TYPES.items()}
 """The element type of ONNX for each dtype."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..attribute import Kind
-from ..errors import ParseError
-from ..ir import Node
-from ..operator import find_operator
-from .onnx_nested import NestedProto
-from .onnx_tensors import TensorReader, dtype_name, text
+from ...attribute import Kind
+from ...errors import ParseError
+from ...ir import Node
+from ...operator import find_operator
+from .nested import NestedProto
+from .tensors import TensorReader, dtype_name, text
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..ir import ABSENT, Node
-from ..names import Names
-from ..tensor import Array, TensorSpec
-from .assembly import Assembly
+from ...ir import ABSENT, Node
+from ...names import Names
+from ...tensor import Array, TensorSpec
+from ..assembly import Assembly
 
 OLDEST_OPSET = 6
 NEWEST_OPSET = 28

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import EXTENSIONS, dtype_of
-from ..errors import ParseError
-from ..tensor import Array
+from ...dtypes import EXTENSIONS, dtype_of
+from ...errors import ParseError
+from ...tensor import Array
 
 ELEMENT_TYPES: Mapping[int, str] = {
     1: "float32",

@@ -14,7 +14,7 @@ from plait import Graph, Node, TensorSpec
 from plait.graph.errors import ParseError
 from plait.graph.formats.assembly import Assembly
 from plait.graph.formats.onnx import load_onnx
-from plait.graph.formats.upgrade import Context, upgrade
+from plait.graph.formats.onnx.upgrade import Context, upgrade
 from plait.graph.names import Names
 
 IMAGE = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)

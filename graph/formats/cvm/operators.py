@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..attribute import Attributes, Kind
-from ..errors import GraphError
-from ..operator import Operator, find_operator, is_operator
-from ..operators.cvm.rules import PREFIX
-from .cvm_symbol import fail, parse_json, texts, wrong
+from ...attribute import Attributes, Kind
+from ...errors import GraphError
+from ...operator import Operator, find_operator, is_operator
+from ...operators.cvm.rules import PREFIX
+from .symbol import fail, parse_json, texts, wrong
 
 _NAMES = {
     "cvm_clip": "cvm.cvm_clip",

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plait.graph.errors import PlaitError
 from plait.graph.formats.cvm import load_cvm
-from plait.graph.formats.cvm_writer import dump_cvm
+from plait.graph.formats.cvm.writer import dump_cvm
 from plait.graph.gas import operations
 
 FIXED_COST = 400_000

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ..errors import ParseError
-from ..operator import is_operator
-from .onnx_nested import all_nodes
-from .onnx_nodes import DEFAULT_DOMAINS, operator_name
-from .onnx_tensors import text
+from ...errors import ParseError
+from ...operator import is_operator
+from .nested import all_nodes
+from .nodes import DEFAULT_DOMAINS, operator_name
 from .quantized_lstm import with_lstm_bodies
+from .tensors import text
 from .upgrade import newest_name
 
 Key: TypeAlias = tuple[str, str]

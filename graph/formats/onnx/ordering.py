@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Sequence
 
-from ..errors import ParseError
-from ..ir import Node
+from ...errors import ParseError
+from ...ir import Node
 
 
 def in_topological_order(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:

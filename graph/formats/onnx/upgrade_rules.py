@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import normalise_axis
-from ..errors import ParseError
-from ..ir import ABSENT, Node
+from ...dims import normalise_axis
+from ...errors import ParseError
+from ...ir import ABSENT, Node
 from .upgrade import NEWEST_OPSET, Context, rule
 
 

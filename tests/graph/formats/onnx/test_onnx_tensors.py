@@ -17,7 +17,7 @@ from plait import Graph
 from plait.graph.dtypes import EXTENSIONS, dtype_of, is_extension
 from plait.graph.errors import ParseError
 from plait.graph.formats.onnx import load_onnx
-from plait.graph.formats.onnx_tensors import ELEMENT_TYPES, TensorReader
+from plait.graph.formats.onnx.tensors import ELEMENT_TYPES, TensorReader
 
 SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 READER = TensorReader(Path("model.onnx"))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import LogicError, RuntimeFailureError
+from ...errors import LogicError, RuntimeFailureError
 
 DEFAULT_VERSION = "cvm_1.0.0"
 VERSIONS = (DEFAULT_VERSION, "cvm_1.1.0")

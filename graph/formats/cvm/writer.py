@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..check import check
-from ..errors import GraphError
-from ..ir import Graph, Node
-from ..precision import infer_precision
-from ..tensor import Array
-from .cvm_graph import DATA
-from .cvm_operators import format_attributes, function_name
-from .cvm_params import write_params
-from .cvm_storage import ELEMENT_BYTES
-from .cvm_symbol import DEFAULT_VERSION
+from ...check import check
+from ...errors import GraphError
+from ...ir import Graph, Node
+from ...precision import infer_precision
+from ...tensor import Array
+from .graph import DATA
+from .operators import format_attributes, function_name
+from .params import write_params
+from .storage import ELEMENT_BYTES
+from .symbol import DEFAULT_VERSION
 
 
 def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import ParseError
-from ..ir import ABSENT, Node
-from ..tensor import TensorSpec
-from .onnx_tensors import text
+from ...errors import ParseError
+from ...ir import ABSENT, Node
+from ...tensor import TensorSpec
+from .tensors import text
 
 GRAPH = 5
 """The number of graphs among ONNX's types of attributes (AttributeProto.AttributeType)."""

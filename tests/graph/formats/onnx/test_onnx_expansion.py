@@ -9,8 +9,8 @@ import plait as pl
 import pytest
 from onnx import TensorProto, helper
 from plait.graph.formats import load_onnx
-from plait.graph.formats.expansion import expand
 from plait.graph.formats.onnx import read_model
+from plait.graph.formats.onnx.expansion import expand
 
 
 def model(op: str, opset: int = 21, **attributes: Any) -> Any:

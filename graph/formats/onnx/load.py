@@ -9,15 +9,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import ParseError, UnknownOperatorError
-from ..ir import Graph
-from ..operator import is_operator
+from ...errors import ParseError, UnknownOperatorError
+from ...ir import Graph
+from ...operator import is_operator
 from .expansion import expand
-from .onnx_graphs import GraphReader, Model
-from .onnx_nested import all_nodes
-from .onnx_nodes import DEFAULT_DOMAINS, operator_name
-from .onnx_tensors import TensorReader, text
+from .graphs import GraphReader, Model
+from .nested import all_nodes
+from .nodes import DEFAULT_DOMAINS, operator_name
 from .ordering import listed
+from .tensors import TensorReader, text
 from .upgrade import NEWEST_OPSET, OLDEST_OPSET, newest_name
 
 _PROTOBUF_LIMIT = 2**31 - 1
