@@ -5,6 +5,9 @@ two. The sides take turns, and plait's time is that of `await session.run(...)`:
 included. Goals, as geometric means with one thread: `cpu` at most 2.0 times, `compiled` at most 1.2
 times, `ort` at most 1.03 times.
 
+Products of matrices are as fast as the kernels of numpy's BLAS, which are part of the result:
+OPENBLAS_CORETYPE in the environment overrules what OpenBLAS would choose for the machine.
+
 With two threads ONNX Runtime takes part twice, its threads spinning between calls, as by default,
 and asleep; the ratio is to the faster one, for spinning threads lose where others want the cores.
 """

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import threadpoolctl
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("plait", "numpy", "trio", "msgpack", "onnxruntime", "cupy-cuda13x")
 
@@ -61,9 +63,17 @@ def _machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
+        "blas_kernels": _blas_kernels(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES if _version(name)},
     }
+
+
+def _blas_kernels() -> list[str]:
+    """Return whose kernels numpy's BLAS runs: its own choice, or what OPENBLAS_CORETYPE says."""
+    found = threadpoolctl.threadpool_info()
+    libraries = (each for each in found if each["user_api"] == "blas")
+    return [each.get("architecture", each["internal_api"]) for each in libraries]
 
 
 def _cpu_name() -> str:

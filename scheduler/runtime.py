@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import trio
 
-from ..devices.cpu import core_count
 from ..devices.device import Device
 from ..devices.event import CancelledWorkError
+from ..devices.host import core_count
 from ..devices.registry import find
 from ..graph.tensor import Array
 from .executor import Execution

@@ -46,7 +46,8 @@ def copy(xp: ArrayModule, target: Array, source: Array) -> Step:
         array.reshape(*array.shape[: array.ndim - axes], run).view(item)[..., 0]
         for array in (target, source)
     )
-    if target.ndim > 1 and target.shape[-1] <= UNROLLED and target.shape[-2] > target.shape[-1]:
-        places = range(target.shape[-1])
-        return in_order(partial(np.copyto, target[..., i], source[..., i]) for i in places)
+    rows, count = (1, *target.shape)[-2:]
+    if count <= UNROLLED and rows >= 2 * count:
+        steps = (partial(np.copyto, target[..., i], source[..., i]) for i in range(count))
+        return in_order(steps)
     return partial(np.copyto, target, source)

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
-import numpy as np
-
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from ..cpu import physical_memory
 from ..device import Capabilities, OnDone, Program, Support
 from ..event import Event
-from ..lane import ThreadLane
-from ..memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
+from ..host import HostDevice, physical_memory
+from ..memory import HOST, SHARED, View
 from .program import OrtProgram
 from .runtime import newest_opset
 from .session import Sessions
 from .support import supports
 
 
-class OrtDevice:
+class OrtDevice(HostDevice):
     """Hands subgraphs to ONNX Runtime, which reads and writes the planned buffers in place.
 
     Parameters
@@ -39,10 +36,9 @@ class OrtDevice:
     """
 
     def __init__(self, name: str = "ort", *, threads: int | None = None) -> None:
-        self.name = name
+        super().__init__(name)
         self._wanted = threads
         self._threads = threads or 1
-        self._lane = ThreadLane(f"plait-{name}")
         self._sessions = Sessions(name)
 
     @cached_property
@@ -69,14 +65,6 @@ class OrtDevice:
         self._threads = self._wanted or cores or 1
         self._lane.open()
 
-    def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate in this process's memory, or in shared memory."""
-        return SharedArena(nbytes) if memory == SHARED else host_arena(nbytes)
-
-    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a numpy view."""
-        return host_view(arena, offset, spec)
-
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
@@ -91,19 +79,3 @@ class OrtDevice:
         event = Event(on_done)
         self._lane.put(event, partial(program.run, event))
         return event
-
-    def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
-    ) -> Event:
-        """Queue a copy between host memories on the lane."""
-        event = Event(on_done)
-        self._lane.put(event, partial(np.copyto, target.array, source.array))
-        return event
-
-    def close(self) -> None:
-        """Finish what is queued, end the thread."""
-        self._lane.close()

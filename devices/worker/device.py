@@ -17,10 +17,10 @@ from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .. import program as programs
-from ..cpu import physical_memory
 from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceUnavailableError
 from ..event import Event
+from ..host import physical_memory
 from ..lane import ThreadLane
 from ..memory import SHARED, Arena, SharedArena, View, host_view
 from . import process

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from plait.devices.cpu import CpuDevice, physical_memory
+from plait.devices.cpu import CpuDevice
 from plait.devices.device import Program
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError, KernelError
 from plait.devices.event import Event
+from plait.devices.host import physical_memory
 from plait.devices.memory import HOST, SHARED, SharedArena, View
 from plait.graph.builder import GraphBuilder
 from plait.graph.ir import Graph

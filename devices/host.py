@@ -1,0 +1,62 @@
+"""What devices have in common that work in this process's memory, in order on one thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ..graph.tensor import TensorSpec
+from .device import OnDone
+from .event import Event
+from .lane import ThreadLane
+from .memory import SHARED, Arena, SharedArena, View, host_arena, host_view
+
+
+class HostDevice:
+    """The part of a device that is its lane and its memory; programs are left to subclasses."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lane = ThreadLane(f"plait-{name}")
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate in this process's memory, or in shared memory."""
+        return SharedArena(nbytes) if memory == SHARED else host_arena(nbytes)
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a numpy view."""
+        return host_view(arena, offset, spec)
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        """Queue a copy between host memories on the lane."""
+        event = Event(on_done)
+        self._lane.put(event, partial(np.copyto, target.array, source.array))
+        return event
+
+    def close(self) -> None:
+        """Finish what is queued, end the thread."""
+        self._lane.close()
+
+
+def physical_memory() -> int | None:
+    """Return this machine's memory in bytes, None where it cannot be told."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def core_count() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
