@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...graph.ir import Node
 from ...graph.operator import Call
-from ...graph.tensor import TensorSpec
+from ...graph.tensor import Array, TensorSpec
 
 
 class _Difference(NamedTuple):
@@ -26,10 +26,15 @@ def difference(node: Node, call: Call) -> str | None:
         return "the length of its output depends on values"
     if node.operator.effects:
         return "it has effects"
-    if any(spec is not None and spec.is_static and spec.size == 0 for spec in call.inputs):
+    if any(map(_is_empty, call.inputs, call.values)):
         return "tensors without elements end the process in some of its kernels"
     found = _DIFFERENCES.get(node.op)
     return found.what if found is not None and found.concerns(call) else None
+
+
+def _is_empty(spec: TensorSpec | None, value: Array | None) -> bool:
+    """True for a computed tensor without elements; constants say that something is left out."""
+    return spec is not None and value is None and spec.is_static and spec.size == 0
 
 
 def _may_trap(call: Call) -> bool:
