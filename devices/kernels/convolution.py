@@ -11,11 +11,12 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
+from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
 from .dense import Columns, Pointwise, Shifted
 from .depthwise import Taps
 from .geometry import Geometry, Operands, Packing, add_bias
+from .packed import packed_weights
 from .precision import compute_dtype, wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
@@ -92,20 +93,6 @@ def conv(
         w, pack = packed_weights(xp, method.packing, on.w, on.scratch[used:])
         on = on._replace(w=w, scratch=on.scratch[:used])
     return wide.around([*pack, *method.bind(xp, on)])
-
-
-def packed_weights(
-    xp: ArrayModule, packing: Packing, w: Array, buffers: Sequence[Array]
-) -> tuple[Array, list[Step]]:
-    """Return the reordered weights, and the steps that reorder them in each run.
-
-    Without a buffer they are constant: they are reordered here, once, and there are no steps.
-    """
-    if buffers:
-        return buffers[0], packing.steps(xp, w, buffers[0])
-    packed = xp.empty(packing.spec.static_shape, w.dtype)
-    in_order(packing.steps(xp, w, packed))()
-    return packed, []
 
 
 def geometry(

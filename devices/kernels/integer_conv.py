@@ -12,7 +12,7 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .arguments import optional
-from .convolution import choose, geometry, packed_weights
+from .convolution import choose, geometry
 from .exactness import (
     Factors,
     centred,
@@ -23,6 +23,7 @@ from .exactness import (
     to_int32,
 )
 from .geometry import Operands, add_bias
+from .packed import packed_weights
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
 

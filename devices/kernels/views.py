@@ -46,7 +46,7 @@ def copy(xp: ArrayModule, target: Array, source: Array) -> Step:
         array.reshape(*array.shape[: array.ndim - axes], run).view(item)[..., 0]
         for array in (target, source)
     )
-    rows, count = (1, *target.shape)[-2:]
+    rows, count = (1, 1, *target.shape)[-2:]
     if count <= UNROLLED and rows >= 2 * count:
         steps = (partial(np.copyto, target[..., i], source[..., i]) for i in range(count))
         return in_order(steps)

@@ -20,9 +20,10 @@ from ....graph.operators.cvm.neural import convolution_window
 from ....graph.precision import magnitude
 from ....graph.tensor import Array, TensorSpec
 from ..arguments import optional
-from ..convolution import Method, choose, packed_weights
+from ..convolution import Method, choose
 from ..dense import Columns, Shifted
 from ..geometry import Geometry, Operands, add_bias
+from ..packed import packed_weights
 from ..registry import ArrayModule, Arrays, kernel
 from ..steps import Step, in_order
 from ..winograd import Winograd

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import gc
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+from plait.devices.kernels import packed
+from plait.devices.kernels.geometry import Packing
+from plait.devices.kernels.packed import packed_weights
+from plait.devices.kernels.registry import ArrayModule
+from plait.devices.kernels.steps import Step
+from plait.graph.tensor import Array, TensorSpec
+
+
+def doubled(xp: ArrayModule, w: Array, target: Array) -> list[Step]:
+    return [partial(xp.multiply, w, 2, out=target)]
+
+
+DOUBLING = Packing(TensorSpec("float32", (3,)), doubled)
+
+
+def constant(value: float = 1) -> Array:
+    w = np.full(3, value, np.float32)
+    w.flags.writeable = False
+    return w
+
+
+def test_constant_weights_are_packed_once() -> None:
+    w = constant()
+    first, steps = packed_weights(np, DOUBLING, w, [])
+    second, _ = packed_weights(np, DOUBLING, w, [])
+    assert first is second
+    assert steps == []
+    assert first.tolist() == [2, 2, 2]
+
+
+def test_other_weights_and_other_orders_are_packed_apart() -> None:
+    w = constant()
+    longer = Packing(TensorSpec("float32", (2, 3)), doubled)
+    first, _ = packed_weights(np, DOUBLING, w, [])
+    assert packed_weights(np, DOUBLING, constant(), [])[0] is not first
+    assert packed_weights(np, longer, w, [])[0].shape == (2, 3)
+
+
+def test_what_nobody_uses_is_dropped() -> None:
+    w = constant()
+    held, _ = packed_weights(np, DOUBLING, w, [])
+    key = (id(w), DOUBLING)
+    assert key in packed._entries
+    del held
+    gc.collect()
+    assert key not in packed._entries
+
+
+def test_an_array_in_the_place_of_one_that_is_gone_is_another() -> None:
+    w, other = constant(1), constant(5)
+    held, _ = packed_weights(np, DOUBLING, w, [])
+    packed._entries[id(other), DOUBLING] = packed._entries[id(w), DOUBLING]  # as if of one address
+    assert packed_weights(np, DOUBLING, other, [])[0].tolist() == [10, 10, 10]
+    assert held.tolist() == [2, 2, 2]
+
+
+def test_weights_that_may_change_are_not_shared() -> None:
+    w = np.ones(3, np.float32)
+    first, _ = packed_weights(np, DOUBLING, w, [])
+    w.fill(2)
+    assert packed_weights(np, DOUBLING, w, [])[0].tolist() == [4, 4, 4]
+    assert first.tolist() == [2, 2, 2]
+
+
+def test_other_array_modules_pack_for_each_program() -> None:
+    w, other = constant(), SimpleNamespace(**vars(np))
+    first, _ = packed_weights(other, DOUBLING, w, [])
+    assert packed_weights(other, DOUBLING, w, [])[0] is not first
+
+
+def test_computed_weights_are_packed_in_each_run() -> None:
+    w, buffer = np.ones(3, np.float32), np.empty(3, np.float32)
+    target, steps = packed_weights(np, DOUBLING, w, [buffer])
+    assert target is buffer
+    for value in (1, 2):
+        w.fill(value)
+        for step in steps:
+            step()
+        assert buffer.tolist() == [2 * value] * 3
