@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .graph.dtypes import kind_of
+from .graph.dtypes import is_extension, kind_of
 from .graph.errors import PlaitError
 from .graph.ir import Graph
 from .graph.tensor import Array, TensorSpec
@@ -119,7 +119,13 @@ def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
     CommandError
         If the file is damaged, or it is not clear which input it feeds.
     """
-    loaded = _load(file)
+    found = _by_input(_load(file), file, name, graph)
+    return {name: _typed(array, graph.tensors.get(name)) for name, array in found.items()}
+
+
+def _by_input(
+    loaded: Array | dict[str, Array], file: Path, name: str | None, graph: Graph
+) -> dict[str, Array]:
     if isinstance(loaded, np.ndarray):
         if name is None and len(graph.inputs) != 1:
             raise CommandError(
@@ -136,6 +142,14 @@ def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
             f"{file} has no array {name!r}", fix=f"it has: {', '.join(loaded) or 'none'}"
         )
     return {name: next(iter(loaded.values()))}
+
+
+def _typed(array: Array, spec: TensorSpec | None) -> Array:
+    """Return what a file holds as bare bytes, as numpy does not know its dtype, in that dtype."""
+    if spec is None or not is_extension(spec.dtype):
+        return array
+    bare = np.dtype(f"V{spec.dtype.itemsize}")
+    return array.view(spec.dtype) if array.dtype == bare else array
 
 
 def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:

@@ -18,11 +18,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from onnx.backend.test import BackendTest
-from onnx.backend.test.loader import load_model_tests
 
 from . import devices
 from .devices.device import Device
@@ -56,6 +54,8 @@ class Outcomes:
 
 def run_suite(*, alternate: bool = False) -> Outcomes:
     """Run all tests on cpu, or each other node on a worker; the devices are opened once."""
+    from onnx.backend.test import BackendTest
+
     names = ("cpu", "worker:0") if alternate else ("cpu",)
     found = Outcomes()
     with ExitStack() as stack, warnings.catch_warnings():
@@ -118,6 +118,8 @@ def _name(test: unittest.TestCase) -> str:
 
 def groups() -> Mapping[str, str]:
     """Return the group of each test of one node by its name: its operator's family."""
+    from onnx.backend.test.loader import load_model_tests
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tests = load_model_tests(kind="node")
@@ -179,6 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--alternate", action="store_true", help="give nodes to devices in turn")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into a document")
     options = parser.parse_args(arguments)
+    if find_spec("onnx") is None:
+        parser.error("the tests come with the package 'onnx': pip install 'plait[onnx]'")
     outcomes = run_suite(alternate=options.alternate)
     made = table(outcomes)
     print(made)

@@ -16,7 +16,7 @@ from typing import Any
 import threadpoolctl
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("plait", "numpy", "trio", "msgpack", "onnxruntime", "cupy-cuda13x")
+PACKAGES = ("plait", "numpy", "trio", "msgpack", "numba", "onnxruntime", "cupy-cuda13x")
 
 
 def alternate(

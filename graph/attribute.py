@@ -92,11 +92,11 @@ class Attribute:
         if self.choices is not None:
             words += f" among {', '.join(map(repr, self.choices))}"
         if self.minimum is not None and self.maximum is not None:
-            words += f" in [{self.minimum:g}, {self.maximum:g}]"
+            words += f" in [{self.minimum:.10g}, {self.maximum:.10g}]"
         elif self.minimum is not None:
-            words += f" ≥ {self.minimum:g}"
+            words += f" ≥ {self.minimum:.10g}"
         elif self.maximum is not None:
-            words += f" ≤ {self.maximum:g}"
+            words += f" ≤ {self.maximum:.10g}"
         return words
 
     def _allows(self, element: Any) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ..devices.device import Device
 from ..devices.memory import HOST, SHARED
 from ..graph.ir import Graph
+from ..graph.printing import counted
 from .buffers import Buffer, Replica, collect_buffers
 from .errors import DoesNotFitError
 from .happens_before import HappensBefore
@@ -231,6 +232,6 @@ def _check_capacity(pool: Pool, devices: Mapping[str, Device]) -> None:
             raise DoesNotFitError(
                 f"the plan needs {pool.nbytes:,} bytes of memory {pool.memory!r}, "
                 f"{name} has {limit:,}",
-                at=f"{pool.slots} items in flight, {pool.slot_nbytes:,} bytes each",
+                at=f"{counted(pool.slots, 'item')} in flight, {pool.slot_nbytes:,} bytes each",
                 fix="lower max_in_flight, feed smaller inputs, or give nodes to other devices",
             )

@@ -165,7 +165,7 @@ def plan(
     FeedError, ShapeError
         If the shapes do not fit.
     """
-    _check_arguments(graph, pin, shapes, max_in_flight)
+    _check_arguments(graph, pin, shapes, max_in_flight, passes)
     prototypes, given = _prototypes(devices)
     pins = dict(pin or {})
     check_pins(check(graph), prototypes, pins)
@@ -173,7 +173,9 @@ def plan(
     return _decide(specialised, prototypes, pins, max_in_flight, given, tuple(passes))
 
 
-def _check_arguments(graph: object, pin: object, shapes: object, max_in_flight: object) -> None:
+def _check_arguments(
+    graph: object, pin: object, shapes: object, max_in_flight: object, passes: object
+) -> None:
     if not isinstance(graph, Graph):
         raise PlanError(
             f"a {type(graph).__name__} is no graph",
@@ -188,6 +190,8 @@ def _check_arguments(graph: object, pin: object, shapes: object, max_in_flight: 
         for shape in (shapes or {}).values()
     ):
         raise PlanError(f"shapes is {shapes!r}", fix="map input names to sequences of lengths")
+    if not isinstance(passes, Sequence) or not all(callable(one) for one in passes):
+        raise PlanError(f"passes is {passes!r}", fix="pass functions, such as those of PASSES")
 
 
 def _prototypes(

@@ -20,6 +20,7 @@ from plait.cli_inputs import (
     random_array,
     read_arrays,
 )
+from plait.graph.dtypes import dtype_of
 from plait.graph.errors import PlaitError
 
 
@@ -132,6 +133,18 @@ def test_a_named_npz_gives_the_array_of_that_name_or_its_only_one(
     with pytest.raises(CommandError, match="has no array 'y'") as caught:
         read_arrays(tmp_path / "two.npz", "y", graph)
     assert "x, z" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_a_dtype_that_numpy_lacks_comes_back_from_a_file(dtype: str, tmp_path: Path) -> None:
+    b = pl.GraphBuilder("extension")
+    x = b.input("x", dtype, (3,))
+    b.output("y", b.op("Identity", x))
+    saved = np.array([1, -2, 0.5], dtype_of(dtype))
+    np.save(tmp_path / "x.npy", saved)
+    found = read_arrays(tmp_path / "x.npy", "x", b.build())["x"]
+    assert found.dtype == saved.dtype
+    assert found.tobytes() == saved.tobytes()
 
 
 def npz_bytes() -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numba
+import numpy.ma  # noqa: F401 - Numba asks for it when it meets its first array, in the first item
 from numba import types
 from numba.extending import intrinsic
 

@@ -14,6 +14,9 @@ from ...graph.tensor import TensorSpec
 from ..errors import DeviceUnavailableError
 
 PROVIDERS = ["CPUExecutionProvider"]
+_INEXACT = ["WeightBiasQuantization"]
+"""Optimisers left out: this one rounds float weights between quantised tensors to 8 bits."""
+
 _SILENT = 4
 """The level of log messages that nothing reaches: what matters is raised too."""
 
@@ -57,7 +60,9 @@ def options(threads: int, *, optimise: bool = True) -> Any:
 
 def load(model: Any, chosen: Any) -> Any:
     """Return ONNX Runtime's session for a model; whatever it raises goes through."""
-    return runtime().InferenceSession(model.SerializeToString(), chosen, providers=PROVIDERS)
+    return runtime().InferenceSession(
+        model.SerializeToString(), chosen, providers=PROVIDERS, disabled_optimizers=_INEXACT
+    )
 
 
 @cache

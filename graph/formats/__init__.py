@@ -49,6 +49,8 @@ def load(path: str | os.PathLike[str]) -> Graph:
     ...     pl.load(folder + "/double.plait").outputs
     ('y',)
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a model file")
     return load_native(path) if is_native(_head(Path(path))) else load_onnx(path)
 
 
@@ -78,8 +80,8 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph to a `.plait` file or an ONNX model, as the name's suffix says.
 
     A file of that name is replaced, wholly or not at all; whoever has it open keeps the old one.
-    A `.plait` file holds any graph. An ONNX model holds what other tools understand: no Python
-    functions, and attributes as 32-bit floats.
+    A `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest
+    opset that has it: no Python functions, no nested graphs, and attributes as 32-bit floats.
 
     Raises
     ------
@@ -87,6 +89,13 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         If the name ends in neither ``.plait`` nor ``.onnx``, the graph breaks an invariant or
         holds what cannot be written, or the file cannot be.
     """
+    if not isinstance(graph, Graph):
+        raise GraphError(
+            f"a {type(graph).__name__} is no graph",
+            fix="save what load(path) or GraphBuilder.build() returned",
+        )
+    if not isinstance(path, str | os.PathLike):
+        raise GraphError(f"a {type(path).__name__} is no path", fix="pass that of a file to write")
     suffix = Path(path).suffix
     if suffix not in _WRITERS:
         raise GraphError(

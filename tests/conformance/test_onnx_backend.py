@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from plait import conformance
 from plait.conformance import Outcomes, run_suite, table, written
 from plait.testing import OnnxBackend, UnsupportedError
 
@@ -47,6 +48,15 @@ def test_nodes_that_alternate_between_two_devices_pass_the_same() -> None:
     alternating, alone = run_suite(alternate=True), on_the_cpu()
     assert alternating.passed == alone.passed
     assert alternating.refused == alone.refused
+
+
+def test_without_onnx_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(conformance, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="2"):
+        conformance.main([])
+    assert "pip install 'plait[onnx]'" in capsys.readouterr().err
 
 
 def model(op: str, domain: str = "") -> Any:

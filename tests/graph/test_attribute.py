@@ -128,6 +128,7 @@ def test_a_range_includes_its_ends(value: int, low: int, high: int) -> None:
         (Attribute(Kind.INT, minimum=1), "an integer ≥ 1"),
         (Attribute(Kind.INT, maximum=8), "an integer ≤ 8"),
         (Attribute(Kind.FLOATS, minimum=0, maximum=0.5), "a sequence of numbers in [0, 0.5]"),
+        (Attribute(Kind.INT, minimum=1, maximum=1 << 30), "an integer in [1, 1073741824]"),
         (Attribute(Kind.STRING, choices=("a", "b")), "a string among 'a', 'b'"),
     ],
 )

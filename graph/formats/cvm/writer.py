@@ -10,13 +10,15 @@ import numpy as np
 from ...check import check
 from ...errors import GraphError
 from ...ir import Graph, Node
-from ...precision import infer_precision
+from ...precision import check_parameters, infer_precision
 from ...tensor import Array
 from .graph import DATA
 from .operators import format_attributes, function_name
 from .params import write_params
 from .storage import ELEMENT_BYTES
 from .symbol import DEFAULT_VERSION
+
+POSTPROCESSING = ("", "argmax", "detection")
 
 
 def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
@@ -33,8 +35,19 @@ def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
     Raises
     ------
     GraphError
-        If the graph is not of that kind.
+        If the graph is not of that kind, or there is no such postprocessing.
+    LogicError
+        If a constant is beyond its precision, or a node may need too many bits.
     """
+    _check(graph, postprocess)
+    symbol = _Writer(graph).symbol(postprocess)
+    bits = graph.precisions
+    params = {name: _stored(value, bits[name]) for name, value in graph.constants.items()}
+    return json.dumps(symbol).encode(), write_params(params)
+
+
+def _check(graph: Graph, postprocess: str) -> None:
+    """Raise GraphError or LogicError for what a cvm model cannot say."""
     check(graph)
     if graph.inputs != (DATA,):
         raise GraphError(
@@ -42,10 +55,20 @@ def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
             at=graph.name,
             fix=f"a cvm model has one input, called {DATA!r}; make the others constants",
         )
-    symbol = _Writer(graph).symbol(postprocess)
-    bits = graph.precisions
-    params = {name: _stored(value, bits[name]) for name, value in graph.constants.items()}
-    return json.dumps(symbol).encode(), write_params(params)
+    undeclared = [name for name in (DATA, *graph.constants) if name not in graph.precisions]
+    if undeclared:
+        raise GraphError(
+            f"no precision is declared for {', '.join(undeclared)}",
+            at=graph.name,
+            fix="pass precision= to GraphBuilder.input and GraphBuilder.constant",
+        )
+    if postprocess not in POSTPROCESSING:
+        raise GraphError(
+            f"cvm has no postprocessing {postprocess!r}",
+            at=graph.name,
+            fix=f"choose one of {', '.join(map(repr, POSTPROCESSING))}",
+        )
+    check_parameters(graph)
 
 
 def _stored(value: Array, precision: int) -> Array:

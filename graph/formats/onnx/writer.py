@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...check import check
 from ...errors import GraphError
 from ...ir import Graph
+from ...printing import counted
 from ...tensor import Array, TensorSpec
 from ..native import ALIGNMENT, replace_file
 from .forms import ELEMENT_TYPE_OF, attribute_protos, refusal, tensor_proto
@@ -33,8 +34,8 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     ----------
     graph : Graph
     opset : int, optional
-        The version of the operators, 21 to 28; the newest that the `onnx` package knows when left
-        out. Nodes are written in the newest form it has.
+        The version of the operators, from 21 to the newest that plait and `onnx` know. When left
+        out it is the oldest that can express the graph: that is what most other tools read.
     outside : collection of str
         Constants of which the model holds dtype and shape only: whoever runs it provides them.
 
@@ -45,8 +46,11 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
         defines otherwise. The message lists them with the reasons.
     """
     onnx = _onnx()
-    version = _checked(opset, onnx.defs.onnx_opset_version())
-    _refuse(graph, version)
+    newest = min(NEWEST_OPSET, onnx.defs.onnx_opset_version())
+    version = _version(graph, opset, newest)
+    reasons = list(_reasons(graph, version))
+    if reasons:
+        raise _refusal_of(reasons, graph, is_newest=version == newest)
     return onnx.ModelProto(
         ir_version=IR_VERSION,
         producer_name=PRODUCER,
@@ -116,11 +120,12 @@ def _onnx() -> Any:
     return onnx
 
 
-def _checked(opset: int | None, known: int) -> int:
-    newest = min(NEWEST_OPSET, known)
+def _version(graph: Graph, opset: int | None, newest: int) -> int:
+    """Return the opset to write; raise GraphError for one that is out of range."""
     if opset is None:
-        return newest
-    if not OLDEST_WRITTEN <= opset <= newest:
+        known = range(OLDEST_WRITTEN, newest + 1)
+        opset = next((version for version in known if not any(_reasons(graph, version))), newest)
+    elif not OLDEST_WRITTEN <= opset <= newest:
         raise GraphError(
             f"plait does not write opset {opset}",
             fix=f"choose one from {OLDEST_WRITTEN} to {newest}",
@@ -128,9 +133,22 @@ def _checked(opset: int | None, known: int) -> int:
     return opset
 
 
-def _refuse(graph: Graph, opset: int) -> None:
-    """Raise GraphError for nodes and tensors that the opset cannot express, naming them."""
-    reasons = []
+def _refusal_of(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
+    """Return the error that names what an opset cannot express."""
+    listed = "\n    ".join(reasons[:MAX_LISTED])
+    more = len(reasons) - MAX_LISTED
+    return GraphError(
+        f"{counted(len(reasons), 'part')} of the graph cannot be written as ONNX:\n    {listed}"
+        + (f"\n    and {more} more" if more > 0 else ""),
+        at=f"graph {graph.name!r}",
+        fix="save to a .plait file"
+        + ("" if is_newest else ", choose a newer opset")
+        + ", or leave these parts out",
+    )
+
+
+def _reasons(graph: Graph, opset: int) -> Iterator[str]:
+    """Yield the nodes and tensors that the opset cannot express, each with the reason."""
     for node in graph.nodes:
         inputs, outputs = (
             [graph.tensors[name] if name else None for name in names]
@@ -138,22 +156,11 @@ def _refuse(graph: Graph, opset: int) -> None:
         )
         reason = refusal(node, inputs, outputs, opset)
         if reason is not None:
-            reasons.append(f"{node.name!r}: {reason}")
-    dtypes = {name: graph.tensors[name].dtype.name for name in (*graph.inputs, *graph.constants)}
-    reasons += [
-        f"tensor {name!r}: ONNX has no {dtype}"
-        for name, dtype in dtypes.items()
-        if dtype not in ELEMENT_TYPE_OF
-    ]
-    if reasons:
-        listed = "\n    ".join(reasons[:MAX_LISTED])
-        more = len(reasons) - MAX_LISTED
-        raise GraphError(
-            f"{len(reasons)} parts of the graph cannot be written as ONNX:\n    {listed}"
-            + (f"\n    and {more} more" if more > 0 else ""),
-            at=f"graph {graph.name!r}",
-            fix="save to a .plait file, choose a newer opset, or leave these parts out",
-        )
+            yield f"{node.name!r}: {reason}"
+    for name in (*graph.inputs, *graph.constants):
+        dtype = graph.tensors[name].dtype.name
+        if dtype not in ELEMENT_TYPE_OF:
+            yield f"tensor {name!r}: ONNX has no {dtype}"
 
 
 def _value(name: str, spec: TensorSpec) -> Any:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import plait as pl
 import pytest
@@ -52,3 +55,29 @@ def test_constants_may_be_what_an_activation_reads() -> None:
     b.output("y", b.op("Add", b.op("HardSwish", large), b.input("x", "float32", (1,))))
     found = pl.run(b.build(), {"x": np.zeros(1, np.float32)}, devices=["compiled"])["y"]
     assert (found == 6).all()
+
+
+FIRST_ITEM = """
+import sys, numpy as np, plait as pl, trio
+
+b = pl.GraphBuilder("conv")
+x = b.input("x", "float32", (1, 3, 8, 8))
+b.output("y", b.op("Conv", x, np.ones((4, 3, 3, 3), "float32")))
+plan = pl.plan(b.build(), ["compiled"])
+
+async def main():
+    async with pl.Session(plan) as session:
+        before = set(sys.modules)
+        await session.run({"x": np.ones((1, 3, 8, 8), "float32")})
+        print(*sorted(set(sys.modules) - before))
+
+trio.run(main)
+"""
+
+
+def test_the_first_item_waits_for_no_import() -> None:
+    pytest.importorskip("numba", reason=NUMBA_MISSING)
+    ran = subprocess.run(
+        [sys.executable, "-c", FIRST_ITEM], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.split() == []

@@ -163,6 +163,29 @@ def test_integers_may_be_divided_by_constants_that_are_safe(device: OrtDevice) -
         assert bound.run(x=np.array([7, -(2**31)], np.int32))["y"].tolist() == [-3, 2**30]
 
 
+@pytest.mark.parametrize("op", ["Conv", "MatMul", "Gemm"])
+def test_float_weights_between_quantised_tensors_stay_floats(op: str) -> None:
+    random = np.random.default_rng(0)
+    shape = (16, 16, 1, 1) if op == "Conv" else (16, 16)
+    b = pl.GraphBuilder("quantised")
+    x = quantised(b, b.input("x", "float32", shape), 0.02)
+    product = b.op(op, x, random.normal(size=shape).astype("float32"))
+    b.output("y", quantised(b, product, 0.1))
+    graph = b.build()
+
+    feeds = {"x": random.normal(size=shape).astype("float32")}
+    wanted = pl.run(graph, feeds, devices=["formal"])["y"]
+    found = pl.run(graph, feeds, devices=["ort"])["y"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def quantised(b: pl.GraphBuilder, x: str, scale: float) -> str:
+    """Return x, rounded to 8 bits and back."""
+    grid = (np.float32(scale), np.uint8(128))
+    rounded: str = b.op("DequantizeLinear", b.op("QuantizeLinear", x, *grid), *grid)
+    return rounded
+
+
 def test_a_node_is_supported_whatever_its_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     b = pl.GraphBuilder("unknown")
     b.output("y", b.op("Relu", b.input("x", "float32", ("n", 3))))

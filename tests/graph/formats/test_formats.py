@@ -69,6 +69,18 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         pl.load(tmp_path / "model.onnx")
 
 
+def test_what_is_no_path_says_so() -> None:
+    with pytest.raises(ParseError, match="a bytes is no path"):
+        pl.load(b"model")  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="a NoneType is no path"):
+        pl.save(small_graph(), None)  # type: ignore[arg-type]
+
+
+def test_only_graphs_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="a dict is no graph"):
+        pl.save({}, tmp_path / "small.plait")  # type: ignore[arg-type]
+
+
 def test_a_path_that_cannot_be_says_so() -> None:
     with pytest.raises(ParseError, match="cannot read the file: embedded null byte"):
         pl.load("model\0.onnx")

@@ -68,6 +68,30 @@ def test_only_one_input_called_data_can_be_written() -> None:
         dump_cvm(b.build())
 
 
+def with_constant(precision: int | None) -> pl.Graph:
+    b = pl.GraphBuilder("cvm")
+    x = b.input("data", "int32", (1,), precision=8)
+    w = b.constant(np.array([300], np.int32), name="w", precision=precision)
+    b.output("y", b.op("cvm.broadcast_max", x, w))
+    return b.build()
+
+
+def test_what_is_written_has_declared_precisions() -> None:
+    with pytest.raises(pl.GraphError, match="no precision is declared for w"):
+        dump_cvm(with_constant(None))
+
+
+def test_constants_beyond_their_precision_cannot_be_written() -> None:
+    with pytest.raises(pl.LogicError, match="a magnitude of 300 is beyond 8 bits"):
+        dump_cvm(with_constant(8))
+
+
+def test_there_is_no_other_postprocessing() -> None:
+    with pytest.raises(pl.GraphError, match="cvm has no postprocessing 'softmax'") as raised:
+        dump_cvm(with_constant(10), postprocess="softmax")
+    assert raised.value.fix == "choose one of '', 'argmax', 'detection'"
+
+
 def test_other_operators_cannot_be_written() -> None:
     b = pl.GraphBuilder("cvm")
     b.output("y", b.op("Neg", b.input("data", "int32", (8,), precision=8)))

@@ -76,9 +76,15 @@ def test_the_checker_of_onnx_has_no_objection() -> None:
     assert model.producer_name == "plait"
 
 
+def test_the_oldest_opset_that_has_all_operators_is_written() -> None:
+    newer = single("CumProd", ("float32", (2,)), np.int64(0))
+    written = [to_onnx(graph).opset_import[0].version for graph in (dense(), newer)]
+    assert written == [OLDEST_WRITTEN, 26]
+
+
 def test_other_runtimes_compute_the_same() -> None:
     x = np.array([[1, -2, 3], [0.5, 0, -4]], np.float32)
-    (found,) = by_runtime(to_onnx(dense(), opset=OLDEST_WRITTEN), {"x": x})
+    (found,) = by_runtime(to_onnx(dense()), {"x": x})
     np.testing.assert_allclose(found, pl.run(dense(), {"x": x})["y"], rtol=1e-6)
 
 
@@ -191,6 +197,17 @@ def test_what_an_older_opset_lacks_is_refused(graph: Graph, reason: str) -> None
     with pytest.raises(GraphError, match=reason):
         to_onnx(graph, opset=21)
     assert read_model(to_onnx(graph), "written") == graph
+
+
+def test_a_newer_opset_is_advised_only_where_there_is_one() -> None:
+    b = pl.GraphBuilder("own")
+    b.output("y", b.call(fail, b.input("x", "float32", (4,)), name="mine"))
+    advice = {21: "save to a .plait file, choose a newer opset, or leave these parts out",
+              None: "save to a .plait file, or leave these parts out"}  # fmt: skip
+    for opset, fix in advice.items():
+        with pytest.raises(GraphError, match=r"^1 part of the graph cannot") as raised:
+            to_onnx(b.build(), opset=opset)
+        assert raised.value.fix == fix
 
 
 def test_declared_precisions_have_no_place_in_onnx(tmp_path: Path) -> None:
