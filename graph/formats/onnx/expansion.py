@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ...errors import ParseError
 from ...operator import is_operator
+from .functions import without_functions
 from .nested import all_nodes
 from .nodes import DEFAULT_DOMAINS, operator_name
 from .quantized_lstm import with_lstm_bodies
@@ -27,14 +28,14 @@ ROUNDS = 4
 
 
 def expand(model: Any, at: str) -> Any:
-    """Return the model without operators that plait lacks and ONNX can write out.
+    """Return the model without functions, or operators that plait lacks and ONNX can write out.
 
     Raises
     ------
     ParseError
         If the model does not hold together enough for that.
     """
-    model, functions = with_lstm_bodies(model)
+    model, functions = with_lstm_bodies(without_functions(model, at))
     if functions:
         model = _written_out(model, functions, at)
     for _ in range(ROUNDS):

@@ -140,8 +140,8 @@ def _check_operators(model: Any, at: str) -> None:
         by_count = sorted(missing.items(), key=lambda item: -len(item[1]))
         counted = (f"{op} ({listed(names, 3)})" for op, names in by_count)
         fix = "define them with @plait.operator(name=...), or export the model without them"
-        if model.functions:
-            fix = "inline its functions with onnx.inliner.inline_local_functions"
+        if model.functions:  # left over: they are of another opset than the model
+            fix = "write out its functions: onnx.inliner.inline_local_functions(model, True)"
         raise UnknownOperatorError(
             f"operators that are not supported: {', '.join(counted)}", at=at, fix=fix
         )

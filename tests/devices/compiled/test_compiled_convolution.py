@@ -44,6 +44,12 @@ def _open(device: CompiledDevice) -> None:
     """Open it before a watched test starts: its thread outlives them."""
 
 
+@pytest.fixture(autouse=True)
+def _however_few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small convolutions compiled too: they are what tests can afford."""
+    monkeypatch.setattr(convolution, "LEAST_WINDOWS", 0)
+
+
 def run(
     device: CompiledDevice,
     graph: Graph,
@@ -307,3 +313,15 @@ def test_not_a_number_passes_through_every_activation(device: CompiledDevice) ->
         graph, inputs, _ = chain(DEPTHWISE, (name,))
         inputs["x"] = np.full_like(inputs["x"], np.nan)
         assert np.isnan(run(device, graph, inputs)["y"]).all(), name
+
+
+@pytest.mark.parametrize(("length", "compiled"), [(LANES + 2, True), (LANES, False)])
+def test_a_convolution_of_few_windows_is_left_to_numpy(
+    monkeypatch: pytest.MonkeyPatch, length: int, compiled: bool
+) -> None:
+    monkeypatch.setattr(convolution, "LEAST_WINDOWS", LANES)
+    x, w = np.zeros((1, 2, length), np.float32), np.zeros((3, 2, 3), np.float32)
+    graph = single_node_graph("Conv", [x, w], constant=[1])
+    node = graph.nodes[0]
+    found = convolution.convolution_of(graph.call(node), graph.output_specs(node))
+    assert (found is not None) is compiled

@@ -286,19 +286,6 @@ def test_operators_that_are_missing_are_all_named(tmp_path: Path) -> None:
     assert "@plait.operator" in str(caught.value.fix)
 
 
-def test_functions_in_a_model_are_to_be_inlined(tmp_path: Path) -> None:
-    proto = model([helper.make_node("Mine", ["x"], ["y"], domain="local")], X)
-    proto.opset_import.append(helper.make_opsetid("local", 1))
-    inner = helper.make_node("Relu", ["a"], ["b"])
-    imports = [helper.make_opsetid("", 17)]
-    proto.functions.append(helper.make_function("local", "Mine", ["a"], ["b"], [inner], imports))
-
-    with pytest.raises(UnknownOperatorError, match=r"local\.Mine") as caught:
-        load(proto, tmp_path)
-    assert "inline_local_functions" in str(caught.value.fix)
-    assert load(onnx.inliner.inline_local_functions(proto), tmp_path).nodes[0].op == "Relu"
-
-
 def test_an_operator_of_another_domain_can_be_defined(tmp_path: Path) -> None:
     @pl.operator(name="com.example.Twice")
     def twice(x: Any, *, times: int = 2) -> Any:
