@@ -39,6 +39,15 @@ MODELS = {
     "PyTorchConvertedModel": "PyTorch modules",
     "PyTorchOperatorModel": "PyTorch operators",
 }
+BY_ROUNDING = {
+    # Two elements of 192 are one float16 away: the tolerance is below its spacing.
+    "NodeModel/test_attention_4d_causal_fp16",
+    "NodeModel/test_attention_4d_causal_fp16_expanded",
+    # Its thousand logits, all near 1e10, must be equal to the last bit; some BLAS kernels do that.
+    "RealModel/test_squeezenet",
+}
+"""Tests that rounding decides. They count as failed wherever they run, so that numbers compare."""
+
 WRITTEN_OUT = "several operators, or one written out as several"
 OTHERS = "operators that plait lacks"
 
@@ -136,6 +145,7 @@ def _family(model: Any) -> str:
 
 def table(outcomes: Outcomes) -> str:
     """Return the numbers by group, as a table in Markdown, and the names of what fails."""
+    outcomes = _settled(outcomes)
     known = groups()
     counts: dict[str, Counter[str]] = {}
     for column in ("passed", "refused", "failed"):
@@ -145,6 +155,13 @@ def table(outcomes: Outcomes) -> str:
                 group = OTHERS
             counts.setdefault(group, Counter())[column] += 1
     return "\n".join([*_rows(counts), "", *_failures(outcomes)])
+
+
+def _settled(outcomes: Outcomes) -> Outcomes:
+    """Return the outcomes with those failed that rounding decides."""
+    ran = BY_ROUNDING & (outcomes.passed | set(outcomes.failed))
+    failed = {**outcomes.failed, **dict.fromkeys(ran, "")}
+    return Outcomes(outcomes.passed - ran, outcomes.refused, failed)
 
 
 def _rows(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
