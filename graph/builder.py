@@ -12,8 +12,8 @@ from numpy.typing import DTypeLike
 from .check import check, check_precision
 from .errors import GraphError, OperatorError
 from .infer import infer_node
-from .ir import Graph, Node
-from .operator import Call, find_operator
+from .ir import Graph, Node, call_of
+from .operator import find_operator
 from .python import operator_of
 from .tensor import Array, Dim, TensorSpec, spec_of
 
@@ -252,12 +252,7 @@ class GraphBuilder:
             made = tuple(self._claim(out) if out else "" for out in outputs)
             _check_distinct(made, at)
         node = Node(node_name, op, names, made, attributes)
-        call = Call(
-            tuple(self._tensors[t] if t else None for t in names),
-            tuple(self._constants.get(t) for t in names),
-            attributes,
-            len(made),
-        )
+        call = call_of(node, self._tensors, self._constants)
         for tensor, spec in zip(made, infer_node(node, call), strict=True):
             if tensor:
                 self._tensors[tensor] = spec

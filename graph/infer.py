@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .dims import UNKNOWN
 from .errors import OperatorError, ShapeError
-from .ir import Graph, Node
+from .ir import Graph, Node, call_of
 from .operator import Call, Cost
 from .tensor import Dim, TensorSpec
 
@@ -63,12 +63,7 @@ def infer_shapes(graph: Graph) -> Graph:
     given = (*graph.inputs, *graph.constants)
     tensors = {name: graph.tensors[name] for name in given}
     for node in graph.nodes:
-        call = Call(
-            tuple(tensors[name] if name else None for name in node.inputs),
-            tuple(graph.constants.get(name) for name in node.inputs),
-            node.attributes,
-            len(node.outputs),
-        )
+        call = call_of(node, tensors, graph.constants)
         inferred = zip(node.outputs, infer_node(node, call), strict=True)
         tensors.update({name: spec for name, spec in inferred if name})
     return replace(graph, tensors=tensors)

@@ -106,12 +106,7 @@ class Graph:
 
     def call(self, node: Node) -> Call:
         """Return what shape and cost rules see of a node."""
-        return Call(
-            tuple(self.tensors[name] if name else None for name in node.inputs),
-            tuple(self.constants.get(name) for name in node.inputs),
-            node.attributes,
-            len(node.outputs),
-        )
+        return call_of(node, self.tensors, self.constants)
 
     def output_specs(self, node: Node) -> tuple[TensorSpec, ...]:
         """Return the specs of a node's outputs, leaving out those it does not give."""
@@ -165,6 +160,16 @@ def _structure(graph: Graph) -> tuple[object, ...]:
     named = set(graph.constants)
     declared = dict(graph.tensors), dict(graph.precisions)
     return graph.name, graph.inputs, graph.outputs, graph.nodes, *declared, named
+
+
+def call_of(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:
+    """Return what shape and cost rules see of a node, given what is known of its inputs."""
+    return Call(
+        tuple(tensors[name] if name else None for name in node.inputs),
+        tuple(values.get(name) for name in node.inputs),
+        node.attributes,
+        len(node.outputs),
+    )
 
 
 def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..graph.infer import describe, infer_node
-from ..graph.ir import Graph, Node
-from ..graph.operator import Call, Specs, find_operator
+from ..graph.ir import Graph, Node, call_of
+from ..graph.operator import Specs, find_operator
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.tensor import Array, TensorSpec, spec_of
 from .errors import PlanError
@@ -98,7 +98,8 @@ def cut(graph: Graph) -> Cut:
             if node.operator.function is not None:
                 raise undecidable(graph, node)
         rest.append(node)
-    return Cut(_head(graph, head, rest, padded, tensors), _rest(graph, rest), tuple(padded))
+    left = graph.extract(rest, graph.name) if rest else None
+    return Cut(_head(graph, head, rest, padded, tensors), left, tuple(padded))
 
 
 def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
@@ -158,12 +159,7 @@ def _decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequen
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     tensors = {**graph.tensors, **given}
-    call = Call(
-        tuple(tensors[name] if name else None for name in node.inputs),
-        tuple(values.get(name) for name in node.inputs),
-        node.attributes,
-        len(node.outputs),
-    )
+    call = call_of(node, tensors, values)
     if node.operator.bounded is not None:
         specs: Sequence[TensorSpec] = find_operator(node.operator.bounded).infer(call)
     else:
@@ -188,16 +184,4 @@ def _head(
     inputs = tuple(name for name in graph.inputs if name in read)
     constants = {name: value for name, value in graph.constants.items() if name in read}
     specs = {name: tensors[name] for name in (*inputs, *constants, *sorted(written))}
-    return Graph(graph.name, inputs, outputs, tuple(nodes), specs, constants)
-
-
-def _rest(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
-    if not nodes:
-        return None
-    written = {name for node in nodes for name in node.outputs if name}
-    read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
-    constants = {name: graph.constants[name] for name in read if name in graph.constants}
-    inputs = tuple(name for name in read if name not in written and name not in constants)
-    outputs = tuple(name for name in graph.outputs if name in written)
-    specs = {name: graph.tensors[name] for name in (*read, *sorted(written))}
     return Graph(graph.name, inputs, outputs, tuple(nodes), specs, constants)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .profile import Part
 
 
-KEPT_PARTS = 10_000
+LATEST_PARTS = 10_000
 """Of an item that loops for long, the profile knows the latest parts."""
 
 
@@ -45,7 +45,7 @@ class Flight:
         self.error: BaseException | None = None
         self.execution: Execution | None = None
         self.part: Flight | None = None
-        self.parts: deque[Part] = deque(maxlen=KEPT_PARTS)
+        self.parts: deque[Part] = deque(maxlen=LATEST_PARTS)
         self.cancelled = False
 
     def finish(

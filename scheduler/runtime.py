@@ -163,9 +163,11 @@ class Runtime:
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
         arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
         key = tuple(array.shape for array in arrays.values()), count
-        slots = await self._slots(key)
+        slots = self._open_plans.find(key)
         if slots is None:
             slots, arrays = self._whole(count, arrays)
+        if slots is None:
+            slots = await self._slots(key)
         if slots is None:
             arrays = await _copying(arrays, partial(own_feeds, self.plan.graph, arrays))
             self._flights.add(flight)
@@ -177,7 +179,8 @@ class Runtime:
         self, count: int, arrays: Mapping[str, Array]
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one plan that these inputs need, and what it is fed, if so."""
-        stage = self._entries[count].find(arrays)
+        entry = self._entries.get(count)
+        stage = entry.find(arrays) if entry is not None else None
         if stage is None or stage.whole is None:
             return None, arrays
         slots = self._open_plans.find(id(stage.whole))
@@ -276,13 +279,7 @@ class Runtime:
         flight.finish(results, error)
 
     async def _slots(self, key: Key) -> Slots | None:
-        """Return the slots for some shapes, None where more than shapes has to be known.
-
-        The first time that they are needed a plan is opened.
-        """
-        slots = self._open_plans.find(key)
-        if slots is not None:
-            return slots
+        """Open a plan for some shapes; return its slots, None where values have to be known too."""
         shapes, count = dict(zip(self.plan.graph.inputs, key[0], strict=True)), key[1]
         bind_inputs(self.plan.graph, shapes)
         if count in self._entries:

@@ -8,6 +8,7 @@ keep the result as a constant. What is not needed any more is dropped at the end
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ..devices.kernels import find_kernel
 from ..devices.memory import host_arena, host_view
 from ..devices.program import bind
 from ..graph.infer import infer_node
-from ..graph.ir import Graph, Node
+from ..graph.ir import Graph, Node, call_of
 from ..graph.names import Names
 from ..graph.nested import has_effects
 from ..graph.operator import Call
@@ -110,17 +111,15 @@ class _Sweep:
         self._tensors = {**specs, **{name: graph.tensors[name] for name in graph.constants}}
         self._values: dict[str, Array] = dict(graph.constants)
         self._kept: list[Node] = []
-        self._names = Namespace(
-            Names((node.name for node in graph.nodes), "."), Names(graph.tensors, ".")
-        )
+
+    @cached_property
+    def _names(self) -> Namespace:
+        """The names that are taken, where nodes have to be written."""
+        nodes = (node.name for node in self._graph.nodes)
+        return Namespace(Names(nodes), Names(self._graph.tensors))
 
     def visit(self, node: Node) -> None:
-        call = Call(
-            tuple(self._tensors[name] if name else None for name in node.inputs),
-            tuple(self._values.get(name) for name in node.inputs),
-            node.attributes,
-            len(node.outputs),
-        )
+        call = call_of(node, self._tensors, self._values)
         specs = infer_node(node, call)
         if node.op in CONTROL_FLOW and (plain := inlined(node, call, self._names)):
             self._values.update(plain.constants)

@@ -62,8 +62,9 @@ class Stage:
             closed = [_closed(node, graph.constants) for node in reached]
             self.loops = [(node, Entry(plan, node.attributes["body"], kept)) for node in closed]
             read.update(name for node in closed for name in node.inputs)
-            rest = _without(parts.rest, reached)
-            self.rest = Entry(plan, rest, kept) if rest.nodes else None
+            left = [node for node in parts.rest.nodes if node not in reached]
+            if left:
+                self.rest = Entry(plan, parts.rest.extract(left, graph.name), kept)
         self.constants: Mapping[str, Array] = {
             name: value for name, value in graph.constants.items() if name in read
         }
@@ -196,25 +197,6 @@ def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
     left = [outer for inner, outer in captured if inner not in held]
     attributes = {**node.attributes, "body": closed, "captured": len(left)}
     return replace(node, inputs=(*node.inputs[:first], *left), attributes=attributes)
-
-
-def _without(graph: Graph, nodes: Sequence[Node]) -> Graph:
-    """Return the graph without some of its first nodes, whose outputs become inputs."""
-    left = tuple(node for node in graph.nodes if node not in nodes)
-    read = {name for node in left for name in node.inputs if name}
-    made = tuple(name for node in nodes for name in node.outputs if name in read)
-    written = {name for node in left for name in node.outputs if name}
-    inputs = (*(name for name in graph.inputs if name in read), *made)
-    constants = {name: value for name, value in graph.constants.items() if name in read}
-    defined = {*inputs, *constants, *written}
-    return replace(
-        graph,
-        inputs=inputs,
-        outputs=tuple(name for name in graph.outputs if name in written),
-        nodes=left,
-        tensors={name: spec for name, spec in graph.tensors.items() if name in defined},
-        constants=constants,
-    )
 
 
 def _frozen(array: Array) -> Array:

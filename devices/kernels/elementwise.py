@@ -66,15 +66,15 @@ UFUNCS = {
 """Operators that are one ufunc."""
 
 
-def _bind_ufunc(
+def bind_ufunc(
     name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
-    """Y = the ufunc of the inputs.  Source: ONNX's operator of that name."""
+    """Y = the ufunc of the inputs; the first argument names it."""
     return partial(getattr(xp, name), *inputs, outputs[0])
 
 
 for _op, _name in UFUNCS.items():
-    kernel(_op, binds=True)(partial(_bind_ufunc, _name))
+    kernel(_op, binds=True)(partial(bind_ufunc, _name))
 
 
 def _saturated(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

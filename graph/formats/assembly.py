@@ -13,8 +13,7 @@ from dataclasses import replace
 from ..check import check
 from ..errors import GraphError, ParseError, PlaitError
 from ..infer import infer_node
-from ..ir import Graph, Node
-from ..operator import Call
+from ..ir import Graph, Node, call_of
 from ..tensor import Array, Dim, TensorSpec, spec_of
 
 _NOTHING: Mapping[str, TensorSpec] = {}
@@ -107,13 +106,7 @@ class Assembly:
         present = [bool(name) for name in node.inputs]
         operator.check_arity(len(node.inputs), present, len(node.outputs), where)
         complete = replace(node, attributes=operator.complete(node.attributes, where))
-        call = Call(
-            tuple(self.tensors[name] if name else None for name in node.inputs),
-            tuple(self.constants.get(name) for name in node.inputs),
-            complete.attributes,
-            len(node.outputs),
-        )
-        return complete, infer_node(complete, call)
+        return complete, infer_node(complete, call_of(complete, self.tensors, self.constants))
 
     def _claim(self, name: str, what: str) -> None:
         if not name or name in self.tensors:

@@ -5,16 +5,15 @@ What is folded is rounded once, in another place than before: results differ by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ..ir import Graph, Node
-from ..tensor import Array, TensorSpec, spec_of
+from ..tensor import Array
 from .affine import DTYPES, Affine, affine_of
-from .merging import MayMerge, always
+from .merging import MayMerge, always, with_nodes
 
 
 def fold_scale(graph: Graph, may_merge: MayMerge = always) -> Graph:
@@ -175,10 +174,7 @@ class _Folding:
             if node.name in self._folded:
                 node = replace(node, inputs=(node.inputs[0], *self._names(node)))
             nodes.append(node)
-        graph = self._graph
-        specs = {name: spec_of(value) for name, value in self._made.items()}
-        constants = {**graph.constants, **self._made}
-        return _with_nodes(graph, tuple(nodes), constants, {**graph.tensors, **specs})
+        return with_nodes(self._graph, nodes, self._made)
 
     def _names(self, conv: Node) -> list[str]:
         """Make a convolution's new weights and bias constants; return their names."""
@@ -188,24 +184,6 @@ class _Folding:
             for role, value in named
             if value is not None
         ]
-
-
-def _with_nodes(
-    graph: Graph,
-    nodes: tuple[Node, ...],
-    constants: Mapping[str, Array],
-    tensors: Mapping[str, TensorSpec],
-) -> Graph:
-    """Return the graph with other nodes, and only what is still named by them."""
-    named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
-    named.update(graph.inputs, graph.outputs)
-    return replace(
-        graph,
-        nodes=nodes,
-        tensors={name: spec for name, spec in tensors.items() if name in named},
-        constants={name: value for name, value in constants.items() if name in named},
-        precisions={name: bits for name, bits in graph.precisions.items() if name in named},
-    )
 
 
 def _is_padded(conv: Node) -> bool:

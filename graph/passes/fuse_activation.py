@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from ..operator import find_operator
-from .merging import MayMerge, always
+from .merging import MayMerge, always, with_nodes
 
 X = "x"
 """In a pattern: the tensor that the function is applied to."""
@@ -74,16 +74,7 @@ def fuse_activation(graph: Graph, may_merge: MayMerge = always) -> Graph:
                 del kept[step.name]
     if len(kept) == len(graph.nodes):
         return graph
-    nodes = tuple(kept.values())
-    named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
-    named.update(graph.inputs, graph.outputs)
-    return replace(
-        graph,
-        nodes=nodes,
-        tensors={name: spec for name, spec in graph.tensors.items() if name in named},
-        constants={name: value for name, value in graph.constants.items() if name in named},
-        precisions={name: bits for name, bits in graph.precisions.items() if name in named},
-    )
+    return with_nodes(graph, tuple(kept.values()))
 
 
 def _fused(graph: Graph, node: Node) -> tuple[Node, list[Node]] | None:

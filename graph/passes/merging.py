@@ -1,16 +1,35 @@
-"""Which nodes a pass may make one."""
+"""Which nodes a pass may make one, and the graph that is left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..ir import Graph, Node
+from ..tensor import Array, spec_of
 
 MayMerge: TypeAlias = Callable[[Graph, Sequence[Node], Node], bool]
 """Says whether nodes of a graph may become one: the graph, the nodes, and the one."""
+
+_NOTHING: Mapping[str, Array] = {}
 
 
 def always(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
     """Allow everything."""
     return True
+
+
+def with_nodes(graph: Graph, nodes: Sequence[Node], made: Mapping[str, Array] = _NOTHING) -> Graph:
+    """Return the graph with other nodes and more constants, and only what is still named."""
+    named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    named.update(graph.inputs, graph.outputs)
+    constants = {**graph.constants, **made}
+    tensors = {**graph.tensors, **{name: spec_of(value) for name, value in made.items()}}
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        tensors={name: spec for name, spec in tensors.items() if name in named},
+        constants={name: value for name, value in constants.items() if name in named},
+        precisions={name: bits for name, bits in graph.precisions.items() if name in named},
+    )

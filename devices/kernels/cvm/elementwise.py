@@ -13,6 +13,7 @@ from ....graph.precision import largest
 from ....graph.tensor import Array, TensorSpec
 from ..blocks import BLOCK, blocks, blockwise
 from ..bounds import clamp
+from ..elementwise import bind_ufunc
 from ..registry import ArrayModule, Arrays, kernel
 from ..steps import Step, in_order
 
@@ -29,15 +30,8 @@ UFUNCS = {
 """Operators that are one ufunc modulo 2³²: |-2³¹| is -2³¹."""
 
 
-def _bind_ufunc(
-    name: str, xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
-) -> Step:
-    """Y = the ufunc of the inputs."""
-    return partial(getattr(xp, name), *inputs, outputs[0])
-
-
 for _op, _name in UFUNCS.items():
-    kernel(_op, binds=True)(partial(_bind_ufunc, _name))
+    kernel(_op, binds=True)(partial(bind_ufunc, _name))
 
 
 @kernel("cvm.broadcast_max", binds=True)
