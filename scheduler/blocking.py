@@ -15,7 +15,7 @@ from ..devices.device import Device
 from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .errors import PlanError, SessionError
-from .partition import Pins
+from .partition.partition import Pins
 from .planning import Plan, plan
 from .session import Session
 

@@ -16,9 +16,9 @@ from ..devices.device import Device, OnDone, scratch_specs
 from ..devices.event import Event
 from ..devices.memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
 from ..graph.tensor import Array
-from .buffers import Replica
-from .memory_plan import SLOT, Location
-from .partition import Subgraph
+from .memory.buffers import Replica
+from .memory.memory_plan import SLOT, Location
+from .partition.partition import Subgraph
 from .placement import OUTSIDE
 from .planning import Plan
 from .steps import Step, Transfer, outline

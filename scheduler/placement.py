@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ..devices.device import Device
 from ..devices.memory import HOST, SHARED
 from ..graph.ir import Graph, Node
-from .partition import Partition
+from .partition.partition import Partition
 from .steps import Step, Transfer, link
 
 OUTSIDE = ""

@@ -19,8 +19,8 @@ from ..graph.ir import Graph
 from ..graph.passes import PASSES, Pass, simplify
 from .boundaries import is_decided
 from .errors import PlanError
-from .memory_plan import MemoryPlan, plan_memory
-from .partition import Partition, Pins, Subgraph, check_pins, may_merge, partition
+from .memory.memory_plan import MemoryPlan, plan_memory
+from .partition.partition import Partition, Pins, Subgraph, check_pins, may_merge, partition
 from .placement import Placement, place
 from .specialise import Shapes, specialise
 from .steps import Step
@@ -109,13 +109,13 @@ class Plan:
 
         With `nodes`, every node is listed with its device and the reason for it.
         """
-        from .report import report
+        from .explain.report import report
 
         return report(self, nodes=nodes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, for JSON."""
-        from .report import to_dict
+        from .explain.report import to_dict
 
         return to_dict(self)
 

@@ -246,7 +246,7 @@ class Profile:
         SessionError
             If the file cannot be written.
         """
-        from .chrome import write_trace
+        from .explain.chrome import write_trace
 
         try:
             write_trace(self, Path(path))

@@ -24,7 +24,7 @@ from .item import Flight
 from .leases import close_shared, open_shared
 from .open_plan import Slot
 from .open_plans import KEPT_PARTS, OpenPlans
-from .partition import SESSION
+from .partition.partition import SESSION
 from .passage import Passage, own_results
 from .placement import HOST_MEMORIES
 from .planning import Plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .partition import Subgraph
+from .partition.partition import Subgraph
 
 
 @dataclass(frozen=True, slots=True)

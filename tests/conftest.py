@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from plait.graph.operator import operators, unregister_operator
 from plait.scheduler import planning
-from plait.scheduler.verify_memory import verify_memory
+from plait.scheduler.memory.verify import verify_memory
 
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)

@@ -10,7 +10,7 @@ import pytest
 import trio
 from fake_devices import PrivateDevice
 from plait.graph.ir import Graph
-from plait.scheduler.chrome import trace_events
+from plait.scheduler.explain.chrome import trace_events
 
 
 def graph() -> Graph:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..devices.device import Device, scratch_specs
-from ..graph.ir import Graph, Node
+from ...devices.device import Device, scratch_specs
+from ...graph.ir import Graph, Node
+from ..partition.partition import Subgraph
+from ..placement import OUTSIDE, Placement
+from ..steps import Step, Transfer
 from .happens_before import START, HappensBefore, Point
-from .partition import Subgraph
-from .placement import OUTSIDE, Placement
-from .steps import Step, Transfer
 
 Replica = tuple[str, str]
 """A tensor, or a scratch buffer, in a memory."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .steps import Step
+from ..steps import Step
 
 Point = tuple[int, int]
 

@@ -7,7 +7,7 @@ from fake_devices import PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
-from plait.scheduler.partition import Subgraph
+from plait.scheduler.partition.partition import Subgraph
 from plait.scheduler.steps import Transfer
 from random_graphs import graphs
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .placement import HOST_MEMORIES
-from .profile import Profile, Record, Span
-from .steps import Outline
+from ..placement import HOST_MEMORIES
+from ..profile import Profile, Record, Span
+from ..steps import Outline
 
 PROCESS = 1
 

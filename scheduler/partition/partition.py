@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from ..devices.device import Device, Support
-from ..graph.ir import Graph, Node
-from ..graph.nested import all_nodes
-from ..graph.operators.control import CONTROL_FLOW
-from ..graph.passes import MayMerge
-from .errors import PlanError, UnsupportedOpError
-from .inlining import path_of
+from ...devices.device import Device, Support
+from ...graph.ir import Graph, Node
+from ...graph.nested import all_nodes
+from ...graph.operators.control import CONTROL_FLOW
+from ...graph.passes import MayMerge
+from ..errors import PlanError, UnsupportedOpError
+from ..inlining import path_of
 
 Pins = Mapping[str, str]
 """Node name, or pattern as in `fnmatch`, to device name."""

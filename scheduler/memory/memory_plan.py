@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..devices.device import Device
-from ..devices.memory import HOST, SHARED
-from ..graph.ir import Graph
-from ..graph.printing import counted
+from ...devices.device import Device
+from ...devices.memory import HOST, SHARED
+from ...graph.ir import Graph
+from ...graph.printing import counted
+from ..errors import DoesNotFitError
+from ..packing.packing import pack
+from ..placement import Placement
 from .buffers import Buffer, Replica, collect_buffers
-from .errors import DoesNotFitError
 from .happens_before import HappensBefore
-from .packing import pack
-from .placement import Placement
 
 SLOT = ""
 """The region of an item's own slot, where the name of a device is asked for."""

@@ -4,7 +4,7 @@ from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.packing import pack
+from plait.scheduler.packing.packing import pack
 
 
 @st.composite

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from plait.devices.cpu import CpuDevice
 from plait.graph.errors import InternalError
 from plait.graph.ir import Graph
-from plait.scheduler.memory_plan import MemoryPlan, Pool
-from plait.scheduler.verify_memory import verify_memory
+from plait.scheduler.memory.memory_plan import MemoryPlan, Pool
+from plait.scheduler.memory.verify import verify_memory
 from random_graphs import expected, feeds, graphs
 
 

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..graph.infer import cost_of
-from ..graph.ir import Graph
-from ..graph.printing import bytes_text, counted
-from .boundaries import cut, frontier
-from .memory_plan import Pool
-from .partition import Subgraph
-from .planning import Plan
-from .steps import Transfer
+from ...graph.infer import cost_of
+from ...graph.ir import Graph
+from ...graph.printing import bytes_text, counted
+from ..boundaries import cut, frontier
+from ..memory.memory_plan import Pool
+from ..partition.partition import Subgraph
+from ..planning import Plan
+from ..steps import Transfer
 
 LISTED_OPS = 4
 LISTED_STEPS = 40

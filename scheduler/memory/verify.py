@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from ..graph.errors import InternalError
-from ..graph.ir import Node
+from ...graph.errors import InternalError
+from ...graph.ir import Node
+from ..partition.partition import Subgraph
+from ..placement import OUTSIDE
+from ..planning import Plan
+from ..steps import Step, Transfer
 from .buffers import Replica
 from .memory_plan import SLOT
-from .partition import Subgraph
-from .placement import OUTSIDE
-from .planning import Plan
-from .steps import Step, Transfer
 
 FEED, FETCH = "feed", "fetch"
 

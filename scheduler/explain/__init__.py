@@ -1,0 +1,1 @@
+"""Explaining: plans and profiles as text, pages, files and differences."""

@@ -1,0 +1,1 @@
+"""Memory: which tensors share bytes, and the offset of each, before the first run."""

@@ -1,0 +1,1 @@
+"""Packing: offsets for blocks of which some may not overlap. Knows nothing of graphs."""

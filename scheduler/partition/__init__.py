@@ -1,0 +1,1 @@
+"""Partition: which device runs which node, and the subgraphs that follow."""

@@ -1,0 +1,1 @@
+"""Simulation: what a plan would do, on a virtual clock."""
