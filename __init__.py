@@ -31,23 +31,30 @@ if TYPE_CHECKING:
     from . import cvm
     from .graph.formats import load, save
     from .scheduler import (
+        Costs,
         DoesNotFitError,
         FeedError,
         Item,
         Plan,
+        PlanDiff,
         PlanError,
         Profile,
         Results,
         Session,
         SessionError,
+        Simulation,
         UnsupportedOpError,
+        diff,
+        load_plan,
         plan,
         run,
+        simulate,
     )
 
 __version__ = VERSION
 
 __all__ = [
+    "Costs",
     "DeviceError",
     "DeviceLostError",
     "DeviceMemoryError",
@@ -66,6 +73,7 @@ __all__ = [
     "ParseError",
     "PlaitError",
     "Plan",
+    "PlanDiff",
     "PlanError",
     "Profile",
     "Results",
@@ -73,6 +81,7 @@ __all__ = [
     "Session",
     "SessionError",
     "ShapeError",
+    "Simulation",
     "TensorSpec",
     "UnknownOperatorError",
     "UnsupportedOpError",
@@ -80,11 +89,14 @@ __all__ = [
     "check",
     "cvm",
     "devices",
+    "diff",
     "load",
+    "load_plan",
     "operator",
     "plan",
     "run",
     "save",
+    "simulate",
     "to_dot",
     "topological_layers",
 ]

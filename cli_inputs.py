@@ -23,45 +23,6 @@ class CommandError(PlaitError):
     """The command line is wrong."""
 
 
-def parse_devices(text: str) -> tuple[str, ...]:
-    """Return the names in ``worker:0,cpu``."""
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise CommandError(
-            f"--devices {text!r} has an empty name", fix="list names: --devices worker:0,cpu"
-        )
-    return names
-
-
-def parse_pins(texts: Sequence[str]) -> dict[str, str]:
-    """Return what ``NODE=DEVICE`` options say."""
-    pins: dict[str, str] = {}
-    for text in texts:
-        # Node names may hold "="; device names do not.
-        node, _, device = text.rpartition("=")
-        if not node or not device:
-            raise CommandError(
-                f"--pin {text!r} is not NODE=DEVICE", fix="for example --pin 'encoder.*=cpu'"
-            )
-        pins[node] = device
-    return pins
-
-
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return what ``NAME=1,3,48,320`` options say."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, _, lengths = text.rpartition("=")
-        dims = lengths.split(",") if lengths else []
-        if not name or not all(dim.strip().isdecimal() for dim in dims):
-            raise CommandError(
-                f"--shape {text!r} is not NAME=LENGTH,LENGTH,...",
-                fix="for example --shape image=1,3,48,320",
-            )
-        shapes[name] = tuple(map(int, dims))
-    return shapes
-
-
 @dataclass(frozen=True, slots=True)
 class Given:
     """One ``--input``.

@@ -1,94 +1,214 @@
-"""What most commands begin with: a model, the devices to run it on, and the plan for them."""
+"""What most commands begin with: a model and how to plan it, or a plan that was saved."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cli_inputs import CommandError, parse_devices, parse_pins, parse_shapes
+from .cli_inputs import CommandError
+from .cli_options import PATH
+from .cli_parsing import parse_devices, parse_limits, parse_pins, parse_shapes
 
 if TYPE_CHECKING:
     from .scheduler.planning import Plan
 
-PATH = click.Path(path_type=Path)
+STRATEGIES = ("auto", "preference", "tengine")
+OBJECTIVES = ("latency", "throughput")
+
+_DECISIONS = {
+    "pin": ("--pin", "pins"),
+    "strategy": ("--strategy", "strategy"),
+    "objective": ("--objective", "objective"),
+    "max_subgraphs": ("--max-subgraphs", "max_subgraphs"),
+    "memory_limits": ("--memory-limit", "memory_limits"),
+}
+"""For keywords of `plan` the option, and the attribute of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A model and how it is to be planned."""
+    """A model and how it is to be planned, or a saved plan.
+
+    Attributes
+    ----------
+    model : Path
+    devices : tuple of str
+        Empty where none are named: the cpu, or those of the saved plan.
+    shapes : Mapping of str to tuple of int
+    costs : Path or None
+    options : Mapping
+        Other keywords of `plan`, by name; those that are not given are left out.
+    """
 
     model: Path
-    devices: tuple[str, ...]
-    pins: Mapping[str, str]
-    shapes: Mapping[str, tuple[int, ...]]
+    devices: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    costs: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def plan(self, max_in_flight: int = 1) -> Plan:
-        """Load the model and plan it."""
+    def plan(self, max_in_flight: int | None = None, otherwise: int = 1) -> Plan:
+        """Load the model and plan it, for `otherwise` items in flight where no number is given.
+
+        Raises
+        ------
+        CommandError
+            If the model is a saved plan, and an option contradicts it.
+        """
         from .graph.formats import load
+        from .scheduler.explain.plan_file import is_saved_plan
         from .scheduler.planning import plan
 
+        if is_saved_plan(self.model):
+            return self._saved(max_in_flight)
         return plan(
             load(self.model),
-            self.devices,
-            pin=self.pins,
+            self.devices or ("cpu",),
             shapes=self.shapes,
-            max_in_flight=max_in_flight,
+            max_in_flight=max_in_flight or otherwise,
+            costs=self.costs,
+            **self.options,
         )
+
+    def with_costs_if_there(self) -> Request:
+        """Return the request without its file of costs, where there is none yet."""
+        missing = self.costs is not None and not self.costs.exists()
+        return replace(self, costs=None) if missing else self
+
+    def _saved(self, max_in_flight: int | None) -> Plan:
+        from .scheduler.explain.plan_file import load_plan
+
+        plan = load_plan(self.model)
+        other = [
+            flag
+            for name, (flag, attribute) in _DECISIONS.items()
+            if name in self.options and self.options[name] != getattr(plan, attribute)
+        ]
+        if self.costs is not None:
+            other.append("--costs")
+        if other:
+            raise CommandError(
+                f"{', '.join(other)}: that is decided in a saved plan",
+                fix="plan the model again, and save it",
+            )
+        if self.devices and self.devices != plan.devices:
+            raise CommandError(
+                f"the plan is for {','.join(plan.devices)}, not for {','.join(self.devices)}",
+                fix="leave --devices out, or plan the model again",
+            )
+        if max_in_flight not in (None, plan.max_in_flight):
+            raise CommandError(
+                f"the plan is for {plan.max_in_flight} items in flight, not for {max_in_flight}",
+                fix="leave --max-in-flight out, or plan the model again",
+            )
+        fixed = {name: spec.shape for name, spec in plan.graph.tensors.items()}
+        asked = any(fixed.get(name) != shape for name, shape in self.shapes.items())
+        return plan.for_shapes(self.shapes) if asked else plan
 
 
 def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the argument MODEL and the options that planning needs, as a `Request`."""
 
-    @click.argument("model", type=PATH)
-    @click.option(
+    @wraps(command)
+    def with_request(
+        model: Path,
+        devices: str | None,
+        pins: tuple[str, ...],
+        shapes: tuple[str, ...],
+        memory_limits: tuple[str, ...],
+        costs: Path | None,
+        modules: tuple[str, ...],
+        strategy: str | None,
+        objective: str | None,
+        max_subgraphs: int | None,
+        **options: Any,
+    ) -> None:
+        import_modules(modules)
+        decisions = {
+            "pin": parse_pins(pins),
+            "strategy": strategy,
+            "objective": objective,
+            "max_subgraphs": max_subgraphs,
+            "memory_limits": parse_limits(memory_limits),
+        }
+        given = {name: value for name, value in decisions.items() if value}
+        names = () if devices is None else parse_devices(devices)
+        command(Request(model, names, parse_shapes(shapes), costs, given), **options)
+
+    asking: Callable[..., None] = with_request
+    for option in reversed(_OPTIONS):
+        asking = option(asking)
+    return asking
+
+
+_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
+    click.argument("model", type=PATH),
+    click.option(
         "--devices",
-        default="cpu",
+        show_default="cpu",
         metavar="NAMES",
-        show_default=True,
         help="Devices in order of preference, such as worker:0,cpu.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--pin",
         "pins",
         multiple=True,
         metavar="NODE=DEVICE",
         help="Run a node, or all nodes that match a pattern such as 'encoder.*', there.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--shape",
         "shapes",
         multiple=True,
         metavar="NAME=1,3,48,320",
         help="Shape of an input whose dimensions are symbolic.",
-    )
-    @click.option(
+    ),
+    click.option(
+        "--strategy",
+        type=click.Choice(STRATEGIES),
+        show_default=STRATEGIES[0],
+        help="How nodes are given to devices: by predicted time, or each to the first device that "
+        "supports it, or by Tengine's rule.",
+    ),
+    click.option(
+        "--objective",
+        type=click.Choice(OBJECTIVES),
+        show_default=OBJECTIVES[0],
+        help="What is to be short: one item, or the time from one result to the next.",
+    ),
+    click.option(
+        "--costs",
+        type=PATH,
+        metavar="FILE",
+        help="Costs to plan by, as plait profile or plait devices --measure wrote them.",
+    ),
+    click.option(
+        "--max-subgraphs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Cut the model into no more subgraphs than that.",
+    ),
+    click.option(
+        "--memory-limit",
+        "memory_limits",
+        multiple=True,
+        metavar="NAME=SIZE",
+        help="Use no more memory of a device, or of a memory, than SIZE, such as 2GiB or 512MB.",
+    ),
+    click.option(
         "--import",
         "modules",
         multiple=True,
         metavar="MODULE",
         help="Import a Python module or file first, for the operators that it registers.",
-    )
-    @wraps(command)
-    def with_request(
-        model: Path,
-        devices: str,
-        pins: tuple[str, ...],
-        shapes: tuple[str, ...],
-        modules: tuple[str, ...],
-        **options: Any,
-    ) -> None:
-        import_modules(modules)
-        request = Request(model, parse_devices(devices), parse_pins(pins), parse_shapes(shapes))
-        command(request, **options)
-
-    return with_request
+    ),
+)
 
 
 def import_modules(modules: tuple[str, ...]) -> None:

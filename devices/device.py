@@ -43,6 +43,9 @@ class Capabilities:
         True when a program is one piece: it reads its inputs and writes its outputs in an order of
         its own, so that none of these share bytes, and needs no buffers for tensors in between.
         There are no times of its nodes then.
+    software : str
+        What its kernels come from, with the version, where that is not numpy: a saved plan is
+        loaded for the same one only.
     """
 
     memory: str = HOST
@@ -52,6 +55,7 @@ class Capabilities:
     native_waits: bool = False
     runs_python: bool = False
     atomic_programs: bool = False
+    software: str = ""
 
 
 class Support(NamedTuple):

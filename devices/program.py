@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
@@ -21,6 +22,7 @@ from .device import Support, scratch_name
 from .errors import KernelError
 from .event import Event
 from .kernels import find_kernel
+from .kernels.steps import in_order
 from .memory import View
 
 Step = Callable[[], Any]
@@ -123,13 +125,13 @@ def bind_steps(
 ) -> list[tuple[Node, Step]]:
     """Return a function for each node, in order.
 
-    `kind` is the kind of device whose kernels are taken. Nodes whose output is placed on its
-    input's bytes as a view need no step.
+    `kind` is the kind of device whose kernels are taken. Nodes whose outputs lie where they belong
+    before they run need no step.
     """
     return [
         (node, bind_node(xp, kind, graph, node, views, constants))
         for node in graph.nodes
-        if not is_view(node, views)
+        if not is_in_place(graph, node, views)
     ]
 
 
@@ -142,6 +144,10 @@ def bind_node(
     constants: Mapping[str, Array],
 ) -> Step:
     """Return the function that runs one node of a graph."""
+    runs = runs_of(graph, node)
+    left = [run for run in runs if not lies(run, views)]
+    if len(left) < len(runs) and only_copies(node, runs):
+        return in_order(_copy(xp, run, views, constants) for run in left)
     arrays = [_array(name, views, constants) for name in node.inputs]
     outputs = [_array(name, views, constants) for name in node.outputs]
     if node.operator.function is not None:
@@ -157,19 +163,26 @@ def bind_node(
     return step() if found.binds else step
 
 
-def is_view(node: Node, views: Mapping[str, View]) -> bool:
-    """True when a node's outputs lie on its inputs' bytes already, so that it needs no step."""
-    pairs = node.operator.views
-    viewed = {output for output, _ in pairs}
-    if not pairs or any(name and i not in viewed for i, name in enumerate(node.outputs)):
+def is_in_place(graph: Graph, node: Node, views: Mapping[str, View]) -> bool:
+    """True when all of a node's outputs lie on its inputs' bytes, so that it needs no step."""
+    runs = runs_of(graph, node)
+    return only_copies(node, runs) and all(lies(run, views) for run in runs)
+
+
+def lies(run: Run, views: Mapping[str, View]) -> bool:
+    """True when the bytes that a node takes over lie where they belong before it runs."""
+    source, target = views.get(run.source), views.get(run.target)
+    if source is None or target is None or source.arena is not target.arena:
         return False
-    for output, index in pairs:
-        source, target = views.get(node.inputs[index]), views.get(node.outputs[output])
-        if source is None or target is None:
-            return False
-        if source.arena is not target.arena or source.offset != target.offset:
-            return False
-    return True
+    return source.offset + run.start == target.offset + run.begin
+
+
+def _copy(xp: Any, run: Run, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
+    source, target = _array(run.source, views, constants), views[run.target].array
+    assert source is not None
+    start, begin, count = (n // target.itemsize for n in (run.start, run.begin, run.nbytes))
+    cells = source.reshape(-1)[start : start + count]
+    return partial(xp.copyto, target.reshape(-1)[begin : begin + count], cells)
 
 
 def _array(name: str, views: Mapping[str, View], constants: Mapping[str, Array]) -> Array | None:

@@ -25,8 +25,8 @@ def main() -> None:
     graph = build()
     print(graph, "\n")
 
-    # Preferred on the worker; the last node is pinned here. The batch stays open until it is fed.
-    plan = pl.plan(graph, devices=["worker:0", "cpu"], pin={"softmax": "cpu"})
+    # All on the worker but the last node. The batch stays open until it is fed.
+    plan = pl.plan(graph, devices=["worker:0", "cpu"], pin={"softmax": "cpu", "*": "worker:0"})
     print(plan.for_shapes({"x": (4, 8)}).report(nodes=True), "\n")
 
     x = np.random.default_rng(1).normal(size=(4, 8)).astype("float32")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -71,6 +71,25 @@ Pairs: TypeAlias = tuple[tuple[int, int], ...]
 """Pairs of (output index, input index)."""
 
 
+class Alias(NamedTuple):
+    """An output and an input of a node, one of which is a run of the other's bytes.
+
+    Attributes
+    ----------
+    output, input : int
+    offset : int
+        Bytes before the run.
+    """
+
+    output: int
+    input: int
+    offset: int = 0
+
+
+AliasRule: TypeAlias = Callable[[Call], Iterable[Alias]]
+"""Returns what shares bytes in a node of static shapes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """A kind of computation.
@@ -89,6 +108,11 @@ class Operator:
         Gives the floating-point operations.
     views : pairs of (output, input)
         The output is the input's bytes under another shape: no kernel needs to run.
+    parts : callable, optional
+        Says which outputs are a run of an input's bytes.
+    joins : callable, optional
+        Says which inputs are a run of an output's bytes; if any is, then all of the output is made
+        of such runs.
     inplace : pairs of (output, input)
         The kernel allows the output to overwrite the input.
     effects : bool
@@ -114,6 +138,8 @@ class Operator:
     function: Callable[..., Any] | None = field(default=None, compare=False)
     bounded: str | None = None
     module: str = ""
+    parts: AliasRule | None = field(default=None, compare=False)
+    joins: AliasRule | None = field(default=None, compare=False)
 
     def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""
@@ -180,6 +206,8 @@ def define(
     attributes: Mapping[str, Attribute] | None = None,
     cost: CostRule = elements,
     views: Pairs = (),
+    parts: AliasRule | None = None,
+    joins: AliasRule | None = None,
     inplace: Pairs = (),
     effects: bool = False,
     bound: InferRule | None = None,
@@ -213,6 +241,8 @@ def define(
                 effects,
                 bounded=bounded,
                 module=module,
+                parts=parts,
+                joins=joins,
             )
         )
         return infer

@@ -87,6 +87,16 @@ def bytes_text(nbytes: float) -> str:
     return f"{nbytes:.3g} {unit}"
 
 
+def seconds_text(seconds: float | None) -> str:
+    """Return a time in words: ``"1.25 ms"``; ``"-"`` where there is none."""
+    if seconds is None:
+        return "-"
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
 def _lines(graph: Graph) -> Iterator[str]:
     total = sum(array.nbytes for array in graph.constants.values())
     summary = [counted(len(graph.nodes), "node")]

@@ -1,24 +1,35 @@
 """The scheduler: when what runs. Partition, memory plan, execution, streams, profile."""
 
 from .blocking import run
+from .costs import Costs
 from .errors import DoesNotFitError, FeedError, PlanError, SessionError, UnsupportedOpError
+from .explain.diff import PlanDiff, diff
+from .explain.plan_file import load_plan
 from .item import Item
 from .planning import Plan, plan
 from .profile import Profile
 from .session import Session
+from .simulation.simulate import simulate
+from .simulation.simulation import Simulation
 from .stream import Results
 
 __all__ = [
+    "Costs",
     "DoesNotFitError",
     "FeedError",
     "Item",
     "Plan",
+    "PlanDiff",
     "PlanError",
     "Profile",
     "Results",
     "Session",
     "SessionError",
+    "Simulation",
     "UnsupportedOpError",
+    "diff",
+    "load_plan",
     "plan",
     "run",
+    "simulate",
 ]

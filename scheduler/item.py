@@ -56,6 +56,7 @@ class Flight:
         self.execution = None
         self.done.set()
 
+    @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike between two counts
     def cancel(self) -> None:
         """Skip what has not started; `done` is set when what runs has ended."""
         self.cancelled = True

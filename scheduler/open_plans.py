@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from typing import TypeVar
 
@@ -11,7 +12,10 @@ import trio
 
 from ..devices.device import Device
 from ..devices.errors import DeviceMemoryError
+from ..graph.errors import PlaitError, ShapeError
+from .errors import PlanError
 from .open_plan import OpenPlan
+from .pace import Pace
 from .planning import Plan
 from .slots import Slots, session_closed
 
@@ -23,6 +27,9 @@ KEPT_PLANS = 8
 KEPT_PARTS = 64
 """The same where items go through several plans."""
 
+KEPT_REFUSALS = 64
+"""Keys that there is no plan for and that are remembered."""
+
 
 class OpenPlans:
     """Keeps the plans that were used last open; used on the trio thread only.
@@ -31,14 +38,17 @@ class OpenPlans:
     ----------
     devices : Mapping of str to Device
         Open.
+    pace : Pace
     measure : bool
         Time every node.
     """
 
-    def __init__(self, devices: Mapping[str, Device], *, measure: bool) -> None:
+    def __init__(self, devices: Mapping[str, Device], pace: Pace, *, measure: bool) -> None:
         self._devices = devices
+        self._pace = pace
         self._measure = measure
         self._slots: OrderedDict[Hashable, Slots] = OrderedDict()
+        self._refusals: OrderedDict[Hashable, PlaitError] = OrderedDict()
         self._opening = trio.Lock()
         self._closing = False
 
@@ -78,12 +88,12 @@ class OpenPlans:
             slots = self.find(key)
             if slots is not None:
                 return slots
-            plan = await trio.to_thread.run_sync(make)
+            plan = await self._make(key, make)
             if not plan.is_static:
                 return None
             await self._evict(keep=(kept or KEPT_PLANS) - 1)
             open_plan = await self._with_room(partial(self._open, plan))
-            self._slots[key] = Slots(open_plan, plan.max_in_flight, self._with_room)
+            self._slots[key] = Slots(open_plan, self._with_room, self._pace)
         return self.find(key)
 
     def refuse(self) -> None:
@@ -98,19 +108,31 @@ class OpenPlans:
             yield slots.open_plan.close
         self._slots.clear()
 
+    async def _make(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
+        """Make a plan; if there is none for a key, that is found out once."""
+        if key in self._refusals:
+            raise copy(self._refusals[key])
+        try:
+            return await self._pace.on_thread(make)
+        except (PlanError, ShapeError) as error:
+            self._refusals[key] = copy(error)
+            if len(self._refusals) > KEPT_REFUSALS:
+                self._refusals.popitem(last=False)
+            raise
+
     def _open(self, plan: Plan) -> OpenPlan:
-        open_plan = OpenPlan(plan, self._devices, measure=self._measure)
+        open_plan = OpenPlan(plan, self._devices, self._pace, measure=self._measure)
         open_plan.open()
         return open_plan
 
     async def _with_room(self, make: Callable[[], T]) -> T:
         """Make something on a thread; if there is no memory for it, idle plans give way first."""
         try:
-            return await trio.to_thread.run_sync(make)
+            return await self._pace.on_thread(make)
         except DeviceMemoryError:
             if not await self._evict(keep=0):
                 raise
-            return await trio.to_thread.run_sync(make)
+            return await self._pace.on_thread(make)
 
     async def _evict(self, keep: int) -> bool:
         """Close idle plans until `keep` plans are left; say whether one was closed."""
@@ -123,5 +145,5 @@ class OpenPlans:
                 break
             slots, evicted = self._slots.pop(key), True
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(slots.open_plan.close)
+                await self._pace.on_thread(slots.open_plan.close)
         return evicted

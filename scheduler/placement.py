@@ -4,21 +4,28 @@ A tensor's home is a memory that its producer writes in place; of several, the o
 consumers can read there, so that a tensor between `cpu` and `worker:0` lies in shared memory and is
 never copied. Consumers that cannot read the home get a replica by a transfer; between memories of
 two devices it goes through host memory. Feeds and fetches happen in memories of the host.
+
+Where a device of the plan reaches shared memory alone, all others that can use that too: buffers
+share bytes within a memory, so that one for all is smaller than two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..devices.device import Device
 from ..devices.memory import HOST, SHARED
+from ..graph.aliasing import views_of
 from ..graph.ir import Graph, Node
 from .partition.partition import Partition
 from .steps import Step, Transfer, link
 
 OUTSIDE = ""
 """Stands for the caller, who feeds and fetches, where a device is asked for."""
+
+SCRATCH = ""
+"""Stands for what a device's kernels need beside tensors, where a tensor is asked for."""
 
 HOST_MEMORIES = frozenset({HOST, SHARED})
 
@@ -33,12 +40,26 @@ class Placement:
     home : Mapping of str to str
         The memory that each tensor is written in; constants have none.
     local : Mapping of (str, str) to str
-        For a tensor and a device (or `OUTSIDE`) that reads it: the memory it is read in.
+        For a tensor and a device (or `OUTSIDE`) that reads it: the memory it is read in; for
+        `SCRATCH` and a device, the memory of its kernels' scratch buffers.
     """
 
     steps: tuple[Step, ...]
     home: Mapping[str, str]
     local: Mapping[tuple[str, str], str]
+
+    def with_waits(self, edges: Sequence[tuple[int, int]]) -> Placement:
+        """Return it with further waits: for each pair of steps the later waits for the earlier."""
+        if not edges:
+            return self
+        waits = [set(step.waits) for step in self.steps]
+        for earlier, later in edges:
+            waits[later].add(earlier)
+        steps = (
+            replace(step, waits=tuple(sorted(more)))
+            for step, more in zip(self.steps, waits, strict=True)
+        )
+        return replace(self, steps=link(tuple(steps)))
 
 
 def place(graph: Graph, partition: Partition, devices: Mapping[str, Device]) -> Placement:
@@ -57,7 +78,14 @@ class _Placer:
     written_by: dict[tuple[str, str], int] = field(default_factory=dict)
     """The step that writes a tensor's replica in a memory; none for what is fed."""
 
+    def __post_init__(self) -> None:
+        used = {subgraph.device for subgraph in self.partition.subgraphs}
+        reached = [self.devices[name].capabilities.accesses for name in used]
+        self.is_shared = any(SHARED in accesses and HOST not in accesses for accesses in reached)
+
     def place(self) -> Placement:
+        for device in {subgraph.device for subgraph in self.partition.subgraphs}:
+            self.local[SCRATCH, device] = self._memories(device)[0]
         for name in self.graph.inputs:
             self._settle(name, OUTSIDE, None)
             self._transfer(name)
@@ -87,8 +115,8 @@ class _Placer:
             return sum(memory in self._accesses(reader) for reader in readers)
 
         choices = self._memories(producer)
-        best = max(choices, key=served)  # of equals the first, which is the producer's own
-        base = _base(node, tensor)
+        best = max(choices, key=served)  # of equals the first
+        base = _base(self.graph, node, tensor)
         if base is not None and (base, producer) in self.local:
             beside = self.local[base, producer]  # there it can be a view of its base
             best = beside if served(beside) >= served(best) else best
@@ -138,21 +166,26 @@ class _Placer:
         return list(readers)
 
     def _memories(self, device: str) -> list[str]:
-        """Return the memories that a device accesses, its own first."""
+        """Return the memories that a device accesses, the one to prefer first."""
         if device == OUTSIDE:
-            return [HOST, SHARED]
+            return [SHARED, HOST] if self.is_shared else [HOST, SHARED]
         capabilities = self.devices[device].capabilities
-        return [capabilities.memory, *sorted(capabilities.accesses - {capabilities.memory})]
+        first = capabilities.memory
+        if self.is_shared and first == HOST and SHARED in capabilities.accesses:
+            first = SHARED
+        return [first, *sorted(capabilities.accesses - {first})]
 
     def _accesses(self, device: str) -> frozenset[str]:
         return HOST_MEMORIES if device == OUTSIDE else self.devices[device].capabilities.accesses
 
 
-def _base(node: Node | None, tensor: str) -> str | None:
+def _base(graph: Graph, node: Node | None, tensor: str) -> str | None:
     """Return the input whose bytes the tensor could be a view of."""
-    if node is None:
-        return None
-    return next((node.inputs[i] for o, i in node.operator.views if node.outputs[o] == tensor), None)
+    if node is not None:
+        for alias in views_of(graph, node):
+            if node.outputs[alias.output] == tensor:
+                return node.inputs[alias.input]
+    return None
 
 
 def _waits(steps: Iterable[int | None]) -> tuple[int, ...]:

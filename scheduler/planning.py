@@ -6,9 +6,10 @@ when the shapes are known, by `Plan.for_shapes`, which a session does for what i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -18,12 +19,21 @@ from ..graph.check import check
 from ..graph.ir import Graph
 from ..graph.passes import PASSES, Pass, simplify
 from .boundaries import is_decided
-from .errors import PlanError
-from .memory.memory_plan import MemoryPlan, plan_memory
-from .partition.partition import Partition, Pins, Subgraph, check_pins, may_merge, partition
-from .placement import Placement, place
+from .costs import Costs
+from .errors import DoesNotFitError, PlanError
+from .memory.limits import limits_of
+from .memory.memory_plan import plan_memory
+from .memory.regions import MemoryPlan
+from .partition.decision import Decision
+from .partition.partition import Partition, Pins, Subgraph, check_pins, may_merge
+from .partition.strategies import Choice, Objective, Request, Strategy, choices
+from .placement import Placement
 from .specialise import Shapes, specialise
 from .steps import Step
+
+if TYPE_CHECKING:
+    from .profile import Profile
+    from .simulation.simulation import Simulation
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,14 @@ class Plan:
     """The devices that were asked what they support; those the user gave are also run on."""
     given: frozenset[str] = field(repr=False, compare=False, default=frozenset())
     """The names of devices that the user gave as objects."""
+    strategy: Strategy = "auto"
+    objective: Objective = "latency"
+    costs: Costs = field(repr=False, default_factory=Costs)
+    """What nodes and copies were taken to cost."""
+    max_subgraphs: int | None = None
+    memory_limits: Mapping[str, int] = field(default_factory=dict)
+    decision: Decision | None = field(repr=False, compare=False, default=None)
+    """What was weighed before nodes were given to devices."""
 
     @property
     def is_static(self) -> bool:
@@ -101,8 +119,17 @@ class Plan:
 
     def over(self, graph: Graph, max_in_flight: int | None = None) -> Plan:
         """Return the plan of another graph for the same devices and pins."""
-        slots = self.max_in_flight if max_in_flight is None else max_in_flight
-        return _decide(graph, self.prototypes, self.pins, slots, self.given, self.passes)
+        request = Request(
+            self.prototypes,
+            self.pins,
+            self.max_in_flight if max_in_flight is None else max_in_flight,
+            self.strategy,
+            self.objective,
+            self.costs,
+            self.max_subgraphs,
+            self.memory_limits,
+        )
+        return _decide(graph, request, self.given, self.passes)
 
     def report(self, *, nodes: bool = False) -> str:
         """Return the plan for people: subgraphs, transfers, memory and reasons.
@@ -115,9 +142,59 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values, for JSON."""
-        from .explain.report import to_dict
+        from .explain.plain import to_dict
 
         return to_dict(self)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, in the form that docs/plans.md describes."""
+        from .explain.plain import to_json
+
+        return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, from which `plait.load_plan` makes it again without planning.
+
+        A file of that name is replaced, wholly or not at all.
+
+        Raises
+        ------
+        PlanError
+            If it was made with passes of the user's own.
+        GraphError
+            If the graph holds what cannot be written, or the file cannot be.
+        """
+        from .explain.plan_file import save_plan
+
+        save_plan(self, path)
+
+    def save_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        profile: Profile | None = None,
+        simulation: Simulation | None = None,
+    ) -> None:
+        """Write a report for a browser: graph, predicted timeline, memory, and why all is so.
+
+        One file that asks nothing of any network. With a `profile`, what was measured is shown
+        beside it; a `simulation` stands in place of the predictions for the plan's own devices.
+
+        Raises
+        ------
+        PlanError
+            If the file cannot be written.
+        """
+        from .explain.html import write_html
+
+        write_html(path, self, profile, simulation)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
+        """Return the plan in a file: the same as `plait.load_plan`."""
+        from .explain.plan_file import load_plan
+
+        return load_plan(path, devices)
 
     def __str__(self) -> str:
         return self.report()
@@ -131,6 +208,11 @@ def plan(
     shapes: Shapes | None = None,
     max_in_flight: int = 1,
     passes: Sequence[Pass] = PASSES,
+    strategy: Strategy = "auto",
+    objective: Objective = "latency",
+    costs: Costs | str | os.PathLike[str] | None = None,
+    max_subgraphs: int | None = None,
+    memory_limits: Mapping[str, int] | None = None,
 ) -> Plan:
     """Decide who runs what, in which memory.
 
@@ -138,7 +220,7 @@ def plan(
     ----------
     graph : Graph
     devices : str, Device, or iterable of them, default ("cpu",)
-        In order of preference: each node goes to the first that supports it.
+        In order of preference, which decides where costs do not.
     pin : Mapping of str to str, optional
         Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
         and of patterns the first that matches.
@@ -151,15 +233,32 @@ def plan(
         What makes the graph simpler first: activations written out in arithmetic become one node,
         scales and shifts go into the convolutions beside them. Floats differ by rounding; ``()``
         leaves every node as it is.
+    strategy : {"auto", "preference", "tengine"}, default "auto"
+        ``"auto"`` weighs many ways to share out the nodes by what they are predicted to take, and
+        never takes one that is slower than the best device alone. ``"preference"`` gives each node
+        to the first device that supports it, as ``"auto"`` does while shapes are unknown.
+        ``"tengine"`` is Tengine's rule, for comparison.
+    objective : {"latency", "throughput"}, default "latency"
+        What ``"auto"`` makes short: the time of one item, or the time per item of a stream with
+        `max_in_flight` of them under way.
+    costs : Costs or path, optional
+        Measured times, in front of the built-in models of the devices.
+    max_subgraphs : int, optional
+        Into how many subgraphs the graph may be cut at most.
+    memory_limits : Mapping of str to int, optional
+        Bytes that a device, or a memory, may take, constants included.
 
     Raises
     ------
     PlanError
-        If a pin names an unknown node or device, or `max_in_flight` is below 1.
+        If a pin names an unknown node or device, or an argument makes no sense, or no partition
+        has so few subgraphs.
     UnsupportedOpError
         If nodes find no device; the message lists all of them.
     DoesNotFitError
         If a device has too little memory.
+    ParseError
+        If the file of costs is damaged.
     DeviceUnavailableError
         If this machine lacks one of the devices.
     FeedError, ShapeError
@@ -169,8 +268,20 @@ def plan(
     prototypes, given = _prototypes(devices)
     pins = dict(pin or {})
     check_pins(check(graph), prototypes, pins)
-    specialised = specialise(graph, shapes)
-    return _decide(specialised, prototypes, pins, max_in_flight, given, tuple(passes))
+    limits = dict(memory_limits or {})
+    limits_of(limits, prototypes)  # raises now if one names nothing
+    request = Request(
+        prototypes,
+        pins,
+        max_in_flight,
+        strategy,
+        objective,
+        _costs(costs, prototypes),
+        max_subgraphs,
+        limits,
+    )
+    _check_request(request)
+    return _decide(specialise(graph, shapes), request, given, tuple(passes))
 
 
 def _check_arguments(
@@ -219,21 +330,77 @@ def _prototypes(
     return dict(zip(names, found, strict=True)), given
 
 
+def _check_request(request: Request) -> None:
+    for name, value, known in (
+        ("strategy", request.strategy, get_args(Strategy)),
+        ("objective", request.objective, get_args(Objective)),
+    ):
+        if value not in known:
+            raise PlanError(f"{name} is {value!r}", fix=f"use one of {', '.join(known)}")
+    most = request.max_subgraphs
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise PlanError(f"max_subgraphs is {most!r}", fix="use a whole number, 1 or more")
+
+
+def _costs(given: Costs | str | os.PathLike[str] | None, prototypes: Mapping[str, Device]) -> Costs:
+    costs = Costs.of(prototypes)
+    if given is None:
+        return costs
+    if not isinstance(given, Costs | str | os.PathLike):
+        raise PlanError(f"costs is {given!r}", fix="pass Costs, or the path of a file of them")
+    return costs.merged(given if isinstance(given, Costs) else Costs.load(os.fspath(given)))
+
+
 def _decide(
+    graph: Graph, request: Request, given: frozenset[str], passes: tuple[Pass, ...]
+) -> Plan:
+    devices, slots = request.devices, request.max_in_flight
+    graph = simplify(graph, passes, may_merge(devices, request.pins))
+    memory: MemoryPlan | None = None
+    refusal: DoesNotFitError | None = None
+    for choice in choices(graph, request, is_static=is_decided(graph)):
+        if choice.placement is None:
+            break
+        try:
+            limits, costs = request.memory_limits, request.costs
+            memory = plan_memory(
+                graph, choice.placement, devices, slots, limits=limits, costs=costs
+            )
+            break
+        except DoesNotFitError as error:
+            refusal = refusal or error
+    else:
+        assert refusal is not None, "there is a choice"
+        raise refusal
+    return _plan(graph, request, choice, memory, given, passes)
+
+
+def _plan(
     graph: Graph,
-    prototypes: Mapping[str, Device],
-    pins: Pins,
-    max_in_flight: int,
+    request: Request,
+    choice: Choice,
+    memory: MemoryPlan | None,
     given: frozenset[str],
     passes: tuple[Pass, ...],
 ) -> Plan:
-    graph = simplify(graph, passes, may_merge(prototypes, pins))
-    cut = partition(graph, prototypes, pins)
-    placement = memory = None
-    if is_decided(graph):
-        placement = place(graph, cut, prototypes)
-        memory = plan_memory(graph, placement, prototypes, max_in_flight)
-    names = tuple(prototypes)
+    placement = choice.placement
+    if placement is not None and memory is not None and memory.added_edges:
+        placement = placement.with_waits(memory.added_edges)
     return Plan(
-        graph, names, pins, max_in_flight, cut, placement, memory, passes, prototypes, given
+        graph=graph,
+        devices=tuple(request.devices),
+        pins=request.pins,
+        max_in_flight=request.max_in_flight,
+        partition=choice.partition,
+        placement=placement,
+        memory=memory,
+        passes=passes,
+        prototypes=request.devices,
+        given=given,
+        strategy=request.strategy,
+        objective=request.objective,
+        costs=request.costs,
+        max_subgraphs=request.max_subgraphs,
+        memory_limits=request.memory_limits,
+        decision=choice.decision,
     )

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from .errors import SessionError
@@ -49,7 +48,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One item's times, on the `time.perf_counter_ns` clock (a simulated device has its own).
+    """One item's times.
+
+    They are those of the `time.perf_counter_ns` clock; where all devices are simulated on one
+    virtual clock, of that clock. The times of a step are always those of its device's clock.
 
     It has several parts where shapes depend on values, or there are loops.
     """
@@ -88,9 +90,9 @@ class Recorder:
         self._measure_nodes(open_plan.plan, execution)
         return Part(open_plan.outlines, times)
 
-    def record(self, parts: Iterable[Part], admitted_ns: int, failed: bool) -> None:
+    def record(self, parts: Iterable[Part], admitted_ns: int, landed_ns: int, failed: bool) -> None:
         """Take over what is known of an item."""
-        record = Record(tuple(parts), admitted_ns, perf_counter_ns(), failed)
+        record = Record(tuple(parts), admitted_ns, landed_ns, failed)
         self._records.append(record)
         self._spans += 1 + record.n_steps
         while self._spans > KEPT_SPANS and len(self._records) > 1:
@@ -256,6 +258,12 @@ class Profile:
                 at=str(path),
                 fix="choose a file in a folder that exists and can be written to",
             ) from error
+
+    def save_html(self, path: str | Path, plan: Plan | None = None) -> None:
+        """Write a report for a browser, with the plan's if that is given: see `Plan.save_html`."""
+        from .explain.html import write_html
+
+        write_html(path, plan, self)
 
     def _node_table(self) -> list[str]:
         if not self.nodes:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import trio
 
-from ..devices.device import Device
 from ..devices.event import CancelledWorkError
-from ..devices.host import core_count
-from ..devices.registry import find
 from ..graph.tensor import Array
 from .executor import Execution
 from .feeds import check_feeds, own_feeds
 from .item import Flight
-from .leases import close_shared, open_shared
+from .open_devices import OpenDevices
 from .open_plan import Slot
 from .open_plans import KEPT_PARTS, OpenPlans
-from .partition.partition import SESSION
+from .pace import Pace
 from .passage import Passage, own_results
-from .placement import HOST_MEMORIES
 from .planning import Plan
 from .profile import Recorder
-from .slots import Slots, session_closed
+from .slots import Slots, Turn, session_closed
 from .specialise import Shapes, bind_inputs
 from .stages import Entry
 
@@ -55,8 +50,9 @@ class Runtime:
     def __init__(self, plan: Plan, *, measure: bool) -> None:
         self.plan = plan
         self.recorder = Recorder()
-        self._devices: dict[str, Device] = {}
-        self._open_plans = OpenPlans(self._devices, measure=measure)
+        self._devices = OpenDevices(plan)
+        self._pace = Pace()
+        self._open_plans = OpenPlans(self._devices.by_name, self._pace, measure=measure)
         self._entries: dict[int, Entry] = {}
         self._flights: set[Flight] = set()
         self._admissions = 0
@@ -71,15 +67,14 @@ class Runtime:
         DeviceError
             If a device refuses; the others are closed again.
         """
-        self._token = trio.lowlevel.current_trio_token()
+        self._pace.start()
         try:
             for name in self.plan.devices:
-                await self._open_device(name)
+                self._pace.add(await trio.to_thread.run_sync(self._devices.open, name))
+            self._pace.tell_time_of(self._devices.used)
             if self.plan.is_static:
-                shapes = [self.plan.graph.tensors[n].static_shape for n in self.plan.graph.inputs]
-                slots = await self._slots((tuple(shapes), self.plan.max_in_flight))
-                assert slots is not None, "the plan is static"
-                await trio.to_thread.run_sync(slots.fill)
+                slots = await self._static_slots(self.plan.max_in_flight)
+                await self._pace.on_thread(slots.fill)
         except BaseException:
             await self.close()
             raise
@@ -111,29 +106,13 @@ class Runtime:
         if self._admissions:
             await self._admitted.wait()
         await self.drain(self._flights)
-        for close in self._closings():
+        await self._pace.end()
+        for close in chain(self._open_plans.closings(), self._devices.closings()):
             try:
                 await trio.to_thread.run_sync(close)
             except Exception as error:
                 errors.append(error)
-        self._devices.clear()
         closed.set()
-
-    async def _open_device(self, name: str) -> None:
-        if name in self.plan.given:
-            device = self.plan.prototypes[name]
-            await trio.to_thread.run_sync(open_shared, device, self._cores())
-        else:
-            device = find(name)
-            await trio.to_thread.run_sync(device.open, self._cores())
-        self._devices[name] = device
-
-    def _closings(self) -> Iterator[Callable[[], None]]:
-        """Yield what to call to free everything, plans before the devices they lie on."""
-        yield from self._open_plans.closings()
-        for name, device in reversed(self._devices.items()):
-            shared = name in self.plan.given
-            yield partial(close_shared, device) if shared else device.close
 
     async def drain(self, flights: set[Flight]) -> None:
         """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
@@ -154,11 +133,33 @@ class Runtime:
         """
         self._admissions += 1
         try:
-            await self._admit(inputs, max(max_in_flight, self.plan.max_in_flight), flight)
+            await self._admit(inputs, self._count(max_in_flight), flight)
         finally:
-            self._admissions -= 1
-            if self._closing and not self._admissions:
-                self._admitted.set()
+            self._end_admission()
+
+    @trio.lowlevel.enable_ki_protection
+    async def prepare(self, max_in_flight: int) -> None:
+        """Open the plan for a number of items in flight now, if the shapes are known.
+
+        Raises
+        ------
+        PlanError, DeviceError, SessionError
+            If that cannot be: no item could ever start.
+        """
+        if self.plan.is_static:
+            self._admissions += 1
+            try:
+                await self._static_slots(self._count(max_in_flight))
+            finally:
+                self._end_admission()
+
+    def _end_admission(self) -> None:
+        self._admissions -= 1
+        if self._closing and not self._admissions:
+            self._admitted.set()
+
+    def _count(self, max_in_flight: int) -> int:
+        return max(max_in_flight, self.plan.max_in_flight)
 
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
         arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
@@ -169,7 +170,7 @@ class Runtime:
         if slots is None:
             slots = await self._slots(key)
         if slots is None:
-            arrays = await _copying(arrays, partial(own_feeds, self.plan.graph, arrays))
+            arrays = await self._copying(arrays, partial(own_feeds, self.plan.graph, arrays))
             self._flights.add(flight)
             trio.lowlevel.spawn_system_task(self._pass, flight, arrays, self._entries[count])
         else:
@@ -189,31 +190,33 @@ class Runtime:
 
     async def _start(self, flight: Flight, slots: Slots, arrays: Mapping[str, Array]) -> None:
         """Start an item on a free slot."""
-        slot = await slots.acquire()
-        admitted_ns = time.perf_counter_ns()
+        turn = await slots.acquire()
+        admitted_ns = self._pace.now_ns()
         try:
-            await _copying(arrays, partial(_feed, slot, arrays))
+            await self._copying(arrays, partial(_feed, turn.slot, arrays))
             if self._closing:
                 raise session_closed()
         except BaseException:
-            slots.release(slot)
+            slots.release(turn)
             raise
-        landing = partial(self._land, flight, slots, slot, admitted_ns)
-        flight.execution = Execution(slots.open_plan, slot, partial(self._notify, landing))
+        landing = partial(self._land, flight, slots, turn, admitted_ns)
+        ended = partial(self._pace.post, landing)
+        flight.execution = Execution(slots.open_plan, turn.slot, ended, turn.number)
         self._flights.add(flight)
         flight.execution.start()
+        self._pace.wake()
 
     async def _pass(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
         """Take an item through the stages of a graph whose shapes depend on values."""
-        admitted_ns = time.perf_counter_ns()
+        admitted_ns = self._pace.now_ns()
         try:
             passage = Passage(partial(self._run_part, flight), partial(self._check, flight))
             results = await passage.run(entry, arrays)
-            flight.finish(await _copying(results, partial(own_results, results)))
+            flight.finish(await self._copying(results, partial(own_results, results)))
         except BaseException as error:  # whatever it is, it is the item's
             flight.finish(error=error)
         finally:
-            self.recorder.record(flight.parts, admitted_ns, flight.error is not None)
+            self._record(flight, admitted_ns, failed=flight.error is not None)
             self._flights.discard(flight)
 
     def _check(self, flight: Flight) -> None:
@@ -239,12 +242,7 @@ class Runtime:
             raise part.error
         return part.results
 
-    def _notify(self, landing: Any) -> None:
-        """Have the trio thread land an item; called on any thread."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(landing)
-
-    def _land(self, flight: Flight, slots: Slots, slot: Slot, admitted_ns: int) -> None:
+    def _land(self, flight: Flight, slots: Slots, turn: Turn, admitted_ns: int) -> None:
         """Copy an item's results out and free its slot.
 
         Not when a consumer asks for them: a slow consumer would keep slots from other callers.
@@ -252,31 +250,46 @@ class Runtime:
         assert flight.execution is not None
         flight.parts.append(self.recorder.part(slots.open_plan, flight.execution))
         if not flight.is_part:
-            failed = flight.execution.error is not None
-            self.recorder.record(flight.parts, admitted_ns, failed)
-        nbytes = sum(array.nbytes for array in slot.results.values())
+            self._record(flight, admitted_ns, failed=flight.execution.error is not None)
+        nbytes = sum(array.nbytes for array in turn.slot.results.values())
         if nbytes > INLINE_BYTES and flight.execution.is_complete:
-            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, slot)
+            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
             return
-        results, error = _outcome(flight.execution, slot)
-        self._finish(flight, slots, slot, results, error)
+        results, error = _outcome(flight.execution, turn.slot)
+        self._finish(flight, slots, turn, results, error)
 
-    async def _land_large(self, flight: Flight, slots: Slots, slot: Slot) -> None:
+    async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         assert flight.execution is not None
-        outcome = await trio.to_thread.run_sync(_outcome, flight.execution, slot)
-        self._finish(flight, slots, slot, *outcome)
+        copy = partial(_outcome, flight.execution, turn.slot)
+        self._finish(flight, slots, turn, *await self._pace.on_thread(copy))
 
     def _finish(
         self,
         flight: Flight,
         slots: Slots,
-        slot: Slot,
+        turn: Turn,
         results: Mapping[str, Array],
         error: BaseException | None,
     ) -> None:
-        slots.release(slot)
+        slots.release(turn)
         self._flights.discard(flight)
         flight.finish(results, error)
+
+    def _record(self, flight: Flight, admitted_ns: int, *, failed: bool) -> None:
+        self.recorder.record(flight.parts, admitted_ns, self._pace.now_ns(), failed)
+
+    async def _copying(self, arrays: Mapping[str, Array], copy: Callable[[], T]) -> T:
+        """Call what copies arrays, on a thread if they are large."""
+        if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
+            return await self._pace.on_thread(copy)
+        return copy()
+
+    async def _static_slots(self, count: int) -> Slots:
+        """Open a plan whose shapes are all known."""
+        shapes = [self.plan.graph.tensors[n].static_shape for n in self.plan.graph.inputs]
+        slots = await self._slots((tuple(shapes), count))
+        assert slots is not None, "the plan is static"
+        return slots
 
     async def _slots(self, key: Key) -> Slots | None:
         """Open a plan for some shapes; return its slots, None where values have to be known too."""
@@ -294,26 +307,6 @@ class Runtime:
         if self.plan.is_static and count == self.plan.max_in_flight:
             return self.plan
         return self.plan.for_shapes(shapes, count)
-
-    def _cores(self) -> int:
-        """Return each device's share of the cores; one is left to the loop and to others."""
-        prototypes = self.plan.prototypes
-        used = set(self.plan.assignment.values()) - {SESSION}
-        sharing = sum(_computes_here(prototypes[name]) for name in used)
-        return max(1, (core_count() - 1) // max(1, sharing))
-
-
-def _computes_here(device: Device) -> bool:
-    """True when a device's kernels keep this machine's cores busy."""
-    offers = device.capabilities
-    return offers.runs_python or not offers.accesses.isdisjoint(HOST_MEMORIES)
-
-
-async def _copying(arrays: Mapping[str, Array], copy: Callable[[], T]) -> T:
-    """Call what copies arrays, on a thread if they are large."""
-    if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
-        return await trio.to_thread.run_sync(copy)
-    return copy()
 
 
 def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:

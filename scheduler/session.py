@@ -125,7 +125,8 @@ class Session:
         -----
         A failing item has its `error` set and the rest go on. What the source raises is raised
         after the results of what it had given. Leaving the context cancels the rest and waits for
-        what runs.
+        what runs. If that many items of known shapes fit into no memory, entering it raises
+        DoesNotFitError.
 
         Examples
         --------

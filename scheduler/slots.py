@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
 
 import trio
 
 from .errors import SessionError
+from .memory.regions import ADMISSION
 from .open_plan import OpenPlan, Slot
+from .pace import Pace
 
 MADE_AHEAD = 16
 """Slots beyond this number are made when first needed."""
 
 
+class Turn(NamedTuple):
+    """A slot that an item is on.
+
+    Attributes
+    ----------
+    slot : Slot
+    number : int
+        The item's, in the order of admission; without gates the slot's.
+    """
+
+    slot: Slot
+    number: int
+
+
 class Slots:
     """Hands out the slots of an open plan; used on the trio thread only, but for `fill`.
 
-    Slots are made when first needed, up to the number that memory was planned for. `on_thread`
-    calls what makes one; a slot being made is held already, so its plan is not idle meanwhile.
+    Slots are made when first needed, up to the plan's period. `on_thread` calls what makes one; a
+    slot being made is held already, so its plan is not idle meanwhile.
     """
 
     def __init__(
         self,
         open_plan: OpenPlan,
-        count: int,
         on_thread: Callable[[Callable[[], Slot]], Awaitable[Slot]],
+        pace: Pace,
     ) -> None:
         self.open_plan = open_plan
-        self._count = count
         self._on_thread = on_thread
+        self._pace = pace
+        count = open_plan.plan.max_in_flight
         self._permits = trio.Semaphore(count)
-        self._free: list[Slot] = []
+        self._gates = open_plan.gates
+        self._free = list(range(count))[::-1]
+        self._waiting: set[trio.Event] = set()
         self._claims = 0
         self._closing = False
 
@@ -41,17 +62,19 @@ class Slots:
 
     def fill(self) -> None:
         """Make the slots now, within reason; blocks."""
-        while len(self._free) < min(self._count, MADE_AHEAD):
-            self._free.append(self.open_plan.make_slot())
+        for index in range(min(self.open_plan.period, MADE_AHEAD)):
+            self.open_plan.make_slot(index)
 
     def refuse(self) -> None:
         """Give no more slots, and turn away whoever waits for one."""
         self._closing = True
         for _ in range(self._permits.statistics().tasks_waiting):
             self._permits.release()
+        for reached in self._waiting:
+            reached.set()
 
-    async def acquire(self) -> Slot:
-        """Wait for a free slot.
+    async def acquire(self) -> Turn:
+        """Wait for a slot that may be fed.
 
         Raises
         ------
@@ -64,9 +87,7 @@ class Slots:
         try:
             await self._acquire_permit()
             try:
-                if self._free:
-                    return self._free.pop()
-                return await self._on_thread(self.open_plan.make_slot)
+                return await self._take_turn()
             except BaseException:
                 self._permits.release()
                 raise
@@ -74,10 +95,10 @@ class Slots:
             self._claims -= 1
             raise
 
-    def release(self, slot: Slot) -> None:
-        """Give a slot back."""
+    def release(self, turn: Turn) -> None:
+        """Give a slot back; items that waited for what lies there go on."""
         self._claims -= 1
-        self._free.append(slot)
+        self._leave(turn.number)
         self._permits.release()
 
     async def _acquire_permit(self) -> None:
@@ -87,6 +108,47 @@ class Slots:
             await self._permits.acquire()
         if self._closing:
             raise session_closed()
+
+    async def _take_turn(self) -> Turn:
+        number = self._free.pop() if self._gates is None else self._gates.admit()
+        try:
+            if self._gates is not None and ADMISSION in self._gates.claiming:
+                await self._pass_gates(number)
+            index = number % self.open_plan.period
+            slot = self.open_plan.slots.get(index)
+            if slot is None:
+                slot = await self._on_thread(partial(self.open_plan.make_slot, index))
+            return Turn(slot, number)
+        except BaseException:
+            self._leave(number)
+            raise
+
+    async def _pass_gates(self, number: int) -> None:
+        """Wait until what the item is fed into has been released by those before."""
+        assert self._gates is not None
+        reached = trio.Event()
+        if self._gates.claim(number, ADMISSION, partial(self._reach, reached)):
+            return
+        self._waiting.add(reached)
+        try:
+            await reached.wait()
+        finally:
+            self._waiting.discard(reached)
+        if self._closing:
+            raise session_closed()
+
+    def _reach(self, reached: trio.Event) -> None:
+        """Wake who waits to be fed; called on any thread."""
+        if trio.lowlevel.in_trio_run():
+            reached.set()  # saves a turn of the loop
+        else:
+            self._pace.post(reached.set)
+
+    def _leave(self, number: int) -> None:
+        if self._gates is None:
+            self._free.append(number)
+        else:
+            self._gates.leave(number)
 
 
 def session_closed() -> SessionError:

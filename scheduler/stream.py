@@ -113,6 +113,7 @@ async def open_stream(
             f"a {type(source).__name__} is no source of items",
             fix="stream from an iterable or async iterable of mappings of input name to array",
         )
+    await runtime.prepare(max_in_flight)
     results = Results(runtime, max_in_flight)
     failure: BaseException | None = None
     try:

@@ -45,6 +45,7 @@ class CupyDouble:
     def __init__(self, seed: int = 0, memory_bytes: int = 1 << 28, devices: int = 1) -> None:
         self.gpu = FakeGpu(seed, memory_bytes)
         self.devices = devices
+        self.__version__ = "14.0.1"
         self.current = threading.local()
         self.ndarray = self._ndarray
         self.cuda = SimpleNamespace(

@@ -18,8 +18,7 @@ from nested_graphs import doubling_body
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from click.testing import CliRunner, Result
-from plait.cli import cli
+from command_line import assert_mistake, plait, plait_process
 
 OPERATORS = """
 import numpy as np
@@ -70,33 +69,6 @@ def _save_affine(file: Path) -> None:
     b.output("sum", b.op("Add", x, y, name="add"))
     b.output("twice", b.op("Add", x, x, name="double"))
     pl.save(b.build(), file)
-
-
-def plait(folder: Path, *arguments: str) -> Result:
-    """Run the command line in this process, in the folder of the models."""
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        return CliRunner().invoke(cli, list(arguments), prog_name="plait")
-    finally:
-        os.chdir(before)
-
-
-def plait_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "plait", *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def assert_mistake(result: Result, *expected: str) -> None:
-    """Check for exit code 2, nothing on stdout, and one message without a traceback."""
-    assert (result.exit_code, result.stdout) == (2, "")
-    for text in expected:
-        assert text in result.stderr
-    assert "Traceback" not in result.stderr
-    errors = [line for line in result.stderr.splitlines() if line.lower().startswith("error:")]
-    assert len(errors) == 1
 
 
 # run
@@ -243,6 +215,17 @@ def test_convert_reads_onnx_and_writes_plait(tmp_path: Path) -> None:
     result = plait(tmp_path, "convert", "m.onnx", "m.plait")
     assert result.stdout.startswith("wrote m.plait: 1 nodes, 0 constants")
     assert pl.load(tmp_path / "m.plait").nodes[0].op == "Relu"
+
+
+def test_convert_prints_json(folder: Path, tmp_path: Path) -> None:
+    output = str(tmp_path / "o.plait")
+    result = plait(folder, "convert", "affine.plait", output, "--json")
+    assert json.loads(result.stdout) == {
+        "output": output,
+        "nodes": 2,
+        "constants": 0,
+        "constants_nbytes": 0,
+    }
 
 
 def test_devices_lists_all_with_a_reason(folder: Path) -> None:
@@ -486,7 +469,9 @@ def test_without_click_one_line_names_the_extra(tmp_path: Path) -> None:
     assert done.stderr == "the command line needs click: pip install 'plait[cli]'\n"
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "profile", "stream", "devices", "convert"])
+@pytest.mark.parametrize(
+    "command", ["run", "plan", "profile", "stream", "devices", "convert", "simulate"]
+)
 def test_every_command_explains_its_exit_codes(folder: Path, command: str) -> None:
     result = plait(folder, command, "--help")
     assert result.exit_code == 0

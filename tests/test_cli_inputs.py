@@ -13,13 +13,11 @@ from plait.cli_inputs import (
     CommandError,
     Feeds,
     Given,
-    parse_devices,
     parse_input,
-    parse_pins,
-    parse_shapes,
     random_array,
     read_arrays,
 )
+from plait.cli_parsing import parse_devices, parse_pins, parse_shapes
 from plait.graph.dtypes import dtype_of
 from plait.graph.errors import PlaitError
 

@@ -45,6 +45,7 @@ def load(name: str) -> ModuleType:
 def test_the_names_in_the_documents_are_public() -> None:
     promised = {"Graph", "GraphBuilder", "TensorSpec", "Plan", "Session", "Item", "Profile"}
     promised |= {"load", "save", "plan", "run", "operator", "check", "devices"}
+    promised |= {"load_plan", "diff", "simulate", "Costs"}
     promised |= {"PlaitError", "GraphError", "ShapeError", "OperatorError", "PlanError"}
     promised |= {"UnsupportedOpError", "DoesNotFitError", "DeviceError", "KernelError"}
     assert promised <= set(pl.__all__)

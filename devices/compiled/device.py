@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from ...graph.ir import Graph, Node
@@ -33,6 +35,7 @@ class CompiledDevice(CpuDevice):
                 fix="pip install 'plait[compiled]'",
             )
         super().__init__(name)
+        self.capabilities = replace(self.capabilities, software=f"numba {version('numba')}")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""

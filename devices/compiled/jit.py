@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import numba
 import numpy.ma  # noqa: F401 - Numba asks for it when it meets its first array, in the first item
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from ...graph.tensor import Array
 
@@ -61,6 +61,11 @@ def instruction(
     the function that writes.
     """
     return cast(Callable[Parameters, None], intrinsic(function))
+
+
+def inline(function: Callable[..., Any]) -> None:
+    """Let compiled functions call a Python function, which stays one for everybody else."""
+    register_jitable(function)
 
 
 def writable(array: Array) -> Array:

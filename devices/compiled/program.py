@@ -16,7 +16,7 @@ from .. import program as programs
 from ..device import scratch_name
 from ..kernels.steps import Step
 from ..memory import View
-from ..program import BoundProgram, bind_node, is_view
+from ..program import BoundProgram, bind_node, is_in_place
 from . import activation
 from .convolution import Convolution, convolution_of
 from .epilogue import Epilogue
@@ -37,7 +37,7 @@ def bind(
     device: str, graph: Graph, views: Mapping[str, View], *, measure: bool = False
 ) -> BoundProgram:
     """Bind a subgraph's nodes to arrays."""
-    nodes = [node for node in graph.nodes if not is_view(node, views)]
+    nodes = [node for node in graph.nodes if not is_in_place(graph, node, views)]
     steps: list[tuple[Node, Step]] = []
     position = 0
     while position < len(nodes):

@@ -103,6 +103,7 @@ class CudaDevice:
                 alignment=ALIGNMENT,
                 memory_bytes=int(total),
                 native_waits=True,
+                software=f"cupy {cupy.__version__}",
             )
         return self._capabilities
 

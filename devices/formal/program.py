@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...graph.aliasing import Run, runs_of
 from ...graph.dtypes import kind_of
 from ...graph.ir import Graph, Node
 from ...graph.operator import bounded_name
@@ -20,7 +21,7 @@ from ...graph.python import check_results
 from ...graph.tensor import Array, TensorSpec
 from ..errors import DeviceError
 from ..memory import View
-from ..program import BoundProgram, Step
+from ..program import BoundProgram, Step, is_in_place, lies
 from .lifetimes import expiring
 from .registry import Definition, find_definition
 from .results import check_fits, in_dtype
@@ -38,13 +39,9 @@ def bind_definitions(
     """Bind a subgraph's nodes to views."""
     steps: list[tuple[Node, Step]] = []
     for node, expired in zip(graph.nodes, expiring(graph, views), strict=True):
-        written = [
-            views[name].array if name and not _is_view(node, index, views) else None
-            for index, name in enumerate(node.outputs)
-        ]
         parts: list[Step] = [partial(poison, views[name].array) for name in expired]
-        if any(array is not None for array in written):
-            parts.insert(0, _step(graph, node, views, written))
+        if not is_in_place(graph, node, views):
+            parts.insert(0, _step(graph, node, views))
         if parts:
             steps.append((node, partial(_in_order, parts)))
     return BoundProgram(device, graph, steps, measure)
@@ -60,42 +57,62 @@ def poison(array: Array) -> None:
     array.reshape(-1).view(np.uint8).fill(NANS if kind_of(array.dtype) in "fec" else PATTERN)
 
 
-def _step(graph: Graph, node: Node, views: Mapping[str, View], written: list[Array | None]) -> Step:
+def _step(graph: Graph, node: Node, views: Mapping[str, View]) -> Step:
     constants = graph.constants
     inputs = [
         None if not name else constants[name] if name in constants else views[name].array
         for name in node.inputs
     ]
     specs = [graph.tensors.get(name) for name in node.outputs]
-    return partial(_run, _compute(node, specs), inputs, written)
+    runs = [run for run in runs_of(graph, node) if lies(run, views)]
+    outputs = [_Output(name, views[name].array, runs) if name else None for name in node.outputs]
+    return partial(_run, _compute(node, specs), inputs, outputs)
 
 
-def _run(compute: Compute, inputs: list[Array | None], outputs: list[Array | None]) -> None:
+class _Output:
+    """What a node writes of an output: others may be reading what lies there already."""
+
+    def __init__(self, name: str, array: Array, runs: Sequence[Run]) -> None:
+        self._array = array
+        size, place = self._array.itemsize, 0
+        self._parts: list[slice] | None = None
+        for run in sorted(runs, key=lambda run: run.begin):
+            if run.target == name:
+                self._parts = self._parts or []
+                self._parts.append(slice(place, run.begin // size))
+                place = (run.begin + run.nbytes) // size
+        if self._parts is not None:
+            self._parts.append(slice(place, self._array.size))
+
+    def poison(self) -> None:
+        """Ruin what will be written."""
+        for part in self._parts or [slice(None)]:
+            poison(self._array.reshape(-1)[part])
+
+    def write(self, result: Array) -> None:
+        """Write a result; of a bounded operator's output only the leading box."""
+        if self._parts is None:
+            self._array[tuple(map(slice, result.shape))] = result
+            return
+        for part in self._parts:
+            self._array.reshape(-1)[part] = result.reshape(-1)[part]
+
+
+def _run(compute: Compute, inputs: list[Array | None], outputs: list[_Output | None]) -> None:
     # An output may lie on an input's bytes.
     given = [None if array is None else _frozen_copy(array) for array in inputs]
     for output in outputs:
         if output is not None:
-            poison(output)
+            output.poison()
     for output, result in zip(outputs, compute(given), strict=True):
         if output is not None:
-            # Of a bounded operator's output only the leading box is written.
-            output[tuple(map(slice, result.shape))] = result
+            output.write(result)
 
 
 def _frozen_copy(array: Array) -> Array:
     copy = np.array(array)
     copy.flags.writeable = False
     return copy
-
-
-def _is_view(node: Node, output: int, views: Mapping[str, View]) -> bool:
-    """True when an output is its input's bytes, and was placed there: others may read them now."""
-    for index, source in node.operator.views:
-        name = node.inputs[source]
-        if index == output and name in views:
-            there, here = views[name], views[node.outputs[output]]
-            return there.arena is here.arena and there.offset == here.offset
-    return False
 
 
 def definition_of(op: str) -> Definition | None:

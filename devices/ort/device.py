@@ -13,7 +13,7 @@ from ..event import Event
 from ..host import HostDevice, physical_memory
 from ..memory import HOST, SHARED, View
 from .program import OrtProgram
-from .runtime import newest_opset
+from .runtime import newest_opset, runtime
 from .session import Sessions
 from .support import supports
 
@@ -49,6 +49,7 @@ class OrtDevice(HostDevice):
             accesses=frozenset({HOST, SHARED}),
             memory_bytes=physical_memory(),
             atomic_programs=True,
+            software=f"onnxruntime {runtime().__version__}",
         )
 
     def supports(self, node: Node, call: Call) -> Support:

@@ -47,9 +47,10 @@ class SimDevice:
     model : SimModel, optional
         A mid-range accelerator when left out.
     clock : Clock, optional
-        A `VirtualClock` makes all times exact, but nothing happens until it is moved; waiting for
-        an event and closing the device move it. A `RealClock` of its own when left out: kernels
-        then take the longer of their modelled and their real time.
+        A `VirtualClock` makes all times exact, but nothing happens until it is moved. A session
+        moves it when nothing else can happen; so do waiting for an event and closing the device. A
+        `RealClock` of its own when left out: kernels then take the longer of their modelled and
+        their real time.
 
     Notes
     -----
@@ -126,15 +127,16 @@ class SimDevice:
         assert all(view.arena.memory == self.name for view in views.values())
         constants, held = self._constants.place(subgraph.constants)
         steps = programs.bind_steps(np, "cpu", subgraph, views, constants)
-        modelled = {
-            node.name: _ns(self.model.kernel_s(cost_of(subgraph, node))) for node, _ in steps
+        modelled_s = {
+            node.name: self.model.kernel_s(node.op, cost_of(subgraph, node)) for node, _ in steps
         }
+        nodes_s = [modelled_s.get(node.name, 0.0) for node in subgraph.nodes]
         broken = [(node, _break(node, step, self.model.faults)) for node, step in steps]
         return _SimProgram(
             graph=subgraph,
             run=BoundProgram(self.name, subgraph, broken, measure=False),
-            duration_ns=sum(modelled.values()),
-            node_ns=tuple(modelled.get(n.name, 0) for n in subgraph.nodes) if measure else None,
+            duration_ns=_ns(self.model.submit_s + sum(nodes_s)),  # as `Costs` adds up
+            node_ns=tuple(map(_ns, nodes_s)) if measure else None,
             held=held,
         )
 

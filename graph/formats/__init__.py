@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..errors import GraphError, ParseError
 from ..ir import Graph
-from .native import MAGIC, dump_bytes, is_native, load_bytes, load_native
+from .container import GRAPHS, PLANS
+from .native import dump_bytes, is_native, load_bytes, load_native
 from .native import save as save_native
 from .onnx import load_onnx, save_onnx, to_onnx
 
@@ -51,7 +52,12 @@ def load(path: str | os.PathLike[str]) -> Graph:
     """
     if not isinstance(path, str | os.PathLike):
         raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a model file")
-    return load_native(path) if is_native(_head(Path(path))) else load_onnx(path)
+    head = _head(Path(path))
+    if PLANS.starts(head):
+        raise ParseError(
+            "this is a saved plan, not a graph", at=os.fspath(path), fix="use plait.load_plan(path)"
+        )
+    return load_native(path) if is_native(head) else load_onnx(path)
 
 
 def _head(path: Path) -> bytes:
@@ -63,7 +69,7 @@ def _head(path: Path) -> bytes:
         if path.exists() and not path.is_file():
             raise ParseError("this is no ordinary file", at=at, fix="pass a model file")
         with path.open("rb") as file:
-            head = file.read(len(MAGIC))
+            head = file.read(len(GRAPHS.magic))
     except FileNotFoundError as error:
         raise ParseError("there is no such file", at=at, fix="check the path") from error
     except (OSError, ValueError) as error:

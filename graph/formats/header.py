@@ -1,24 +1,19 @@
-"""The header of a `.plait` file: a graph but for its constants' bytes, as msgpack scalars.
+"""The header of a `.plait` file: a graph but for its constants' bytes, as scalars.
 
-The header is flat: a list is its length, then its elements. No msgpack value nests, so nothing is
-ever allocated because of a length that a damaged header claims: reading stops where the bytes end.
 A graph inside of a node is written like the whole one, in the place of the attribute's value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
-
-import msgpack
+from typing import Any, TypeAlias
 
 from ..dtypes import EXTENSIONS
-from ..errors import GraphError, ParseError
+from ..errors import GraphError
 from ..ir import Graph, Node
 from ..tensor import Dim, TensorSpec
-
-T = TypeVar("T")
+from .scalars import ScalarReader, ScalarWriter
 
 DEEPEST = 32
 """How deep graphs may be nested in nodes."""
@@ -91,32 +86,13 @@ def unpack_header(data: bytes | memoryview, at: str) -> Header:
         If it is damaged; the message says at which byte.
     """
     reader = _Reader(data, at)
-    try:
-        return reader.header()
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise reader.damaged(str(error) or type(error).__name__) from error
+    return reader.read(reader.header)
 
 
-class _Writer:
+class _Writer(ScalarWriter):
     def __init__(self, stored: Stored) -> None:
-        self.parts: list[bytes] = []
+        super().__init__()
         self._stored = stored
-        self._pack: Callable[[Any], bytes] = msgpack.Packer(strict_types=True).pack
-
-    def put(self, *values: Any) -> None:
-        for value in values:
-            try:
-                self.parts.append(self._pack(value))
-            except (TypeError, ValueError, OverflowError) as error:
-                raise GraphError(
-                    f"{value!r} cannot be saved: {error}",
-                    fix="use text in UTF-8, numbers of 64 bits, booleans, and sequences of those",
-                ) from error
-
-    def put_list(self, elements: Sequence[T], put: Callable[[T], None]) -> None:
-        self.put(len(elements))
-        for element in elements:
-            put(element)
 
     def put_graph(self, graph: Graph) -> None:
         self.put(graph.name)
@@ -166,30 +142,14 @@ class _Writer:
             self.put(None, value)
 
 
-class _Reader:
-    def __init__(self, data: bytes | memoryview, at: str) -> None:
-        self._at = at
-        self._nbytes = len(data)
-        self._unpacker = msgpack.Unpacker(
-            max_buffer_size=max(len(data), 1), max_array_len=0, max_map_len=0, max_ext_len=0
-        )
-        self._unpacker.feed(data)
-
-    def damaged(self, detail: str) -> ParseError:
-        return ParseError(
-            f"the header is damaged: {detail}",
-            at=f"{self._at}, byte {self._unpacker.tell()} of the header",
-            fix="save the graph again",
-        )
-
+class _Reader(ScalarReader):
     def header(self) -> Header:
         whole = self.graph()
-        precisions, end = dict[str, int](), self._unpacker.tell()
-        if end < self._nbytes and self.scalar() == PRECISIONS:
+        precisions = dict[str, int]()
+        if left := self.left:
+            if self.scalar() != PRECISIONS:
+                raise ValueError(f"{left} bytes too many")
             precisions.update(self.listed(lambda: (self.text(), self.count())))
-            end = self._unpacker.tell()
-        if end != self._nbytes:
-            raise ValueError(f"{self._nbytes - end} bytes too many")
         return replace(whole, precisions=precisions)
 
     def graph(self, depth: int = 0) -> Header:
@@ -204,18 +164,6 @@ class _Reader:
         outputs = self.listed(self.text)
         return Header(name, inputs, constants, nodes, specs, outputs, {})
 
-    def text(self) -> str:
-        return self._typed(str)
-
-    def count(self) -> int:
-        value = self._typed(int)
-        if value < 0:
-            raise ValueError(f"{value} is not a length")
-        return value
-
-    def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
-        return tuple(self._listed(self.count(), read))
-
     def tensor(self) -> tuple[str, TensorSpec]:
         return self.text(), self.spec()
 
@@ -227,7 +175,7 @@ class _Reader:
             return TensorSpec(name, None)
         if not isinstance(rank, int) or isinstance(rank, bool):
             raise ValueError(f"{rank!r} is not a rank")
-        return TensorSpec(name, tuple(self._listed(rank, self.dim)))
+        return TensorSpec(name, tuple(self.repeated(rank, self.dim)))
 
     def dim(self) -> Dim:
         value = self.scalar()
@@ -258,20 +206,4 @@ class _Reader:
             return name, self.graph(depth + 1)
         if not isinstance(length, int):
             raise ValueError(f"{length!r} is not a length")
-        return name, tuple(self._listed(length, self.scalar))
-
-    def scalar(self) -> Any:
-        value = self._unpacker.unpack()
-        if value is not None and not isinstance(value, bool | int | float | str):
-            raise ValueError(f"unexpected {type(value).__name__}")
-        return value
-
-    def _listed(self, length: int, read: Callable[[], T]) -> Iterable[T]:
-        for _ in range(length):
-            yield read()
-
-    def _typed(self, kind: type[T]) -> T:
-        value = self._unpacker.unpack()
-        if type(value) is not kind:
-            raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
-        return value
+        return name, tuple(self.repeated(length, self.scalar))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import UNKNOWN, add, broadcast, mul, normalise_axes, normalise_axis
 from ..errors import ShapeError
-from ..operator import Call, define, free
+from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
 from .inputs import check_rank, common_dtype, count_of, integers, is_computed, of_rank, present
+from .rules import joined_along_axis
 
 
-@define("Concat", inputs="x+", attributes={"axis": Attribute(Kind.INT)}, cost=free)
+@define(
+    "Concat",
+    inputs="x+",
+    attributes={"axis": Attribute(Kind.INT)},
+    cost=free,
+    joins=joined_along_axis,
+)
 def infer_concat(call: Call) -> Sequence[TensorSpec]:
     """Infer: the lengths along `axis` add up, all others agree."""
     specs = present(call)
@@ -50,7 +57,13 @@ def _agreed(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
     return numbers.pop() if numbers else dims[0]
 
 
-@define("Expand", inputs="x shape", cost=free)
+def _expand_parts(call: Call) -> Iterator[Alias]:
+    (made,) = infer_expand(call)
+    if made.is_static and made.size == call.spec(0).size:
+        yield Alias(0, 0)
+
+
+@define("Expand", inputs="x shape", cost=free, parts=_expand_parts)
 def infer_expand(call: Call) -> Sequence[TensorSpec]:
     """Infer: x broadcast together with the shape given."""
     x, shape = call.spec(0), integers(call, 1, "the shape")
@@ -67,7 +80,22 @@ def _expanded(shape: Shape | None, rank: int | None) -> Shape | None:
     return (*(UNKNOWN,) * (rank - len(shape)), *kept)
 
 
-@define("Transpose", inputs="x", attributes={"perm": Attribute(Kind.INTS, None)}, cost=free)
+def _transpose_parts(call: Call) -> Iterator[Alias]:
+    """Alias: all of x, where only axes of length 1 change their place among the others."""
+    shape = call.spec(0).static_shape
+    order = call.attributes["perm"] or range(len(shape))[::-1]
+    moved = [axis for axis in order if shape[axis] != 1]
+    if moved == sorted(moved):
+        yield Alias(0, 0)
+
+
+@define(
+    "Transpose",
+    inputs="x",
+    attributes={"perm": Attribute(Kind.INTS, None)},
+    cost=free,
+    parts=_transpose_parts,
+)
 def infer_transpose(call: Call) -> Sequence[TensorSpec]:
     """Infer: the axes in the order that `perm` says, reversed where it is absent."""
     x, perm = call.spec(0), call.attributes["perm"]

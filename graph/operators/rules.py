@@ -1,11 +1,11 @@
-"""Shape and cost rules, and pairs for in-place writing, that several families share."""
+"""Shape and cost rules, and rules of which bytes are shared, that several families have."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..dims import broadcast, normalise_axis
-from ..operator import Call, CostRule, InferRule, Pairs, Specs
+from ..operator import Alias, Call, CostRule, InferRule, Pairs, Specs
 from ..tensor import Shape, TensorSpec
 from .inputs import check_dtype, common_dtype, present
 
@@ -83,3 +83,43 @@ def per_input_element(operations: int) -> CostRule:
         return operations * call.spec(0).size
 
     return cost
+
+
+def part_of(
+    spec: TensorSpec, starts: Sequence[int], lengths: Sequence[int], output: int = 0
+) -> Iterator[Alias]:
+    """Yield the alias of an output that is a box of the first input, if it is one run."""
+    offset = _run_offset(spec.static_shape, starts, lengths)
+    if offset is not None:
+        yield Alias(output, 0, offset * spec.dtype.itemsize)
+
+
+def joined_along_axis(call: Call) -> Iterator[Alias]:
+    """Alias: the inputs one after the other along an axis, where each is one run."""
+    specs = present(call)
+    shape = list(specs[0].static_shape)
+    axis = normalise_axis(call.attributes["axis"], len(shape))
+    shape[axis] = sum(spec.static_shape[axis] for spec in specs)
+    begin = 0
+    for index, spec in enumerate(specs):
+        starts = [begin if i == axis else 0 for i in range(len(shape))]
+        offset = _run_offset(shape, starts, spec.static_shape)
+        if offset is not None and spec.size:
+            yield Alias(0, index, offset * spec.dtype.itemsize)
+        begin += spec.static_shape[axis]
+
+
+def _run_offset(shape: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> int | None:
+    """Return how many elements come before a box of a tensor, None where it is not one run.
+
+    It is one run if all axes before the first that it takes several places of have a single one
+    in it, and all behind are whole.
+    """
+    offset, stride, whole = 0, 1, True
+    for length, start, count in zip(shape[::-1], starts[::-1], lengths[::-1], strict=True):
+        if not whole and count != 1:
+            return None
+        offset += start * stride
+        stride *= length
+        whole = whole and count == length
+    return offset

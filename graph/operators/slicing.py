@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import UNKNOWN, ceildiv, normalise_axes, normalise_axis
 from ..errors import ShapeError
-from ..operator import Call, define, free
+from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
 from .inputs import INTEGERS, check_dtype, integers, is_computed, of_rank
+from .rules import part_of
 
 _END = 2**31 - 1
 """From here on an end means "to the end": exporters write INT_MAX."""
@@ -60,7 +61,19 @@ def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
     return dim if forward or backward else f"slice({dim},{start},{end},{step})"
 
 
-@define("Slice", inputs="data starts ends axes? steps?", cost=free)
+def _slice_parts(call: Call) -> Iterator[Alias]:
+    data = call.spec(0)
+    starts, ends, axes, steps = (integers(call, index, "") for index in range(1, 5))
+    if starts is None or ends is None or is_computed(call, 3, 4):
+        return
+    taken = [range(length) for length in data.static_shape]
+    for axis, bounds in slices_by_axis(len(taken), starts, ends, axes, steps).items():
+        taken[axis] = slice_range(len(taken[axis]), *bounds)
+    if all(places and (places.step == 1 or len(places) == 1) for places in taken):
+        yield from part_of(data, [places[0] for places in taken], [len(places) for places in taken])
+
+
+@define("Slice", inputs="data starts ends axes? steps?", cost=free, parts=_slice_parts)
 def infer_slice(call: Call) -> Sequence[TensorSpec]:
     """Infer: each sliced axis as long as its slice."""
     data = call.spec(0)
@@ -103,12 +116,26 @@ def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[D
     return tuple(sizes)
 
 
+def _split_parts(call: Call) -> Iterator[Alias]:
+    x, starts = call.spec(0), [0] * len(call.spec(0).static_shape)
+    if is_computed(call, 1):
+        return
+    axis = normalise_axis(call.attributes["axis"], len(starts))
+    sizes = split_sizes(x.static_shape[axis], integers(call, 1, "split"), call.n_outputs)
+    for output, length in enumerate(map(int, sizes)):
+        if length:
+            lengths = [*x.static_shape[:axis], length, *x.static_shape[axis + 1 :]]
+            yield from part_of(x, starts, lengths, output)
+        starts[axis] += length
+
+
 @define(
     "Split",
     inputs="x split?",
     outputs="y+",
     attributes={"axis": Attribute(Kind.INT, 0), "num_outputs": Attribute(Kind.INT, None, 1)},
     cost=free,
+    parts=_split_parts,
 )
 def infer_split(call: Call) -> Sequence[TensorSpec]:
     """Infer: one part per output."""
@@ -132,7 +159,26 @@ def _with(shape: Shape, axis: int, length: Dim) -> Shape:
     return (*shape[:axis], length, *shape[axis + 1 :])
 
 
-@define("Gather", inputs="data indices", attributes={"axis": Attribute(Kind.INT, 0)}, cost=free)
+def _gather_parts(call: Call) -> Iterator[Alias]:
+    """Alias: indices that count up, from constants."""
+    data, indices = call.spec(0), call.value(1)
+    if indices is None or indices.size == 0:
+        return
+    shape = data.static_shape
+    axis = normalise_axis(call.attributes["axis"], len(shape))
+    places = [i + shape[axis] if i < 0 else i for i in indices.reshape(-1).tolist()]
+    if places[0] >= 0 and places == list(range(places[0], shape[axis]))[: len(places)]:
+        starts = [places[0] if i == axis else 0 for i in range(len(shape))]
+        yield from part_of(data, starts, [*shape[:axis], len(places), *shape[axis + 1 :]])
+
+
+@define(
+    "Gather",
+    inputs="data indices",
+    attributes={"axis": Attribute(Kind.INT, 0)},
+    cost=free,
+    parts=_gather_parts,
+)
 def infer_gather(call: Call) -> Sequence[TensorSpec]:
     """Infer: the axis is replaced by the axes of the indices."""
     data, indices = call.spec(0), call.spec(1)

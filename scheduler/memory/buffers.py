@@ -1,7 +1,8 @@
 """The buffers of a plan: which tensors share bytes by meaning, and when each buffer is touched.
 
-A view (Reshape and the like) lies on its input's bytes. An output may overwrite an input that has
-its dtype and shape, where the kernel allows it and every other access to those bytes comes before.
+A view (Reshape, a slice that is one run) lies on its input's bytes. The inputs of a Concat may be
+written where the result is to have them. An output may overwrite an input that has its dtype and
+shape, where the kernel allows it and every other access to those bytes comes before.
 
 None of that holds inside an atomic program: nobody knows the order in which it reads its inputs and
 writes its outputs, so all of them are touched at one point, and nothing else has a buffer.
@@ -9,21 +10,22 @@ writes its outputs, so all of them are touched at one point, and nothing else ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...devices.device import Device, scratch_specs
+from ...devices.memory import HOST, SHARED
+from ...graph.aliasing import joins_of, views_of
 from ...graph.ir import Graph, Node
-from ..partition.partition import Subgraph
-from ..placement import OUTSIDE, Placement
-from ..steps import Step, Transfer
+from ..placement import SCRATCH, Placement
+from ..steps import Transfer
 from .happens_before import START, HappensBefore, Point
+from .reads import is_atomic, points_of, reads_of
+from .regions import Replica
 
-Replica = tuple[str, str]
-"""A tensor, or a scratch buffer, in a memory."""
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Buffer:
     """Bytes that one tensor, or several that share them, occupy in a memory.
 
@@ -31,26 +33,49 @@ class Buffer:
     ----------
     memory : str
     nbytes : int
-    writer : Point
-        Where the bytes are first written.
+    writers : set of Point
+        Where bytes of it are first written; what it replaces must be over before all of them.
     accesses : set of Point
-        Every point that reads or writes them, `writer` included.
-    replicas : list of Replica
-        What lies there.
+        Every point that reads or writes them, `writers` included.
+    offsets : dict of Replica to int
+        What lies there, and how many bytes from the start.
     """
 
     memory: str
     nbytes: int
-    writer: Point
+    writers: set[Point]
     accesses: set[Point] = field(default_factory=set)
-    replicas: list[Replica] = field(default_factory=list)
+    offsets: dict[Replica, int] = field(default_factory=dict)
 
 
 def collect_buffers(
-    graph: Graph, placement: Placement, devices: Mapping[str, Device], order: HappensBefore
+    graph: Graph,
+    placement: Placement,
+    devices: Mapping[str, Device],
+    order: HappensBefore,
+    *,
+    joins: bool = True,
+    confined: bool = False,
 ) -> list[Buffer]:
-    """Return the buffers of one item, in the order of their writers."""
-    return _Collector(graph, placement, devices, order).collect()
+    """Return the buffers of one item, in the order of their first writers.
+
+    With `joins`, what is concatenated is written in place where that can be: less is copied, but
+    the bytes live from the first write to the last read of any of it. With `confined`, inputs are
+    overwritten only by what no further step touches: items in flight can pass sooner.
+    """
+    return _Collector(graph, placement, devices, order, joins, confined).collect()
+
+
+def alignment_of(memory: str, devices: Mapping[str, Device]) -> int:
+    """Return the largest alignment that a device with access to the memory asks for."""
+    return max(
+        (
+            device.capabilities.alignment
+            for device in devices.values()
+            if memory in device.capabilities.accesses or memory in (HOST, SHARED)
+        ),
+        default=1,
+    )
 
 
 class _Collector:
@@ -60,12 +85,19 @@ class _Collector:
         placement: Placement,
         devices: Mapping[str, Device],
         order: HappensBefore,
+        joins: bool,
+        confined: bool,
     ) -> None:
         self._graph, self._placement = graph, placement
         self._devices, self._order = devices, order
-        self._buffers: list[Buffer] = []
+        self._joins, self._confined = joins, confined
+        self._buffers: dict[Buffer, None] = {}
         self._of: dict[Replica, Buffer] = {}
-        self._reads = self._collect_reads()
+        self._accesses: dict[Replica, set[Point]] = {}
+        self._current: dict[Buffer, dict[Replica, tuple[int, int]]] = {}
+        """The bytes of what has not been overwritten, so that a chain of nodes is quick to ask."""
+        self._alignments: dict[str, int] = {}
+        self._reads = reads_of(graph, placement, devices, order)
 
     def collect(self) -> list[Buffer]:
         for name in self._graph.inputs:
@@ -75,107 +107,192 @@ class _Collector:
                 transfer = step.work
                 replica = transfer.tensor, transfer.target
                 self._add(replica, transfer.nbytes, self._order.point(step))
-            elif self._is_atomic(step):
+            elif is_atomic(step, self._devices):
                 for name in step.work.graph.outputs:
                     replica = name, self._placement.home[name]
                     self._add(replica, self._graph.tensors[name].nbytes, self._order.point(step))
             else:
-                for node, point in self._points(step, step.work):
+                for node, point in points_of(step, step.work, self._order):
                     self._visit(node, step.device, point)
-        return self._buffers
-
-    def _collect_reads(self) -> dict[Replica, list[Point]]:
-        reads: dict[Replica, list[Point]] = {}
-        local = self._placement.local
-        for step in self._placement.steps:
-            if isinstance(step.work, Transfer):
-                source = step.work.tensor, step.work.source
-                reads.setdefault(source, []).append(self._order.point(step))
-                continue
-            if self._is_atomic(step):
-                for name in step.work.graph.inputs:
-                    replica = name, local[name, step.device]
-                    reads.setdefault(replica, []).append(self._order.point(step))
-                continue
-            for node, point in self._points(step, step.work):
-                for name in dict.fromkeys(filter(None, node.inputs)):
-                    if name not in self._graph.constants:
-                        reads.setdefault((name, local[name, step.device]), []).append(point)
-        for name in self._graph.outputs:
-            if name not in self._graph.constants:
-                reads.setdefault((name, local[name, OUTSIDE]), []).append(self._order.end)
-        return reads
-
-    def _is_atomic(self, step: Step) -> bool:
-        return self._devices[step.device].capabilities.atomic_programs
-
-    def _points(self, step: Step, subgraph: Subgraph) -> Iterator[tuple[Node, Point]]:
-        for place, node in enumerate(subgraph.graph.nodes):
-            yield node, self._order.point(step, place)
+        return sorted(self._buffers, key=lambda buffer: min(buffer.writers))
 
     def _visit(self, node: Node, device: str, point: Point) -> None:
         """Give the node's outputs and scratch their buffers."""
-        taken: list[Buffer] = []
+        taken: list[tuple[Buffer, bool]] = []
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
             replica = name, self._placement.home[name]
-            shared = self._viewed(node, index, device, replica) or self._overwritten(
-                node, index, device, replica, point
-            )
-            if shared is None or any(shared is buffer for buffer in taken):
+            shared = self._viewed(node, index, device, replica)
+            writes = shared is None
+            if shared is None:
+                shared = self._overwritten(node, index, device, replica, point)
+            if shared is None or any(
+                shared.buffer is buffer and (writes or written) for buffer, written in taken
+            ):
                 self._add(replica, self._graph.tensors[name].nbytes, point)
+                if self._joins:
+                    self._embed(node, index, device, replica, point)
             else:
-                self._join(shared, replica, point)
-                taken.append(shared)
+                nbytes = self._graph.tensors[name].nbytes
+                if writes:
+                    self._replace(shared, nbytes)
+                self._put(replica, *shared, nbytes, point)
+                taken.append((shared.buffer, writes))
         owner = self._devices[device]
         for name, spec in scratch_specs(owner, self._graph, node).items():
-            self._add((name, owner.capabilities.memory), spec.nbytes, point)
+            self._add((name, self._placement.local[SCRATCH, device]), spec.nbytes, point)
 
-    def _viewed(self, node: Node, index: int, device: str, replica: Replica) -> Buffer | None:
-        """Return the buffer of the input that the output is a view of."""
-        for output, source in node.operator.views:
-            if output == index:
-                return self._input(node.inputs[source], device, replica)
+    def _viewed(self, node: Node, index: int, device: str, replica: Replica) -> _Place | None:
+        """Return where the output is a view of an input."""
+        for alias in views_of(self._graph, node):
+            if alias.output == index:
+                base = self._input(node.inputs[alias.input], device, replica)
+                if base is None or alias.offset % self._alignment(replica[1]):
+                    return None
+                return _Place(base.buffer, base.offset + alias.offset)
         return None
 
     def _overwritten(
         self, node: Node, index: int, device: str, replica: Replica, point: Point
-    ) -> Buffer | None:
-        """Return the buffer of an input that the output may overwrite."""
+    ) -> _Place | None:
+        """Return where an input lies that the output may overwrite."""
         for output, source in node.operator.inplace:
             if output != index or source >= len(node.inputs):
                 continue
             name = node.inputs[source]
-            buffer = self._input(name, device, replica)
-            if buffer is None or self._graph.tensors[name] != self._graph.tensors[replica[0]]:
+            place = self._input(name, device, replica)
+            if place is None or self._graph.tensors[name] != self._graph.tensors[replica[0]]:
                 continue
+            nbytes = self._graph.tensors[name].nbytes
             others = [*node.inputs[:source], *node.inputs[source + 1 :]]
-            read_twice = any(self._input(other, device, replica) is buffer for other in others)
-            if not read_twice and self._is_last(buffer, point):
-                return buffer
+            read_twice = any(
+                other in self._overlapping(place, nbytes)
+                for other in ((other, replica[1]) for other in others)
+            )
+            if read_twice or (self._confined and not self._stays(place.buffer, replica)):
+                continue
+            if self._is_last(place, nbytes, point):
+                return place
         return None
 
-    def _is_last(self, buffer: Buffer, point: Point) -> bool:
-        """True when every access to the buffer but that at `point` comes before it."""
+    def _stays(self, buffer: Buffer, replica: Replica) -> bool:
+        """True when only steps that touch the buffer anyway read the replica."""
+        steps = {step for step, _ in buffer.accesses}
+        return all(step in steps for step, _ in self._reads.get(replica, ()))
+
+    def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
+        """True when every access to those bytes but that at `point` comes before it."""
         return all(
-            access == point or self._order.precedes(access, point) for access in buffer.accesses
+            access == point or self._order.precedes(access, point)
+            for replica in self._overlapping(place, nbytes)
+            for access in self._accesses[replica]
         )
 
-    def _input(self, name: str, device: str, replica: Replica) -> Buffer | None:
-        """Return the buffer a device reads a tensor in, if it lies in the replica's memory."""
+    def _overlapping(self, place: _Place, nbytes: int) -> Iterator[Replica]:
+        """Yield what has a byte in common with a range of a buffer."""
+        for replica, (begin, end) in self._current[place.buffer].items():
+            if begin < place.offset + nbytes and place.offset < end:
+                yield replica
+
+    def _embed(self, node: Node, index: int, device: str, replica: Replica, point: Point) -> None:
+        """Move the buffers of inputs that are runs of a new output's bytes into its buffer.
+
+        A buffer moves as a whole: wherever it comes to lie, the output must want of each byte what
+        is there.
+        """
+        target, runs = self._of[replica], list[_Run]()
+        for alias in joins_of(self._graph, node):
+            if alias.output == index:
+                name = node.inputs[alias.input]
+                nbytes = self._graph.tensors[name].nbytes
+                place = self._input(name, device, replica)
+                runs.append(_Run(alias.offset, alias.offset + nbytes, place))
+        moved: dict[Buffer, int] = {}
+        for run in runs:
+            if run.place is not None and run.place.buffer not in moved:
+                inner, shift = run.place.buffer, run.begin - run.place.offset
+                if self._fits(inner, target, shift, runs):
+                    moved[inner] = shift
+        for inner, shift in moved.items():
+            target.writers |= inner.writers
+            target.accesses |= inner.accesses
+            for other, offset in inner.offsets.items():
+                target.offsets[other] = offset + shift
+                self._of[other] = target
+            for other, (begin, end) in self._current.pop(inner).items():
+                self._current[target][other] = begin + shift, end + shift
+            del self._buffers[inner]
+        if runs and all(
+            run.place is not None and moved.get(run.place.buffer) == run.begin - run.place.offset
+            for run in runs
+        ):
+            target.writers.discard(point)
+
+    def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
+        """True when a buffer may lie `shift` bytes inside the target."""
+        if START in inner.writers or shift % self._alignment(target.memory):
+            return False
+        end = shift + inner.nbytes
+        return (
+            shift >= 0
+            and end <= target.nbytes
+            and all(
+                run.place == (inner, run.begin - shift)
+                for run in runs
+                if run.begin < end and shift < run.end
+            )
+        )
+
+    def _alignment(self, memory: str) -> int:
+        if memory not in self._alignments:
+            self._alignments[memory] = alignment_of(memory, self._devices)
+        return self._alignments[memory]
+
+    def _input(self, name: str, device: str, replica: Replica) -> _Place | None:
+        """Return where a device reads a tensor, if it lies in the replica's memory."""
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]
-        return self._of[name, memory] if memory == replica[1] else None
+        if memory != replica[1]:
+            return None
+        buffer = self._of[name, memory]
+        return _Place(buffer, buffer.offsets[name, memory])
 
     def _add(self, replica: Replica, nbytes: int, writer: Point) -> None:
-        buffer = Buffer(replica[1], nbytes, writer)
-        self._buffers.append(buffer)
-        self._join(buffer, replica, writer)
+        buffer = Buffer(replica[1], nbytes, {writer})
+        self._buffers[buffer] = None
+        self._current[buffer] = {}
+        self._put(replica, buffer, 0, nbytes, writer)
 
-    def _join(self, buffer: Buffer, replica: Replica, writer: Point) -> None:
-        buffer.replicas.append(replica)
-        buffer.accesses.add(writer)
-        buffer.accesses.update(self._reads.get(replica, ()))
+    def _replace(self, place: _Place, nbytes: int) -> None:
+        """Forget what an output overwrites: whoever comes after the output comes after that too."""
+        self._current[place.buffer] = {
+            replica: (begin, end)
+            for replica, (begin, end) in self._current[place.buffer].items()
+            if begin < place.offset or place.offset + nbytes < end
+        }
+
+    def _put(
+        self, replica: Replica, buffer: Buffer, offset: int, nbytes: int, writer: Point
+    ) -> None:
+        self._current[buffer][replica] = offset, offset + nbytes
+        self._accesses[replica] = {writer, *self._reads.get(replica, ())}
+        buffer.offsets[replica] = offset
+        buffer.accesses |= self._accesses[replica]
         self._of[replica] = buffer
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies in a buffer."""
+
+    buffer: Buffer
+    offset: int
+
+
+class _Run(NamedTuple):
+    """Bytes of an output that an input is, and where that lies so far, if in the same memory."""
+
+    begin: int
+    end: int
+    place: _Place | None

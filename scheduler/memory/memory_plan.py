@@ -1,237 +1,225 @@
 """Where every buffer lies, before the first run.
 
 Two buffers may share bytes iff every access to one happens before the first write to the other, in
-the order of `happens_before`: whatever runs concurrently is thereby apart.
-
-K items in flight need K copies of what lives across steps. What only one step touches needs one
-copy per device whatever K is, because a device runs one step at a time. Two layouts are compared
-for each memory, and the smaller is kept:
-
-    joint   K × (everything packed together)
-    split   what single steps touch, once per device + K × (the rest)
+the order of `happens_before`, or one lane keeps them apart, see `relation`: whatever runs
+concurrently is thereby apart. How items in flight share a memory is decided in `layouts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ...devices.device import Device
-from ...devices.memory import HOST, SHARED
 from ...graph.ir import Graph
-from ...graph.printing import counted
-from ..errors import DoesNotFitError
-from ..packing.packing import pack
+from ..costs.costs import Costs
 from ..placement import Placement
-from .buffers import Buffer, Replica, collect_buffers
+from .buffers import Buffer, alignment_of, collect_buffers
+from .constants import constants_by_memory
+from .control_edges import (
+    Edge,
+    durations_of,
+    makespan,
+    predict,
+    reduced,
+    relied_upon,
+    stricter_orders,
+)
 from .happens_before import HappensBefore
+from .layouts import SMALL_NBYTES, Flow, Group, Layouts, choose
+from .limits import Limit, exceeded, limits_of, refusal
+from .regions import Location, MemoryPlan, Pool, Replica
+from .relation import relate
 
-SLOT = ""
-"""The region of an item's own slot, where the name of a device is asked for."""
+COPY_WORTH = 1.02
+"""By how much more memory is taken to spare the copies of concatenations."""
 
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a replica lies.
-
-    Attributes
-    ----------
-    memory : str
-    region : str
-        `SLOT`, of which each item in flight has its own, or the device whose steps share it.
-    offset : int
-        Bytes from the start of the region.
-    """
-
-    memory: str
-    region: str
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """What is allocated of one memory.
-
-    Attributes
-    ----------
-    memory : str
-    slot_nbytes : int
-        Per item in flight.
-    lane_nbytes : Mapping of str to int
-        Once per device, for what only single steps touch.
-    slots : int
-        Items in flight, K.
-    tensors_nbytes : int
-        One item's buffers laid end to end, for comparison.
-    lower_bound : int
-        Bytes that no layout of one item can go below: of buffers that must all be apart.
-    """
-
-    memory: str
-    slot_nbytes: int
-    lane_nbytes: Mapping[str, int]
-    slots: int
-    tensors_nbytes: int
-    lower_bound: int
-
-    @property
-    def nbytes(self) -> int:
-        """All of it, for all items in flight."""
-        return self.slots * self.slot_nbytes + sum(self.lane_nbytes.values())
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """The offsets of all buffers, and the sizes of the regions they lie in."""
-
-    locations: Mapping[Replica, Location]
-    pools: Mapping[str, Pool]
+MAX_CONFINED = 500
+"""With more buffers than this, it is not tried what confining them to steps would save."""
 
 
 def plan_memory(
-    graph: Graph, placement: Placement, devices: Mapping[str, Device], slots: int
+    graph: Graph,
+    placement: Placement,
+    devices: Mapping[str, Device],
+    slots: int,
+    *,
+    limits: Mapping[str, int] | None = None,
+    costs: Costs | None = None,
 ) -> MemoryPlan:
     """Lay out every buffer of a static graph for `slots` items in flight.
+
+    Where a limit would be exceeded, steps are made to wait for others if that is enough to keep
+    it: the placement must then be used with the plan's `added_edges`, see `Placement.with_waits`.
+
+    Parameters
+    ----------
+    graph : Graph
+    placement : Placement
+    devices : Mapping of str to Device
+    slots : int
+    limits : Mapping of str to int, optional
+        Bytes that a device's own memory, or a memory, may take, constants included; what devices
+        say of themselves counts as well.
+    costs : Costs, optional
+        By which the price of waits is predicted; the devices' models when left out.
 
     Raises
     ------
     DoesNotFitError
         If a memory is too small; the message says by how much.
+    PlanError
+        If a limit names neither a device nor a memory.
     """
-    order = HappensBefore(placement.steps)
-    buffers = collect_buffers(graph, placement, devices, order)
-    locations: dict[Replica, Location] = {}
-    pools: dict[str, Pool] = {}
-    for memory in sorted({buffer.memory for buffer in buffers}):
-        inside = [buffer for buffer in buffers if buffer.memory == memory]
-        layout = _Layout(memory, inside, order, _alignment(memory, devices))
-        pool, places = layout.choose(placement, slots)
-        _check_capacity(pool, devices)
-        pools[memory] = pool
-        for buffer, location in zip(inside, places, strict=True):
-            locations.update(dict.fromkeys(buffer.replicas, location))
-    return MemoryPlan(locations, pools)
+    bounds = limits_of(limits or {}, devices)
+    planner = _Planner(graph, placement, devices, slots, bounds)
+    plan = planner.plan()
+    if exceeded(plan, bounds):
+        plan = planner.plan_with_waits(plan, costs or Costs.of(devices))
+    for memory in exceeded(plan, bounds):
+        raise refusal(plan.pools[memory], bounds[memory], planner.buffers[memory])
+    return plan
 
 
-class _Layout:
-    """The two layouts of one memory's buffers."""
+@dataclass
+class _Planner:
+    graph: Graph
+    placement: Placement
+    devices: Mapping[str, Device]
+    slots: int
+    bounds: Mapping[str, Limit]
+    buffers: dict[str, list[Buffer]] = field(default_factory=dict)
+    """By memory."""
 
-    def __init__(
-        self, memory: str, buffers: Sequence[Buffer], order: HappensBefore, alignment: int
-    ) -> None:
-        self._memory = memory
-        self._buffers = buffers
-        self._sizes = [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
-        self._conflicts, self._lower_bound = _conflicts(buffers, self._sizes, order)
+    def __post_init__(self) -> None:
+        self.order = HappensBefore(self.placement.steps)
+        self.flow = Flow(self.placement.steps, self.order, self.slots)
+        self.constants = constants_by_memory(self.graph, self.placement, self.devices)
 
-    def choose(self, placement: Placement, slots: int) -> tuple[Pool, list[Location]]:
-        everything = range(len(self._buffers))
-        joint = self._pack(everything, SLOT)
-        joint_pool = self._pool(joint[0], {}, slots)
-        if slots == 1:
-            return joint_pool, [joint[1][i] for i in everything]
-        inner: dict[int, list[int]] = {}
-        outer: list[int] = []
-        for index, buffer in enumerate(self._buffers):
-            steps = {point[0] for point in buffer.accesses}
-            own = 1 <= min(steps) == max(steps) <= len(placement.steps)
-            (inner.setdefault(min(steps), []) if own else outer).append(index)
-        slot_nbytes, places = self._pack(outer, SLOT)
-        lane_nbytes: dict[str, int] = {}
-        for step, indices in inner.items():
-            device = placement.steps[step - 1].device
-            nbytes, packed = self._pack(indices, device)
-            lane_nbytes[device] = max(nbytes, lane_nbytes.get(device, 0))
-            places.update(packed)
-        split_pool = self._pool(slot_nbytes, lane_nbytes, slots)
-        if joint_pool.nbytes <= split_pool.nbytes:
-            return joint_pool, [joint[1][i] for i in everything]
-        return split_pool, [places[i] for i in everything]
+    def plan(self) -> MemoryPlan:
+        """Return the best plan of several ways to let tensors share bytes by meaning.
 
-    def _pack(self, indices: Sequence[int], region: str) -> tuple[int, dict[int, Location]]:
-        """Pack some of the buffers; return the bytes needed and each one's location."""
-        position = {index: i for i, index in enumerate(indices)}
-        sizes = [self._sizes[index] for index in indices]
-        conflicts = [
-            [position[other] for other in self._conflicts[index] if other in position]
-            for index in indices
-        ]
-        packing = pack(sizes, conflicts)
-        return packing.nbytes, {
-            index: Location(self._memory, region, offset)
-            for index, offset in zip(indices, packing.offsets, strict=True)
+        In the order of preference: the first that nothing else beats by more than a copy is worth.
+        """
+        ways = [self._collect(joins=True)]
+        if any(len(one.writers) > 1 for inside in ways[0].values() for one in inside):
+            ways.append(self._collect(joins=False))
+        few = sum(map(len, ways[0].values())) <= MAX_CONFINED
+        if few and self.slots > 1 and len(self.placement.steps) > 1:
+            joins = (True, False)[: len(ways)]
+            ways += [self._collect(joins=joined, confined=True) for joined in joins]
+        plans = [self._lay_out(way, {}).plan for way in ways]
+        fitting = [i for i, plan in enumerate(plans) if not exceeded(plan, self.bounds)]
+        tried = fitting or range(len(plans))
+        least = min(plans[i].nbytes for i in tried)
+        best = next(i for i in tried if plans[i].nbytes <= COPY_WORTH * least)
+        self.buffers = ways[best]
+        return plans[best]
+
+    def plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
+        """Return the fastest plan whose waits keep all limits, or the smallest if none does."""
+        tight = exceeded(plan, self.bounds)
+        durations = durations_of(self.placement.steps, costs)
+        smallest = plan
+        for orders in stricter_orders(self.order, self.placement.steps, durations):
+            drafts = [self._lay_out(self.buffers, dict.fromkeys(tight, one)) for one in orders]
+            smallest = min(smallest, *(one.plan for one in drafts), key=lambda one: one.nbytes)
+            kept = [
+                self._with_edges(draft, tight, strict, durations)
+                for draft, strict in zip(drafts, orders, strict=True)
+                if not exceeded(draft.plan, self.bounds)
+            ]
+            if kept:
+                return min(kept, key=lambda one: (one.slowdown, len(one.added_edges)))
+        return smallest
+
+    def _with_edges(
+        self,
+        draft: _Draft,
+        memories: Sequence[str],
+        strict: HappensBefore,
+        durations: Sequence[float],
+    ) -> MemoryPlan:
+        """Return a draft by a stricter order with the waits that it relies on, and their price."""
+        steps, found = self.placement.steps, set[Edge]()
+        for memory in memories:
+            inside = self.buffers[memory]
+            sizes, relation = self._sizes(memory, inside), relate(inside, steps, self.order)
+            found.update(relied_upon(inside, draft.groups[memory], sizes, relation, strict))
+        edges = reduced(self.order, steps, found)
+        slower = makespan(predict(self.placement.with_waits(edges).steps, durations))
+        slowdown = slower / (makespan(predict(steps, durations)) or 1.0)
+        return replace(draft.plan, added_edges=edges, slowdown=slowdown)
+
+    def _collect(self, *, joins: bool, confined: bool = False) -> dict[str, list[Buffer]]:
+        found: dict[str, list[Buffer]] = {}
+        for buffer in collect_buffers(
+            self.graph, self.placement, self.devices, self.order, joins=joins, confined=confined
+        ):
+            found.setdefault(buffer.memory, []).append(buffer)
+        return dict(sorted(found.items()))
+
+    def _lay_out(
+        self, buffers: Mapping[str, list[Buffer]], stricter: Mapping[str, HappensBefore]
+    ) -> _Draft:
+        """Lay out all memories, some of them as if a stricter order held there."""
+        steps = self.placement.steps
+        sizes = {memory: self._sizes(memory, inside) for memory, inside in buffers.items()}
+        small = self.slots * sum(map(sum, sizes.values())) <= SMALL_NBYTES
+        relations = {
+            memory: relate(inside, steps, stricter.get(memory, self.order))
+            for memory, inside in buffers.items()
         }
-
-    def _pool(self, slot_nbytes: int, lane_nbytes: Mapping[str, int], slots: int) -> Pool:
-        total = sum(self._sizes)
-        return Pool(self._memory, slot_nbytes, lane_nbytes, slots, total, self._lower_bound)
-
-
-def _conflicts(
-    buffers: Sequence[Buffer], sizes: Sequence[int], order: HappensBefore
-) -> tuple[list[list[int]], int]:
-    """Return for every buffer those it must not overlap, and a lower bound of the peak.
-
-    The bound: what is alive for certain while some buffer is first written.
-    """
-    steps = [_mask(buffer) for buffer in buffers]
-    last = [_last_places(buffer) for buffer in buffers]
-    writers = [buffer.writer for buffer in buffers]
-    before = [order.earlier[step] | 1 << step for step, _ in writers]
-
-    def over(a: int, b: int) -> bool:
-        """True when every access to a precedes the writer of b."""
-        step, place = writers[b]
-        return not steps[a] & ~before[b] and last[a].get(step, -1) < place
-
-    conflicts: list[list[int]] = [[] for _ in buffers]
-    alive = list(sizes)
-    for a in range(len(buffers)):
-        for b in range(a):
-            if over(b, a) or over(a, b):
-                continue
-            conflicts[a].append(b)
-            conflicts[b].append(a)
-            if writers[a] == writers[b] or order.precedes(writers[b], writers[a]):
-                alive[a] += sizes[b]
-            elif order.precedes(writers[a], writers[b]):
-                alive[b] += sizes[a]
-    return conflicts, max(alive, default=0)
-
-
-def _mask(buffer: Buffer) -> int:
-    mask = 0
-    for step, _ in buffer.accesses:
-        mask |= 1 << step
-    return mask
-
-
-def _last_places(buffer: Buffer) -> dict[int, int]:
-    last: dict[int, int] = {}
-    for step, place in buffer.accesses:
-        last[step] = max(place, last.get(step, -1))
-    return last
-
-
-def _alignment(memory: str, devices: Mapping[str, Device]) -> int:
-    """Return the largest alignment that a device with access to the memory asks for."""
-    return max(
-        (
-            device.capabilities.alignment
-            for device in devices.values()
-            if memory in device.capabilities.accesses or memory in (HOST, SHARED)
-        ),
-        default=1,
-    )
-
-
-def _check_capacity(pool: Pool, devices: Mapping[str, Device]) -> None:
-    for name, device in devices.items():
-        limit = device.capabilities.memory_bytes
-        if device.capabilities.memory == pool.memory and limit is not None and pool.nbytes > limit:
-            raise DoesNotFitError(
-                f"the plan needs {pool.nbytes:,} bytes of memory {pool.memory!r}, "
-                f"{name} has {limit:,}",
-                at=f"{counted(pool.slots, 'item')} in flight, {pool.slot_nbytes:,} bytes each",
-                fix="lower max_in_flight, feed smaller inputs, or give nodes to other devices",
+        layouts = {
+            memory: Layouts(memory, sizes[memory], relations[memory], self.flow, small=small)
+            for memory in buffers
+        }
+        rooms = {memory: self._room(memory) for memory in buffers}
+        alternatives = {memory: one.all(rooms[memory]) for memory, one in layouts.items()}
+        names, period = choose([*alternatives.values()], [*rooms.values()])
+        pools: dict[str, Pool] = {}
+        locations: dict[Replica, Location] = {}
+        chosen: dict[str, tuple[Group, ...]] = {}
+        for (memory, layout), name in zip(layouts.items(), names, strict=True):
+            groups = chosen[memory] = alternatives[memory][name]
+            pools[memory] = Pool(
+                memory,
+                {region.name: region for region in layout.regions(groups, period)},
+                self.slots,
+                name,
+                layout.joint[0].packing.nbytes,
+                sum(sizes[memory]),
+                layout.joint[0].packing.lower_bound,
+                self.constants.get(memory, 0),
             )
+            locations.update(_locations(memory, buffers[memory], groups))
+        return _Draft(MemoryPlan(locations, pools), chosen)
+
+    def _sizes(self, memory: str, buffers: Sequence[Buffer]) -> list[int]:
+        """Return what the buffers of a memory take, rounded up so that offsets come out aligned."""
+        alignment = alignment_of(memory, self.devices)
+        return [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
+
+    def _room(self, memory: str) -> int | None:
+        """Return what regions may take of a memory, if that is limited."""
+        limit = self.bounds.get(memory)
+        return None if limit is None else limit.nbytes - self.constants.get(memory, 0)
+
+
+class _Draft(NamedTuple):
+    """A plan, and the groups of buffers in each memory that its regions are made of."""
+
+    plan: MemoryPlan
+    groups: Mapping[str, tuple[Group, ...]]
+
+
+def _locations(
+    memory: str, buffers: Sequence[Buffer], groups: Sequence[Group]
+) -> dict[Replica, Location]:
+    locations: dict[Replica, Location] = {}
+    for group in groups:
+        for index, offset in zip(group.indices, group.packing.offsets, strict=True):
+            for replica, inner in buffers[index].offsets.items():
+                locations[replica] = Location(memory, group.name, offset + inner)
+    return locations

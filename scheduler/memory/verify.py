@@ -1,24 +1,26 @@
 """An independent check that a memory plan never lets two live tensors share a byte.
 
 It shares no code with the planner: the order is a plain search through the points of the plan, and
-tensors are compared pair by pair where their bytes overlap, not buffer by buffer.
+tensors are compared one by one where their bytes overlap, not buffer by buffer. Of one item, two
+that overlap must be over one before the other, or be kept apart by a lane, or want the same bytes.
+Of two items that use the same copy of a region, the later must have waited with its first touch for
+the last of the earlier: all that touches a region lies between its claims and its releases.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
 
 from ...graph.errors import InternalError
 from ...graph.ir import Node
 from ..partition.partition import Subgraph
-from ..placement import OUTSIDE
+from ..placement import OUTSIDE, SCRATCH
 from ..planning import Plan
 from ..steps import Step, Transfer
-from .buffers import Replica
-from .memory_plan import SLOT
+from .contents import Contents
+from .regions import ADMISSION, Region, Replica
 
 FEED, FETCH = "feed", "fetch"
 
@@ -30,14 +32,13 @@ def verify_memory(plan: Plan) -> None:
     """Raise InternalError if two tensors of a static plan could overlap while both are needed."""
     assert plan.memory is not None, "shapes are known"
     check = _Check(plan)
-    regions: dict[tuple[str, str], list[Replica]] = defaultdict(list)
+    inside: dict[tuple[str, str], list[Replica]] = defaultdict(list)
     for replica, location in plan.memory.locations.items():
-        regions[location.memory, location.region].append(replica)
         check.is_inside(replica)
-    for (_, region), replicas in regions.items():
-        for a, b in combinations(replicas, 2):
-            if check.overlap(a, b):
-                check.pair(a, b, shared_by_items=region != SLOT)
+        inside[location.memory, location.region].append(replica)
+    for (memory, name), replicas in inside.items():
+        check.between_items(plan.memory.pools[memory].regions[name], replicas)
+        check.in_turn(replicas)
 
 
 @dataclass
@@ -61,42 +62,90 @@ class _Check:
         self._plan, self._placement, self._memory = plan, plan.placement, plan.memory
         self._uses: dict[Replica, _Use] = {}
         self._next: dict[Place, list[Place]] = defaultdict(list)
+        self._makers: dict[Replica, tuple[Node, str]] = {}
+        self._device = {step.name: step.device for step in plan.steps}
         self._collect()
-        self._reached = {place: self._search(place) for place in list(self._next)}
+        locations = plan.memory.locations
+        self._contents = Contents(plan.graph, plan.placement, locations, self._makers)
+        self._at = {place: index for index, place in enumerate(self._in_order())}
+        self._reached = self._search()
 
     def is_inside(self, replica: Replica) -> None:
         """Raise unless the replica lies inside its region."""
         location = self._memory.locations[replica]
-        pool = self._memory.pools[location.memory]
-        inside = location.region == SLOT
-        size = pool.slot_nbytes if inside else pool.lane_nbytes[location.region]
+        size = self._memory.pools[location.memory].regions[location.region].nbytes
         if location.offset < 0 or location.offset + self._uses[replica].nbytes > size:
             raise InternalError(f"{replica} lies outside its region of {size} bytes")
 
-    def overlap(self, a: Replica, b: Replica) -> bool:
-        """True when the two have a byte in common."""
-        start_a, start_b = self._memory.locations[a].offset, self._memory.locations[b].offset
-        return start_a < start_b + self._uses[b].nbytes and start_b < start_a + self._uses[a].nbytes
+    def in_turn(self, replicas: Iterable[Replica]) -> None:
+        """Raise unless replicas in a region, in the order they are written, may share its bytes.
 
-    def pair(self, a: Replica, b: Replica, *, shared_by_items: bool) -> None:
-        """Raise unless two overlapping replicas may share bytes."""
-        if shared_by_items:
-            steps_a = {self._step(place) for place in self._uses[a].places}
-            steps_b = {self._step(place) for place in self._uses[b].places}
-            if len(steps_a) != 1 or len(steps_b) != 1:
-                raise InternalError(f"{a} and {b} outlive their step in memory that items share")
-            if steps_a != steps_b:
-                return  # the device runs one step at a time
-        if self._root(a) == self._root(b) or self._over(a, b) or self._over(b, a):
-            return
+        Each is compared with those that hold its bytes until then. What is over holds them no more:
+        whatever comes later is written after this one, and so after what this one came after.
+        """
+        held: list[tuple[int, int, Replica]] = []
+        for replica in sorted(replicas, key=self._written):
+            begin, nbytes = self._begin(replica), self._uses[replica].nbytes
+            end, left = begin + nbytes, list[tuple[int, int, Replica]]()
+            for low, high, other in held:
+                if low >= end or high <= begin or not nbytes or not self._pair(other, replica):
+                    left.append((low, high, other))
+                    continue
+                left += [(low, begin, other)] if low < begin else []
+                left += [(end, high, other)] if end < high else []
+            held = [*left, (begin, end, replica)] if nbytes else left
+
+    def _pair(self, a: Replica, b: Replica) -> bool:
+        """Raise unless two overlapping replicas may share bytes; True if a is over by then."""
+        if self._over(a, b):
+            return True
+        (step_a, device_a), *more_a = self._steps(a)
+        (step_b, device_b), *more_b = self._steps(b)
+        if not more_a and not more_b and step_a != step_b and device_a == device_b != "":
+            return False  # the device runs one step at a time
+        if self._contents.agree(a, b):
+            return False
         raise InternalError(f"{a} and {b} overlap while both are needed")
+
+    def between_items(self, region: Region, replicas: Iterable[Replica]) -> None:
+        """Raise unless items cannot meet in a copy of a region."""
+        if not region.claims:
+            steps = [self._steps(replica) for replica in replicas]
+            devices = {device for touching in steps for _, device in touching}
+            if max(map(len, steps)) > 1 or len(devices) > 1 or "" in devices or region.copies != 1:
+                raise InternalError(f"items could meet in {region.name!r}, which nobody claims")
+            return
+        claims, releases = self._gates(region.claims), self._gates(region.releases)
+        for replica in replicas:
+            for place in self._uses[replica].places:
+                if not any(place in gate or self._leads(gate[-1], place) for gate in claims):
+                    raise InternalError(f"{replica} is touched before {region.name!r} is claimed")
+                if not any(place in gate or self._leads(place, gate[0]) for gate in releases):
+                    raise InternalError(f"{replica} is touched after {region.name!r} is released")
+
+    def _gates(self, steps: Iterable[int]) -> list[list[Place]]:
+        """Return the places of each step, of the admission and the landing too."""
+        planned = self._placement.steps
+        ends: dict[int, list[Place]] = {ADMISSION: [FEED], len(planned): [FETCH]}
+        return [ends[step] if step in ends else self._places(planned[step]) for step in steps]
+
+    def _leads(self, earlier: Place, later: Place) -> bool:
+        return bool(self._reached[self._at[earlier]] >> self._at[later] & 1)
+
+    def _steps(self, replica: Replica) -> list[tuple[str, str]]:
+        """Return the steps that touch a replica, with their devices; no device is the caller."""
+        steps = {self._step(place) for place in self._uses[replica].places}
+        return sorted((step, self._device.get(step, "")) for step in steps)
+
+    def _begin(self, replica: Replica) -> int:
+        return self._memory.locations[replica].offset
 
     def _over(self, a: Replica, b: Replica) -> bool:
         """True when nobody needs a any more once b is written."""
         writer = self._uses[b].writer
         for place in self._uses[a].places:
             overwriting = place == writer and self._overwrites(b, a)
-            if not overwriting and writer not in self._reached.get(place, ()):
+            if not overwriting and not self._leads(place, writer):
                 return False
         return True
 
@@ -112,19 +161,6 @@ class _Check:
             for output, source in node.operator.inplace
             if source < len(node.inputs)
         )
-
-    def _root(self, replica: Replica) -> Replica:
-        """Return what a chain of views on the same bytes goes back to."""
-        name, memory = replica
-        node = self._uses[replica].node
-        if node is not None:
-            for output, source in node.operator.views:
-                base = node.inputs[source], memory
-                if node.outputs[output] != name or base not in self._memory.locations:
-                    continue
-                if self._memory.locations[base] == self._memory.locations[replica]:
-                    return self._root(base)
-        return replica
 
     def _collect(self) -> None:
         """Find every replica's writer and readers, and which place comes next after which."""
@@ -158,6 +194,7 @@ class _Check:
         for name in filter(None, node.outputs):
             nbytes = graph.tensors[name].nbytes
             self._uses[name, placement.home[name]] = _Use(nbytes, place, node=node)
+            self._makers[name, placement.home[name]] = node, device
         for replica, nbytes in self._scratch(node, device):
             self._uses[replica] = _Use(nbytes, place)
 
@@ -179,22 +216,31 @@ class _Check:
         owner, graph = self._plan.prototypes[device], self._plan.graph
         specs = owner.scratch(node, graph.call(node), graph.output_specs(node))
         for index, spec in enumerate(specs):
-            yield (f"{node.name}\0scratch{index}", owner.capabilities.memory), spec.nbytes
+            memory = self._placement.local[SCRATCH, device]
+            yield (f"{node.name}\0scratch{index}", memory), spec.nbytes
 
     def _places(self, step: Step) -> list[Place]:
         if isinstance(step.work, Transfer) or self._is_atomic(step):
             return [(step.name, "")]
         return [(step.name, node.name) for node in step.work.graph.nodes]
 
-    def _search(self, start: Place) -> set[Place]:
-        found: set[Place] = set()
-        open_places = list(self._next[start])
-        while open_places:
-            place = open_places.pop()
-            if place not in found:
-                found.add(place)
-                open_places += self._next.get(place, [])
-        return found
+    def _in_order(self) -> Iterator[Place]:
+        yield FEED
+        for step in self._placement.steps:
+            yield from self._places(step)
+        yield FETCH
+
+    def _search(self) -> list[int]:
+        """Return for every place, by its number, the set of those that come after it."""
+        reached = [0] * len(self._at)
+        for place, index in reversed(self._at.items()):
+            for later in self._next[place]:
+                assert index < self._at[later], "steps are in a topological order"
+                reached[index] |= reached[self._at[later]] | 1 << self._at[later]
+        return reached
+
+    def _written(self, replica: Replica) -> int:
+        return self._at[self._uses[replica].writer]
 
     @staticmethod
     def _step(place: Place) -> str:

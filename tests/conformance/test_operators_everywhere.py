@@ -239,7 +239,8 @@ async def test_a_session_runs_all_operators_at_once(
     cases = [cases_of(op)[0] for op in OPERATORS]
     graph = side_by_side(cases)
     device = closed_device
-    plan = pl.plan(graph, devices=[device] if subject.kind == "cpu" else [device, "cpu"])
+    devices: list[str | Device] = [device] if subject.kind == "cpu" else [device, "cpu"]
+    plan = pl.plan(graph, devices, strategy="preference")
     for node in plan.graph.nodes:
         supported = device.supports(node, plan.graph.call(node)).ok
         assert plan.assignment[node.name] == (device.name if supported else "cpu")

@@ -46,8 +46,8 @@ def sim(clock: VirtualClock | None = None, **figures: Any) -> SimDevice:
 
 def test_a_kernel_takes_the_longer_of_arithmetic_and_traffic_plus_the_launch() -> None:
     model = SimModel(flops_per_s=100, bytes_per_s=10, launch_s=1)
-    assert model.kernel_s(Cost(flops=1000, nbytes=10)) == 11
-    assert model.kernel_s(Cost(flops=10, nbytes=200)) == 21
+    assert model.kernel_s("Add", Cost(flops=1000, nbytes=10)) == 11
+    assert model.kernel_s("Add", Cost(flops=10, nbytes=200)) == 21
 
 
 def test_a_copy_takes_its_latency_and_its_bytes() -> None:

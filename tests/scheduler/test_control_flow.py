@@ -265,7 +265,8 @@ def test_the_body_of_a_loop_is_split_over_devices() -> None:
 def test_pins_of_a_body_hold_in_every_iteration_of_an_unrolled_loop() -> None:
     graph = looping(doubling_body(), trips=2)
     pins = {"loop/double": "worker:0"}
-    plan = pl.plan(graph, ["cpu", "worker:0"], pin=pins, shapes={"x": (3,)})
+    devices = ["cpu", "worker:0"]
+    plan = pl.plan(graph, devices, pin=pins, shapes={"x": (3,)}, strategy="preference")
     pinned = [name for name, device in plan.assignment.items() if device == "worker:0"]
     assert pinned == ["loop[0]/double", "loop[1]/double"]
 

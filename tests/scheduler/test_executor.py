@@ -2,80 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 import numpy as np
 import plait as pl
 import pytest
 from fake_devices import SteppedDevice
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
-from plait.graph.tensor import Array
-from plait.scheduler.executor import Execution
-from plait.scheduler.open_plan import OpenPlan, Slot
+from plait.scheduler.memory import memory_plan
+from plait.scheduler.open_plan import Slot
 from random_graphs import expected, feeds, graphs
+from staged import Guest, Stage, devices, pins
 
 
-class Stage:
-    """Devices, an open plan on them, and items whose pace the test decides."""
-
-    def __init__(
-        self, graph: Graph, devices: Sequence[SteppedDevice], pins: dict[str, str], slots: int = 1
-    ) -> None:
-        self.devices = {device.name: device for device in devices}
-        self.plan = pl.plan(graph, devices, pin=pins, max_in_flight=slots)
-        for device in devices:
-            device.open()
-        self.open_plan = OpenPlan(self.plan, self.devices)
-        self.open_plan.open()
-        self.free = [self.open_plan.make_slot() for _ in range(slots)]
-        self.finished: list[int] = []
-
-    def start(self, index: int, inputs: dict[str, Array]) -> tuple[Execution, Slot]:
-        slot = self.free.pop()
-        for name, array in inputs.items():
-            slot.feeds[name][...] = array
-        execution = Execution(self.open_plan, slot, lambda: self.finished.append(index))
-        execution.start()
-        return execution, slot
-
-    def busy(self) -> list[SteppedDevice]:
-        return [device for device in self.devices.values() if device.queue]
-
-    def run_all(self, random: Random) -> None:
-        while busy := self.busy():
-            random.choice(busy).step()
-
-
-def devices() -> list[SteppedDevice]:
-    return [SteppedDevice("a"), SteppedDevice("b"), SteppedDevice("c", private=False)]
-
-
-def pins(graph: Graph, random: Random) -> dict[str, str]:
-    return {node.name: random.choice("abc") for node in graph.nodes}
-
-
-@given(graphs(), st.randoms(use_true_random=False), st.integers(1, 3))
+@pytest.mark.parametrize("small", [0, 1 << 16])
+@given(
+    graph=graphs(),
+    random=st.randoms(use_true_random=False),
+    limit=st.integers(1, 6),
+    copies=st.sampled_from([None, 1, 2, 3]),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_order_and_any_number_in_flight_gives_the_same_bits(
-    graph: Graph, random: Random, slots: int
+    graph: Graph,
+    random: Random,
+    limit: int,
+    copies: int | None,
+    small: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = Stage(graph, devices(), pins(graph, random), slots)
-    fed = [feeds(graph, seed) for seed in range(5)]
-    waiting, under_way = list(range(5)), {}
-    while len(stage.finished) < 5:
-        if waiting and stage.free and (random.random() < 0.5 or not stage.busy()):
-            index = waiting.pop(0)
-            under_way[index] = stage.start(index, fed[index])
-        elif busy := stage.busy():
-            random.choice(busy).step()
-        for index in [i for i in stage.finished if i in under_way]:
-            execution, slot = under_way.pop(index)
-            assert execution.error is None
-            for name, array in expected(graph, fed[index]).items():
-                np.testing.assert_array_equal(slot.results[name], array)
-            stage.free.append(slot)
+    """With a copy of everything for each item, and with fewer, which they use in turn."""
+    monkeypatch.setattr(memory_plan, "SMALL_NBYTES", small)
+    stage = Stage(graph, devices(), pins(graph, random), limit, copies)
+    fed = [feeds(graph, seed) for seed in range(8)]
+    guests: list[Guest] = []
+    while len(stage.finished) < len(fed):
+        in_flight = len(guests) - len(stage.finished)
+        hungry = len(guests) < len(fed) and in_flight < limit
+        if hungry and (random.random() < 0.5 or not stage.busy()):
+            guests.append(stage.start(len(guests), fed[len(guests)]))
+        else:
+            random.choice(stage.busy()).step()
+    for guest in guests:
+        assert guest.execution.error is None
+        for name, array in expected(graph, guest.inputs).items():
+            np.testing.assert_array_equal(guest.results[name], array)
     stage.open_plan.close()
 
 
@@ -84,7 +57,7 @@ def test_a_step_is_submitted_when_its_count_is_met_and_not_before(
     graph: Graph, random: Random
 ) -> None:
     stage = Stage(graph, devices(), pins(graph, random))
-    execution, _ = stage.start(0, feeds(graph))
+    execution = stage.start(0, feeds(graph)).execution
     while busy := stage.busy():
         random.choice(busy).step()
         for step in stage.plan.steps:
@@ -125,7 +98,7 @@ def failing(stage: Stage, device: str, error: Exception) -> None:
 
 def test_after_a_failure_nothing_more_starts_and_the_item_ends_once() -> None:
     stage = Stage(fork(), devices(), {"long": "a", "short": "b", "after": "b"})
-    execution, _ = stage.start(0, {"x": np.arange(4, dtype=np.int32)})
+    execution = stage.start(0, {"x": np.arange(4, dtype=np.int32)}).execution
     failing(stage, "b", ValueError("broken"))
     stage.devices["b"].step()
     assert stage.finished == [], "the other branch is still under way"
@@ -137,7 +110,7 @@ def test_after_a_failure_nothing_more_starts_and_the_item_ends_once() -> None:
 
 def test_the_first_failure_is_the_one_that_counts() -> None:
     stage = Stage(fork(), devices(), {"long": "a", "short": "b", "after": "b"})
-    execution, _ = stage.start(0, {"x": np.arange(4, dtype=np.int32)})
+    execution = stage.start(0, {"x": np.arange(4, dtype=np.int32)}).execution
     failing(stage, "b", ValueError("first"))
     failing(stage, "a", ValueError("second"))
     stage.devices["b"].step()
@@ -151,10 +124,11 @@ def test_a_device_that_refuses_work_fails_the_item() -> None:
     def refuse(*_: object) -> None:
         raise pl.DeviceLostError("gone")
 
-    stage.free[0] = Slot(
-        stage.free[0].feeds, stage.free[0].results, (refuse,) * len(stage.plan.steps)  # type: ignore[arg-type]
+    slot = stage.open_plan.make_slot(0)
+    stage.open_plan.slots[0] = Slot(
+        slot.feeds, slot.results, (refuse,) * len(stage.plan.steps)  # type: ignore[arg-type]
     )  # fmt: skip
-    execution, _ = stage.start(0, {"x": np.arange(4, dtype=np.int32)})
+    execution = stage.start(0, {"x": np.arange(4, dtype=np.int32)}).execution
     assert stage.finished == [0]
     assert isinstance(execution.error, pl.DeviceLostError)
 
@@ -165,34 +139,34 @@ def test_cancelling_at_any_moment_ends_the_item_once_and_frees_its_slot(
 ) -> None:
     graph = fork()
     stage = Stage(graph, devices(), {"long": "a", "short": "b", "after": "c"})
-    execution, slot = stage.start(0, feeds(graph))
+    execution = stage.start(0, feeds(graph)).execution
     for _ in range(moment):
         if stage.busy():
             random.choice(stage.busy()).step()
     execution.cancel()
     stage.run_all(random)
     assert stage.finished == [0]
-    stage.free.append(slot)
-    stage.start(1, feeds(graph, 7))
+    second = stage.start(1, feeds(graph, 7))
     stage.run_all(random)
     assert stage.finished == [0, 1]
     for name, array in expected(graph, feeds(graph, 7)).items():
-        np.testing.assert_array_equal(slot.results[name], array)
+        np.testing.assert_array_equal(second.results[name], array)
 
 
 def test_cancelled_work_that_has_not_started_is_skipped() -> None:
     stage = Stage(fork(), devices(), {"long": "a", "short": "b", "after": "b"})
-    execution, slot = stage.start(0, {"x": np.full(4, 5, np.int32)})
-    before = slot.results["slow"].copy()
-    execution.cancel()
+    guest = stage.start(0, {"x": np.full(4, 5, np.int32)})
+    before = guest.slot.results["slow"].copy()
+    guest.execution.cancel()
     stage.run_all(Random(0))
-    np.testing.assert_array_equal(slot.results["slow"], before)
+    np.testing.assert_array_equal(guest.results["slow"], before)
 
 
 def test_arenas_and_programs_are_made_when_opened_and_never_while_items_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage(fork(), devices(), {"long": "a", "short": "b", "after": "c"})
+    stage.open_plan.make_slot(0)
 
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("allocates in the steady state")

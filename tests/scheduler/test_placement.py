@@ -42,7 +42,9 @@ def test_a_private_memory_is_reached_by_transfers_in_and_out() -> None:
 
 
 def test_between_two_private_memories_the_way_goes_through_the_host() -> None:
-    plan = pl.plan(pair(), [PrivateDevice("a"), PrivateDevice("b")], pin={"second": "b"})
+    plan = pl.plan(
+        pair(), [PrivateDevice("a"), PrivateDevice("b")], pin={"first": "a", "second": "b"}
+    )
     assert transfers(plan) == [
         ("x", "host", "memory of a"),
         ("h", "memory of a", "host"),
@@ -52,7 +54,9 @@ def test_between_two_private_memories_the_way_goes_through_the_host() -> None:
 
 
 def test_the_owner_of_the_private_memory_does_the_copying() -> None:
-    plan = pl.plan(pair(), [PrivateDevice("a"), PrivateDevice("b")], pin={"second": "b"})
+    plan = pl.plan(
+        pair(), [PrivateDevice("a"), PrivateDevice("b")], pin={"first": "a", "second": "b"}
+    )
     movers = [step.device for step in plan.steps if isinstance(step.work, Transfer)]
     assert movers == ["a", "a", "b", "b"]
 
@@ -62,7 +66,9 @@ def test_a_fetched_tensor_and_another_devices_input_share_one_way_out() -> None:
     h = builder.op("Relu", builder.input("x", "float32", (4,)), name="first")
     builder.output("h", h)
     builder.output("y", builder.op("Add", h, 1.0, name="second"))
-    plan = pl.plan(builder.build(), [PrivateDevice("a"), "cpu"], pin={"second": "cpu"})
+    plan = pl.plan(
+        builder.build(), [PrivateDevice("a"), "cpu"], pin={"first": "a", "second": "cpu"}
+    )
     assert [t for t in transfers(plan) if t[0] == "h"] == [("h", "memory of a", "host")]
 
 

@@ -21,7 +21,8 @@ def graph() -> Graph:
 
 
 async def profiled(items: int = 5, *, measure: bool = False) -> pl.Profile:
-    plan = pl.plan(graph(), [PrivateDevice("npu"), "cpu"], pin={"second": "cpu"}, max_in_flight=2)
+    devices: list[str | PrivateDevice] = [PrivateDevice("npu"), "cpu"]
+    plan = pl.plan(graph(), devices, pin={"first": "npu", "second": "cpu"}, max_in_flight=2)
     async with pl.Session(plan, measure=measure) as session:
         source = [{"x": np.ones(8, np.float32)}] * items
         async with session.stream(source) as results:
@@ -114,7 +115,7 @@ async def test_overlap_is_seen_where_two_devices_work_at_once(
     x = builder.input("x", "float32", (2,))
     builder.output("a", builder.call(meet, x, name="a", place=0))
     builder.output("b", builder.call(meet, x, name="b", place=1))
-    plan = pl.plan(builder.build(), ["cpu", PrivateDevice("other")], pin={"b": "other"})
+    plan = pl.plan(builder.build(), ["cpu", PrivateDevice("other")], pin={"a": "cpu", "b": "other"})
     async with pl.Session(plan) as session:
         with trio.fail_after(20):
             await session.run({"x": np.ones(2, np.float32)})

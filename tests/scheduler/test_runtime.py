@@ -15,7 +15,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
-from plait.scheduler import open_plans, runtime
+from plait.scheduler import open_devices, open_plans, runtime
 from plait.scheduler.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
 
@@ -184,6 +184,27 @@ async def test_idle_plans_give_way_to_one_that_has_no_room() -> None:
         with pytest.raises(pl.DeviceMemoryError):
             await session.run(ones(2000))
     assert device.room == 5000
+
+
+# slots
+
+
+async def test_an_item_takes_any_slot_that_is_free() -> None:
+    """The second of two items ends first; the third does not wait for the first one's slot."""
+    device = SteppedDevice("stepped", private=False)
+    plan = pl.plan(relu(2), device, max_in_flight=2)
+    async with pl.Session(plan) as session, trio.open_nursery() as nursery:
+        for value in range(2):
+            nursery.start_soon(session.run, {"x": X + value})
+        await wait_all_tasks_blocked()
+        device.queue.reverse()
+        device.step()
+        await wait_all_tasks_blocked()
+        nursery.start_soon(session.run, {"x": X + 2})
+        await wait_all_tasks_blocked()
+        assert len(device.queue) == 2, "the first and the third"
+        while device.queue:
+            device.step()
 
 
 # streams
@@ -409,10 +430,10 @@ async def cores_given(plan: pl.Plan) -> list[int | None]:
 async def test_devices_that_compute_on_the_host_share_its_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runtime, "core_count", lambda: 8)
+    monkeypatch.setattr(open_devices, "core_count", lambda: 8)
     assert await cores_given(chain("a", "b")) == [3, 3, 3]
 
 
 async def test_one_core_is_left_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "core_count", lambda: 8)
+    monkeypatch.setattr(open_devices, "core_count", lambda: 8)
     assert await cores_given(chain("a")) == [7, 7]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ...attribute import REQUIRED, Attribute, Kind
 from ...dims import broadcast
 from ...errors import OperatorError, ShapeError
-from ...operator import Call, CostRule, Pairs, define, elements
+from ...operator import AliasRule, Call, CostRule, Pairs, define, elements
 from ...tensor import Shape, TensorSpec
 from ..inputs import present
 
@@ -51,6 +51,8 @@ def exact(
     attributes: Mapping[str, Attribute] | None = None,
     cost: CostRule = elements,
     views: Pairs = (),
+    parts: AliasRule | None = None,
+    joins: AliasRule | None = None,
     inplace: Pairs = (),
     ready: Readiness = fixed_shapes,
     batched: bool = False,
@@ -85,6 +87,8 @@ def exact(
             attributes=attributes,
             cost=cost,
             views=views,
+            parts=parts,
+            joins=joins,
             inplace=inplace,
         )(infer)
         return rule

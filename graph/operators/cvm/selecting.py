@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...attribute import Attribute, Attributes, Kind
 from ...dims import normalise_axis
 from ...errors import ShapeError
-from ...operator import Call, free
+from ...operator import Alias, Call, free
 from ...tensor import Shape
+from ..rules import part_of
 from .rules import MAX_SIZE, exact, integer, integers
+
+
+def _slice_parts(call: Call) -> Iterator[Alias]:
+    ranges = slice_ranges(call.spec(0).static_shape, call.attributes)
+    if all(places.step == 1 or len(places) == 1 for places in ranges):
+        yield from part_of(call.spec(0), [places[0] for places in ranges], [*map(len, ranges)])
 
 
 @exact(
@@ -20,6 +27,7 @@ from .rules import MAX_SIZE, exact, integer, integers
         "stride": integers((), None, None),
     },
     cost=free,
+    parts=_slice_parts,
 )
 def infer_strided_slice(call: Call) -> Sequence[Shape | None]:
     """Infer: each axis as long as its slice."""

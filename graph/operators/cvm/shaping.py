@@ -11,7 +11,7 @@ from ...errors import ShapeError
 from ...operator import Call, free
 from ...tensor import Shape
 from ..inputs import may_equal
-from ..rules import FIRST
+from ..rules import FIRST, joined_along_axis
 from .rules import exact, integer, integers, known_ranks, known_shape
 
 _AXIS = {"axis": Attribute(Kind.INT)}
@@ -63,6 +63,7 @@ def infer_flatten(call: Call) -> Sequence[Shape | None]:
     inputs="x+",
     attributes={"axis": Attribute(Kind.INT, 1)},
     cost=free,
+    joins=joined_along_axis,
     ready=known_ranks,
 )
 def infer_concatenate(call: Call) -> Sequence[Shape | None]:

@@ -363,7 +363,7 @@ async def test_four_items_in_flight_do_not_mix() -> None:
     x = b.input("x", "float32", (64,))
     squashed = b.op("Sigmoid", b.op("Add", x, 1.0, name="ort.add"), name="ort.squash")
     b.output("y", b.op("Exp", b.op("Neg", squashed, name="cpu.neg"), name="ort.exp"))
-    plan = pl.plan(b.build(), ["ort", "cpu"], pin={"cpu.*": "cpu"}, max_in_flight=4)
+    plan = pl.plan(b.build(), ["ort", "cpu"], pin={"cpu.*": "cpu", "ort.*": "ort"}, max_in_flight=4)
     assert [subgraph.device for subgraph in plan.subgraphs] == ["ort", "cpu", "ort"]
     fed = [np.full(64, i / 10, np.float32) for i in range(40)]
     async with pl.Session(plan) as session:

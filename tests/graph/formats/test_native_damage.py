@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plait import GraphBuilder, check
 from plait.graph.errors import ParseError, PlaitError
-from plait.graph.formats.native import MAGIC, dump_bytes, load_bytes
+from plait.graph.formats.container import GRAPHS
+from plait.graph.formats.native import dump_bytes, load_bytes
 
 PREFIX = struct.Struct("<8sIIQ")
 SCALARS = (
@@ -47,7 +48,7 @@ def with_header(header: bytes, nbytes: int | None = None) -> bytes:
     """Return the sound file with another header and the right checksum."""
     blob = sound()[-(-(PREFIX.size + len(header_of(sound()))) // 64) * 64 :]
     length = len(header) if nbytes is None else nbytes
-    prefix = PREFIX.pack(MAGIC, 1, zlib.crc32(header), length)
+    prefix = PREFIX.pack(GRAPHS.magic, 1, zlib.crc32(header), length)
     return prefix + header + bytes(-(PREFIX.size + len(header)) % 64) + blob
 
 

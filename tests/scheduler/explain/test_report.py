@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import plait as pl
 from fake_devices import PrivateDevice
@@ -16,7 +17,7 @@ def graph(*shape: int | str) -> Graph:
 
 def split() -> pl.Plan:
     devices: list[str | PrivateDevice] = [PrivateDevice("npu", lacks=["Add"]), "cpu"]
-    return pl.plan(graph(1000), devices, max_in_flight=3)
+    return pl.plan(graph(1000), devices, max_in_flight=3, strategy="preference")
 
 
 def test_the_report_names_subgraphs_transfers_memory_and_reasons() -> None:
@@ -73,3 +74,60 @@ def test_a_symbolic_plan_says_which_subgraphs_wait_for_which() -> None:
     plan = pl.plan(graph("n"), [PrivateDevice("npu", lacks=["Add"]), "cpu"])
     (line,) = (line for line in plan.report().splitlines() if line.startswith("1:cpu"))
     assert "0:npu" in line
+
+
+def test_the_report_predicts_times_and_says_what_was_weighed() -> None:
+    plan = pl.plan(graph(1000), ["cpu", PrivateDevice("npu")], max_in_flight=2)
+    report = plan.report()
+    assert "predicted: one item " in report
+    assert "items/s" in report
+    assert plan.decision is not None
+    assert plan.decision.why in report
+    for candidate in plan.decision.candidates[:8]:
+        assert candidate.name in report
+
+
+def test_every_node_says_what_it_costs_here_and_elsewhere() -> None:
+    plan = pl.plan(graph(1000), ["cpu", PrivateDevice("npu", lacks=["Add"])])
+    lines = plan.report(nodes=True).splitlines()
+    first, second = lines[lines.index("nodes") + 1 :]
+    assert "(model)" in first
+    assert "no kernel for 'Add' on this device" in second
+
+
+def test_the_report_lists_regions_with_copies_and_when_they_are_held() -> None:
+    report = split().report()
+    assert "copies of" in report
+    assert "held from" in report
+    assert "constants" in report
+
+
+def test_limits_and_the_waits_they_cost_are_reported() -> None:
+    b = pl.GraphBuilder("wide")
+    x = b.input("x", "float32", (1000,))
+    halves = [b.op("Relu", b.op("Neg", x, name=f"neg{i}"), name=f"relu{i}") for i in range(2)]
+    b.output("y", b.op("Add", *halves))
+    plan = pl.plan(b.build(), memory_limits={"host": 1 << 20})
+    assert "limit of host: 1.05 MB" in plan.report()
+    assert plan.memory is not None
+    assert plan.placement is not None
+    memory = split().memory
+    assert memory is not None
+    slowed = replace(memory, added_edges=((0, 1),), slowdown=1.25)
+    waiting = replace(split(), memory=slowed)
+    assert "1 wait added to keep the limits: 25.0% slower" in waiting.report()
+
+
+def test_json_is_of_the_documented_form() -> None:
+    values = json.loads(split().to_json())
+    assert (values["format"], values["version"], values["plait"]) == (
+        "plait plan",
+        1,
+        pl.__version__,
+    )
+    assert values["predicted"]["seconds"] > 0
+    options = {one["device"]: one for one in values["nodes"]["second"]["options"]}
+    assert (options["npu"]["supported"], options["cpu"]["supported"]) == (False, True)
+    (region, *_) = values["memory"]["host"]["regions"]
+    assert region["copies"] >= 1
+    assert [step["kind"] for step in values["steps"]].count("transfer") == 2

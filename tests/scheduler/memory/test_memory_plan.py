@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plait.devices.cpu import CpuDevice
 from plait.graph.errors import InternalError
 from plait.graph.ir import Graph
-from plait.scheduler.memory.memory_plan import MemoryPlan, Pool
+from plait.scheduler.memory.regions import MemoryPlan, Pool
 from plait.scheduler.memory.verify import verify_memory
 from random_graphs import expected, feeds, graphs
 
@@ -107,7 +107,7 @@ def test_a_view_costs_nothing() -> None:
 
 def test_the_peak_is_never_below_the_bound() -> None:
     plan = pl.plan(relu_chain(3))
-    assert pool(plan).lower_bound <= pool(plan).slot_nbytes
+    assert pool(plan).lower_bound <= pool(plan).item_nbytes
 
 
 def test_what_single_steps_touch_is_allocated_once_for_all_items() -> None:
@@ -120,7 +120,7 @@ def test_what_single_steps_touch_is_allocated_once_for_all_items() -> None:
     graph = builder.build()
     single, eight = (pool(pl.plan(graph, max_in_flight=k)) for k in (1, 8))
     assert eight.nbytes < 2 * single.nbytes
-    assert eight.lane_nbytes["cpu"] >= 16 * 4096 * 4
+    assert eight.regions["lane cpu"].nbytes >= 16 * 4096 * 4
 
 
 def test_offsets_are_aligned_for_every_device_that_reaches_the_memory() -> None:
@@ -191,5 +191,6 @@ def test_the_check_expects_no_buffers_inside_of_an_atomic_program() -> None:
 
 
 def test_what_follows_an_atomic_program_may_overwrite_its_output() -> None:
-    plan = pl.plan(relu_chain(3), [AtomicDevice("atomic"), "cpu"], pin={"relu.2": "cpu"})
+    pins = {"relu.[01]": "atomic", "relu.2": "cpu"}
+    plan = pl.plan(relu_chain(3), [AtomicDevice("atomic"), "cpu"], pin=pins)
     assert pool(plan).nbytes == 2 * 1024

@@ -71,18 +71,21 @@ def test_unconnected_branches_are_subgraphs_of_their_own() -> None:
 
 
 def test_a_node_goes_to_the_first_device_that_supports_it() -> None:
-    plan = pl.plan(chain("Relu", "Add"), [PrivateDevice("npu", lacks=["Add"]), "cpu"])
+    devices: list[str | PrivateDevice] = [PrivateDevice("npu", lacks=["Add"]), "cpu"]
+    plan = pl.plan(chain("Relu", "Add"), devices, strategy="preference")
     assert plan.assignment == {"n0": "npu", "n1": "cpu"}
 
 
 def test_the_reason_names_the_devices_that_refused() -> None:
-    plan = pl.plan(chain("Relu", "Add"), [PrivateDevice("npu", lacks=["Add"]), "cpu"])
+    devices: list[str | PrivateDevice] = [PrivateDevice("npu", lacks=["Add"]), "cpu"]
+    plan = pl.plan(chain("Relu", "Add"), devices, strategy="preference")
     assert "not on npu: no kernel for 'Add'" in plan.reasons["n1"]
     assert "first choice" in plan.reasons["n0"]
 
 
 def test_pins_win_over_the_order_of_devices() -> None:
-    plan = pl.plan(chain("Relu", "Add"), ["cpu", PrivateDevice("npu")], pin={"n1": "npu"})
+    devices: list[str | PrivateDevice] = ["cpu", PrivateDevice("npu")]
+    plan = pl.plan(chain("Relu", "Add"), devices, pin={"n1": "npu"}, strategy="preference")
     assert plan.assignment == {"n0": "cpu", "n1": "npu"}
     assert plan.reasons["n1"] == "pinned by 'n1'"
 

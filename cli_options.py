@@ -1,0 +1,70 @@
+"""Options that several commands have, and how commands end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .cli_inputs import Feeds
+from .cli_output import print_error, print_note
+
+if TYPE_CHECKING:
+    from .cli_stream import Streamed
+
+EXIT_FAILED, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
+SHOWN_ERRORS = 10
+IN_FLIGHT = 4
+"""How many items are under way at a time, where nobody says otherwise."""
+
+PATH = click.Path(path_type=Path)
+
+EXIT_CODES = """
+\b
+Exit codes:
+  0    it worked
+  1    a device, or an item of a stream, failed
+  2    the command line, the model or the inputs are wrong
+  130  interrupted
+"""
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+trace_option = click.option(
+    "--trace", type=PATH, metavar="FILE", help="Save a timeline, to be opened at ui.perfetto.dev."
+)
+html_option = click.option(
+    "--html", type=PATH, metavar="FILE", help="Write a page to be opened in any browser."
+)
+in_flight = click.option(
+    "--max-in-flight",
+    type=click.IntRange(min=1),
+    show_default=str(IN_FLIGHT),
+    metavar="K",
+    help="How many items are under way at a time.",
+)
+inputs_option = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]SOURCE",
+    help="What to feed: FILE.npy, FILE.npz, or random. Without NAME, all arrays of an .npz file.",
+)
+seed_option = click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
+
+
+def exit_if_failed(streamed: Streamed) -> None:
+    """Print the first failures of a stream, if there are any, and end with their exit code."""
+    failures = sorted(streamed.failures.items())
+    for index, error in failures[:SHOWN_ERRORS]:
+        print_error(error, where=f"item {index}: ")
+    if len(failures) > SHOWN_ERRORS:
+        print_note(f"{len(failures) - SHOWN_ERRORS} more items failed")
+    if failures:
+        click.get_current_context().exit(EXIT_FAILED)
+
+
+def print_notes(feeds: Feeds) -> None:
+    """Print what users should know of how inputs were chosen."""
+    for note in feeds.notes:
+        print_note(note)

@@ -1,0 +1,108 @@
+"""``plait pack``: offsets for the blocks of a CSV file, for those who have no graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .cli_inputs import CommandError
+from .cli_options import EXIT_CODES, EXIT_FAILED, PATH
+from .cli_output import check_writable, print_json, writing
+
+if TYPE_CHECKING:
+    from .scheduler.packing.blocks import Packing
+    from .scheduler.packing.packing import Solver
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("file", type=PATH)
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Stop at any packing of N bytes. Exit code 1 if none is found.",
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give the best found by then.",
+)
+@click.option("--output", type=PATH, metavar="FILE", help="Write to a file instead of stdout.")
+@click.option(
+    "--solver",
+    type=click.Choice(["auto", "python", "compiled", "cpsat"]),
+    default="auto",
+    show_default=True,
+    help="Who searches when nothing cheap is good enough.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
+def pack(
+    file: Path,
+    capacity: int | None,
+    deadline: float,
+    output: Path | None,
+    solver: Solver,
+    as_json: bool,
+) -> None:
+    """Give every block in FILE an offset, in as few bytes as can be found.
+
+    FILE is CSV with the columns id, lower, upper and size, as MiniMalloc reads it: a block of so
+    many bytes is alive from lower to just before upper. It is printed with a column offset; what
+    was found about it goes to stderr.
+    """
+    from .scheduler.packing import check
+    from .scheduler.packing import pack as pack_blocks
+    from .scheduler.packing.table import read_table
+
+    check_writable(output)
+    table = read_table(_read(file), str(file))
+    packing = pack_blocks(
+        table.blocks, table.lives, capacity=capacity, deadline_s=deadline, solver=solver
+    )
+    check(table.blocks, table.lives, packing)
+    fits = capacity is None or packing.nbytes <= capacity
+    text = table.with_offsets(packing.offsets)
+    if output is not None:
+        with writing(output):
+            output.write_bytes(text.encode())
+    elif not as_json:
+        click.echo(text.encode(), nl=False)
+    if as_json:
+        print_json({**_summary(packing), "capacity": capacity, "fits": fits})
+    else:
+        click.echo(_describe(packing), err=True)
+    if not fits:
+        click.echo(f"error: no packing inside {capacity:,} bytes was found", err=True)
+        click.get_current_context().exit(EXIT_FAILED)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_bytes().decode()
+    except OSError as error:
+        raise CommandError(
+            f"cannot read {file}: {error.strerror or error}", fix="name a CSV file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file} is no text", fix="name a CSV file in UTF-8") from error
+
+
+def _summary(packing: Packing) -> dict[str, object]:
+    return {
+        "offsets": list(packing.offsets),
+        "nbytes": packing.nbytes,
+        "lower_bound": packing.lower_bound,
+        "is_optimal": packing.is_optimal,
+        "algorithm": packing.algorithm,
+        "seconds": packing.seconds,
+    }
+
+
+def _describe(packing: Packing) -> str:
+    gap = "optimal" if packing.is_optimal else f"lower bound {packing.lower_bound:,}"
+    return f"{packing.nbytes:,} bytes ({gap}), {packing.algorithm}, {packing.seconds:.2f} s"

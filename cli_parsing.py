@@ -1,0 +1,84 @@
+"""What options say, as values: devices, pins, shapes, sizes of memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+from .cli_inputs import CommandError
+
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+"""Bytes in a unit, by its name in capitals."""
+
+
+def parse_devices(text: str) -> tuple[str, ...]:
+    """Return the names in ``worker:0,cpu``."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise CommandError(
+            f"--devices {text!r} has an empty name", fix="list names: --devices worker:0,cpu"
+        )
+    return names
+
+
+def parse_pins(texts: Sequence[str]) -> dict[str, str]:
+    """Return what ``NODE=DEVICE`` options say."""
+    pins: dict[str, str] = {}
+    for text in texts:
+        # Node names may hold "="; device names do not.
+        node, _, device = text.rpartition("=")
+        if not node or not device:
+            raise CommandError(
+                f"--pin {text!r} is not NODE=DEVICE", fix="for example --pin 'encoder.*=cpu'"
+            )
+        pins[node] = device
+    return pins
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return what ``NAME=1,3,48,320`` options say."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, lengths = text.rpartition("=")
+        dims = lengths.split(",") if lengths else []
+        if not name or not all(dim.strip().isdecimal() for dim in dims):
+            raise CommandError(
+                f"--shape {text!r} is not NAME=LENGTH,LENGTH,...",
+                fix="for example --shape image=1,3,48,320",
+            )
+        shapes[name] = tuple(map(int, dims))
+    return shapes
+
+
+def parse_limits(texts: Sequence[str]) -> dict[str, int]:
+    """Return what ``NAME=SIZE`` options say, in bytes; a name is a device's or a memory's."""
+    limits: dict[str, int] = {}
+    for text in texts:
+        name, _, size = text.rpartition("=")
+        nbytes = parse_size(size)
+        if not name or nbytes is None:
+            raise CommandError(
+                f"--memory-limit {text!r} is not NAME=SIZE",
+                fix="for example --memory-limit cuda:0=2GiB, or host=512MB",
+            )
+        limits[name] = nbytes
+    return limits
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of ``2GiB``, ``1.5 MB`` or ``4096``; None for what is no size."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE | re.ASCII)
+    unit = UNITS.get(found[2].upper()) if found else None
+    return int(Decimal(found[1]) * unit) if found and unit else None

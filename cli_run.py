@@ -1,0 +1,124 @@
+"""``plait run`` and ``plait stream``: one item, or many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .cli_inputs import CommandError, Feeds, parse_input
+from .cli_options import (
+    EXIT_CODES,
+    IN_FLIGHT,
+    PATH,
+    as_json,
+    exit_if_failed,
+    in_flight,
+    inputs_option,
+    print_notes,
+    seed_option,
+    trace_option,
+)
+from .cli_output import (
+    check_writable,
+    make_folder,
+    print_json,
+    print_summary,
+    summarise,
+    write_arrays,
+)
+from .cli_plan import Request, asks_for_plan
+
+
+@click.command(epilog=EXIT_CODES)
+@asks_for_plan
+@inputs_option
+@seed_option
+@click.option("--output", type=PATH, metavar="FILE.npz", help="Write the outputs to a file.")
+@trace_option
+@as_json
+def run(
+    request: Request,
+    inputs: tuple[str, ...],
+    seed: int,
+    output: Path | None,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    """Run MODEL once and show its outputs, or write them to a file."""
+    from .cli_stream import run_once
+
+    check_writable(output)
+    check_writable(trace)
+    plan = request.plan()
+    feeds = Feeds(plan.graph, [parse_input(text) for text in inputs], seed=seed, fill=False)
+    if feeds.count not in (None, 1):
+        raise CommandError(f"the inputs make {feeds.count} items", fix="use plait stream")
+    item = feeds.item(0)
+    print_notes(feeds)
+    outputs, elapsed_s = run_once(plan, item, trace)
+    if output is not None:
+        write_arrays(output, outputs)
+    if as_json:
+        print_json({"outputs": summarise(outputs), "seconds": elapsed_s})
+    elif output is not None:
+        click.echo(f"wrote {', '.join(outputs)} to {output}")
+    else:
+        print_summary(outputs)
+
+
+@click.command(epilog=EXIT_CODES)
+@asks_for_plan
+@inputs_option
+@seed_option
+@in_flight
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after N items; needed for random.",
+)
+@click.option(
+    "--output",
+    type=PATH,
+    metavar="FOLDER",
+    help="Write each item's outputs to FOLDER/NNNN.npz.",
+)
+@trace_option
+@as_json
+def stream(
+    request: Request,
+    inputs: tuple[str, ...],
+    seed: int,
+    max_in_flight: int | None,
+    count: int | None,
+    output: Path | None,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    """Run MODEL on many items and show how fast that goes.
+
+    SOURCE may also be a folder, or a quoted pattern such as 'frames/*.npy', of one file per item.
+    A single file is repeated in every item; inputs not given are random, given --count. An item
+    that fails is reported, and the others go on.
+    """
+    from .cli_stream import run_stream, save_trace
+
+    check_writable(trace)
+    plan = request.plan(max_in_flight, IN_FLIGHT)
+    feeds = Feeds(plan.graph, [parse_input(text) for text in inputs], seed=seed, fill=True)
+    counts = [number for number in (count, feeds.count) if number is not None]
+    if not counts:
+        raise CommandError(
+            "it is not said how many items to stream", fix="--count N, or --input NAME=FOLDER"
+        )
+    if output is not None:
+        make_folder(output)
+    streamed = run_stream(plan, feeds.item, min(counts), output, what="streaming")
+    print_notes(feeds)
+    save_trace(streamed.profile, trace)
+    if as_json:
+        print_json(streamed.to_dict())
+    else:
+        click.echo(f"{streamed}, up to {plan.max_in_flight} in flight")
+    exit_if_failed(streamed)

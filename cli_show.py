@@ -1,0 +1,85 @@
+"""``plait plan``: what was decided, shown, compared and saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .cli_inputs import CommandError
+from .cli_options import EXIT_CODES, IN_FLIGHT, PATH, as_json, html_option, in_flight
+from .cli_output import check_writable, print_json, print_note
+from .cli_plan import Request, asks_for_plan
+from .graph.printing import to_dot
+
+if TYPE_CHECKING:
+    from .scheduler.planning import Plan
+
+
+@click.command(name="plan", epilog=EXIT_CODES)
+@asks_for_plan
+@in_flight
+@click.option("--nodes", is_flag=True, help="List every node, its device and the reason for it.")
+@click.option("--dot", is_flag=True, help="Print the graph for Graphviz, grouped by device.")
+@click.option(
+    "--diff",
+    "other",
+    type=PATH,
+    metavar="FILE",
+    help="Show what differs from a saved plan: from that one to this.",
+)
+@click.option("--save", type=PATH, metavar="FILE.plan", help="Save the plan, to be run as it is.")
+@html_option
+@as_json
+def show_plan(
+    request: Request,
+    max_in_flight: int | None,
+    nodes: bool,
+    dot: bool,
+    other: Path | None,
+    save: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show which device runs what of MODEL, why, and the memory it takes.
+
+    Every command that takes a MODEL takes a plan that was saved here too.
+    """
+    from .scheduler.explain.plan_file import load_plan
+
+    if sum((nodes, dot, other is not None)) > 1 or (dot and as_json):
+        raise CommandError(
+            "--nodes, --dot, --diff and --json say different things to print", fix="choose one"
+        )
+    for path in (save, html):
+        check_writable(path)
+    plan = request.plan(max_in_flight, IN_FLIGHT)
+    before = load_plan(other) if other is not None else None
+    if save is not None:
+        plan.save(save)
+        print_note(f"wrote {save}")
+    if html is not None:
+        from .scheduler.explain.html import write_html
+
+        write_html(html, plan)
+        print_note(f"wrote {html}")
+    if before is not None:
+        _print_diff(before, plan, as_json=as_json)
+    elif dot:
+        outer = {node.name: plan.assignment[node.name] for node in plan.graph.nodes}
+        click.echo(to_dot(plan.graph, outer))
+    elif as_json:
+        print_json(plan.to_dict())
+    else:
+        click.echo(plan.report(nodes=nodes))
+
+
+def _print_diff(before: Plan, after: Plan, *, as_json: bool) -> None:
+    from .scheduler.explain.diff import diff
+
+    found = diff(before, after)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        click.echo(str(found))

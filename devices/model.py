@@ -1,0 +1,256 @@
+"""What a device is modelled on: how fast it computes and copies, how much it holds.
+
+The built-in figures are orders of magnitude: those of one desktop core with numpy, of machine code
+on it, of a mid-range graphics card. Measured ones replace them: `plait devices --measure`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from ..graph.ir import Node
+from ..graph.operator import Cost
+from .errors import DeviceError
+
+MOST_OPERATORS = 10_000
+"""How many operators a model in a file may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """The figures of a device; the defaults are those of a mid-range accelerator.
+
+    A kernel takes the longer of its arithmetic and its memory traffic, plus the launch (the
+    roofline model: Williams, Waterman and Patterson, CACM 52(4), 2009). A copy takes its latency
+    and its bytes.
+
+    Attributes
+    ----------
+    flops_per_s, bytes_per_s : float
+        Arithmetic and memory traffic of kernels.
+    copy_bytes_per_s, copy_latency_s : float
+        Copies from and to host memory.
+    launch_s : float
+        Added to each kernel.
+    submit_s : float
+        Added to each program.
+    memory_bytes : int or None
+        The size of its memory; None when it is not known.
+    operators : Mapping of str to float
+        By what factor an operator takes longer than the figures say; 1 where it is not named.
+    supports : frozenset of str, or callable, or None
+        The operators it has, by name or as a question about a node; None for all.
+    copy_queues : int
+        How many queues copies have of their own: 0, they wait among the programs; 1, all share
+        one; 2, one for each direction.
+
+    Raises
+    ------
+    DeviceError
+        If a speed is not above zero, or a time or size is below.
+    """
+
+    flops_per_s: float = 4e12
+    bytes_per_s: float = 200e9
+    copy_bytes_per_s: float = 12e9
+    copy_latency_s: float = 10e-6
+    launch_s: float = 5e-6
+    submit_s: float = 0.0
+    memory_bytes: int | None = None
+    operators: Mapping[str, float] = field(default_factory=dict)
+    supports: frozenset[str] | Callable[[Node], bool] | None = None
+    copy_queues: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s"):
+            if not getattr(self, name) > 0:
+                raise DeviceError(f"{name} is {getattr(self, name)}", fix="give a speed above 0")
+        for name in ("copy_latency_s", "launch_s", "submit_s", "memory_bytes"):
+            if not (getattr(self, name) or 0) >= 0:
+                raise DeviceError(f"{name} is {getattr(self, name)}", fix="give 0 or more")
+        for op, factor in self.operators.items():
+            if not 0 < factor < math.inf:
+                raise DeviceError(f"the factor of {op!r} is {factor}", fix="give one above 0")
+        if self.copy_queues not in (0, 1, 2):
+            raise DeviceError(f"copy_queues is {self.copy_queues}", fix="give 0, 1 or 2")
+
+    def kernel_s(self, op: str, cost: Cost) -> float:
+        """Return how long a kernel of that operator and cost takes."""
+        roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
+        return self.launch_s + roofline * self.operators.get(op, 1.0)
+
+    def copy_s(self, nbytes: int) -> float:
+        """Return how long a copy of that many bytes takes."""
+        return self.copy_latency_s + nbytes / self.copy_bytes_per_s
+
+    def has(self, node: Node) -> bool:
+        """Say whether the modelled device has the node's operator."""
+        if callable(self.supports):
+            return self.supports(node)
+        return self.supports is None or node.op in self.supports
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON.
+
+        Raises
+        ------
+        DeviceError
+            If `supports` is a function, which no file can hold.
+        """
+        if callable(self.supports):
+            raise DeviceError(
+                "a model whose `supports` is a function cannot be written to a file",
+                fix="name the operators in a frozenset",
+            )
+        values = {name: getattr(self, name) for name in _FIELDS}
+        values["operators"] = dict(sorted(self.operators.items()))
+        values["supports"] = None if self.supports is None else sorted(self.supports)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: object, at: str | None = None) -> Self:
+        """Return the model that plain values describe; what is left out has its default.
+
+        Raises
+        ------
+        DeviceError
+            If a key is unknown, or a value no number, set of names or mapping; `at` says where.
+        """
+        if not isinstance(values, Mapping):
+            raise _bad("a device's model", values, "an object of figures", at)
+        for name in values:
+            if name not in _FIELDS:
+                raise DeviceError(
+                    f"a device's model has no figure {name!r}",
+                    at=at,
+                    fix=f"it has: {', '.join(_FIELDS)}",
+                )
+        try:
+            return cls(**{name: _READ[name](name, value, at) for name, value in values.items()})
+        except DeviceError as error:
+            raise DeviceError(error.what, at=error.at or at, fix=error.fix) from None
+
+
+_FIELDS = tuple(one.name for one in fields(DeviceModel))
+
+
+def _bad(name: str, value: object, wanted: str, at: str | None) -> DeviceError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return DeviceError(f"{name} is {shown}", at=at, fix=f"give {wanted}")
+
+
+def _number(name: str, value: object, at: str | None) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+        raise _bad(name, value, "a finite number", at)
+    return float(value)
+
+
+def _finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _whole(name: str, value: object, at: str | None) -> int | None:
+    if value is None and name == "memory_bytes":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise _bad(name, value, "a whole number, 0 or more", at)
+    return value
+
+
+def _factors(name: str, value: object, at: str | None) -> dict[str, float]:
+    if not isinstance(value, Mapping) or len(value) > MOST_OPERATORS:
+        raise _bad(name, value, "an object of operators and factors", at)
+    return {str(op): _number(f"the factor of {op!r}", one, at) for op, one in value.items()}
+
+
+def _names(name: str, value: object, at: str | None) -> frozenset[str] | None:
+    if value is None:
+        return None
+    listed: list[Any] = [None, *value] if isinstance(value, list | tuple) else []
+    if not 0 < len(listed) <= MOST_OPERATORS or not all(isinstance(op, str) for op in listed[1:]):
+        raise _bad(name, value, "a list of operators, or null for all", at)
+    return frozenset(listed[1:])
+
+
+_READ: Mapping[str, Callable[[str, object, str | None], Any]] = {
+    **dict.fromkeys(_FIELDS, _number),
+    "memory_bytes": _whole,
+    "copy_queues": _whole,
+    "operators": _factors,
+    "supports": _names,
+}
+
+_HOST = DeviceModel(
+    flops_per_s=30e9,
+    bytes_per_s=5e9,
+    copy_bytes_per_s=5e9,
+    copy_latency_s=20e-6,
+    launch_s=3e-6,
+    submit_s=25e-6,
+    copy_queues=0,
+)
+
+BUILT_IN: Mapping[str, DeviceModel] = {
+    "cpu": _HOST,
+    "worker": DeviceModel(
+        flops_per_s=30e9,
+        bytes_per_s=5e9,
+        copy_bytes_per_s=5e9,
+        copy_latency_s=20e-6,
+        launch_s=3e-6,
+        submit_s=60e-6,
+        copy_queues=1,
+    ),
+    "compiled": DeviceModel(
+        flops_per_s=60e9,
+        bytes_per_s=8e9,
+        copy_bytes_per_s=5e9,
+        copy_latency_s=20e-6,
+        launch_s=2e-6,
+        submit_s=25e-6,
+        copy_queues=0,
+    ),
+    "ort": DeviceModel(
+        flops_per_s=80e9,
+        bytes_per_s=10e9,
+        copy_bytes_per_s=5e9,
+        copy_latency_s=20e-6,
+        launch_s=2e-6,
+        submit_s=40e-6,
+        copy_queues=0,
+    ),
+    "cuda": DeviceModel(
+        flops_per_s=8e12,
+        bytes_per_s=400e9,
+        copy_bytes_per_s=10e9,
+        copy_latency_s=20e-6,
+        launch_s=8e-6,
+        submit_s=20e-6,
+    ),
+    "formal": DeviceModel(
+        flops_per_s=1e6,
+        bytes_per_s=4e6,
+        copy_bytes_per_s=5e9,
+        copy_latency_s=20e-6,
+        launch_s=20e-6,
+        submit_s=25e-6,
+        copy_queues=0,
+    ),
+    "sim": DeviceModel(memory_bytes=4 << 30),
+}
+"""The models of the kinds of devices that plait comes with."""
+
+
+def model_of(device: object, name: str) -> DeviceModel:
+    """Return a device's own model if it has one, else that of its kind."""
+    own = getattr(device, "model", None)
+    if isinstance(own, DeviceModel):
+        return own
+    return BUILT_IN.get(name.split(":", 1)[0], DeviceModel())

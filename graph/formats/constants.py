@@ -1,0 +1,83 @@
+"""The constants of a file: laid out behind its header, and used where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..errors import ParseError
+from ..ir import Graph
+from ..tensor import Array
+from .container import ALIGNMENT, aligned
+from .header import StoredConstant
+
+
+class ConstantWriter:
+    """Gives constants their places, then their bytes in that order."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+        self._end = 0
+
+    def stored(self, graph: Graph) -> list[StoredConstant]:
+        """Return the places of one graph's constants, behind those of the graphs before."""
+        places = []
+        for name, array in graph.constants.items():
+            spec, offset = graph.tensors[name], aligned(self._end)
+            places.append(StoredConstant(name, spec, offset, spec.nbytes))
+            self._arrays.append(array)
+            self._end = offset + spec.nbytes
+        return places
+
+    def parts(self, head: bytes) -> Iterator[bytes | memoryview]:
+        """Yield a file of that head: the head, then the constants."""
+        yield head
+        end = len(head)
+        for array in self._arrays:
+            yield bytes(-end % ALIGNMENT)
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            yield little.reshape(-1).view(np.uint8).data
+            end = array.nbytes
+
+
+def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
+    """Return a constant as a read-only view of a file's constants, which it keeps alive.
+
+    Raises
+    ------
+    ParseError
+        If it does not lie in the file, or its bytes are no values of its dtype.
+    """
+    spec, offset, nbytes = constant.spec, constant.offset, constant.nbytes
+    where = f"constant {constant.name!r}, {at}"
+    if not spec.is_static or spec.nbytes != nbytes:
+        raise ParseError(f"{nbytes} bytes cannot hold {spec}", at=where, fix="save the graph again")
+    if offset % ALIGNMENT:
+        raise ParseError(
+            f"offset {offset} is no multiple of {ALIGNMENT}", at=where, fix="save the graph again"
+        )
+    if offset + nbytes > len(blob):
+        raise ParseError(
+            f"bytes {offset} to {offset + nbytes} are not in the file, "
+            f"which has {len(blob)} bytes of constants",
+            at=where,
+            fix="copy the file again, or save the graph again",
+        )
+    # From a memory view: it keeps the bytes from being moved or unmapped under the array.
+    flat = (
+        np.frombuffer(blob[offset : offset + nbytes], np.uint8) if nbytes else np.empty(0, np.uint8)
+    )
+    try:
+        array: Array = flat.view(spec.dtype.newbyteorder("<")).reshape(spec.static_shape)
+    except ValueError as error:  # more dimensions, or longer ones, than numpy has
+        raise ParseError(f"{spec}: {error}", at=where, fix="save the graph again") from error
+    return _frozen(array.astype(spec.dtype, copy=not array.flags.aligned), where)
+
+
+def _frozen(array: Array, where: str) -> Array:
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise ParseError("a boolean is neither 0 nor 1", at=where, fix="save the graph again")
+    if array.flags.writeable:
+        array.flags.writeable = False
+    return array

@@ -1,0 +1,146 @@
+"""Containers: what files of graphs and of plans have in common around what they hold.
+
+    0  magic, 8 bytes       8  version, u32      12  CRC-32 of the header, u32
+    16  header length, u64  24  header           then, aligned to 64 bytes: the constants
+
+All numbers are little-endian. Files are written wholly or not at all, and mapped, not read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from ..errors import GraphError, ParseError
+
+Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+
+ALIGNMENT = 64
+"""Of the start of the constants, and of each."""
+
+_PREFIX = struct.Struct("<8sIIQ")
+_RECOGNISED = 6
+"""Bytes of the magic that are the same in a file that was sent as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A kind of file.
+
+    Attributes
+    ----------
+    magic : bytes
+        8 of them: not ASCII, and with a line end, so that a file sent as text is recognised.
+    version : int
+        The newest that is known here.
+    suffix, noun : str
+        How such files are called, and what they hold, for messages.
+    writer : str
+        What writes them, for messages.
+    """
+
+    magic: bytes
+    version: int
+    suffix: str
+    noun: str
+    writer: str
+
+    def starts(self, head: bytes) -> bool:
+        """True when a file that starts with `head` is of this kind, damaged or not."""
+        return head.startswith(self.magic[:_RECOGNISED])
+
+    def pack(self, header: bytes) -> bytes:
+        """Return what a file begins with; constants follow."""
+        return _PREFIX.pack(self.magic, self.version, zlib.crc32(header), len(header)) + header
+
+    def unpack(self, data: Data, at: str) -> tuple[memoryview, memoryview]:
+        """Return a file's header and the bytes of its constants.
+
+        Raises
+        ------
+        ParseError
+            If it is of another kind, of a newer version, cut short, or the checksum is wrong.
+        """
+        view = memoryview(data).toreadonly().cast("B")
+        again = f"save the {self.noun} again"
+        if len(view) < _PREFIX.size or not self.starts(bytes(view[: len(self.magic)])):
+            raise ParseError(
+                f"not a {self.suffix} file", at=at, fix=f"pass what {self.writer} wrote"
+            )
+        magic, version, checksum, nbytes = _PREFIX.unpack_from(view)
+        if magic != self.magic:
+            raise ParseError(
+                "the file's line ends were changed on the way", at=at, fix="send it as binary"
+            )
+        if version > self.version:
+            raise ParseError(
+                f"the file has version {version} of the format, "
+                f"this plait reads up to {self.version}",
+                at=at,
+                fix="upgrade plait",
+            )
+        if version < 1 or nbytes > len(view) - _PREFIX.size:
+            raise ParseError(
+                f"the file is cut short: {len(view)} bytes, its header claims {nbytes}",
+                at=at,
+                fix=f"copy it again, or {again}",
+            )
+        end = _PREFIX.size + nbytes
+        header = view[_PREFIX.size : end]
+        if zlib.crc32(header) != checksum:
+            raise ParseError("the header is damaged: its checksum is wrong", at=at, fix=again)
+        return header, view[aligned(end) :]
+
+
+GRAPHS = Container(b"\x89plait\r\n", 1, ".plait", "graph", "plait.save")
+PLANS = Container(b"\x89plans\r\n", 1, ".plan", "plan", "Plan.save")
+
+
+def map_file(path: str | os.PathLike[str]) -> mmap.mmap:
+    """Return a file's bytes, mapped; the file may be replaced or deleted afterwards.
+
+    Raises
+    ------
+    ParseError
+        If there is no such file, it cannot be read or is empty.
+    """
+    at = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ParseError("the file is empty", at=at, fix="save it again")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ParseError(
+            f"cannot read the file: {error.strerror}", at=at, fix="check its path and permissions"
+        ) from error
+
+
+def replace_file(target: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Write a file, wholly or not at all; raise GraphError if it cannot be."""
+    draft = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
+    try:
+        with draft.open("xb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as error:
+        raise GraphError(
+            f"cannot write {target}: {error.strerror}", fix="choose a folder you may write to"
+        ) from error
+    finally:
+        with suppress(OSError):  # most often there is none left
+            draft.unlink()
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of `ALIGNMENT`."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

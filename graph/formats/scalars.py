@@ -1,0 +1,119 @@
+"""Headers as msgpack scalars, one after the other.
+
+A list is its length, then its elements. No msgpack value nests, so nothing is ever allocated
+because of a length that a damaged header claims: reading stops where the bytes end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgpack
+
+from ..errors import GraphError, ParseError
+
+T = TypeVar("T")
+
+
+class ScalarWriter:
+    """Collects scalars; `parts` are the bytes so far."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._pack: Callable[[Any], bytes] = msgpack.Packer(strict_types=True).pack
+
+    def put(self, *values: Any) -> None:
+        """Write scalars; raise GraphError for what is none."""
+        for value in values:
+            try:
+                self.parts.append(self._pack(value))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise GraphError(
+                    f"{value!r} cannot be saved: {error}",
+                    fix="use text in UTF-8, numbers of 64 bits, booleans, and sequences of those",
+                ) from error
+
+    def put_list(self, elements: Sequence[T], put: Callable[[T], None]) -> None:
+        """Write a length, then each element by `put`."""
+        self.put(len(elements))
+        for element in elements:
+            put(element)
+
+
+class ScalarReader:
+    """Reads scalars, and raises ValueError where there is none of the kind asked for.
+
+    Parameters
+    ----------
+    data : bytes-like
+    at : str
+        The file, for messages.
+    """
+
+    def __init__(self, data: bytes | memoryview, at: str) -> None:
+        self._at = at
+        self._nbytes = len(data)
+        self._unpacker = msgpack.Unpacker(
+            max_buffer_size=max(len(data), 1), max_array_len=0, max_map_len=0, max_ext_len=0
+        )
+        self._unpacker.feed(data)
+
+    def read(self, whole: Callable[[], T]) -> T:
+        """Return what `whole` reads.
+
+        Raises
+        ------
+        ParseError
+            If the header is damaged, or longer; the message says at which byte.
+        """
+        try:
+            value = whole()
+            if self.left:
+                raise ValueError(f"{self.left} bytes too many")
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise ParseError(
+                f"the header is damaged: {str(error) or type(error).__name__}",
+                at=f"{self._at}, byte {self._unpacker.tell()} of the header",
+                fix="save it again",
+            ) from error
+        return value
+
+    @property
+    def left(self) -> int:
+        """How many bytes are not read yet."""
+        return self._nbytes - int(self._unpacker.tell())
+
+    def scalar(self) -> Any:
+        """Read whatever scalar comes."""
+        value = self._unpacker.unpack()
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise ValueError(f"unexpected {type(value).__name__}")
+        return value
+
+    def typed(self, kind: type[T]) -> T:
+        """Read a scalar of exactly that kind."""
+        value = self._unpacker.unpack()
+        if type(value) is not kind:
+            raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
+        return value
+
+    def text(self) -> str:
+        """Read a string."""
+        return self.typed(str)
+
+    def count(self) -> int:
+        """Read a length."""
+        value = self.typed(int)
+        if value < 0:
+            raise ValueError(f"{value} is not a length")
+        return value
+
+    def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
+        """Read a length, then as many elements."""
+        return tuple(self.repeated(self.count(), read))
+
+    def repeated(self, length: int, read: Callable[[], T]) -> Iterable[T]:
+        """Read elements, one by one."""
+        for _ in range(length):
+            yield read()

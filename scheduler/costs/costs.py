@@ -1,0 +1,242 @@
+"""Costs: how long nodes, subgraphs and copies take on each device, as far as one can tell.
+
+What was measured is believed. Where the same operator was measured at other shapes, its time is
+scaled by what the model says of both; where nothing was, the model speaks alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from ...devices.device import Device
+from ...devices.memory import HOST, SHARED
+from ...devices.model import BUILT_IN, DeviceModel, model_of
+from ...graph.infer import cost_of
+from ...graph.ir import Graph, Node
+from ..errors import PlanError
+from .costs_file import read, write
+from .figures import Figures, Measured
+from .recorded import recorded
+from .signature import Signature, digest, signature
+
+if TYPE_CHECKING:
+    from ..planning import Plan
+    from ..profile import Profile
+
+Basis: TypeAlias = Literal["measured", "scaled", "model"]
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_ON_HOST = frozenset({"cpu", "compiled", "ort", "formal"})
+_UNLIKE = frozenset({"sim", "cuda"})
+"""Kinds whose instances may be different hardware."""
+
+PYTHON_S = 1e-4
+"""What a Python operator is taken to cost where nobody measured it."""
+
+
+@dataclass(frozen=True)
+class Costs(Figures):
+    """How long things take: see `Figures` for what that rests on.
+
+    Attributes
+    ----------
+    factors : Mapping of str to float
+        By what an operator, or the node of that name, is taken to be slower: what if.
+    """
+
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, devices: Mapping[str, Device]) -> Costs:
+        """Return the costs by models alone: a device's own, or those built in for its kind."""
+        return cls(
+            {name: model_of(device, name) for name, device in devices.items()},
+            {name: device.capabilities.memory for name, device in devices.items()},
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Costs:
+        """Read a file of costs.
+
+        Raises
+        ------
+        ParseError
+            If it is not one, or damaged.
+        """
+        return cls(**vars(read(Path(path))))
+
+    @classmethod
+    def from_profile(cls, profile: Profile, plan: Plan) -> Costs:
+        """Return what a profile of a plan with known shapes says of nodes, subgraphs and copies."""
+        return cls(**vars(recorded(profile, plan)))
+
+    def save(self, path: str | Path) -> None:
+        """Write a file of costs; `factors` are no part of it.
+
+        Raises
+        ------
+        PlanError
+            If it cannot be written.
+        """
+        write(self, Path(path))
+
+    def merged(self, other: Costs) -> Costs:
+        """Return these costs with those of another in front."""
+        return Costs(
+            {**self.models, **other.models},
+            {**self.memories, **other.memories},
+            {**self.links, **other.links},
+            _joined(self.nodes, other.nodes),
+            _joined(self.programs, other.programs),
+            {**self.factors, **other.factors},
+        )
+
+    def with_models(self, models: Mapping[str, DeviceModel]) -> Costs:
+        """Return the costs if these devices were other hardware: what was measured is forgotten."""
+        private = {self.memory_of(name) for name in models} - {HOST, SHARED}
+        return replace(
+            self,
+            models={**self.models, **models},
+            links={pair: link for pair, link in self.links.items() if not private & set(pair)},
+            nodes=_without(self.nodes, models),
+            programs=_without(self.programs, models),
+        )
+
+    def scaled(self, name: str, factor: float) -> Costs:
+        """Return the costs if an operator, or the node of that name, took `factor` times as long.
+
+        Raises
+        ------
+        PlanError
+            If the factor is not above zero.
+        """
+        if not 0 < factor < math.inf:
+            raise PlanError(f"the factor of {name!r} is {factor}", fix="use a number above 0")
+        return replace(self, factors={**self.factors, name: self.factors.get(name, 1.0) * factor})
+
+    def model(self, device: str) -> DeviceModel:
+        """Return a device's model: its own, that of its kind, or the built-in one."""
+        found = self.models.get(device) or self.models.get(_kind(device))
+        return found or BUILT_IN.get(_kind(device), DeviceModel())
+
+    def is_guess(self, device: str) -> bool:
+        """True when nothing is known of a device but its kind."""
+        guessed = self.model(device) == BUILT_IN.get(_kind(device), DeviceModel())
+        return guessed and not self._of(device, self.nodes)
+
+    def memory_of(self, device: str) -> str:
+        """Return the memory of a device."""
+        if device in self.memories:
+            return self.memories[device]
+        kind = _kind(device)
+        return SHARED if kind == "worker" else HOST if kind in _ON_HOST else device
+
+    def node_s(self, device: str, graph: Graph, node: Node) -> float:
+        """Return how long a node's kernel takes; its shapes must be static.
+
+        A node whose outputs are views of its inputs takes no time.
+        """
+        factor = 1.0
+        if self.factors:
+            factor = self.factors.get(node.op, 1.0) * self.factors.get(node.name, 1.0)
+        return factor * self._estimate(device, graph, node)[0]
+
+    def program_s(self, device: str, graph: Graph) -> float:
+        """Return how long a whole subgraph takes, from being submitted to its end."""
+        submit_s = self.model(device).submit_s
+        known = self._of(device, self.programs)
+        if known and not self.factors:
+            seconds = known.get(digest(graph))
+            if seconds is not None:
+                return submit_s + seconds
+        return submit_s + sum(self.node_s(device, graph, node) for node in graph.nodes)
+
+    def copy_s(self, source: str, target: str, nbytes: int) -> float:
+        """Return how long a copy between two memories takes; through the host where it must."""
+        link = self.links.get((source, target))
+        if link is not None:
+            return link.copy_s(nbytes)
+        on_host = {source, target} & {HOST, SHARED}
+        if not on_host:
+            return self.copy_s(source, HOST, nbytes) + self.copy_s(HOST, target, nbytes)
+        private = {source, target} - {HOST, SHARED}
+        return self.model(self._owner(private.pop()) if private else "cpu").copy_s(nbytes)
+
+    def basis(self, device: str, graph: Graph, node: Node) -> Basis:
+        """Say what a node's time rests on."""
+        return self._estimate(device, graph, node)[1]
+
+    def _estimate(self, device: str, graph: Graph, node: Node) -> tuple[float, Basis]:
+        known = self._of(device, self.nodes)
+        asked = signature(graph, node) if known else None
+        if asked is not None and asked in known:
+            return known[asked].seconds, "measured"
+        operator, model = node.operator, self.model(device)
+        if operator.views and len(operator.views) >= len([name for name in node.outputs if name]):
+            return 0.0, "model"
+        modelled = model.kernel_s(node.op, cost_of(graph, node))
+        if asked is not None:
+            ratio = self._ratio(device, asked, modelled)
+            if ratio is not None:
+                return ratio * modelled, "scaled"
+        return max(modelled, PYTHON_S) if operator.function is not None else modelled, "model"
+
+    def _ratio(self, device: str, asked: Signature, modelled: float) -> float | None:
+        """Return measured over modelled time, of the measurement that is most alike."""
+        model = self.model(device)
+        alike = self._by_op.get((self._found(device, self.nodes), asked.op), ())
+        same = [one for one in alike if one[0].attributes == asked.attributes] or alike
+        pairs = [
+            (model.kernel_s(asked.op, measured.cost), measured.seconds) for _, measured in same
+        ]
+        pairs = [pair for pair in pairs if min(pair) > 0]
+        if not pairs or modelled <= 0:
+            return None
+        nearest = min(pairs, key=lambda pair: (abs(math.log(pair[0] / modelled)), pair))
+        return nearest[1] / nearest[0]
+
+    @cached_property
+    def _by_op(self) -> Mapping[tuple[str, str], list[tuple[Signature, Measured]]]:
+        found: dict[tuple[str, str], list[tuple[Signature, Measured]]] = {}
+        for device, nodes in self.nodes.items():
+            for key, measured in nodes.items():
+                found.setdefault((device, key.op), []).append((key, measured))
+        return found
+
+    def _of(self, device: str, table: Mapping[str, Mapping[_K, _V]]) -> Mapping[_K, _V]:
+        return table.get(self._found(device, table), {})
+
+    def _found(self, device: str, table: Mapping[str, object]) -> str:
+        """Return where a device's measurements stand: its name, its kind, or one of its kind."""
+        kind = _kind(device)
+        if device in table or not table:
+            return device
+        others = sorted(name for name in table if _kind(name) == kind and kind not in _UNLIKE)
+        return kind if kind in table else next(iter(others), device)
+
+    def _owner(self, memory: str) -> str:
+        return next((name for name, own in self.memories.items() if own == memory), memory)
+
+
+def _kind(device: str) -> str:
+    return device.split(":", 1)[0]
+
+
+def _joined(
+    first: Mapping[str, Mapping[_K, _V]], second: Mapping[str, Mapping[_K, _V]]
+) -> dict[str, dict[_K, _V]]:
+    names = [*first, *(name for name in second if name not in first)]
+    return {name: {**first.get(name, {}), **second.get(name, {})} for name in names}
+
+
+def _without(
+    table: Mapping[str, Mapping[_K, _V]], devices: Mapping[str, object]
+) -> dict[str, Mapping[_K, _V]]:
+    return {name: entries for name, entries in table.items() if name not in devices}

@@ -1,0 +1,236 @@
+"""Files of costs: JSON, read strictly.
+
+{"format": "plait costs", "version": 1,
+ "devices": {"cpu": {"flops_per_s": 3e10, "launch_s": 3e-6, ...}},
+ "memories": {"worker:0": "shared"},
+ "links": {"host": {"cuda:0": {"latency_s": 2e-5, "bytes_per_s": 1e10}}},
+ "nodes": {"cpu": [{"op": "Relu", "attributes": {}, "inputs": ["float32[8]"],
+                    "outputs": ["float32[8]"], "flops": 8, "nbytes": 64, "seconds": 4e-6}]},
+ "programs": {"ort": {"<digest>": 0.0031}}}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...devices.errors import DeviceError
+from ...devices.model import DeviceModel
+from ...graph.errors import ParseError
+from ...graph.operator import Cost
+from ..errors import PlanError
+from .figures import Figures, Link, Measured
+from .signature import Signature, canonical
+
+FORMAT, VERSION = "plait costs", 1
+
+MOST_BYTES = 1 << 28
+MOST_ENTRIES = 1_000_000
+MOST_SPECS = 10_000
+LONGEST_NAME = 4096
+
+_FIX = "write it with `plait profile --costs` or `plait devices --measure`"
+_SECTIONS = ("devices", "memories", "links", "nodes", "programs")
+_NODE = frozenset({"op", "attributes", "inputs", "outputs", "flops", "nbytes", "seconds"})
+
+_T = TypeVar("_T")
+
+
+def read(path: Path) -> Figures:
+    """Read a file of costs; ParseError says what is wrong and where."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ParseError(
+            f"the costs cannot be read: {error.strerror}", at=str(path), fix=_FIX
+        ) from None
+    if len(data) > MOST_BYTES:
+        raise ParseError(
+            f"the file has more than {MOST_BYTES} bytes", at=str(path), fix="keep it smaller"
+        )
+    return decode(data, str(path))
+
+
+def decode(data: bytes, at: str) -> Figures:
+    """Return the figures that a file's bytes describe."""
+    try:
+        value = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"this is no JSON: {error}", at=at, fix=_FIX) from None
+    return _Reader(at).figures(value)
+
+
+def write(figures: Figures, path: Path) -> None:
+    """Write a file of costs; PlanError if that fails."""
+    text = json.dumps(encode(figures), indent=1)
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PlanError(
+            f"cannot write the costs: {error.strerror}",
+            at=str(path),
+            fix="choose a file in a folder that exists and can be written to",
+        ) from error
+
+
+def encode(figures: Figures) -> dict[str, Any]:
+    """Return the figures as plain values."""
+    links: dict[str, dict[str, Any]] = {}
+    for (source, target), link in figures.links.items():
+        links.setdefault(source, {})[target] = link._asdict()
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "devices": {name: model.to_dict() for name, model in figures.models.items()},
+        "memories": dict(figures.memories),
+        "links": links,
+        "nodes": {
+            name: [_entry(key, measured) for key, measured in nodes.items()]
+            for name, nodes in figures.nodes.items()
+        },
+        "programs": {name: dict(programs) for name, programs in figures.programs.items()},
+    }
+
+
+def _entry(key: Signature, measured: Measured) -> dict[str, Any]:
+    return {
+        **key._asdict(),
+        "attributes": json.loads(key.attributes),
+        **measured.cost._asdict(),
+        "seconds": measured.seconds,
+    }
+
+
+class _Reader:
+    """Checks values on their way in; `at` names the file and the place in it."""
+
+    def __init__(self, at: str) -> None:
+        self._file = at
+
+    def figures(self, value: object) -> Figures:
+        top = self._object(value, "the file")
+        if top.get("format") != FORMAT:
+            raise self._error("the file", f"is not in the format {FORMAT!r}")
+        if top.get("version") != VERSION:
+            raise self._error("the file", f"has version {top.get('version')!r}, not {VERSION}")
+        self._only(top, {"format", "version", *_SECTIONS}, "the file")
+        parts = {name: self._object(top.get(name, {}), name) for name in _SECTIONS}
+        links = {
+            (source, target): self._link(link, f"links, {source!r} to {target!r}")
+            for source, targets in parts["links"].items()
+            for target, link in self._object(targets, f"links, {source!r}").items()
+        }
+        return Figures(
+            {name: self._model(name, model) for name, model in parts["devices"].items()},
+            {
+                name: self._text(memory, f"memories, {name!r}")
+                for name, memory in parts["memories"].items()
+            },
+            links,
+            {name: self._nodes(name, nodes) for name, nodes in parts["nodes"].items()},
+            {name: self._programs(name, programs) for name, programs in parts["programs"].items()},
+        )
+
+    def _model(self, name: str, value: object) -> DeviceModel:
+        try:
+            return DeviceModel.from_dict(value)
+        except DeviceError as error:
+            raise self._error(f"devices, {name!r}", error.what, error.fix) from None
+
+    def _link(self, value: object, where: str) -> Link:
+        link = self._object(value, where)
+        self._only(link, set(Link._fields), where)
+        latency, speed = (self._number(link.get(key), f"{where}, {key}") for key in Link._fields)
+        if not speed > 0:
+            raise self._error(where, "has no speed above 0")
+        return Link(latency, speed)
+
+    def _nodes(self, device: str, value: object) -> dict[Signature, Measured]:
+        found: dict[Signature, Measured] = {}
+        for index, entry in enumerate(self._list(value, f"nodes, {device!r}", MOST_ENTRIES)):
+            where = f"nodes, {device!r}, number {index}"
+            key, measured = self._node(self._object(entry, where), where)
+            if key in found:
+                raise self._error(where, "repeats an earlier entry")
+            found[key] = measured
+        return found
+
+    def _node(self, entry: Mapping[str, Any], where: str) -> tuple[Signature, Measured]:
+        self._only(entry, _NODE, where)
+        attributes = self._object(entry.get("attributes"), f"{where}, attributes")
+        inputs, outputs = (
+            tuple(
+                self._text(spec, f"{where}, {name}")
+                for spec in self._list(entry.get(name), f"{where}, {name}", MOST_SPECS)
+            )
+            for name in ("inputs", "outputs")
+        )
+        op = self._text(entry.get("op"), f"{where}, op")
+        flops, nbytes = (self._whole(entry.get(key), f"{where}, {key}") for key in Cost._fields)
+        seconds = self._number(entry.get("seconds"), f"{where}, seconds")
+        key = Signature(op, canonical(attributes), inputs, outputs)
+        return key, Measured(seconds, Cost(flops, nbytes))
+
+    def _programs(self, device: str, value: object) -> dict[str, float]:
+        where = f"programs, {device!r}"
+        return {
+            name: self._number(seconds, f"{where}, {name!r}")
+            for name, seconds in self._object(value, where).items()
+        }
+
+    def _object(self, value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
+            raise self._error(where, f"should be an object, not {_shown(value)}")
+        return value
+
+    def _list(self, value: object, where: str, most: int) -> list[Any]:
+        if not isinstance(value, list) or len(value) > most:
+            raise self._error(where, f"should be a list of at most {most}, not {_shown(value)}")
+        return value
+
+    def _text(self, value: object, where: str) -> str:
+        if not isinstance(value, str) or len(value) > LONGEST_NAME:
+            raise self._error(where, f"should be text, not {_shown(value)}")
+        return value
+
+    def _number(self, value: object, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _sane(value):
+            raise self._error(where, f"should be a number, 0 or more, not {_shown(value)}")
+        return float(value)
+
+    def _whole(self, value: object, where: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not _sane(value):
+            raise self._error(where, f"should be a whole number, 0 or more, not {_shown(value)}")
+        return value
+
+    def _only(self, value: Mapping[str, object], names: Iterable[str], where: str) -> None:
+        for name in value:
+            if name not in names:
+                raise self._error(where, f"has {name!r}, which is unknown")
+
+    def _error(self, where: str, what: str, fix: str | None = None) -> ParseError:
+        return ParseError(f"{where}: {what}", at=self._file, fix=fix or _FIX)
+
+
+def _sane(value: int | float) -> bool:
+    return 0 <= value < 1 << 80 and math.isfinite(value)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _unique(pairs: list[tuple[str, _T]]) -> dict[str, _T]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has two entries of one name")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")

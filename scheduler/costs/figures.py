@@ -1,0 +1,54 @@
+"""The figures that costs rest on: models of devices, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...devices.model import DeviceModel
+from ...graph.operator import Cost
+from .signature import Signature
+
+
+class Measured(NamedTuple):
+    """A node's measured time, and what the cost rules say of that node."""
+
+    seconds: float
+    cost: Cost
+
+
+class Link(NamedTuple):
+    """How fast bytes go from one memory to another."""
+
+    latency_s: float
+    bytes_per_s: float
+
+    def copy_s(self, nbytes: int) -> float:
+        """Return how long a copy of that many bytes takes."""
+        return self.latency_s + nbytes / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known of devices and of the ways between their memories.
+
+    Attributes
+    ----------
+    models : Mapping of str to DeviceModel
+        By device name, or kind: ``"worker"`` stands for all that have no model of their own.
+    memories : Mapping of str to str
+        The memory of each device.
+    links : Mapping of (str, str) to Link
+        Measured speeds between memories. Others follow from the models.
+    nodes : Mapping of str to Mapping of Signature to Measured
+        Measured kernels, by device name or kind.
+    programs : Mapping of str to Mapping of str to float
+        Seconds of subgraphs that were measured whole, by device and `digest`.
+    """
+
+    models: Mapping[str, DeviceModel] = field(default_factory=dict)
+    memories: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[Signature, Measured]] = field(default_factory=dict)
+    programs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

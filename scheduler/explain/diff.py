@@ -1,0 +1,236 @@
+"""What differs between two plans: nodes that moved, bytes, memory, predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...graph.printing import bytes_text, counted, seconds_text
+from ..errors import PlanError
+from ..planning import Plan
+from ..simulation.simulate import simulate
+from ..steps import Transfer
+
+LISTED_NODES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A node that is on another device.
+
+    Attributes
+    ----------
+    node, source, target : str
+    reason : str
+        Why it is on the target.
+    """
+
+    node: str
+    source: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """The figures of one plan.
+
+    Attributes
+    ----------
+    graph : str
+    devices : tuple of str
+    strategy, objective : str
+    max_in_flight : int
+    subgraphs, transfers : int
+    transferred_nbytes : int
+        Per item.
+    memory : Mapping of str to int
+        Bytes of each memory, for all items in flight.
+    predicted_s : float or None
+        Of one item; None where shapes are not known.
+    """
+
+    graph: str
+    devices: tuple[str, ...]
+    strategy: str
+    objective: str
+    max_in_flight: int
+    subgraphs: int
+    transfers: int
+    transferred_nbytes: int
+    memory: Mapping[str, int]
+    predicted_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """What differs from one plan to another.
+
+    Attributes
+    ----------
+    before, after : PlanSummary
+    moved : tuple of Moved
+    removed, added : tuple of str
+        The nodes that only one of the plans has.
+    copied : Mapping of (str, str) to (int, int)
+        Bytes per item from a memory to another, before and after, where they differ.
+    """
+
+    before: PlanSummary
+    after: PlanSummary
+    moved: tuple[Moved, ...]
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    copied: Mapping[tuple[str, str], tuple[int, int]]
+
+    @property
+    def is_empty(self) -> bool:
+        """True when the plans decide the same."""
+        same = not (self.moved or self.removed or self.added or self.copied)
+        return same and self.before == self.after
+
+    @property
+    def predicted_change(self) -> float | None:
+        """By what share the predicted time of an item changes: -0.25 for a quarter less."""
+        old, new = self.before.predicted_s, self.after.predicted_s
+        return new / old - 1 if old and new is not None else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {
+            "format": "plait plan diff",
+            "version": 1,
+            "before": _plain(self.before),
+            "after": _plain(self.after),
+            "predicted_change": self.predicted_change,
+            "moved": [asdict(one) for one in self.moved],
+            "removed": list(self.removed),
+            "added": list(self.added),
+            "copied": [
+                {"source": source, "target": target, "before": old, "after": new}
+                for (source, target), (old, new) in self.copied.items()
+            ],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def diff(before: Plan, after: Plan) -> PlanDiff:
+    """Return what differs from one plan to another.
+
+    Both are predicted by the costs of `after`, over which those of `before` have no say: times
+    that rest on different figures could not be compared.
+
+    Raises
+    ------
+    PlanError
+        If one of them is no plan.
+    """
+    for one in (before, after):
+        if not isinstance(one, Plan):
+            raise PlanError(
+                f"a {type(one).__name__} is no plan", fix="compare what plan() or load_plan() made"
+            )
+    old, new = before.assignment, after.assignment
+    moved = [
+        Moved(name, old[name], device, after.reasons[name])
+        for name, device in new.items()
+        if name in old and old[name] != device
+    ]
+    sums = _copied(before), _copied(after)
+    pairs = {pair: tuple(one.get(pair, 0) for one in sums) for pair in {**sums[0], **sums[1]}}
+    return PlanDiff(
+        _summary(before, after),
+        _summary(after, after),
+        tuple(moved),
+        tuple(name for name in old if name not in new),
+        tuple(name for name in new if name not in old),
+        {pair: (both[0], both[1]) for pair, both in pairs.items() if both[0] != both[1]},
+    )
+
+
+def _summary(plan: Plan, judge: Plan) -> PlanSummary:
+    copied = _copied(plan)
+    return PlanSummary(
+        plan.graph.name,
+        plan.devices,
+        plan.strategy,
+        plan.objective,
+        plan.max_in_flight,
+        len(plan.subgraphs),
+        sum(isinstance(step.work, Transfer) for step in plan.steps),
+        sum(copied.values()),
+        {} if plan.memory is None else {n: pool.nbytes for n, pool in plan.memory.pools.items()},
+        simulate(plan, costs=judge.costs).makespan_s if plan.is_static else None,
+    )
+
+
+def _copied(plan: Plan) -> dict[tuple[str, str], int]:
+    """Return the bytes per item from a memory to another."""
+    sums: dict[tuple[str, str], int] = {}
+    for step in plan.steps:
+        if isinstance(step.work, Transfer):
+            pair = step.work.source, step.work.target
+            sums[pair] = sums.get(pair, 0) + step.work.nbytes
+    return sums
+
+
+def _plain(summary: PlanSummary) -> dict[str, Any]:
+    return {**asdict(summary), "devices": list(summary.devices), "memory": dict(summary.memory)}
+
+
+def _lines(found: PlanDiff) -> Iterator[str]:
+    before, after = found.before, found.after
+    yield f"from a plan for {before.graph!r} on {', '.join(before.devices)}"
+    yield f"to a plan for   {after.graph!r} on {', '.join(after.devices)}"
+    if found.is_empty:
+        yield "they decide the same"
+        return
+    yield from _table(found)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found.moved:
+        groups.setdefault((one.source, one.target), []).append(one.node)
+    if groups:
+        yield f"moved: {counted(len(found.moved), 'node')}"
+        for (source, target), names in groups.items():
+            yield f"  {source} to {target}: {_some(names)}"
+    for what, names in (("removed", list(found.removed)), ("added", list(found.added))):
+        if names:
+            yield f"{what}: {counted(len(names), 'node')}: {_some(names)}"
+    if found.copied:
+        yield "bytes per item"
+    for (source, target), (old, new) in found.copied.items():
+        yield f"  {source} to {target}: {bytes_text(old)}, now {bytes_text(new)}"
+
+
+def _table(found: PlanDiff) -> Iterator[str]:
+    before, after = found.before, found.after
+    rows = [
+        ("strategy", before.strategy, after.strategy),
+        ("objective", before.objective, after.objective),
+        ("in flight", str(before.max_in_flight), str(after.max_in_flight)),
+        ("predicted", seconds_text(before.predicted_s), seconds_text(after.predicted_s)),
+        ("subgraphs", str(before.subgraphs), str(after.subgraphs)),
+        ("transfers", str(before.transfers), str(after.transfers)),
+        ("copied", bytes_text(before.transferred_nbytes), bytes_text(after.transferred_nbytes)),
+    ]
+    for name in {**before.memory, **after.memory}:
+        old, new = (bytes_text(one.memory.get(name, 0)) for one in (before, after))
+        rows.append((f"memory {name}", old, new))
+    width = max(len(name) for name, _, _ in rows)
+    yield f"{'':{width}} {'before':>12} {'after':>12}"
+    for name, old, new in rows:
+        if old != new or name == "predicted":
+            change = _change(found) if name == "predicted" else ""
+            yield f"{name:{width}} {old:>12} {new:>12}{change}"
+
+
+def _change(found: PlanDiff) -> str:
+    change = found.predicted_change
+    return "" if change is None else f"  {change:+.1%}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:LISTED_NODES]) + (", ..." if len(names) > LISTED_NODES else "")

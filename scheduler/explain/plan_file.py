@@ -1,0 +1,194 @@
+"""Plans in files: what was decided, from which the rest follows when it is read.
+
+A container, its header the length of the graph's header (u64), that header, then the plan as
+records: what it depends on, its fields, and how the graph is cut into subgraphs. Neither the nodes'
+specs nor placement are taken from the file but derived again, and the memory plan is verified: a
+damaged file is refused, whoever damaged it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...devices.device import Device
+from ...graph.check import check
+from ...graph.errors import ParseError
+from ...graph.formats.constants import ConstantWriter
+from ...graph.formats.container import GRAPHS, PLANS, Data, map_file, replace_file
+from ...graph.formats.header import pack_header
+from ...graph.formats.native import read_graph
+from ...graph.formats.records import put_record, read_record
+from ...graph.formats.scalars import ScalarReader, ScalarWriter
+from ...version import VERSION
+from ..planning import Plan
+from .plan_records import Decided, costs_of, decided, decision_of, kinds, layout, passes_of
+from .requirements import (
+    AGAIN,
+    Requirements,
+    check_devices,
+    check_operators,
+    devices_for,
+    requirements,
+)
+from .restore import restored_partition, restored_placement, verified
+
+_LENGTH = struct.Struct("<Q")
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a plan to a file, wholly or not at all.
+
+    Raises
+    ------
+    PlanError
+        If passes of the user's own made its graph simpler: files name functions, and hold none.
+    GraphError
+        If the graph holds what cannot be written, or the file cannot be.
+    """
+    replace_file(Path(path), _chunks(plan))
+
+
+def dump_plan(plan: Plan) -> bytes:
+    """Return a plan as the bytes of a file.
+
+    Raises
+    ------
+    PlanError, GraphError
+        As `save_plan`.
+    """
+    return b"".join(_chunks(plan))
+
+
+def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
+    """Return the plan in a file that `Plan.save` wrote; nothing is planned anew.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; constants are mapped from it, not read.
+    devices : iterable of Device, optional
+        Objects to run on in place of the registered devices of the same names.
+
+    Raises
+    ------
+    ParseError
+        If the file is missing, damaged or foreign, or if plait, a device or an operator is not
+        what the plan was made for; the message says which.
+    DeviceUnavailableError
+        If this machine lacks one of the devices.
+    DoesNotFitError
+        If one has too little memory here.
+
+    Examples
+    --------
+    >>> import tempfile, plait as pl
+    >>> b = pl.GraphBuilder("double")
+    >>> x = b.input("x", "float32", (4,))
+    >>> b.output("y", b.op("Add", x, x))
+    >>> plan = pl.plan(b.build())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plan.save(folder + "/double.plan")
+    ...     pl.load_plan(folder + "/double.plan") == plan
+    True
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a saved plan")
+    given = {device.name: device for device in devices}
+    return read_plan(map_file(path), os.fspath(path), given)
+
+
+def is_saved_plan(path: str | os.PathLike[str]) -> bool:
+    """True when a file is a plan, damaged or not; False too where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return PLANS.starts(file.read(len(PLANS.magic)))
+    except OSError:
+        return False
+
+
+def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
+    """Return the plan that the bytes of a file hold.
+
+    Raises
+    ------
+    PlaitError
+        As `load_plan`.
+    """
+    if GRAPHS.starts(bytes(memoryview(data)[:8])):
+        raise ParseError(
+            "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"
+        )
+    header, blob = PLANS.unpack(data, at)
+    graph_header, section = _split(header, at)
+    reader = ScalarReader(section, at)
+    wanted, values, stored = reader.read(lambda: _stored(reader, at))
+    prototypes, objects = devices_for(wanted.devices, given, at)
+    check_devices(wanted, prototypes, at)
+    graph = read_graph(graph_header, blob, at)
+    check_operators(wanted, graph, at)
+    partition = restored_partition(
+        graph, stored.assignment, stored.reasons, stored.groups, prototypes, at
+    )
+    placement = None
+    if (memory := values["memory"]) is not None:
+        placement = restored_placement(graph, partition, prototypes, memory.added_edges, at)
+    plan = Plan(
+        graph=graph,
+        partition=partition,
+        placement=placement,
+        passes=passes_of(stored, at),
+        prototypes=prototypes,
+        given=objects,
+        costs=costs_of(stored, at),
+        decision=decision_of(stored),
+        **values,
+    )
+    return verified(plan, at)
+
+
+def _chunks(plan: Plan) -> Iterator[bytes | memoryview]:
+    graph = check(plan.graph)
+    constants = ConstantWriter()
+    graph_header = pack_header(graph, constants.stored)
+    writer = ScalarWriter()
+    writer.put(VERSION, layout())
+    put_record(writer, requirements(graph, plan.prototypes))
+    for name, kind in kinds().items():
+        put_record(writer, getattr(plan, name), kind)
+    put_record(writer, decided(plan))
+    section = b"".join(writer.parts)
+    return constants.parts(PLANS.pack(_LENGTH.pack(len(graph_header)) + graph_header + section))
+
+
+def _split(header: memoryview, at: str) -> tuple[memoryview, memoryview]:
+    """Return the graph's header and what follows it."""
+    start = _LENGTH.size
+    nbytes = _LENGTH.unpack_from(header)[0] if len(header) >= start else len(header)
+    if nbytes > len(header) - start:
+        raise ParseError(
+            f"the header is damaged: a graph of {nbytes} bytes is not in it", at=at, fix=AGAIN
+        )
+    return header[start : start + nbytes], header[start + nbytes :]
+
+
+def _check_version(reader: ScalarReader, at: str) -> None:
+    version, written = reader.scalar(), reader.scalar()
+    if version != VERSION:
+        raise ParseError(
+            f"the plan was made by plait {version}, this is {VERSION}", at=at, fix=AGAIN
+        )
+    if written != layout():
+        raise ParseError(f"the plan was made by another build of plait {VERSION}", at=at, fix=AGAIN)
+
+
+def _stored(reader: ScalarReader, at: str) -> tuple[Requirements, dict[str, Any], Decided]:
+    _check_version(reader, at)
+    wanted = read_record(reader, Requirements)
+    values = {name: read_record(reader, kind) for name, kind in kinds().items()}
+    if values["devices"] != tuple(wanted.devices):
+        raise ValueError("two lists of devices differ")
+    return wanted, values, read_record(reader, Decided)

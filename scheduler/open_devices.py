@@ -1,0 +1,71 @@
+"""The devices of a session: opened with a share of the cores, closed in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from ..devices.device import Device
+from ..devices.host import core_count
+from ..devices.registry import find
+from .leases import close_shared, open_shared
+from .partition.partition import SESSION
+from .placement import HOST_MEMORIES
+from .planning import Plan
+
+
+class OpenDevices:
+    """Opens the devices of a plan; `open` and what `closings` yields block.
+
+    Attributes
+    ----------
+    by_name : Mapping of str to Device
+        Those that are open.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.by_name: dict[str, Device] = {}
+
+    @property
+    def used(self) -> list[Device]:
+        """The open devices that have nodes to run."""
+        used = set(self._plan.assignment.values()) - {SESSION}
+        return [device for name, device in self.by_name.items() if name in used]
+
+    def open(self, name: str) -> Device:
+        """Open a device.
+
+        Raises
+        ------
+        DeviceError
+            If it refuses.
+        """
+        if name in self._plan.given:
+            device = self._plan.prototypes[name]
+            open_shared(device, self._cores())
+        else:
+            device = find(name)
+            device.open(self._cores())
+        self.by_name[name] = device
+        return device
+
+    def closings(self) -> Iterator[Callable[[], None]]:
+        """Yield what to call to close each of them, the last one first."""
+        for name, device in reversed(self.by_name.items()):
+            shared = name in self._plan.given
+            yield partial(close_shared, device) if shared else device.close
+        self.by_name.clear()
+
+    def _cores(self) -> int:
+        """Return each device's share of the cores; one is left to the loop and to others."""
+        prototypes = self._plan.prototypes
+        used = set(self._plan.assignment.values()) - {SESSION}
+        sharing = sum(_computes_here(prototypes[name]) for name in used)
+        return max(1, (core_count() - 1) // max(1, sharing))
+
+
+def _computes_here(device: Device) -> bool:
+    """True when a device's kernels keep this machine's cores busy."""
+    offers = device.capabilities
+    return offers.runs_python or not offers.accesses.isdisjoint(HOST_MEMORIES)

@@ -1,0 +1,32 @@
+"""The exact search as machine code. Needs Numba; nobody imports this before it pays.
+
+Compiling takes ten seconds once; what comes out is kept on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from ...devices.compiled.jit import inline, machine_code
+from . import search
+from .blocks import Block
+from .exact import Engine, find
+from .problem import Problem
+from .relation import Indices, Intervals
+
+
+@cache
+def engine() -> Engine:
+    """Return the search that Numba runs, with its machine code made, or loaded."""
+    for helper in search.HELPERS:
+        inline(helper)
+    made = Engine("compiled", machine_code()(search.search), 2000, _array)
+    find(Problem([Block(1)], Intervals([0], [1])), 1, made, lambda: False)
+    return made
+
+
+def _array(values: Sequence[int]) -> Indices:
+    return np.array(values, np.int64)

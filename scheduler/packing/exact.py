@@ -1,0 +1,183 @@
+"""Runs the exact search: several orders and rules take turns, each for longer and longer.
+
+Structured orders matter and differ widely in how soon they succeed, so none runs alone; a turn goes
+on where the last one stopped. The orders are those that MiniMalloc published.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice, product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import search
+from .first_fit import breadths_of
+from .problem import Problem
+from .search import IMPOSSIBLE, SOLVED, Blocks, State
+
+MAX_CELLS = 12_000_000
+"""Blocks times sections, over all members: each cell takes up to 24 bytes."""
+
+MAX_BLOCKS = 6000
+
+SPARE_STEPS = 100
+"""In its first turn a member can place every block, and make a few mistakes."""
+
+FAILURES_KEPT = 1 << 16
+
+Search = Callable[[Blocks, State, int, int, int], int]
+
+
+class Engine(NamedTuple):
+    """Who runs the search, and how many steps it does between two looks at the clock."""
+
+    name: str
+    run: Search
+    steps: int
+    as_array: Callable[[Sequence[int]], Any]
+
+
+PYTHON = Engine("python", search.search, 20, list)
+
+
+class Outcome(NamedTuple):
+    """Offsets where a packing was found; whether it is known that there is none."""
+
+    offsets: list[int] | None
+    is_impossible: bool
+
+
+def suits(problem: Problem) -> bool:
+    """True when the search can be run: there are lifetimes, and not too many blocks."""
+    return problem.intervals is not None and 0 < len(problem) <= MAX_BLOCKS
+
+
+def find(problem: Problem, capacity: int, engine: Engine, is_over: Callable[[], bool]) -> Outcome:
+    """Search for a packing inside a capacity until it is clear or time is over."""
+    frame = _Frame(problem)
+    members = list(islice(frame.members(engine), frame.most_members))
+    undecided = Outcome(None, False)
+    for turn in count() if members else ():
+        steps = (len(problem) + SPARE_STEPS) << turn
+        for blocks, state, rule in members:
+            for done in range(0, steps, engine.steps):
+                if is_over():
+                    return undecided
+                chunk = min(engine.steps, steps - done)
+                found = engine.run(blocks, state, capacity, rule, chunk)
+                if found == SOLVED:
+                    return Outcome(frame.offsets(state), False)
+                if found == IMPOSSIBLE:
+                    return Outcome(None, True)
+    return undecided
+
+
+class _Frame:
+    """The lifetimes as sections, and what all members of the portfolio have in common."""
+
+    def __init__(self, problem: Problem) -> None:
+        assert problem.intervals is not None
+        self._problem = problem
+        lower, upper = np.asarray(problem.intervals.lower), np.asarray(problem.intervals.upper)
+        # A block that is never alive is in nobody's way: it is not searched for.
+        self._alive = np.flatnonzero(lower < upper)
+        lower, upper = lower[self._alive], upper[self._alive]
+        first, last = _sections(lower, upper)
+        self._first, self._last = first.tolist(), last.tolist()
+        self._sizes = [problem.sizes[block] for block in self._alive.tolist()]
+        sections = max(self._last, default=-1) + 1
+        change = np.zeros(sections + 1, np.int64)
+        np.add.at(change, first, self._sizes)
+        np.add.at(change, last + 1, np.negative(self._sizes))
+        self._loads: list[int] = np.cumsum(change)[:-1].tolist()
+        self._breadths = breadths_of(problem.intervals, problem.sizes)[self._alive]
+        self._widths = upper - lower
+
+    def members(self, engine: Engine) -> Iterator[tuple[Blocks, State, int]]:
+        sizes = np.array(self._sizes, np.int64)
+        width, breadth, area = self._widths, self._breadths, self._widths * sizes
+        orders = [
+            np.lexsort((-breadth, -area, -width)),
+            np.lexsort((-width, -area, -breadth)),
+            np.lexsort((-area, -width, -breadth)),
+        ]
+        # Later ones look at time backwards: among equals, sections at the end come first.
+        for backwards, order, rule in product((False, True), orders, search.RULES):
+            blocks = self._blocks(order.tolist(), engine, backwards)
+            state = self._state(engine, backwards)
+            search.start(blocks, state)
+            yield blocks, state, rule
+
+    @property
+    def most_members(self) -> int:
+        """How many members there is memory for."""
+        return MAX_CELLS // max(len(self._first) * len(self._loads), 1)
+
+    def offsets(self, state: State) -> list[int]:
+        offsets = [max(fixed, 0) for fixed in self._problem.fixed]
+        for block, offset in zip(self._alive.tolist(), state.offset, strict=True):
+            offsets[block] = int(offset)
+        return offsets
+
+    def _blocks(self, order: list[int], engine: Engine, backwards: bool) -> Blocks:
+        array, count = engine.as_array, len(order)
+        dice = random.Random(0)
+        alive = self._alive.tolist()
+        first, last = self._first, self._last
+        if backwards:
+            end = len(self._loads) - 1
+            first, last = [end - section for section in last], [end - section for section in first]
+        return Blocks(
+            array(first),
+            array(last),
+            array(self._sizes),
+            array([self._problem.alignments[block] for block in alive]),
+            array([self._problem.fixed[block] for block in alive]),
+            array(order),
+            array(sorted(range(count), key=first.__getitem__)),
+            array([dice.getrandbits(60) for _ in range(count)]),
+        )
+
+    def _state(self, engine: Engine, backwards: bool) -> State:
+        array, blocks, sections = engine.as_array, len(self._first), len(self._loads)
+        depths = 2 * blocks + sections + 8
+
+        def zeros(length: int) -> Any:
+            return array([0] * length)
+
+        def rows(first: list[int]) -> Any:
+            if array is list:
+                return [list(first), *([] for _ in range(depths))]
+            table = np.zeros((depths, sections), np.int64)
+            table[0] = first
+            return table
+
+        loads = self._loads[::-1] if backwards else self._loads
+        by_block = [zeros(blocks) for _ in range(3)]
+        by_section = [zeros(sections) for _ in range(2)]
+        tables = [rows([0] * sections), rows([0] * sections), rows(loads)]
+        by_depth = [zeros(depths) for _ in range(11)]
+        lists = [zeros(8 * depths) for _ in range(5)]
+        rest = [zeros(FAILURES_KEPT), zeros(2)]
+        return State(*(by_block + by_section + tables + by_depth + lists + rest))
+
+
+def _sections(lower: np.ndarray[Any, Any], upper: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    """Return the first and last section of every block.
+
+    A section is a stretch of starts with no end between them: what is alive after the last of them
+    is a largest set of blocks all alive together.
+    """
+    starts = np.unique(lower)
+    ends = np.unique(upper)
+    # A start opens a new section if some block ended since the start before it.
+    ended = np.searchsorted(ends, starts, side="right")
+    opens = np.ones(len(starts), np.int64)
+    opens[1:] = ended[1:] > ended[:-1]
+    number = np.cumsum(opens) - 1
+    first = number[np.searchsorted(starts, lower)]
+    last = number[np.searchsorted(starts, upper) - 1]
+    return first, last

@@ -1,0 +1,141 @@
+"""Which blocks may share bytes when only a partial order of their accesses is known.
+
+Bytes of u may be reused by v iff every access to u happens before every writer of v. Sets are bits
+of Python integers, and only those of blocks alive in the sweep exist at a time: no dense matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .blocks import PackingError
+from .relation import Conflicts, Intervals, Relation
+
+Points = Sequence[int]
+
+
+def conflicts_of(
+    predecessors: Sequence[Points], writers: Sequence[Points], accesses: Sequence[Points]
+) -> Relation:
+    """Return which blocks may not overlap, whatever order the points are executed in.
+
+    Parameters
+    ----------
+    predecessors : sequence of sequences of int
+        For every point those that directly come before it; points are numbered in a topological
+        order, so all of them are smaller.
+    writers : sequence of sequences of int
+        For every block where it is first written: one point, or several in any order.
+    accesses : sequence of sequences of int
+        For every block all points that read or write it. Writers count whether listed or not.
+
+    Returns
+    -------
+    Intervals or Conflicts
+        Lifetimes where the points are totally ordered, else the pairs.
+    """
+    _check(predecessors, writers, accesses)
+    touched = [sorted({*w, *a}) for w, a in zip(writers, accesses, strict=True)]
+    if all(point - 1 in before for point, before in enumerate(predecessors) if point):
+        return Intervals([min(w) for w in writers], [points[-1] + 1 for points in touched])
+    return _Sweep(predecessors, writers, touched).run()
+
+
+class _Sweep:
+    """Goes backwards through the points, and carries what is first written after each.
+
+    A bit stands for a writer of a block, counted in the order of the blocks' first writers: what
+    may reuse a block has a higher bit. A block may if all its writers may.
+    """
+
+    def __init__(
+        self, predecessors: Sequence[Points], writers: Sequence[Points], touched: Sequence[Points]
+    ) -> None:
+        self._predecessors, self._touched = predecessors, touched
+        count = len(predecessors)
+        self._written = [0] * count
+        self._here: list[list[int]] = [[] for _ in range(count)]
+        self._starts: list[list[int]] = [[] for _ in range(count)]
+        self._above = [0] * len(writers)
+        owners: list[int] = []
+        for block in sorted(range(len(writers)), key=lambda block: touched[block][0]):
+            for point in set(writers[block]):
+                self._written[point] |= 1 << len(owners)
+                owners.append(block)
+            self._above[block] = len(owners)
+            self._starts[touched[block][0]].append(block)
+            for point in touched[block]:
+                self._here[point].append(block)
+        self._owners = np.array(owners, np.int32)
+
+    def run(self) -> Conflicts:
+        after: dict[int, int] = {}
+        reusable: dict[int, int] = {}
+        blocks: list[int] = []
+        rows: list[npt.NDArray[np.int32]] = []
+        for point in reversed(range(len(self._predecessors))):
+            later = after.pop(point, 0)
+            for block in self._here[point]:
+                reusable[block] = reusable[block] & later if block in reusable else later
+            for block in self._starts[point]:
+                blocks.append(block)
+                rows.append(self._row(block, reusable.pop(block)))
+            later |= self._written[point]
+            for before in self._predecessors[point]:
+                after[before] = after.get(before, 0) | later
+        first = np.repeat(np.array(blocks, np.int32), [len(row) for row in rows])
+        second = np.concatenate([np.zeros(0, np.int32), *rows])
+        conflicts = Conflicts.of_rows(len(self._above), first, second)
+        chains = _chains(self._predecessors)
+        conflicts.chains = np.array([chains[points[0]] for points in self._touched], np.int64)
+        return conflicts
+
+    def _row(self, block: int, reusable: int) -> npt.NDArray[np.int32]:
+        """Return the blocks, first written later, that may not reuse a block."""
+        above = self._above[block]
+        count = len(self._owners) - above
+        missing = ~(reusable >> above) & ((1 << count) - 1)
+        packed = np.frombuffer(missing.to_bytes(-(-count // 8), "little"), np.uint8)
+        # Most of the row is zero: look into the bytes that are not.
+        filled = np.flatnonzero(packed)
+        bits = np.unpackbits(packed[filled, None], axis=1, bitorder="little")
+        byte, bit = np.nonzero(bits)
+        row = self._owners[above + filled[byte] * 8 + bit]
+        return row if len(self._owners) == len(self._above) else np.unique(row)
+
+
+def _chains(predecessors: Sequence[Points]) -> list[int]:
+    """Return a label for each point: it goes on with a predecessor's chain that ends there."""
+    chains: list[int] = []
+    ends: dict[int, int] = {}
+    for point, before in enumerate(predecessors):
+        longest = max((other for other in before if other in ends), default=None)
+        chains.append(point if longest is None else ends.pop(longest))
+        ends[point] = chains[-1]
+    return chains
+
+
+def _check(
+    predecessors: Sequence[Points], writers: Sequence[Points], accesses: Sequence[Points]
+) -> None:
+    for point, before in enumerate(predecessors):
+        if any(not 0 <= other < point for other in before):
+            raise PackingError(
+                "a point comes before its predecessors",
+                at=f"point {point}",
+                fix="number the points in a topological order",
+            )
+    for block, (written, accessed) in enumerate(zip(writers, accesses, strict=True)):
+        if not written:
+            raise PackingError(
+                "nothing writes a block", at=f"block {block}", fix="name where it is first written"
+            )
+        if any(not 0 <= point < len(predecessors) for point in (*written, *accessed)):
+            raise PackingError(
+                f"a block is accessed at a point that is not there: there are {len(predecessors)}",
+                at=f"block {block}",
+                fix="give every point its predecessors",
+            )

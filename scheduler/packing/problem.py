@@ -1,0 +1,202 @@
+"""What is really to be packed: groups merged, blocks without bytes gone, sizes rounded, a bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .blocks import Block, PackingError, check_blocks
+from .relation import Conflicts, Intervals, Relation, conflicts_in
+
+SEEDS = 64
+"""So many blocks have a clique grown around them for the bound of a partial order."""
+
+LISTED = 1_000_000
+"""Fewer conflicts than this are kept as Python's lists, which takes ten times their bytes."""
+
+
+class Problem:
+    """Solid blocks, one per group.
+
+    Sizes are rounded up to what all alignments have in common: the offsets are multiples of it, so
+    only the bytes after the highest block differ.
+    """
+
+    def __init__(self, blocks: Sequence[Block], relation: Relation) -> None:
+        check_blocks(blocks)
+        if len(blocks) != len(relation):
+            raise PackingError(
+                f"there are {len(blocks)} blocks and a relation of {len(relation)}",
+                fix="describe each block once",
+            )
+        self._blocks = blocks
+        self._member = _solids(blocks)
+        count = max(self._member, default=-1) + 1
+        solids: list[list[Block]] = [[] for _ in range(count)]
+        for block, solid in zip(blocks, self._member, strict=True):
+            if solid >= 0:
+                solids[solid].append(block)
+        self.alignments = [math.lcm(*(block.alignment for block in solid)) for solid in solids]
+        self.fixed = [_fixed_offset(solid) for solid in solids]
+        self.unit = math.gcd(*self.alignments) if solids else 1
+        self._bytes = [max(block.nbytes for block in solid) for solid in solids]
+        self.sizes = [-(-nbytes // self.unit) * self.unit for nbytes in self._bytes]
+        kept = [index for index, solid in enumerate(self._member) if solid >= 0]
+        number = np.array([self._member[index] for index in kept], np.int64)
+        inner = relation if len(kept) == len(blocks) else relation.restrict(kept)
+        self.relation = inner if count == len(blocks) else inner.merge(number, count)
+        _check_fixed(self)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def intervals(self) -> Intervals | None:
+        """The lifetimes, if there are such."""
+        return self.relation if isinstance(self.relation, Intervals) else None
+
+    @cached_property
+    def conflicts(self) -> Conflicts:
+        """The pairs."""
+        return conflicts_in(self.relation)
+
+    @cached_property
+    def near(self) -> Sequence[list[int]]:
+        """For every block those that it conflicts with."""
+        rows = _Rows(self.conflicts)
+        return [rows[block] for block in range(len(rows))] if rows.is_short else rows
+
+    @cached_property
+    def lower_bound(self) -> int:
+        """Bytes that no packing can do without."""
+        if not len(self):
+            return 0
+        reach = max(
+            fixed + nbytes for fixed, nbytes in zip(self.fixed, self._bytes, strict=True)
+        )  # what is free counts as one byte less than its size, which `alive` outdoes
+        padding = max(map(int.__sub__, self.sizes, self._bytes))
+        alive = max(self._heaviest(self._bytes), self._heaviest(self.sizes) - padding)
+        return max(reach, alive)
+
+    def _heaviest(self, sizes: Sequence[int]) -> int:
+        if self.intervals is not None:
+            return max(loads_at(self.intervals, sizes).tolist(), default=0)
+        return _heavy_clique(self, sizes)
+
+    def labels(self, labels: Sequence[int] | None) -> list[int] | None:
+        """Return a label per solid block, that of the first block in it; by default its chain."""
+        if labels is None:
+            chains = None if self.intervals is not None else self.conflicts.chains
+            return None if chains is None else chains.tolist()
+        mine = [0] * len(self)
+        for index in reversed(range(len(self._blocks))):
+            if self._member[index] >= 0:
+                mine[self._member[index]] = labels[index]
+        return mine
+
+    def restrict(self, chosen: Sequence[int]) -> Problem:
+        """Return the problem of some of the solid blocks, none of them fixed."""
+        blocks = [Block(self.sizes[index], self.alignments[index], group=index) for index in chosen]
+        return Problem(blocks, self.relation.restrict(chosen))
+
+    def peak(self, offsets: Sequence[int]) -> int:
+        """Return where the last block really ends."""
+        return max(map(int.__add__, offsets, self._bytes), default=0)
+
+    def offsets_of_blocks(self, offsets: Sequence[int]) -> tuple[int, ...]:
+        """Return what the solid blocks' offsets mean for the blocks asked about."""
+        return tuple(
+            offsets[solid] if solid >= 0 else block.offset or 0
+            for solid, block in zip(self._member, self._blocks, strict=True)
+        )
+
+
+class _Rows(Sequence[list[int]]):
+    """Rows of conflicts, each made a list when it is asked for: all of them may be too many."""
+
+    def __init__(self, conflicts: Conflicts) -> None:
+        self._conflicts = conflicts
+        self.is_short = len(conflicts.indices) < LISTED
+
+    def __len__(self) -> int:
+        return len(self._conflicts)
+
+    def __getitem__(self, block: Any) -> Any:
+        return self._conflicts.near(block).tolist()
+
+
+def loads_at(intervals: Intervals, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return how many bytes are alive after each start or end, in order of time."""
+    lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
+    weights = np.asarray(sizes, np.int64)
+    times, place = np.unique(np.concatenate([lower, upper]), return_inverse=True)
+    change = np.zeros(len(times), np.int64)
+    np.add.at(change, place, np.concatenate([weights, -weights]))
+    loads: npt.NDArray[np.int64] = np.cumsum(change)
+    # A block that is never alive still takes its bytes.
+    return np.append(loads, weights.max(initial=0))
+
+
+def _solids(blocks: Sequence[Block]) -> list[int]:
+    """Return for every block the number of its group, -1 if it has no bytes and no group."""
+    numbers: dict[object, int] = {}
+    solids: list[int] = []
+    for index, block in enumerate(blocks):
+        if block.nbytes == 0 and block.group is None:
+            solids.append(-1)
+        else:
+            key = (index,) if block.group is None else (None, block.group)
+            solids.append(numbers.setdefault(key, len(numbers)))
+    return solids
+
+
+def _fixed_offset(solid: Sequence[Block]) -> int:
+    offsets = {block.offset for block in solid if block.offset is not None}
+    alignment = math.lcm(*(block.alignment for block in solid))
+    if len(offsets) > 1 or any(offset % alignment for offset in offsets):
+        raise PackingError(
+            f"the blocks of a group ask for the offsets {sorted(offsets)}, "
+            f"multiples of {alignment}",
+            at=f"group {solid[0].group!r}",
+            fix="ask for one, that suits the alignment of all",
+        )
+    return offsets.pop() if offsets else -1
+
+
+def _check_fixed(problem: Problem) -> None:
+    fixed, sizes = problem.fixed, problem._bytes
+    held = {a for a in range(len(problem)) if fixed[a] >= 0}
+    for a in held if len(held) > 1 else ():
+        for b in problem.near[a]:
+            if b in held and fixed[a] <= fixed[b] < fixed[a] + sizes[a]:
+                raise PackingError(
+                    "two blocks that may not overlap have to",
+                    at=f"offsets {fixed[a]} and {fixed[b]}",
+                    fix="fix one of them elsewhere, or leave it free",
+                )
+
+
+def _heavy_clique(problem: Problem, sizes: Sequence[int]) -> int:
+    """Return the bytes of the heaviest set of blocks, all in conflict, that greed finds."""
+    near = problem.near
+    first, second = problem.conflicts.pairs()
+    weights = np.array(sizes, np.int64)
+    around = np.bincount(first, weights[second], len(sizes)).astype(np.int64)
+    load: list[int] = (weights + around).tolist()
+    best = max(sizes, default=0)
+    for seed in sorted(range(len(sizes)), key=lambda i: -load[i])[:SEEDS]:
+        if load[seed] <= best:
+            break
+        total = sizes[seed]
+        left = set(near[seed])
+        while left:
+            block = max(left, key=lambda i: (sizes[i], load[i], -i))
+            total += sizes[block]
+            left.intersection_update(near[block])
+        best = max(best, total)
+    return best

@@ -1,0 +1,400 @@
+"""The exact search for blocks with lifetimes, in words that Python and Numba both understand.
+
+Time is cut into sections (maximal sets of blocks alive together), each is filled from the bottom,
+and no block moves once placed. A step picks a section above which all gaps are closed, and asks
+which block covers its floor: one of those that rest there, or none, and the floor rises to where
+the next can rest. So every packing in which no block can sink is met once. A branch ends when
+
+- a section's floor and what is still to be stacked on it exceed the capacity,
+- some block could sink into a gap that nothing can fill any more (such a packing comes elsewhere),
+- the same blocks were left over the same floors before, and that failed.
+
+Parts of time that no remaining block connects are solved one after the other, and a failure of one
+goes back to where they parted. Section inference, dominance and decomposition are in the spirit of
+Moffitt, "MiniMalloc" (ASPLOS 2023); branching on sections and the memory of failures are ours.
+
+Lists or int64 arrays hold everything, so that nothing here depends on who runs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+UNREACHED = 1 << 60
+BLOCKED = 1 << 40
+HASH_MASK = (1 << 61) - 1
+HASH_FACTOR = 1152921504606846883
+LIFT = -1
+
+SOLVED, IMPOSSIBLE, UNDECIDED = 1, 0, -1
+
+FEWEST, TIGHTEST, LOWEST, LEADER = range(4)
+"""Which section is next: the one with the fewest choices, the least slack, the lowest floor, or
+what the first block in the order rests on. One with a single choice always comes first."""
+
+RULES = (LOWEST, FEWEST, TIGHTEST, LEADER)
+
+
+class Blocks(NamedTuple):
+    """What is to be packed. Sections are numbered in order of time; `fixed` is -1 for free ones."""
+
+    first: Any
+    last: Any
+    size: Any
+    alignment: Any
+    fixed: Any
+    order: Any
+    by_first: Any
+    key: Any
+
+
+class State(NamedTuple):
+    """Where the search is: arrays by block, by section, by depth, and of parts still to be solved.
+
+    Rows of `floors`, `tops` and `loads` belong to a depth. `floors` may be higher than the `tops`
+    of what is placed; `loads` is what is still to be placed on them.
+    """
+
+    placed: Any
+    offset: Any
+    rest: Any
+    lowest: Any
+    choices: Any
+    floors: Any
+    tops: Any
+    loads: Any
+    lo: Any
+    hi: Any
+    parent: Any
+    agenda: Any
+    parts: Any
+    section: Any
+    option: Any
+    option_end: Any
+    taken: Any
+    lift: Any
+    failed_key: Any
+    options: Any
+    part_lo: Any
+    part_hi: Any
+    part_parent: Any
+    part_next: Any
+    failed: Any
+    position: Any
+
+
+def start(blocks: Blocks, state: State) -> None:
+    """Put all parts on the agenda."""
+    state.lo[0] = 0
+    state.hi[0] = len(state.lowest) - 1
+    state.agenda[0] = -1
+    state.position[0] = -1
+    state.parts[0] = _split(blocks, state, 0, 0, -1)
+
+
+def search(blocks: Blocks, state: State, capacity: int, rule: int, steps: int) -> int:
+    """Go on for some steps; the state says where, so that the search can be resumed."""
+    depth = state.position[0]
+    if depth < 0:
+        if state.position[1] < 0:
+            return SOLVED
+        depth = 0
+        _enter(blocks, state, depth, state.position[1], capacity, rule)
+    for _ in range(steps):
+        if state.option[depth] < state.option_end[depth]:
+            if depth + 2 >= len(state.lo):
+                break
+            _take(blocks, state, depth)
+            part = state.position[1]
+            if part < 0:
+                return SOLVED
+            depth += 1
+            _enter(blocks, state, depth, part, capacity, rule)
+        else:
+            key = state.failed_key[depth]
+            if key > 0:
+                state.failed[key % len(state.failed)] = key
+            target = state.parent[depth]
+            if target < 0:
+                return IMPOSSIBLE
+            while depth > target:
+                depth -= 1
+                if state.taken[depth] >= 0:
+                    state.placed[state.taken[depth]] = 0
+    state.position[0] = depth
+    return UNDECIDED
+
+
+def _enter(blocks: Blocks, state: State, depth: int, part: int, capacity: int, rule: int) -> None:
+    """Begin with a part: find out what its next choices are."""
+    state.lo[depth] = state.part_lo[part]
+    state.hi[depth] = state.part_hi[part]
+    state.parent[depth] = state.part_parent[part]
+    state.agenda[depth] = state.part_next[part]
+    begin = state.option_end[depth - 1] if depth > 0 else 0
+    state.option[depth] = begin
+    state.option_end[depth] = begin
+    state.taken[depth] = LIFT
+    state.failed_key[depth] = 0
+    key = _raise_floors(blocks, state, depth, capacity)
+    if key < 0 or state.failed[key % len(state.failed)] == key:
+        return
+    if _mark_gaps(blocks, state, depth):
+        return
+    state.failed_key[depth] = key
+    section = _choose(state, depth, capacity, rule)
+    limit = capacity - state.loads[depth][section]
+    is_forced = state.choices[section] == 1 and state.floors[depth][section] == limit
+    if rule == LEADER and not is_forced:
+        section = _under_leader(blocks, state, depth, section)
+    state.section[depth] = section
+    _collect(blocks, state, depth, capacity - state.loads[depth][section])
+
+
+def _raise_floors(blocks: Blocks, state: State, depth: int, capacity: int) -> int:
+    """Find where each block would rest, and raise floors to the lowest of them.
+
+    Returns a hash of the floors and the blocks left, or -1 if they cannot be packed.
+    """
+    lo, hi = state.lo[depth], state.hi[depth]
+    floors, tops, loads = state.floors[depth], state.tops[depth], state.loads[depth]
+    lowest, choices = state.lowest, state.choices
+    key = 0
+    for section in range(lo, hi + 1):
+        lowest[section] = UNREACHED
+        choices[section] = 0
+    for block in blocks.order:
+        first, last = blocks.first[block], blocks.last[block]
+        if state.placed[block] or first < lo or last > hi:
+            continue
+        key ^= blocks.key[block]
+        height = 0
+        for section in range(first, last + 1):
+            if floors[section] > height:
+                height = floors[section]
+        if blocks.alignment[block] > 1:
+            height = -(-height // blocks.alignment[block]) * blocks.alignment[block]
+        if blocks.fixed[block] >= 0:
+            if height > blocks.fixed[block]:
+                return -1
+            height = blocks.fixed[block]
+        state.rest[block] = height
+        for section in range(first, last + 1):
+            if height < lowest[section]:
+                lowest[section] = height
+                choices[section] = 1
+            elif height == lowest[section]:
+                choices[section] += 1
+    for section in range(lo, hi + 1):
+        if choices[section] > 0:
+            if lowest[section] + loads[section] > capacity:
+                return -1
+            floors[section] = lowest[section]
+            for value in (floors[section], tops[section], section):
+                key = ((key * HASH_FACTOR) ^ value) & HASH_MASK
+    return key
+
+
+def _mark_gaps(blocks: Blocks, state: State, depth: int) -> bool:
+    """Bar sections over which a block would rest above an open gap.
+
+    What lies in the gap would have to come first. True when a block could sink into a gap for good.
+    """
+    lo, hi = state.lo[depth], state.hi[depth]
+    floors, tops, choices = state.floors[depth], state.tops[depth], state.choices
+    for block in blocks.order:
+        first, last = blocks.first[block], blocks.last[block]
+        if state.placed[block] or first < lo or last > hi:
+            continue
+        top, floor, height = 0, UNREACHED, state.rest[block]
+        for section in range(first, last + 1):
+            if tops[section] > top:
+                top = tops[section]
+            if floors[section] < floor:
+                floor = floors[section]
+        if floor < height:
+            for section in range(first, last + 1):
+                if floors[section] == height and choices[section] < BLOCKED:
+                    choices[section] += BLOCKED
+        if blocks.fixed[block] < 0 and top + blocks.size[block] <= floor:
+            top = -(-top // blocks.alignment[block]) * blocks.alignment[block]
+            if top + blocks.size[block] <= floor:
+                return True
+    return False
+
+
+def _choose(state: State, depth: int, capacity: int, rule: int) -> int:
+    """Return the section to be covered next; the lowest one is never barred."""
+    best, best_rank, best_tie = -1, UNREACHED, UNREACHED
+    for section in range(state.lo[depth], state.hi[depth] + 1):
+        count = state.choices[section]
+        if count == 0 or count >= BLOCKED:
+            continue
+        floor = state.floors[depth][section]
+        slack = capacity - floor - state.loads[depth][section]
+        if slack > 0:
+            count += 1
+        rank, tie = count, floor
+        if count > 1 and rule == TIGHTEST:
+            rank, tie = slack + 2, count
+        elif count > 1 and rule == LOWEST:
+            rank, tie = floor + 2, slack
+        if rank < best_rank or (rank == best_rank and tie < best_tie):
+            best, best_rank, best_tie = section, rank, tie
+    return best
+
+
+def _under_leader(blocks: Blocks, state: State, depth: int, section: int) -> int:
+    """Return a section under the first block in the order among those that rest lowest."""
+    lo, hi = state.lo[depth], state.hi[depth]
+    floors, choices = state.floors[depth], state.choices
+    leader = -1
+    for block in blocks.order:
+        first, last = blocks.first[block], blocks.last[block]
+        if state.placed[block] or first < lo or last > hi:
+            continue
+        height = state.rest[block]
+        if leader >= 0 and height >= state.rest[leader]:
+            continue
+        best = first
+        for other in range(first, last + 1):
+            if floors[other] != height or choices[other] >= BLOCKED:
+                best = -1
+                break
+            if choices[other] < choices[best]:
+                best = other
+        if best >= 0:
+            leader, section = block, best
+    return section
+
+
+def _collect(blocks: Blocks, state: State, depth: int, limit: int) -> None:
+    """List the blocks that may cover the chosen section, equal ones once; last, that none does."""
+    section = state.section[depth]
+    floor = state.floors[depth][section]
+    begin = end = state.option[depth]
+    for block in blocks.order:
+        if (
+            not state.placed[block]
+            and blocks.first[block] <= section <= blocks.last[block]
+            and state.rest[block] == floor
+            and _is_supported(blocks, state, depth, block)
+            and not _is_listed(blocks, state, begin, end, block)
+        ):
+            state.options[end] = block
+            end += 1
+    if floor < limit:
+        state.lift[depth] = _next_floor(blocks, state, section, floor)
+        if state.lift[depth] <= limit:
+            state.options[end] = LIFT
+            end += 1
+    state.option_end[depth] = end
+
+
+def _is_supported(blocks: Blocks, state: State, depth: int, block: int) -> bool:
+    """True when a block rests on another, on the ground, or where it was told to."""
+    if blocks.fixed[block] >= 0:
+        return True
+    top = 0
+    for section in range(blocks.first[block], blocks.last[block] + 1):
+        if state.tops[depth][section] > top:
+            top = state.tops[depth][section]
+    alignment = blocks.alignment[block]
+    return bool(-(-top // alignment) * alignment == state.rest[block])
+
+
+def _is_listed(blocks: Blocks, state: State, begin: int, end: int, block: int) -> bool:
+    """True when a block that is as good as this one is among the options."""
+    for place in range(begin, end):
+        other = state.options[place]
+        if (
+            blocks.size[other] == blocks.size[block]
+            and blocks.first[other] == blocks.first[block]
+            and blocks.last[other] == blocks.last[block]
+            and blocks.alignment[other] == blocks.alignment[block]
+            and blocks.fixed[other] == blocks.fixed[block]
+        ):
+            return True
+    return False
+
+
+def _next_floor(blocks: Blocks, state: State, section: int, floor: int) -> int:
+    """Return how low a section can be covered at best if not at its floor."""
+    best = UNREACHED
+    for block in blocks.order:
+        first, last = blocks.first[block], blocks.last[block]
+        if state.placed[block] or first > section or last < section:
+            continue
+        if state.rest[block] > floor:
+            best = min(best, state.rest[block])
+            continue
+        for other in blocks.order:  # what may come to lie under it, beside the section
+            if state.placed[other] or blocks.first[other] > last or blocks.last[other] < first:
+                continue
+            if blocks.last[other] < section or blocks.first[other] > section:
+                top = state.rest[other] + blocks.size[other]
+                if floor < top < best:
+                    best = top
+    return best
+
+
+def _take(blocks: Blocks, state: State, depth: int) -> None:
+    """Take the next option, and put what it leaves to be solved on the agenda."""
+    block = state.options[state.option[depth]]
+    state.option[depth] += 1
+    state.taken[depth] = block
+    state.floors[depth + 1][:] = state.floors[depth]
+    state.tops[depth + 1][:] = state.tops[depth]
+    state.loads[depth + 1][:] = state.loads[depth]
+    if block == LIFT:
+        state.floors[depth + 1][state.section[depth]] = state.lift[depth]
+    else:
+        offset = state.floors[depth][state.section[depth]]
+        state.placed[block] = 1
+        state.offset[block] = offset
+        top = offset + blocks.size[block]
+        for section in range(blocks.first[block], blocks.last[block] + 1):
+            state.floors[depth + 1][section] = top
+            state.tops[depth + 1][section] = top
+            state.loads[depth + 1][section] -= blocks.size[block]
+    state.parts[depth + 1] = _split(blocks, state, depth, state.parts[depth], depth)
+
+
+def _split(blocks: Blocks, state: State, depth: int, part: int, parent: int) -> int:
+    """Append the parts of a depth's sections that blocks still connect; leave the agenda's head.
+
+    Returns how many parts there are in all.
+    """
+    lo, hi = state.lo[depth], state.hi[depth]
+    head = state.agenda[depth]
+    reach = -1
+    for block in blocks.by_first:
+        first, last = blocks.first[block], blocks.last[block]
+        if state.placed[block] or first < lo or last > hi:
+            continue
+        if first > reach:
+            state.part_lo[part] = first
+            state.part_parent[part] = parent
+            state.part_next[part] = head
+            head = part
+            part += 1
+        reach = max(reach, last)
+        state.part_hi[part - 1] = reach
+    state.position[1] = head
+    return part
+
+
+HELPERS = (
+    _enter,
+    _raise_floors,
+    _mark_gaps,
+    _choose,
+    _under_leader,
+    _collect,
+    _is_supported,
+    _is_listed,
+    _next_floor,
+    _take,
+    _split,
+)
+"""What `search` calls: a compiler has to know."""

@@ -1,0 +1,137 @@
+"""The shortest schedule of a few tasks: branch and bound.
+
+Partial schedules grow by one task at the end of one machine. In every order that respects the
+edges some partial schedule leads to the best; cut off are those that cannot end before the best
+one known, and those that reach what an earlier one reached, no machine and no result sooner.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from .tasks import TaskGraph, Timeline
+
+
+def exact(graph: TaskGraph, known: Timeline, most_states: int) -> tuple[Timeline, bool]:
+    """Return the shortest schedule, and whether that is proven.
+
+    `known` is a schedule to beat; at most `most_states` partial ones are looked at.
+    """
+    search = _Search(graph, known, most_states)
+    search.grow(0, 0.0)
+    return search.best, search.states <= most_states
+
+
+class _Search:
+    def __init__(self, graph: TaskGraph, known: Timeline, most_states: int) -> None:
+        self.graph = graph
+        self.best = known
+        self.length = known.makespan_s
+        self.states = 0
+        self._most = most_states
+        self._n = graph.n_tasks
+        self._machine = [-1] * self._n
+        self._start = [0.0] * self._n
+        self._finish = [0.0] * self._n
+        self._free = [0.0] * graph.n_machines
+        self._needs = [sum(1 << p for p, _ in producers) for producers in graph.producers]
+        self._tails = self._fastest_tails()
+        self._fastest = [min(row) for row in graph.seconds]
+        self._seen: dict[int, list[tuple[float, ...]]] = {}
+
+    def _fastest_tails(self) -> list[list[float]]:
+        """For every task and machine, the least time from its end there to the end of all."""
+        graph = self.graph
+        tails = [[0.0] * graph.n_machines for _ in range(self._n)]
+        for task in range(self._n - 1, -1, -1):
+            for machine in range(graph.n_machines):
+                tails[task][machine] = max(
+                    (
+                        min(
+                            graph.copy_s(machine, m, nbytes) + graph.seconds[c][m] + tails[c][m]
+                            for m in graph.machines[c]
+                        )
+                        for c, nbytes in graph.consumers[task]
+                    ),
+                    default=0.0,
+                )
+                if graph.exit_s:
+                    tails[task][machine] = max(tails[task][machine], graph.exit_s[task][machine])
+        return tails
+
+    def grow(self, done: int, length: float) -> None:
+        """Extend the partial schedule of the tasks in the bit set `done`."""
+        if done == (1 << self._n) - 1:
+            self._keep(length)
+            return
+        self.states += 1
+        if self.states > self._most or self._is_dominated(done):
+            return
+        choices = sorted(self._choices(done))
+        for bound, finish, task, machine, start in choices:
+            if bound >= self.length * (1 - 1e-12):
+                return
+            before = self._free[machine]
+            self._machine[task], self._start[task] = machine, start
+            self._finish[task] = self._free[machine] = finish
+            self.grow(done | 1 << task, max(length, bound))
+            self._free[machine] = before
+            self._machine[task] = -1
+
+    def _choices(self, done: int) -> list[tuple[float, float, int, int, float]]:
+        graph, choices = self.graph, []
+        left = sum(self._fastest[t] for t in range(self._n) if not done >> t & 1)
+        for task in range(self._n):
+            if done >> task & 1 or self._needs[task] & ~done:
+                continue
+            for machine in graph.machines[task]:
+                start = max(self._ready(task, machine), self._free[machine])
+                finish = start + graph.seconds[task][machine]
+                idle = start - self._free[machine]
+                load = (sum(self._free) + idle + left) / graph.n_machines
+                extra = graph.seconds[task][machine] - self._fastest[task]
+                bound = max(finish + self._tails[task][machine], load + extra / graph.n_machines)
+                choices.append((bound, finish, task, machine, start))
+        return choices
+
+    def _ready(self, task: int, machine: int) -> float:
+        graph = self.graph
+        ready = graph.entry_s[task][machine] if graph.entry_s else 0.0
+        for producer, nbytes in graph.producers[task]:
+            there = self._finish[producer] + graph.copy_s(self._machine[producer], machine, nbytes)
+            ready = max(ready, there)
+        return ready
+
+    def _is_dominated(self, done: int) -> bool:
+        """Say whether these tasks were reached before with everything at least as early."""
+        state = [*self._free]
+        for task in range(self._n):
+            if done >> task & 1 and any(not done >> c & 1 for c, _ in self.graph.consumers[task]):
+                state += [
+                    self._finish[task] + self.graph.copy_s(self._machine[task], m, nbytes)
+                    for m in range(self.graph.n_machines)
+                    for c, nbytes in self.graph.consumers[task]
+                    if not done >> c & 1
+                ]
+        state.append(
+            max(
+                (
+                    self._finish[t] + self._tails[t][self._machine[t]]
+                    for t in range(self._n)
+                    if done >> t & 1
+                ),
+                default=-inf,
+            )
+        )
+        others = self._seen.setdefault(done, [])
+        if any(all(a <= b for a, b in zip(one, state, strict=True)) for one in others):
+            return True
+        others.append(tuple(state))
+        return False
+
+    def _keep(self, length: float) -> None:
+        timeline = Timeline(self.graph)
+        for task in sorted(range(self._n), key=lambda t: (self._start[t], self._finish[t], t)):
+            timeline.put(task, self._machine[task], self._start[task])
+        if timeline.makespan_s < self.length:
+            self.best, self.length = timeline, timeline.makespan_s

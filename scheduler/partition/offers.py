@@ -1,0 +1,117 @@
+"""What every device has to offer for every node: support, and the predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from ...devices.device import Device, Support
+from ...graph.ir import Graph, Node
+from ...graph.nested import all_nodes
+from ...graph.operators.control import CONTROL_FLOW
+from ..costs import Costs
+from .decision import Option
+from .partition import support, unsupported
+from .pins import Pins, pin_of
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Which devices each node of a graph may go to.
+
+    Attributes
+    ----------
+    graph : Graph
+    devices : Mapping of str to Device
+    supports : sequence of sequences of Support
+        For every node the word of every device.
+    pinned : sequence of str or None
+        For every node the pin that applies.
+    allowed : sequence of tuple of int
+        For every node the devices, by index, that it may go to.
+    """
+
+    graph: Graph
+    devices: Mapping[str, Device]
+    supports: Sequence[Sequence[Support]]
+    pinned: Sequence[str | None]
+    allowed: Sequence[tuple[int, ...]]
+
+    @property
+    def is_settled(self) -> bool:
+        """True when no node has a choice."""
+        return all(len(devices) == 1 for devices in self.allowed)
+
+    def seconds(self, costs: Costs) -> list[list[float]]:
+        """Return the time of every node on every device, infinity where it may not go."""
+        return [
+            [
+                costs.node_s(name, self.graph, node) if device in allowed else inf
+                for device, name in enumerate(self.devices)
+            ]
+            for node, allowed in zip(self.graph.nodes, self.allowed, strict=True)
+        ]
+
+    def priced(self, costs: Costs, seconds: Sequence[Sequence[float]]) -> Priced:
+        """Return costs that remember these times of the nodes."""
+        known = {
+            (name, node.name): times[device]
+            for node, times in zip(self.graph.nodes, seconds, strict=True)
+            for device, name in enumerate(self.devices)
+            if times[device] < inf
+        }
+        return Priced(**vars(replace(costs)), known=known)
+
+
+@dataclass(frozen=True)
+class Priced(Costs):
+    """Costs that remember the times of one graph's nodes, by device and name."""
+
+    known: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def node_s(self, device: str, graph: Graph, node: Node) -> float:
+        """Return how long a node's kernel takes."""
+        seconds = self.known.get((device, node.name))
+        return super().node_s(device, graph, node) if seconds is None else seconds
+
+
+def ask(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Offers:
+    """Ask every device about every node; raise UnsupportedOpError if one finds none."""
+    names = tuple(devices)
+    supports, pinned, allowed, homeless = [], [], [], []
+    for node in graph.nodes:
+        answers = tuple(support(graph, node, device) for device in devices.values())
+        pattern = pin_of(node, pins)
+        wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)
+        able = tuple(device for device in wanted if answers[device].ok)
+        if not able:
+            by = "" if pattern is None else f"pinned to {pins[pattern]} by {pattern!r}: "
+            whys = (answers[d].reason if by else f"{names[d]}: {answers[d].reason}" for d in wanted)
+            homeless.append(f"{node.name!r} ({node.op}): {by}{'; '.join(whys)}")
+        supports.append(answers)
+        pinned.append(pattern)
+        allowed.append(able)
+    if homeless:
+        raise unsupported(graph, homeless, devices)
+    return Offers(graph, devices, supports, pinned, allowed)
+
+
+def options(
+    graph: Graph, devices: Mapping[str, Device], costs: Costs
+) -> dict[str, tuple[Option, ...]]:
+    """Return for every node what each device has to offer; times where shapes are known."""
+    return {
+        path: tuple(_option(around, node, name, device, costs) for name, device in devices.items())
+        for path, around, node in all_nodes(graph)
+        if node.op not in CONTROL_FLOW
+    }
+
+
+def _option(graph: Graph, node: Node, name: str, device: Device, costs: Costs) -> Option:
+    answer = support(graph, node, device)
+    specs = [graph.tensors[tensor] for tensor in (*node.inputs, *node.outputs) if tensor]
+    if not answer.ok or not all(spec.is_static for spec in specs):
+        return Option(name, answer.ok, answer.reason)
+    seconds, basis = costs.node_s(name, graph, node), costs.basis(name, graph, node)
+    return Option(name, True, answer.reason, seconds, basis)

@@ -1,0 +1,53 @@
+"""Pins: nodes, by name or pattern, that the user gives to a device."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from ...devices.device import Device
+from ...graph.ir import Graph, Node
+from ...graph.nested import all_nodes
+from ...graph.operators.control import CONTROL_FLOW
+from ..errors import PlanError
+from ..inlining import path_of
+
+Pins = Mapping[str, str]
+"""Node name, or pattern as in `fnmatch`, to device name."""
+
+
+def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
+    """Raise PlanError if a pin names a device or node that there is not, or control flow."""
+    nodes = {path: node for path, _, node in all_nodes(graph)}
+    names = [*nodes]
+    for pattern, device in pins.items():
+        if device not in devices:
+            raise PlanError(
+                f"node {pattern!r} is pinned to {device!r}, which is not one of the plan's devices",
+                fix=f"pin to one of {', '.join(devices)}, or add {device!r} to devices",
+            )
+        if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
+            close = difflib.get_close_matches(pattern, names, n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _some(names)
+            raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=hint)
+        if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
+            raise PlanError(
+                f"{nodes[pattern]} is pinned, but control flow runs on no device",
+                fix=f"pin the nodes in it: {f'{pattern}/*'!r}",
+            )
+
+
+def pin_of(node: Node, pins: Pins) -> str | None:
+    """Return the pin that applies: the exact name, else the first pattern that matches."""
+    if not pins:
+        return None
+    names = node.name, path_of(node.name)
+    exact = (name for name in names if name in pins)
+    matching = (p for p in pins if any(fnmatchcase(name, p) for name in names))
+    return next(exact, None) or next(matching, None)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > 10 else ""
+    return f"its nodes are: {', '.join(names[:10])}{more}"

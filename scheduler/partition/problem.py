@@ -1,0 +1,195 @@
+"""A graph as the choice of devices sees it: numbers, and a quick word on any assignment.
+
+The estimate follows the subgraphs that an assignment would be cut into: each starts when all it
+reads has arrived, its device does one at a time, copies go one by one through their queues. What a
+plan really costs is said by the simulator, for the few assignments that are worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...devices.device import Device
+from ...devices.memory import HOST, SHARED
+from ...graph.ir import Graph
+from ..costs import Costs
+from .capacity import Capacity
+from .cutting import components
+from .passage import Passage, Way
+from .tasks import TaskGraph
+
+TYPICAL_BYTES = 1 << 20
+OUTSIDE = -1
+"""Stands for the caller, who feeds and fetches, where a device is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an assignment would cost.
+
+    Attributes
+    ----------
+    seconds : float
+        Of one item, or per item where throughput is the objective.
+    components : list of list of int
+        The nodes of each subgraph.
+    excess : float
+        How far beyond the limits of memory and of the number of subgraphs.
+    """
+
+    seconds: float
+    components: list[list[int]]
+    excess: float
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """What to compare by: limits come first."""
+        return self.excess, self.seconds
+
+
+class Problem:
+    """A graph with known shapes, the devices, and what runs where for how long.
+
+    Parameters
+    ----------
+    graph : Graph
+    devices : Mapping of str to Device
+    costs : Costs
+    seconds : sequence of sequences of float
+        For every node its time on every device, infinity where it must not or cannot run.
+    in_flight : int
+        How many items at once; 0 where latency is the objective.
+    max_subgraphs : int or None
+    capacity : Capacity
+    margin : float
+        By what share a split has to win.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Mapping[str, Device],
+        costs: Costs,
+        seconds: Sequence[Sequence[float]],
+        in_flight: int,
+        max_subgraphs: int | None,
+        capacity: Capacity,
+        margin: float = 0.0,
+    ) -> None:
+        self.graph = graph
+        self.names = tuple(devices)
+        self.seconds = seconds
+        self.in_flight = in_flight
+        self.max_subgraphs = max_subgraphs
+        self.capacity = capacity
+        self.margin = margin
+        self.submit_s = [costs.model(name).submit_s for name in devices]
+        self.queues = [costs.model(name).copy_queues for name in devices]
+        self._offers = [device.capabilities for device in devices.values()]
+        self._costs = costs
+        self._indices = indices = {node.name: index for index, node in enumerate(graph.nodes)}
+        self.producers = [
+            sorted({indices[graph.producers[t].name] for t in node.inputs if t in graph.producers})
+            for node in graph.nodes
+        ]
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.seconds)
+
+    @cached_property
+    def tensors(self) -> list[tuple[int, int, tuple[int, ...], bool]]:
+        """Every tensor that is read or fetched: producer, bytes, readers, whether it is fetched."""
+        graph, indices = self.graph, self._indices
+        fetched_names = set(graph.outputs)
+        found = []
+        for name in (*graph.inputs, *(t for node in graph.nodes for t in node.outputs if t)):
+            readers = tuple(indices[node.name] for node in graph.consumers[name])
+            producer = graph.producers.get(name)
+            source = OUTSIDE if producer is None else indices[producer.name]
+            fetched = name in fetched_names
+            if readers or fetched:
+                found.append((source, graph.tensors[name].nbytes, readers, fetched))
+        return found
+
+    @cached_property
+    def ways(self) -> list[list[Way]]:
+        """For every pair of devices how results get from one to the other; last is the caller."""
+        count = len(self.names)
+        return [[self._way(a, b) for b in range(count + 1)] for a in range(count + 1)]
+
+    def _way(self, source: int, target: int) -> Way:
+        ends = [
+            ({HOST, SHARED}, HOST)
+            if device == len(self.names)
+            else (self._offers[device].accesses, self._offers[device].memory)
+            for device in (source, target)
+        ]
+        if source == target or not ends[0][0].isdisjoint(ends[1][0]):
+            return Way(0.0, 0.0)
+        latency = self._costs.copy_s(ends[0][1], ends[1][1], 0)
+        whole = self._costs.copy_s(ends[0][1], ends[1][1], TYPICAL_BYTES)
+        return Way(latency, max(whole - latency, 0.0) / TYPICAL_BYTES)
+
+    @cached_property
+    def tasks(self) -> TaskGraph:
+        """The nodes as tasks; what a new subgraph costs is part of every copy."""
+        count = len(self.names)
+        ways = self.ways
+        return TaskGraph(
+            self.seconds,
+            self._reads(),
+            [
+                [0.0 if a == b else ways[a][b].latency_s + self.submit_s[b] for b in range(count)]
+                for a in range(count)
+            ],
+            [[ways[a][b].s_per_byte for b in range(count)] for a in range(count)],
+            [
+                [ways[count][m].copy_s(fed) if fed else 0.0 for m in range(count)]
+                for fed in self._bytes_among(self.graph.inputs, outputs=False)
+            ],
+            [
+                [ways[m][count].copy_s(out) if out else 0.0 for m in range(count)]
+                for out in self._bytes_among(self.graph.outputs, outputs=True)
+            ],
+        )
+
+    def _reads(self) -> list[list[tuple[int, float]]]:
+        """For every node the nodes that make what it reads, and how many bytes of each."""
+        graph, indices = self.graph, self._indices
+        return [
+            [
+                (indices[graph.producers[tensor].name], graph.tensors[tensor].nbytes)
+                for tensor in dict.fromkeys(node.inputs)
+                if tensor in graph.producers
+            ]
+            for node in graph.nodes
+        ]
+
+    def _bytes_among(self, names: Sequence[str], *, outputs: bool) -> list[int]:
+        """For every node the bytes of its inputs, or outputs, that are among some tensors."""
+        wanted, tensors = set(names), self.graph.tensors
+        return [
+            sum(tensors[t].nbytes for t in {*(node.outputs if outputs else node.inputs)} & wanted)
+            for node in self.graph.nodes
+        ]
+
+    def estimate(self, assignment: Sequence[int]) -> Estimate:
+        """Return what an assignment would cost."""
+        parts = components(self.producers, assignment)
+        excess = self.excess(assignment)
+        if self.max_subgraphs is not None:
+            excess += max(0, len(parts) - self.max_subgraphs)
+        return Estimate(Passage(self, assignment, parts).seconds(), parts, excess)
+
+    def excess(self, assignment: Sequence[int]) -> float:
+        """Return how far beyond the limits of memory an assignment seems to be."""
+        return self.capacity.excess(self, assignment)
+
+    @cached_property
+    def bound_s(self) -> float:
+        """Seconds of one item that no assignment can go below."""
+        return self.tasks.bound_s + min(self.submit_s)

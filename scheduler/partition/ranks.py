@@ -1,0 +1,87 @@
+"""Ranks: how far it is from a task to the end, or from the beginning, and orders that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from .tasks import TaskGraph
+
+Weigh: TypeAlias = Callable[[Sequence[float]], float]
+"""One time for a task, given its times on the machines that can run it."""
+
+
+def upward_ranks(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> list[float]:
+    """Return for every task the longest way from its start to the end, by mean times (HEFT)."""
+    latency, per_byte = graph.mean_copy
+    ranks = [0.0] * graph.n_tasks
+    for task in range(graph.n_tasks - 1, -1, -1):
+        after = 0.0
+        for consumer, nbytes in graph.consumers[task]:
+            way = ranks[consumer] + copies * (latency + nbytes * per_byte)
+            after = way if way > after else after
+        ranks[task] = after + _weight(graph, task, weigh)
+    return ranks
+
+
+def downward_ranks(graph: TaskGraph) -> list[float]:
+    """Return for every task the longest way from the beginning to its start, by mean times."""
+    latency, per_byte = graph.mean_copy
+    ranks: list[float] = []
+    for producers in graph.producers:
+        ranks.append(
+            max(
+                (ranks[p] + graph.mean_s[p] + latency + n * per_byte for p, n in producers),
+                default=0.0,
+            )
+        )
+    return ranks
+
+
+def optimistic_costs(graph: TaskGraph) -> list[list[float]]:
+    """Return for every task and machine the way to the end if all that follows ran at its best."""
+    machines = range(graph.n_machines)
+    table = [[0.0] * graph.n_machines for _ in range(graph.n_tasks)]
+    for task in range(graph.n_tasks - 1, -1, -1):
+        for here in machines:
+            worst = graph.exit_s[task][here] if graph.exit_s else 0.0
+            for consumer, nbytes in graph.consumers[task]:
+                best = min(
+                    table[consumer][there]
+                    + graph.seconds[consumer][there]
+                    + graph.copy_s(here, there, nbytes)
+                    for there in graph.machines[consumer]
+                )
+                worst = max(worst, best)
+            table[task][here] = worst
+    return table
+
+
+def by_rank(ranks: Sequence[float], graph: TaskGraph | None = None) -> list[int]:
+    """Return the tasks, highest rank first, but none before its producers where a graph is given.
+
+    Upward ranks fall along every edge, so that sorting alone keeps that order.
+    """
+    if graph is None:
+        return sorted(range(len(ranks)), key=lambda task: (-ranks[task], task))
+    return list(_by_priority(graph, lambda task: -ranks[task]))
+
+
+def _by_priority(graph: TaskGraph, key: Callable[[int], float]) -> Iterator[int]:
+    waits = [len(producers) for producers in graph.producers]
+    ready = [(key(task), task) for task, count in enumerate(waits) if count == 0]
+    heapify(ready)
+    while ready:
+        _, task = heappop(ready)
+        yield task
+        for consumer, _ in graph.consumers[task]:
+            waits[consumer] -= 1
+            if waits[consumer] == 0:
+                heappush(ready, (key(consumer), consumer))
+
+
+def _weight(graph: TaskGraph, task: int, weigh: Weigh | None) -> float:
+    if weigh is None:
+        return graph.mean_s[task]
+    return weigh([graph.seconds[task][m] for m in graph.machines[task]])

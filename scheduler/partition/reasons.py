@@ -1,0 +1,104 @@
+"""Why each node is where it is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...graph.ir import Node
+from ..costs import Costs
+from ..costs.costs import PYTHON_S
+from .offers import Offers
+from .problem import Problem
+
+
+def settled_reasons(offers: Offers) -> dict[str, str]:
+    """Return the reasons where no node has a choice."""
+    names = tuple(offers.devices)
+    return {node.name: _only(offers, index, names) for index, node in enumerate(offers.graph.nodes)}
+
+
+def weighed_reasons(
+    offers: Offers, problem: Problem, costs: Costs, assignment: Sequence[int]
+) -> dict[str, str]:
+    """Return the reasons after devices were weighed against each other."""
+    names = tuple(offers.devices)
+    return {
+        node.name: _only(offers, index, names)
+        if len(offers.allowed[index]) == 1
+        else _weighed(offers, problem, costs, assignment, index)
+        for index, node in enumerate(offers.graph.nodes)
+    }
+
+
+def time_text(seconds: float) -> str:
+    """Return a time for people: ``"12.3 us"``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def size_text(nbytes: float) -> str:
+    """Return a size for people: ``"4.2 MB"``."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
+def _only(offers: Offers, index: int, names: Sequence[str]) -> str:
+    (device,) = offers.allowed[index]
+    pattern = offers.pinned[index]
+    if pattern is not None:
+        return f"pinned by {pattern!r}"
+    answers = offers.supports[index]
+    refused = [f"{names[d]}: {one.reason}" for d, one in enumerate(answers) if not one.ok]
+    text = answers[device].reason
+    return f"{text} (not on {'; '.join(refused)})" if refused else text
+
+
+def _weighed(
+    offers: Offers, problem: Problem, costs: Costs, assignment: Sequence[int], index: int
+) -> str:
+    names, here = problem.names, assignment[index]
+    seconds = problem.seconds[index]
+    node = offers.graph.nodes[index]
+    times = [f"{time_text(seconds[here])} here"]
+    times += [
+        f"{time_text(seconds[device])} on {names[device]}"
+        for device in offers.allowed[index]
+        if device != here
+    ]
+    faster = [d for d in offers.allowed[index] if seconds[d] < seconds[here]]
+    text = ", ".join(times)
+    if faster:
+        best = min(faster, key=lambda device: (seconds[device], device))
+        text = f"with its neighbours: {text}; {_moving(problem, assignment, index, best)}"
+    text += _basis(offers, costs, node, names[here])
+    refused = [
+        f"{names[d]}: {one.reason}" for d, one in enumerate(offers.supports[index]) if not one.ok
+    ]
+    return f"{text} (not on {'; '.join(refused)})" if refused else text
+
+
+def _moving(problem: Problem, assignment: Sequence[int], index: int, device: int) -> str:
+    """Say what it would take to move a node to a device where it is faster."""
+    sizes = [
+        nbytes
+        for other, nbytes in (*problem.tasks.producers[index], *problem.tasks.consumers[index])
+        if assignment[other] != device and problem.ways[assignment[other]][device].latency_s > 0
+    ]
+    where = problem.names[device]
+    if sizes:
+        copies = "a copy" if len(sizes) == 1 else f"{len(sizes)} copies"
+        return f"moving it to {where} would add {copies} of {size_text(sum(sizes))}"
+    return f"moving it to {where} would make the whole no shorter"
+
+
+def _basis(offers: Offers, costs: Costs, node: Node, device: str) -> str:
+    basis = costs.basis(device, offers.graph, node)
+    if basis != "model":
+        return f", {basis}"
+    if node.operator.function is not None:
+        return f"; what a Python function takes is unknown, {time_text(PYTHON_S)} assumed"
+    return ""

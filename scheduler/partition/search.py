@@ -1,0 +1,178 @@
+"""Local search over assignments: subgraphs joined to their neighbours, nodes moved at the borders.
+
+Deterministic, and on a budget of estimates: the result depends on the problem alone. A clock stops
+it only where a machine is far too slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import inf, prod
+from time import monotonic
+
+from .problem import Estimate, Problem
+
+MOST_EXACT = 1024
+"""Up to so many assignments are all looked at."""
+
+_LESS = 1 - 1e-9
+
+STOP_S = 5.0
+CHAINS = (1, 2, 4, 8, 16)
+"""How many nodes are moved across a border at once."""
+
+
+@dataclass
+class Search:
+    """A walk through the assignments of a problem.
+
+    Attributes
+    ----------
+    problem : Problem
+    budget : int
+        How many more estimates may be made.
+    """
+
+    problem: Problem
+    budget: int
+    _known: dict[tuple[int, ...], Estimate] = field(default_factory=dict)
+    _began: float = field(default_factory=monotonic)
+
+    def estimate(self, assignment: Sequence[int]) -> Estimate:
+        """Return what an assignment would cost, remembered if it was asked before."""
+        key = tuple(assignment)
+        found = self._known.get(key)
+        if found is None:
+            self.budget -= 1
+            found = self._known[key] = self.problem.estimate(assignment)
+        return found
+
+    @property
+    def is_spent(self) -> bool:
+        """True when it is time to stop."""
+        return self.budget <= 0 or monotonic() - self._began > STOP_S
+
+    def improve(self, start: Sequence[int], budget: int) -> list[int]:
+        """Return an assignment estimated no slower than the one given, by so many estimates."""
+        floor = self.budget - budget
+        best = list(start)
+        length = self.estimate(best).key
+        improved = True
+        while improved:
+            improved = False
+            for changed in self._neighbours(best):
+                if self.is_spent or self.budget <= floor:
+                    return best
+                key = self.estimate(changed).key
+                if key[0] < length[0] or (key[0] == length[0] and key[1] < length[1] * _LESS):
+                    best, length, improved = changed, key, True
+                    break
+        return best
+
+    def merged(self, start: Sequence[int]) -> list[int]:
+        """Return the assignment with small subgraphs joined to neighbours, many at a time.
+
+        A subgraph is joined where its own time there is less than here with its copies.
+        """
+        best = current = list(start)
+        for _ in range(8):
+            changed = _joined(self.problem, current, self.estimate(current))
+            if changed == current or self.is_spent:
+                break
+            current = changed
+            if self.estimate(current).key < self.estimate(best).key:
+                best = current
+        return best
+
+    def _neighbours(self, assignment: list[int]) -> Iterator[list[int]]:
+        problem = self.problem
+        parts = self.estimate(assignment).components
+        # The smallest first: those are the likeliest to be in the way.
+        for nodes in sorted(parts, key=lambda nodes: (len(nodes), nodes[0])):
+            for device in _allowed(problem, nodes):
+                if device != assignment[nodes[0]]:
+                    yield _moved(assignment, nodes, device)
+        for length in CHAINS:
+            yield from self._border_moves(assignment, parts, length)
+        if problem.n_nodes <= 64:
+            for node in range(problem.n_nodes):
+                for device in _allowed(problem, [node]):
+                    if device != assignment[node]:
+                        yield _moved(assignment, [node], device)
+
+    def _border_moves(
+        self, assignment: list[int], parts: list[list[int]], length: int
+    ) -> Iterator[list[int]]:
+        """Yield assignments with the first or last nodes of a subgraph on a neighbour's device."""
+        problem = self.problem
+        for nodes in parts:
+            own = assignment[nodes[0]]
+            if length >= len(nodes):
+                continue
+            for chosen, near in (
+                (nodes[:length], _before(problem, nodes[:length], assignment)),
+                (nodes[-length:], _after(problem, nodes[-length:], assignment)),
+            ):
+                for device in sorted(near - {own}):
+                    if all(problem.seconds[node][device] < inf for node in chosen):
+                        yield _moved(assignment, chosen, device)
+
+
+def every(problem: Problem) -> list[int] | None:
+    """Return the best of all assignments by trying each; None where they are too many."""
+    choices = [_allowed(problem, [node]) for node in range(problem.n_nodes)]
+    if prod(map(len, choices)) > MOST_EXACT:
+        return None
+    assignments = map(list, product(*choices))
+    return min(assignments, key=lambda one: (problem.estimate(one).key, one))
+
+
+def _allowed(problem: Problem, nodes: Sequence[int]) -> list[int]:
+    return [
+        device
+        for device in range(len(problem.names))
+        if all(problem.seconds[node][device] < inf for node in nodes)
+    ]
+
+
+def _moved(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[int]:
+    changed = list(assignment)
+    for node in nodes:
+        changed[node] = device
+    return changed
+
+
+def _before(problem: Problem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
+    return {assignment[p] for node in nodes for p in problem.producers[node]}
+
+
+def _after(problem: Problem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
+    return {assignment[c] for node in nodes for c, _ in problem.tasks.consumers[node]}
+
+
+def _joined(problem: Problem, assignment: Sequence[int], known: Estimate) -> list[int]:
+    """Join every subgraph that costs less elsewhere, unless a neighbour has just been moved."""
+    changed, tasks = list(assignment), problem.tasks
+    locked = [False] * problem.n_nodes
+    for nodes in known.components:
+        own, inside = assignment[nodes[0]], set(nodes)
+        around = [
+            (other, nbytes)
+            for node in nodes
+            for other, nbytes in (*tasks.producers[node], *tasks.consumers[node])
+            if other not in inside
+        ]
+        if any(locked[other] for other, _ in around):
+            continue
+        prices = {}
+        for device in {own, *(assignment[other] for other, _ in around)}:
+            seconds = sum(problem.seconds[node][device] for node in nodes)
+            copies = sum(tasks.copy_s(assignment[o], device, nbytes) for o, nbytes in around)
+            prices[device] = seconds + copies
+        target = min(prices, key=lambda device: (prices[device], device))
+        if target != own and prices[target] < prices[own]:
+            for node in nodes:
+                changed[node], locked[node] = target, True
+    return changed

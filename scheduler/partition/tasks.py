@@ -1,0 +1,200 @@
+"""Tasks on unlike machines: the abstract problem behind a partition, and schedules of it.
+
+A task takes a different time on every machine, infinity where it cannot run. Its result reaches a
+task on another machine after a copy that costs a latency and its bytes; copies run side by side. A
+machine runs one task at a time. This is the model of the list-scheduling literature (Topcuoglu,
+Hariri and Wu, IEEE TPDS 13(3), 2002).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+Matrix = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """Tasks in a topological order, and the machines.
+
+    Attributes
+    ----------
+    seconds : matrix
+        For every task its time on every machine.
+    producers : sequence of sequences of (int, float)
+        For every task the tasks whose results it reads, and how many bytes of each.
+    latency_s, s_per_byte : matrix
+        Copies from machine to machine; zero on the diagonal.
+    entry_s : matrix, optional
+        For every task how long after the beginning its other inputs are there, per machine.
+    exit_s : matrix, optional
+        For every task what it takes, when it is done, to bring its results out of a machine.
+    """
+
+    seconds: Matrix
+    producers: Sequence[Sequence[tuple[int, float]]]
+    latency_s: Matrix
+    s_per_byte: Matrix
+    entry_s: Matrix | None = None
+    exit_s: Matrix | None = None
+
+    @property
+    def n_tasks(self) -> int:
+        """How many tasks there are."""
+        return len(self.seconds)
+
+    @property
+    def n_machines(self) -> int:
+        """How many machines there are."""
+        return len(self.latency_s)
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """For every task those that read its results, and how many bytes."""
+        found: list[list[tuple[int, float]]] = [[] for _ in self.seconds]
+        for task, producers in enumerate(self.producers):
+            for producer, nbytes in producers:
+                found[producer].append((task, nbytes))
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def machines(self) -> tuple[tuple[int, ...], ...]:
+        """For every task the machines that can run it."""
+        return tuple(
+            tuple(machine for machine, seconds in enumerate(row) if seconds < inf)
+            for row in self.seconds
+        )
+
+    @cached_property
+    def mean_s(self) -> tuple[float, ...]:
+        """For every task its mean time over the machines that can run it."""
+        return tuple(
+            sum(row[m] for m in machines) / len(machines)
+            for row, machines in zip(self.seconds, self.machines, strict=True)
+        )
+
+    @cached_property
+    def mean_copy(self) -> tuple[float, float]:
+        """The mean latency and seconds per byte over all pairs of different machines."""
+        pairs = [(a, b) for a in range(self.n_machines) for b in range(self.n_machines) if a != b]
+        if not pairs:
+            return 0.0, 0.0
+        return (
+            sum(self.latency_s[a][b] for a, b in pairs) / len(pairs),
+            sum(self.s_per_byte[a][b] for a, b in pairs) / len(pairs),
+        )
+
+    def copy_s(self, source: int, target: int, nbytes: float) -> float:
+        """Return how long a result takes from one machine to another."""
+        if source == target:
+            return 0.0
+        return self.latency_s[source][target] + nbytes * self.s_per_byte[source][target]
+
+    @cached_property
+    def bound_s(self) -> float:
+        """Seconds that no schedule can go below: the longest path of tasks at their fastest."""
+        longest: list[float] = []
+        for row, producers in zip(self.seconds, self.producers, strict=True):
+            longest.append(min(row) + max((longest[p] for p, _ in producers), default=0.0))
+        return max(longest, default=0.0)
+
+
+class Timeline:
+    """A schedule as it grows: what each machine does when. Tasks may go into earlier gaps."""
+
+    __slots__ = ("_entry", "_exit", "ends", "finish", "graph", "machine", "start", "starts")
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.machine = [-1] * graph.n_tasks
+        self.start = [0.0] * graph.n_tasks
+        self.finish = [0.0] * graph.n_tasks
+        self.starts: list[list[float]] = [[] for _ in range(graph.n_machines)]
+        self.ends: list[list[float]] = [[] for _ in range(graph.n_machines)]
+        self._entry, self._exit = graph.entry_s, graph.exit_s
+
+    def ready_s(self, task: int, machine: int) -> float:
+        """Return when all that a task reads is on a machine; its producers are placed."""
+        graph, ready = self.graph, self._entry[task][machine] if self._entry else 0.0
+        latency, per_byte = graph.latency_s, graph.s_per_byte
+        for producer, nbytes in graph.producers[task]:
+            source, there = self.machine[producer], self.finish[producer]
+            if source != machine:
+                there += latency[source][machine] + nbytes * per_byte[source][machine]
+            if there > ready:
+                ready = there
+        return ready
+
+    def slot(self, machine: int, ready: float, seconds: float) -> float:
+        """Return the earliest start from `ready` on where the machine is free that long."""
+        ends = self.ends[machine]
+        if not ends or ready >= ends[-1]:
+            return ready
+        starts = self.starts[machine]
+        start = ready
+        for index in range(bisect_left(ends, ready), len(starts)):  # those before end too early
+            if start + seconds <= starts[index]:
+                return start
+            if ends[index] > start:
+                start = ends[index]
+        return start
+
+    def put(self, task: int, machine: int, start: float) -> None:
+        """Place a task."""
+        finish = start + self.graph.seconds[task][machine]
+        self.machine[task], self.start[task], self.finish[task] = machine, start, finish
+        ends = self.ends[machine]
+        if not ends or start >= ends[-1]:
+            self.starts[machine].append(start)
+            ends.append(finish)
+        else:
+            index = bisect_left(self.starts[machine], start)
+            while index < len(ends) and ends[index] <= start:  # tasks of no length
+                index += 1
+            self.starts[machine].insert(index, start)
+            ends.insert(index, finish)
+
+    def place(self, task: int, machine: int) -> None:
+        """Place a task on a machine as early as possible."""
+        ready = self.ready_s(task, machine)
+        self.put(task, machine, self.slot(machine, ready, self.graph.seconds[task][machine]))
+
+    def place_best(self, task: int, bias: Sequence[float] | None = None) -> None:
+        """Place a task where it ends first; `bias` is added to its end on each machine."""
+        best, chosen = (inf, inf), (-1, 0.0)
+        for machine in self.graph.machines[task]:
+            seconds = self.graph.seconds[task][machine]
+            start = self.slot(machine, self.ready_s(task, machine), seconds)
+            finish = start + seconds
+            key = finish + (bias[machine] if bias else 0.0), finish
+            if key < best:
+                best, chosen = key, (machine, start)
+        self.put(task, *chosen)
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last result is out."""
+        if self._exit is None:
+            return max(self.finish, default=0.0)
+        return max(
+            (
+                finish + out[machine]
+                for finish, out, machine in zip(self.finish, self._exit, self.machine, strict=True)
+            ),
+            default=0.0,
+        )
+
+
+def decode(graph: TaskGraph, order: Sequence[int], machine: Sequence[int]) -> Timeline:
+    """Return the schedule that places tasks in an order on given machines (-1: the best)."""
+    timeline = Timeline(graph)
+    for task in order:
+        if machine[task] < 0:
+            timeline.place_best(task)
+        else:
+            timeline.place(task, machine[task])
+    return timeline

@@ -1,0 +1,224 @@
+"""How full each memory is over time: what items hold of it, and what they still need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...devices.device import scratch_specs
+from ..memory.regions import ADMISSION, Pool, Region, Replica
+from ..placement import OUTSIDE, SCRATCH
+from ..planning import Plan
+from ..steps import Step, Transfer
+from .workload import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """One memory over time.
+
+    Attributes
+    ----------
+    memory : str
+    planned_nbytes : int
+        What is allocated from the beginning to the end, without constants: the plan's figure.
+    held : tuple of (float, int)
+        From these seconds on, so many bytes are taken: the regions that items have claimed, and
+        those that nobody claims because one device at a time uses them.
+    occupied : tuple of (float, int)
+        From these seconds on, so many bytes hold something that is still needed; whole steps count.
+    """
+
+    memory: str
+    planned_nbytes: int
+    held: tuple[tuple[float, int], ...]
+    occupied: tuple[tuple[float, int], ...]
+
+    @property
+    def held_nbytes(self) -> int:
+        """The most that is taken at a time."""
+        return max((nbytes for _, nbytes in self.held), default=0)
+
+    @property
+    def occupied_nbytes(self) -> int:
+        """The most that is needed at a time."""
+        return max((nbytes for _, nbytes in self.occupied), default=0)
+
+
+def memory_use(plan: Plan, timeline: Timeline, land_ns: int) -> dict[str, MemoryUse]:
+    """Return the use of every memory; results are copied out `land_ns` after they are known."""
+    assert plan.memory is not None
+    moments = _Moments(timeline, land_ns)
+    needs = _needs(plan)
+    found = {}
+    for memory, pool in plan.memory.pools.items():
+        held = _held(pool, moments)
+        occupied = _occupied(pool, needs, moments)
+        found[memory] = MemoryUse(memory, pool.nbytes, held, occupied)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """When things begin and end, with an admission and a landing among the steps."""
+
+    timeline: Timeline
+    land_ns: int
+
+    def begun(self, item: int, step: int) -> int:
+        line = self.timeline
+        if step == ADMISSION:
+            return line.admitted[item]
+        return self.left(item) if step == line.n_steps else line.started[item * line.n_steps + step]
+
+    def submitted(self, item: int, step: int) -> int:
+        if step in (ADMISSION, self.timeline.n_steps):
+            return self.begun(item, step)
+        return self.timeline.ready[item * self.timeline.n_steps + step]
+
+    def over(self, item: int, step: int) -> int:
+        line = self.timeline
+        if step == ADMISSION:
+            return line.admitted[item]
+        return self.left(item) if step == line.n_steps else line.ended[item * line.n_steps + step]
+
+    def left(self, item: int) -> int:
+        return self.timeline.landed[item] + self.land_ns
+
+
+def _held(pool: Pool, moments: _Moments) -> tuple[tuple[float, int], ...]:
+    shared = sum(one.nbytes * one.copies for one in pool.regions.values() if not one.claims)
+    changes: list[tuple[int, int]] = []
+    for region in pool.regions.values():
+        for item in range(moments.timeline.items if region.claims else 0):
+            start, end = _holding(region, item, moments)
+            changes += [(start, region.nbytes), (end, -region.nbytes)]
+    changes.sort()  # at one moment the freed bytes first
+    return _curve(_running(changes, shared), shared)
+
+
+def _holding(region: Region, item: int, moments: _Moments) -> tuple[int, int]:
+    start = min(moments.submitted(item, step) for step in region.claims)
+    releases = region.releases or (moments.timeline.n_steps,)
+    return start, max(moments.over(item, step) for step in releases)
+
+
+def _running(changes: Iterable[tuple[int, int]], total: int) -> Iterator[tuple[int, int]]:
+    for time, change in changes:
+        total += change
+        yield time, total
+
+
+def _accesses(plan: Plan) -> dict[Replica, list[int]]:
+    """Return for every replica the steps that touch it, admission and landing among them."""
+    assert plan.placement is not None
+    local, home = plan.placement.local, plan.placement.home
+    touched: dict[Replica, list[int]] = {}
+
+    def touch(replica: Replica, step: int) -> None:
+        touched.setdefault(replica, []).append(step)
+
+    for name in plan.graph.inputs:
+        touch((name, home[name]), ADMISSION)
+    for step in plan.steps:
+        if isinstance(step.work, Transfer):
+            touch((step.work.tensor, step.work.source), step.index)
+            touch((step.work.tensor, step.work.target), step.index)
+            continue
+        for name in step.work.graph.inputs:
+            touch((name, local[name, step.device]), step.index)
+        for node in step.work.graph.nodes:
+            for name in filter(None, node.outputs):
+                touch((name, home[name]), step.index)
+        for replica in _scratch(plan, step):
+            touch(replica, step.index)
+    for name in plan.graph.outputs:
+        if name not in plan.graph.constants:
+            touch((name, local[name, OUTSIDE]), len(plan.steps))
+    return touched
+
+
+def _scratch(plan: Plan, step: Step) -> dict[Replica, int]:
+    """Return the scratch buffers of a step's nodes and their sizes."""
+    if isinstance(step.work, Transfer):
+        return {}
+    assert plan.placement is not None
+    device, memory = plan.prototypes[step.device], plan.placement.local[SCRATCH, step.device]
+    return {
+        (name, memory): spec.nbytes
+        for node in step.work.graph.nodes
+        for name, spec in scratch_specs(device, step.work.graph, node).items()
+    }
+
+
+def _needs(plan: Plan) -> dict[tuple[str, str], list[_Need]]:
+    """Return, by memory and region, which bytes are needed from which step to which."""
+    assert plan.memory is not None
+    scratch = {name: size for step in plan.steps for name, size in _scratch(plan, step).items()}
+    needs: dict[tuple[str, str], list[_Need]] = {}
+    for replica, steps in _accesses(plan).items():
+        location = plan.memory.locations.get(replica)
+        nbytes = scratch.get(replica)
+        if nbytes is None:
+            nbytes = plan.graph.tensors[replica[0]].nbytes
+        if location is not None and nbytes:
+            need = _Need(location.offset, location.offset + nbytes, tuple(steps))
+            needs.setdefault((location.memory, location.region), []).append(need)
+    return needs
+
+
+class _Need(NamedTuple):
+    """Bytes from one offset to another, and the steps that touch them."""
+
+    start: int
+    end: int
+    steps: tuple[int, ...]
+
+
+def _occupied(
+    pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
+) -> tuple[tuple[float, int], ...]:
+    """Count the bytes that at least one replica lies on from its first touch to its last."""
+    changes: list[tuple[int, int]] = []
+    for name, region in pool.regions.items():
+        found = needs.get((pool.memory, name), [])
+        for copy in range(region.copies):
+            items = range(copy, moments.timeline.items, region.copies)
+            changes += _changes(found, items, moments)
+    changes.sort()  # at one moment the freed bytes first
+    return _curve(_running(changes, 0))
+
+
+def _changes(
+    needs: Sequence[_Need], items: Iterable[int], moments: _Moments
+) -> Iterator[tuple[int, int]]:
+    """Yield by how much the occupied bytes of one copy of a region change, and when."""
+    edges = sorted({edge for need in needs for edge in need[:2]})
+    place = {edge: index for index, edge in enumerate(edges)}
+    lengths, counts = np.diff(edges), np.zeros(max(len(edges) - 1, 0), np.int64)
+    events: list[tuple[int, int, int, int]] = []
+    for item in items:
+        for start, end, steps in needs:
+            first = min(moments.begun(item, step) for step in steps)
+            last = max(moments.over(item, step) for step in steps)
+            if first < last:
+                where = place[start], place[end]
+                events += [(first, 1, *where), (last, -1, *where)]
+    for time, change, start, end in sorted(events):
+        part = counts[start:end]
+        before = int(lengths[start:end][part > 0].sum())
+        part += change
+        yield time, int(lengths[start:end][part > 0].sum()) - before
+
+
+def _curve(changes: Iterable[tuple[int, int]], initial: int = 0) -> tuple[tuple[float, int], ...]:
+    """Return the level from each moment on at which it changes."""
+    level = {0: initial, **dict(changes)}  # of several changes at a moment the last one stands
+    points: list[tuple[float, int]] = []
+    for time, nbytes in level.items():
+        if not points or points[-1][1] != nbytes:
+            points.append((time / 1e9, nbytes))
+    return tuple(points)

@@ -1,0 +1,78 @@
+"""Hardware that one does not have: models in files, and devices made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeAlias
+
+from ...devices.errors import DeviceError
+from ...devices.model import DeviceModel
+from ...devices.sim import SimDevice, SimModel
+from ...graph.errors import ParseError
+from ..costs.costs_file import decode
+
+ModelSource: TypeAlias = DeviceModel | str | Path
+"""A device's model, or a JSON file of one."""
+
+_FIX = "write it with json.dump(model.to_dict(), file)"
+
+
+def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
+    """Return models by device name, those in files read.
+
+    Raises
+    ------
+    ParseError
+        If a file cannot be read or holds no model.
+    """
+    return {
+        name: source if isinstance(source, DeviceModel) else load_model(source, name)
+        for name, source in sources.items()
+    }
+
+
+def load_model(path: str | Path, name: str) -> DeviceModel:
+    """Read a device's model from a JSON file.
+
+    The file holds what `DeviceModel.to_dict` returns, or the costs of a machine that has a device
+    of that name.
+
+    Raises
+    ------
+    ParseError
+        If the file cannot be read, or holds neither.
+    """
+    try:
+        data = Path(path).read_bytes()
+        values = json.loads(data)
+    except OSError as error:
+        what = f"the model of a device cannot be read: {error.strerror}"
+        raise ParseError(what, at=str(path), fix="name a JSON file") from None
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"this is no JSON: {error}", at=str(path), fix=_FIX) from None
+    if isinstance(values, dict) and "format" in values:
+        known = decode(data, str(path)).models
+        if name not in known:
+            raise ParseError(
+                f"these costs say nothing of a device {name!r}",
+                at=str(path),
+                fix=f"they do of: {', '.join(known) or 'none'}",
+            )
+        return known[name]
+    try:
+        return DeviceModel.from_dict(values)
+    except DeviceError as error:
+        raise ParseError(error.what, at=str(path), fix=error.fix) from None
+
+
+def modelled_device(name: str, model: DeviceModel) -> SimDevice:
+    """Return a simulated device of that name, to plan for hardware that is not here."""
+    if not isinstance(model, SimModel):
+        values = {one.name: getattr(model, one.name) for one in fields(DeviceModel)}
+        if model.memory_bytes is None:
+            del values["memory_bytes"]
+        model = SimModel(**values)
+    return SimDevice(name, model)

@@ -1,0 +1,189 @@
+"""What a plan would do: predicted times, memory and bottlenecks, without running anything."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..costs import Costs
+from ..errors import PlanError
+from ..memory.memory_plan import plan_memory
+from ..placement import place
+from ..planning import Plan
+from ..profile import Part, Profile, Record
+from ..steps import outline
+from .engine import run
+from .lanes import host_of, workload
+from .models import ModelSource, read_models
+from .simulation import Simulation
+from .workload import Host, Timeline
+
+MOST_STEPS = 5_000_000
+"""Beyond that many, a simulation takes minutes and gigabytes."""
+
+BEGINNING_NS = 1
+"""A profile's times; 0 stands for never there."""
+
+
+def simulate(
+    plan: Plan,
+    devices: Mapping[str, ModelSource] | None = None,
+    *,
+    items: int = 1,
+    max_in_flight: int | None = None,
+    costs: Costs | str | Path | None = None,
+    faster: Mapping[str, float] | None = None,
+    host: Host | None = None,
+) -> Simulation:
+    """Predict how a stream of items goes through a plan.
+
+    The order of events is decided by the code that also runs plans, on a clock that jumps from one
+    to the next; only how long things take is a model, or was measured.
+
+    Parameters
+    ----------
+    plan : Plan
+        With known shapes.
+    devices : Mapping of str to DeviceModel or path, optional
+        What if a device of the plan were this hardware; a path names a JSON file of a model.
+    items : int, default 1
+        All of them are there at the start.
+    max_in_flight : int, optional
+        How many are under way at a time; memory is planned anew if that is not what the plan says.
+    costs : Costs or path, optional
+        Measured times, in front of those that the plan was made with.
+    faster : Mapping of str to float, optional
+        What if an operator, or the node of that name, were that many times as fast.
+    host : Host, optional
+        The cores that devices share, and what the scheduler itself costs; this machine's when left
+        out. ``Host()`` costs nothing.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    PlanError
+        If the plan's shapes are not known, or an argument makes no sense.
+    DoesNotFitError
+        If that many items do not fit into a memory.
+    ParseError
+        If a file holds no model, or no costs.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> builder = pl.GraphBuilder("doubled")
+    >>> x = builder.input("x", "float32", (1000,))
+    >>> builder.output("y", builder.op("Add", x, x))
+    >>> plan = pl.plan(builder.build())
+    >>> once = pl.simulate(plan)
+    >>> pl.simulate(plan, faster={"Add": 2}).makespan_s < once.makespan_s
+    True
+    """
+    _check(plan, devices, items, max_in_flight)
+    plan = _for_items_in_flight(plan, max_in_flight)
+    assert plan.memory is not None
+    priced = _priced(plan, devices or {}, costs, faster or {})
+    work = workload(plan.steps, plan.prototypes, priced)
+    host = host if host is not None else host_of(plan.graph)
+    timeline = run(
+        work,
+        items=items,
+        max_in_flight=plan.max_in_flight,
+        regions=plan.memory.regions,
+        host=host,
+    )
+    return Simulation(plan, priced, work, host, timeline, _profile(plan, timeline))
+
+
+def _check(
+    plan: Plan,
+    devices: Mapping[str, ModelSource] | None,
+    items: int,
+    max_in_flight: int | None,
+) -> None:
+    if not isinstance(plan, Plan):
+        raise PlanError(f"a {type(plan).__name__} is no plan", fix="simulate what plan() returned")
+    if not plan.is_static:
+        raise PlanError(
+            "the plan's shapes are not all known, so nothing is known of times and memory",
+            fix="give shapes to plan(), or simulate plan.for_shapes({...})",
+        )
+    for name, value in (("items", items), ("max_in_flight", max_in_flight)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise PlanError(f"{name} is {value!r}", fix="use a whole number, 1 or more")
+    if items * max(len(plan.steps), 1) > MOST_STEPS:
+        raise PlanError(
+            f"{items:,} items of {len(plan.steps):,} steps are too many to simulate",
+            fix=f"simulate {MOST_STEPS // max(len(plan.steps), 1):,} items or fewer",
+        )
+    for name in devices or {}:
+        if name not in plan.devices:
+            raise PlanError(
+                f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.devices)}"
+            )
+
+
+def _for_items_in_flight(plan: Plan, count: int | None) -> Plan:
+    """Return the plan with memory for that many items; everything stays on its device."""
+    if count is None or count == plan.max_in_flight:
+        return plan
+    placement = place(plan.graph, plan.partition, plan.prototypes)
+    memory = plan_memory(
+        plan.graph,
+        placement,
+        plan.prototypes,
+        count,
+        limits=plan.memory_limits,
+        costs=plan.costs,
+    )
+    if memory.added_edges:
+        placement = placement.with_waits(memory.added_edges)
+    return replace(plan, max_in_flight=count, placement=placement, memory=memory)
+
+
+def _priced(
+    plan: Plan,
+    devices: Mapping[str, ModelSource],
+    costs: Costs | str | Path | None,
+    faster: Mapping[str, float],
+) -> Costs:
+    """Return the costs that the question asks for."""
+    priced = plan.costs
+    if costs is not None:
+        priced = priced.merged(costs if isinstance(costs, Costs) else Costs.load(costs))
+    if devices:
+        priced = priced.with_models(read_models(devices))
+    known = {node.op for node in plan.graph.nodes} | {node.name for node in plan.graph.nodes}
+    for name, factor in faster.items():
+        if name not in known:
+            raise PlanError(
+                f"the plan has no operator or node {name!r}",
+                fix=f"its operators: {', '.join(sorted({n.op for n in plan.graph.nodes}))}",
+            )
+        if not isinstance(factor, int | float) or not factor > 0:
+            raise PlanError(
+                f"{name!r} is to be {factor!r} times as fast", fix="use a number above 0"
+            )
+        priced = priced.scaled(name, 1 / factor)
+    return priced
+
+
+def _profile(plan: Plan, timeline: Timeline) -> Profile:
+    """Return the prediction in the form of a measurement, which reports and traces know."""
+    outlines = tuple(outline(step) for step in plan.steps)
+    records = []
+    for item in range(timeline.items):
+        times = array("q")
+        for entry in range(item * timeline.n_steps, (item + 1) * timeline.n_steps):
+            times.append(timeline.ready[entry] + BEGINNING_NS)
+            times.append(timeline.started[entry] + BEGINNING_NS)
+            times.append(timeline.ended[entry] + BEGINNING_NS)
+        admitted, landed = timeline.admitted[item], timeline.landed[item]
+        part = Part(outlines, times)
+        records.append(Record((part,), admitted + BEGINNING_NS, landed + BEGINNING_NS, False))
+    return Profile(tuple(records), ())

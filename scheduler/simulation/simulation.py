@@ -1,0 +1,234 @@
+"""What a simulation found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...graph.printing import counted
+from ..costs import Costs
+from ..planning import Plan
+from ..profile import Profile, Record
+from ..steps import Transfer
+from .critical import CriticalStep, critical_path, slack_s
+from .memory_use import MemoryUse, memory_use
+from .workload import Host, Timeline, Workload
+
+LISTED_STEPS = 25
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A prediction: when everything would happen, and what decides how long it takes.
+
+    Attributes
+    ----------
+    plan : Plan
+        With memory for as many items in flight as were simulated.
+    costs : Costs
+        How long things take.
+    workload : Workload
+        The steps on their devices' lanes.
+    host : Host
+    timeline : Timeline
+    profile : Profile
+        The prediction in the form of a measurement.
+    """
+
+    plan: Plan
+    costs: Costs = field(repr=False)
+    workload: Workload = field(repr=False)
+    host: Host
+    timeline: Timeline = field(repr=False)
+    profile: Profile = field(repr=False)
+
+    @property
+    def items(self) -> int:
+        """How many items went through."""
+        return self.timeline.items
+
+    @property
+    def max_in_flight(self) -> int:
+        """How many were under way at a time."""
+        return self.plan.max_in_flight
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the first item's admission to the last one's results."""
+        return self.timeline.makespan_s
+
+    @property
+    def items_per_s(self) -> float:
+        """Items by the makespan."""
+        return self.items / self.makespan_s if self.makespan_s else 0.0
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """When everything happened, per item."""
+        return self.profile.records
+
+    @property
+    def overlap(self) -> float:
+        """Of the time in which any device works, the share in which at least two do."""
+        return self.profile.overlap
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """For every lane of a device the share of the makespan in which it works."""
+        spent = [0] * len(self.workload.lanes)
+        for entry, ended in enumerate(self.timeline.ended):
+            lane = self.workload.lane[entry % self.timeline.n_steps]
+            spent[lane] += ended - self.timeline.started[entry]
+        whole = self.makespan_s * 1e9 or 1.0
+        pairs = zip(self.workload.lanes, spent, strict=True)
+        return {lane.name: ns / whole for lane, ns in pairs}
+
+    @property
+    def bottleneck(self) -> str | None:
+        """The lane that works most of the time; None if nothing does."""
+        return max(self.busy, key=self.busy.__getitem__, default=None)
+
+    @cached_property
+    def memory(self) -> Mapping[str, MemoryUse]:
+        """The use of every memory over time."""
+        return memory_use(self.plan, self.timeline, round(self.host.land_s * 1e9))
+
+    @cached_property
+    def critical_path(self) -> tuple[CriticalStep, ...]:
+        """The steps that the last result waited for, the first one first."""
+        return critical_path(self.timeline, self.workload, self.plan.steps)
+
+    @cached_property
+    def slack_s(self) -> tuple[float, ...]:
+        """By how many seconds each step of the plan could take longer without consequences.
+
+        Of all items, the one counts that has least to spare.
+        """
+        return slack_s(self.timeline, self.workload)
+
+    def latency_s(self, quantile: float) -> float:
+        """Return a quantile of the seconds from admission to result."""
+        return self.profile.latency_s(quantile)
+
+    def save(self, path: str | Path) -> None:
+        """Write the predicted trace as JSON for Perfetto (ui.perfetto.dev), as for a profile.
+
+        Raises
+        ------
+        SessionError
+            If the file cannot be written.
+        """
+        self.profile.save(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON."""
+        return {
+            "items": self.items,
+            "max_in_flight": self.max_in_flight,
+            "makespan_s": self.makespan_s,
+            "items_per_s": self.items_per_s,
+            "latency_ms": {
+                name: self.latency_s(q) * 1e3 for name, q in (("p50", 0.5), ("p99", 0.99))
+            },
+            "busy": self.busy,
+            "bottleneck": self.bottleneck,
+            "overlap": self.overlap,
+            "memory": {
+                name: {
+                    "planned_bytes": use.planned_nbytes,
+                    "held_bytes": use.held_nbytes,
+                    "occupied_bytes": use.occupied_nbytes,
+                }
+                for name, use in self.memory.items()
+            },
+            "steps": self._steps(),
+            "critical_path": [
+                {
+                    "item": one.item,
+                    "step": one.step.name,
+                    "device": one.step.device,
+                    "started_s": one.started_s,
+                    "ended_s": one.ended_s,
+                    "after": one.cause,
+                }
+                for one in self.critical_path
+            ],
+        }
+
+    def table(self) -> str:
+        """Return the figures for people."""
+        lines = [
+            f"{counted(self.items, 'item')}, up to {self.max_in_flight} in flight: "
+            f"{_ms(self.makespan_s)} ms, {self.items_per_s:.1f} items/s",
+            f"latency p50 {_ms(self.latency_s(0.5))} ms, p99 {_ms(self.latency_s(0.99))} ms",
+        ]
+        lines += [f"{name}: busy {share:.0%} of the time" for name, share in self.busy.items()]
+        lines.append(f"two devices or more at work: {self.overlap:.0%} of the busy time")
+        for name, use in self.memory.items():
+            lines.append(
+                f"memory {name}: {use.planned_nbytes:,} bytes planned, "
+                f"{use.held_nbytes:,} held and {use.occupied_nbytes:,} needed at most"
+            )
+        return "\n".join([*lines, "", *self._step_table(), "", *self._path_table()])
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _steps(self) -> list[dict[str, Any]]:
+        critical = {one.step.index for one in self.critical_path}
+        return [
+            {
+                "step": step.name,
+                "device": step.device,
+                "kind": "transfer" if isinstance(step.work, Transfer) else "subgraph",
+                "ms": self.workload.duration_s[step.index] * 1e3,
+                "slack_ms": self.slack_s[step.index] * 1e3,
+                "critical": step.index in critical,
+            }
+            for step in self.plan.steps
+        ]
+
+    def _step_table(self) -> list[str]:
+        rows = sorted(self._steps(), key=lambda row: -float(row["ms"]))
+        lines = [f"{'step':40} {'device':12} {'ms':>9} {'slack ms':>9}"]
+        lines += [
+            f"{row['step'][:40]:40} {row['device']:12} {row['ms']:9.3f} {row['slack_ms']:9.3f}"
+            for row in rows[:LISTED_STEPS]
+        ]
+        more = len(rows) - LISTED_STEPS
+        return [*lines, f"and {more} more steps"] if more > 0 else lines
+
+    def _path_table(self) -> list[str]:
+        """Return what the end waited for: step by step for one item, summed up for several."""
+        if self.items > 1:
+            return self._path_shares()
+        path = self.critical_path
+        lines = [f"{'critical path':40} {'device':12} {'from ms':>9} {'to ms':>9}  after"]
+        lines += [
+            f"{one.step.name[:40]:40} {one.step.device:12} "
+            f"{one.started_s * 1e3:9.3f} {one.ended_s * 1e3:9.3f}  {one.cause}"
+            for one in path[:LISTED_STEPS]
+        ]
+        more = len(path) - LISTED_STEPS
+        return [*lines, f"and {more} more steps"] if more > 0 else lines
+
+    def _path_shares(self) -> list[str]:
+        """Return the steps that the critical path goes through, by their share of its time."""
+        spent: dict[int, list[float]] = {}
+        for one in self.critical_path:
+            spent.setdefault(one.step.index, []).append(one.ended_s - one.started_s)
+        rows = sorted(spent.items(), key=lambda row: -sum(row[1]))
+        whole = self.makespan_s or 1.0
+        lines = [f"{'critical path':40} {'device':12} {'times':>9} {'share':>9}"]
+        for index, seconds in rows[:LISTED_STEPS]:
+            step, share = self.plan.steps[index], sum(seconds) / whole
+            lines.append(f"{step.name[:40]:40} {step.device:12} {len(seconds):9} {share:9.0%}")
+        more = len(rows) - LISTED_STEPS
+        return [*lines, f"and {more} more steps"] if more > 0 else lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f}"

@@ -1,0 +1,138 @@
+"""What is simulated: steps on lanes, the host that they share, and the times that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """An in-order queue of a device; it does one thing at a time.
+
+    Attributes
+    ----------
+    name : str
+    device : str
+    keeps_order : bool
+        True when it takes work that still waits for other work of its device (`native_waits`).
+    on_host : bool
+        True when its work keeps one of the host's cores busy.
+    wake_s : float
+        From a submission by another thread until an idle lane begins.
+    gap_s : float
+        Between two pieces of work.
+    report_s : float
+        From the end of work until the scheduler knows.
+    shares_interpreter : bool
+        True when its kernels are called one by one by a Python thread of the loop's process: while
+        the loop works, the next one waits.
+    """
+
+    name: str
+    device: str
+    keeps_order: bool = False
+    on_host: bool = False
+    wake_s: float = 0.0
+    gap_s: float = 0.0
+    report_s: float = 0.0
+    shares_interpreter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The steps of one item, in a topological order.
+
+    Attributes
+    ----------
+    lanes : sequence of Lane
+    lane : sequence of int
+        For every step the index of its lane.
+    duration_s : sequence of float
+        For every step how long it takes, alone on the machine.
+    waits : sequence of sequences of int
+        For every step those that must be complete before.
+    """
+
+    lanes: Sequence[Lane]
+    lane: Sequence[int]
+    duration_s: Sequence[float]
+    waits: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the steps and the scheduler share on the host; nothing costs anything by default.
+
+    Attributes
+    ----------
+    cores : int or None
+        When more lanes compute on the host than it has cores, all of them slow down; None for as
+        many as it takes.
+    contention : float
+        By what share work on the host takes longer for each other core that is busy: cores share
+        caches and memory.
+    feed_s, land_s : float
+        How long the scheduler's loop is busy with writing an item's inputs, with copying out its
+        results.
+    feed_delay_s, land_delay_s : float
+        What passes besides without keeping the loop busy: the loop wakes up, a thread copies.
+    """
+
+    cores: int | None = None
+    contention: float = 0.0
+    feed_s: float = 0.0
+    land_s: float = 0.0
+    feed_delay_s: float = 0.0
+    land_delay_s: float = 0.0
+
+    def rate(self, active: int) -> float:
+        """Return how fast each of some lanes computes, as a share of one that is alone."""
+        busy = active if self.cores is None else min(active, self.cores)
+        return min(1.0, busy / active) / (1.0 + self.contention * (busy - 1)) if active else 1.0
+
+
+@dataclass(slots=True)
+class Timeline:
+    """When every step of every item was submitted, began and ended, in ns from the beginning.
+
+    Step s of item i stands at `i * n_steps + s`; `NEVER` where something did not happen.
+
+    Attributes
+    ----------
+    n_steps, items : int
+    ready, started, ended : list of int
+    bound : list of int
+        What the start of each step waited for last: another entry that ended (a step it depends
+        on, one before it on its lane, one that released memory), or `NEVER` for the admission.
+    admitted, landed : list of int
+        Of each item: fed from then on; results known.
+    admitted_by : list of int
+        The entry whose end let an item in, `NEVER` for those that did not wait.
+    finished_by : list of int
+        The entry that ended last, of each item.
+    """
+
+    n_steps: int
+    items: int
+    ready: list[int] = field(init=False)
+    started: list[int] = field(init=False)
+    ended: list[int] = field(init=False)
+    bound: list[int] = field(init=False)
+    admitted: list[int] = field(init=False)
+    landed: list[int] = field(init=False)
+    admitted_by: list[int] = field(init=False)
+    finished_by: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("ready", "started", "ended", "bound"):
+            setattr(self, name, [NEVER] * (self.n_steps * self.items))
+        for name in ("admitted", "landed", "admitted_by", "finished_by"):
+            setattr(self, name, [NEVER] * self.items)
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the first admission to the last landing."""
+        return (max(self.landed) - min(self.admitted)) / 1e9 if self.items else 0.0

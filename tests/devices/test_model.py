@@ -1,0 +1,84 @@
+"""What a device is modelled on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plait.devices import find
+from plait.devices.errors import DeviceError
+from plait.devices.model import BUILT_IN, DeviceModel, model_of
+from plait.devices.sim import SimDevice, SimModel
+from plait.graph.operator import Cost
+
+positive = st.floats(1e-12, 1e15)
+
+
+@given(positive, positive, positive, st.none() | st.integers(0, 1 << 40), st.integers(0, 2))
+def test_a_model_is_the_same_after_a_trip_through_json(
+    speed: float, launch: float, factor: float, memory: int | None, queues: int
+) -> None:
+    model = DeviceModel(
+        flops_per_s=speed,
+        launch_s=launch,
+        memory_bytes=memory,
+        copy_queues=queues,
+        operators={"Conv": factor},
+        supports=frozenset({"Conv", "Relu"}),
+    )
+    assert DeviceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
+
+
+def test_what_a_file_leaves_out_has_its_default() -> None:
+    assert DeviceModel.from_dict({"launch_s": 1}) == DeviceModel(launch_s=1.0)
+
+
+def test_an_operator_can_be_slower_than_its_arithmetic_says() -> None:
+    model = DeviceModel(flops_per_s=10, bytes_per_s=1e9, launch_s=1, operators={"Conv": 3})
+    assert model.kernel_s("Conv", Cost(20, 0)) == 7
+    assert model.kernel_s("Relu", Cost(20, 0)) == 3
+
+
+DAMAGED: dict[str, tuple[Any, str]] = {
+    "no object": ([], "a device's model is"),
+    "unknown": ({"speed": 1}, "has no figure 'speed'"),
+    "text": ({"flops_per_s": "fast"}, "flops_per_s is 'fast'"),
+    "a boolean": ({"launch_s": True}, "launch_s is True"),
+    "no number": ({"launch_s": float("nan")}, "launch_s is nan"),
+    "huge": ({"launch_s": 10**400}, "launch_s is 1000"),
+    "zero speed": ({"bytes_per_s": 0}, "bytes_per_s is 0"),
+    "negative": ({"submit_s": -1}, "submit_s is -1"),
+    "half a byte": ({"memory_bytes": 0.5}, "memory_bytes is 0.5"),
+    "factors": ({"operators": ["Conv"]}, "operators is"),
+    "a factor": ({"operators": {"Conv": 0}}, "factor of 'Conv' is 0"),
+    "names": ({"supports": "Conv"}, "supports is 'Conv'"),
+    "a name": ({"supports": [1]}, "supports is"),
+    "queues": ({"copy_queues": 3}, "copy_queues is 3"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_model_is_refused_with_the_place(values: Any, message: str) -> None:
+    with pytest.raises(DeviceError, match=message) as caught:
+        DeviceModel.from_dict(values, at="npu.json")
+    assert caught.value.at == "npu.json"
+    assert caught.value.fix
+
+
+def test_a_question_about_nodes_is_not_written_to_a_file() -> None:
+    with pytest.raises(DeviceError, match="function"):
+        DeviceModel(supports=lambda node: True).to_dict()
+
+
+def test_a_device_with_a_model_of_its_own_is_taken_at_its_word() -> None:
+    model = SimModel(flops_per_s=1)
+    assert model_of(SimDevice("sim:slow", model), "sim:slow") is model
+
+
+def test_kinds_have_built_in_models() -> None:
+    assert model_of(find("cpu"), "cpu") is BUILT_IN["cpu"]
+    assert model_of(object(), "worker:3") is BUILT_IN["worker"]
+    assert model_of(object(), "npu:0") == DeviceModel()

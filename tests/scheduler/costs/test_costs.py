@@ -1,0 +1,177 @@
+"""Costs: what things take, by model or as measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import plait as pl
+import pytest
+from fake_devices import PrivateDevice
+from machines import chain
+from plait import Costs
+from plait.devices.cpu import CpuDevice
+from plait.devices.model import DeviceModel
+from plait.devices.sim import SimDevice, SimModel
+from plait.graph.infer import cost_of
+from plait.graph.ir import Graph
+from plait.graph.operator import Cost
+from plait.graph.tensor import Array
+from plait.scheduler.costs.costs import PYTHON_S
+from plait.scheduler.costs.figures import Link, Measured
+from plait.scheduler.costs.recorded import link_through
+from plait.scheduler.costs.signature import digest, signature
+
+SIM = SimModel(flops_per_s=1e9, bytes_per_s=1e9, launch_s=1e-6, submit_s=5e-6)
+
+
+def relu(length: int = 1000, name: str = "n0") -> Graph:
+    b = pl.GraphBuilder("relu")
+    b.output("y", b.op("Relu", b.input("x", "float32", (length,)), name=name))
+    return b.build()
+
+
+def measured(graph: Graph, seconds: float, device: str = "cpu") -> Costs:
+    node = graph.nodes[0]
+    entry = {signature(graph, node): Measured(seconds, cost_of(graph, node))}
+    return Costs.of({"cpu": CpuDevice()}).merged(Costs(nodes={device: entry}))
+
+
+def test_a_simulated_device_costs_what_its_own_model_says() -> None:
+    graph = relu()
+    costs = Costs.of({"sim:a": SimDevice("sim:a", SIM)})
+    modelled = SIM.kernel_s("Relu", cost_of(graph, graph.nodes[0]))
+    assert costs.node_s("sim:a", graph, graph.nodes[0]) == modelled
+    assert costs.program_s("sim:a", graph) == SIM.submit_s + modelled
+    assert costs.basis("sim:a", graph, graph.nodes[0]) == "model"
+
+
+def test_a_measured_time_is_believed_whatever_the_node_is_called() -> None:
+    costs, other = measured(relu(), 0.25), relu(name="another")
+    assert costs.node_s("cpu", other, other.nodes[0]) == 0.25
+    assert costs.basis("cpu", other, other.nodes[0]) == "measured"
+
+
+def test_other_shapes_scale_by_what_the_model_says_of_both() -> None:
+    small, large = relu(1000), relu(64000)
+    costs = measured(small, 3e-3)
+    model = costs.model("cpu")
+    ratio = model.kernel_s("Relu", cost_of(large, large.nodes[0])) / model.kernel_s(
+        "Relu", cost_of(small, small.nodes[0])
+    )
+    assert costs.node_s("cpu", large, large.nodes[0]) == pytest.approx(3e-3 * ratio)
+    assert costs.basis("cpu", large, large.nodes[0]) == "scaled"
+
+
+def test_the_measurement_of_the_nearest_size_is_scaled() -> None:
+    small, middle, large = relu(10), relu(1 << 20), relu(1 << 21)
+    costs = measured(small, 1.0).merged(measured(middle, 1e-3))
+    assert costs.node_s("cpu", large, large.nodes[0]) < 1e-2
+
+
+def test_one_worker_stands_for_the_other_but_one_graphics_card_does_not() -> None:
+    graph = relu()
+    node = graph.nodes[0]
+    assert measured(graph, 0.5, "worker:0").basis("worker:1", graph, node) == "measured"
+    assert measured(graph, 0.5, "worker").basis("worker:1", graph, node) == "measured"
+    assert measured(graph, 0.5, "cuda:0").basis("cuda:1", graph, node) == "model"
+
+
+def test_views_take_no_time() -> None:
+    b = pl.GraphBuilder("flat")
+    b.output("y", b.op("Reshape", b.input("x", "float32", (2, 3)), np.array([6])))
+    graph = b.build()
+    assert Costs.of({"cpu": CpuDevice()}).node_s("cpu", graph, graph.nodes[0]) == 0.0
+
+
+@pl.operator(pl.TensorSpec("float32", (2,)))
+def same(x: Array) -> Array:
+    return x
+
+
+def test_a_python_function_nobody_measured_is_taken_to_cost_something() -> None:
+    b = pl.GraphBuilder("python")
+    b.output("y", b.call(same, b.input("x", "float32", (2,)), name="python"))
+    graph = b.build()
+    assert Costs.of({"cpu": CpuDevice()}).node_s("cpu", graph, graph.nodes[0]) == PYTHON_S
+
+
+def test_a_subgraph_measured_whole_takes_that_time_and_the_submission() -> None:
+    graph = chain(3)
+    costs = Costs.of({"cpu": CpuDevice()}).merged(Costs(programs={"cpu": {digest(graph): 0.5}}))
+    assert costs.program_s("cpu", graph) == 0.5 + costs.model("cpu").submit_s
+    assert digest(chain(4)) != digest(graph)
+
+
+def test_what_if_an_operator_took_twice_as_long() -> None:
+    graph = relu()
+    costs = measured(graph, 0.25)
+    node = graph.nodes[0]
+    assert costs.scaled("Relu", 2).node_s("cpu", graph, node) == 0.5
+    assert costs.scaled("n0", 2).scaled("n0", 2).node_s("cpu", graph, node) == 1.0
+    with pytest.raises(pl.PlanError, match="factor of 'Relu' is 0"):
+        costs.scaled("Relu", 0)
+
+
+def test_what_if_a_device_were_other_hardware() -> None:
+    graph = relu()
+    model = DeviceModel(flops_per_s=1, bytes_per_s=1e9, launch_s=0)
+    costs = measured(graph, 0.25).with_models({"cpu": model})
+    assert costs.node_s("cpu", graph, graph.nodes[0]) == 1000
+    assert costs.basis("cpu", graph, graph.nodes[0]) == "model"
+
+
+def test_copies_between_private_memories_go_through_the_host() -> None:
+    devices = {"a": PrivateDevice("a"), "b": PrivateDevice("b")}
+    costs = replace(
+        Costs.of(devices),
+        links={("memory of a", "host"): Link(1, 10), ("host", "memory of b"): Link(2, 20)},
+    )
+    assert costs.copy_s("memory of a", "memory of b", 40) == (1 + 4) + (2 + 2)
+
+
+def test_a_copy_that_nobody_measured_takes_what_the_devices_model_says() -> None:
+    model = SimModel(copy_latency_s=1, copy_bytes_per_s=4)
+    costs = Costs.of({"sim:a": SimDevice("sim:a", model)})
+    assert costs.copy_s("host", "sim:a", 8) == costs.copy_s("sim:a", "shared", 8) == 3
+
+
+def test_later_costs_stand_in_front() -> None:
+    graph = relu()
+    costs = measured(graph, 1.0).merged(measured(graph, 2.0))
+    assert costs.node_s("cpu", graph, graph.nodes[0]) == 2.0
+
+
+@pytest.mark.parametrize(("latency", "speed"), [(1e-5, 1e9), (0.0, 1e8), (1e-3, 1e12)])
+def test_latency_and_speed_follow_from_copies_of_several_sizes(
+    latency: float, speed: float
+) -> None:
+    points = [(n, latency + n / speed) for n in (1 << 10, 1 << 16, 1 << 24)]
+    link = link_through(points)
+    for nbytes, seconds in points:
+        assert link.copy_s(nbytes) == pytest.approx(seconds, rel=1e-3)
+
+
+def test_copies_of_one_size_are_predicted_as_they_were() -> None:
+    assert link_through([(1000, 1e-3)]).copy_s(1000) == pytest.approx(1e-3)
+
+
+async def test_a_profile_tells_what_nodes_subgraphs_and_copies_took() -> None:
+    devices: list[str | SimDevice] = ["cpu", SimDevice("sim:a", SIM)]
+    plan = pl.plan(chain(4), devices, pin={"n[01]": "cpu", "n[23]": "sim:a"})
+    async with pl.Session(plan, measure=True) as session:
+        for _ in range(3):
+            await session.run({"x": np.ones((64, 64), np.float32)})
+        costs = Costs.from_profile(session.profile(), plan)
+    node = plan.graph.nodes[0]
+    assert costs.basis("cpu", plan.graph, node) == "measured"
+    assert costs.basis("sim:a", plan.graph, node) == "measured"
+    assert set(costs.programs) == {"cpu", "sim:a"}
+    assert {("host", "sim:a"), ("sim:a", "host")} <= set(costs.links)
+    modelled = SIM.kernel_s("Relu", cost_of(plan.graph, node))
+    assert costs.node_s("sim:a", plan.graph, node) == pytest.approx(modelled, rel=0.5)
+
+
+def test_a_cost_has_operations_and_bytes() -> None:
+    graph = relu(10)
+    assert cost_of(graph, graph.nodes[0]) == Cost(10, 80)

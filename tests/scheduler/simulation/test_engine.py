@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.scheduler.memory.regions import ADMISSION, Region
+from plait.scheduler.simulation.engine import run
+from plait.scheduler.simulation.workload import Host, Lane, Timeline, Workload
+
+US = 1000
+
+
+def workload(
+    *steps: tuple[str, float, Sequence[int]], keeps_order: bool = False, on_host: bool = False
+) -> Workload:
+    """Return steps given as lane, microseconds, waits; a lane "a in" belongs to device "a"."""
+    names = list(dict.fromkeys(lane for lane, _, _ in steps))
+    lanes = [
+        Lane(name, name.split()[0], keeps_order=keeps_order, on_host=on_host) for name in names
+    ]
+    return Workload(
+        lanes,
+        [names.index(lane) for lane, _, _ in steps],
+        [microseconds / 1e6 for _, microseconds, _ in steps],
+        [waits for _, _, waits in steps],
+    )
+
+
+def started_us(timeline: Timeline) -> list[float]:
+    return [start / US for start in timeline.started]
+
+
+def makespan_us(timeline: Timeline) -> float:
+    return timeline.makespan_s * 1e6
+
+
+def test_a_chain_takes_the_sum_of_its_steps() -> None:
+    chain = workload(("a", 3, ()), ("b", 4, (0,)), ("a", 5, (1,)))
+    timeline = run(chain)
+    assert started_us(timeline) == [0, 3, 7]
+    assert makespan_us(timeline) == pytest.approx(12)
+
+
+def test_branches_on_two_devices_overlap() -> None:
+    fork = workload(("a", 2, ()), ("a", 5, (0,)), ("b", 4, (0,)), ("a", 1, (1, 2)))
+    assert started_us(run(fork)) == [0, 2, 2, 7]
+
+
+def test_branches_on_one_device_take_turns_in_the_order_of_submission() -> None:
+    fork = workload(("a", 2, ()), ("a", 5, (0,)), ("a", 4, (0,)))
+    assert started_us(run(fork)) == [0, 2, 7]
+
+
+def test_two_stages_work_on_two_items_at_once() -> None:
+    stages = workload(("a", 3, ()), ("b", 3, (0,)))
+    timeline = run(stages, items=4, max_in_flight=2)
+    assert started_us(timeline) == [0, 3, 3, 6, 6, 9, 9, 12]
+
+
+def test_with_one_item_in_flight_items_go_one_after_another() -> None:
+    stages = workload(("a", 3, ()), ("b", 3, (0,)))
+    timeline = run(stages, items=3, max_in_flight=1)
+    assert started_us(timeline) == [0, 3, 6, 9, 12, 15]
+    assert timeline.admitted == [0, 6 * US, 12 * US]
+
+
+def test_an_item_is_let_in_when_all_earlier_results_are_out() -> None:
+    """The consumer takes results in order, so an item that overtook another holds its place."""
+    steps = workload(("a", 10, ()), ("b", 1, ()))
+    timeline = run(steps, items=3, max_in_flight=2)
+    assert timeline.admitted == [0, 0, 10 * US]
+    assert timeline.admitted_by[2] == 0
+
+
+def test_work_behind_a_native_wait_holds_up_its_lane() -> None:
+    """A device that keeps the order itself was given its work in that order."""
+    chained = workload(
+        ("a in", 5, ()), ("a", 1, (0,)), ("b", 3, ()), ("a", 1, (2,)), keeps_order=True
+    )
+    assert started_us(run(chained)) == [0, 5, 0, 6]
+
+
+def test_work_that_still_waits_is_not_submitted_where_the_scheduler_keeps_the_order() -> None:
+    steps = workload(("a in", 5, ()), ("a", 1, (0,)), ("b", 3, ()), ("a", 1, (2,)))
+    assert started_us(run(steps)) == [0, 5, 0, 3]
+
+
+def test_the_copies_of_a_region_let_in_as_many_items() -> None:
+    stages = workload(("a", 1, ()), ("b", 5, (0,)))
+    between = Region("host", "between", 8, copies=1, claims=(0,), releases=(1,))
+    timeline = run(stages, items=3, max_in_flight=3, regions=[between])
+    assert started_us(timeline) == [0, 1, 6, 7, 12, 13]
+    double = Region("host", "between", 8, copies=2, claims=(0,), releases=(1,))
+    timeline = run(stages, items=3, max_in_flight=3, regions=[double])
+    assert started_us(timeline) == [0, 1, 1, 6, 6, 11]
+    assert timeline.bound[4] == 1, "the third item's first step waits for memory of the first"
+
+
+def test_a_region_claimed_at_admission_delays_the_admission() -> None:
+    steps = workload(("a", 1, ()), ("b", 5, (0,)))
+    fed = Region("host", "fed", 8, copies=1, claims=(ADMISSION,), releases=(0,))
+    timeline = run(steps, items=3, max_in_flight=3, regions=[fed])
+    assert timeline.admitted == [0, 1 * US, 2 * US]
+
+
+def test_a_lane_that_is_woken_by_others_begins_later() -> None:
+    lanes = [Lane("a", "a", wake_s=2e-6, gap_s=1e-6, report_s=3e-6), Lane("b", "b", wake_s=4e-6)]
+    steps = Workload(lanes, [0, 0, 1], [10e-6] * 3, [(), (0,), (1,)])
+    timeline = run(steps)
+    # a: woken at 2; ends at 12, known at 15, on its own lane at once; ends at 25, known at 28.
+    assert started_us(timeline) == [2, 15, 32]
+
+
+def test_the_loop_feeds_and_lands_one_item_at_a_time() -> None:
+    steps = workload(("a", 10, ()))
+    host = Host(feed_s=3e-6, land_s=2e-6, feed_delay_s=1e-6, land_delay_s=5e-6)
+    timeline = run(steps, items=2, max_in_flight=2, host=host)
+    assert timeline.admitted == [0, 4 * US]
+    assert started_us(timeline) == [4, 14]
+    assert timeline.landed == [19 * US, 29 * US]
+
+
+def test_kernels_that_python_calls_wait_while_the_loop_works() -> None:
+    lane = Lane("a", "a", shares_interpreter=True)
+    steps = Workload([lane], [0], [10e-6], [()])
+    timeline = run(steps, items=2, max_in_flight=2, host=Host(feed_s=3e-6))
+    # The first item begins at 3 and is held up while the second is fed, from 3 to 6.
+    assert timeline.ended == [16 * US, 26 * US]
+
+
+def test_more_lanes_than_cores_slow_each_other_down() -> None:
+    pair = workload(("a", 6, ()), ("b", 6, ()), on_host=True)
+    assert makespan_us(run(pair, host=Host(cores=2))) == pytest.approx(6)
+    assert makespan_us(run(pair, host=Host(cores=1))) == pytest.approx(12)
+
+
+def test_a_lane_has_the_core_for_itself_again_when_the_other_one_ends() -> None:
+    pair = workload(("a", 2, ()), ("b", 6, ()), on_host=True)
+    timeline = run(pair, host=Host(cores=1))
+    assert timeline.ended == [4 * US, 8 * US]
+
+
+def test_busy_cores_disturb_each_other() -> None:
+    pair = workload(("a", 5, ()), ("b", 10, ()), on_host=True)
+    timeline = run(pair, host=Host(cores=2, contention=0.2))
+    assert timeline.ended == [6 * US, 11 * US]
+
+
+def test_a_graph_without_steps_passes_through() -> None:
+    timeline = run(Workload([], [], [], []), items=3)
+    assert timeline.landed == [0, 0, 0]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    count = draw(st.integers(1, 10))
+    names = ("a", "a in", "b", "c")
+    steps = []
+    for step in range(count):
+        earlier = st.sets(st.integers(0, step - 1), max_size=3) if step else st.just(set[int]())
+        steps.append((draw(st.sampled_from(names)), draw(st.integers(0, 9)), sorted(draw(earlier))))
+    return workload(*steps, keeps_order=draw(st.booleans()), on_host=draw(st.booleans()))
+
+
+def longest_path_us(steps: Workload) -> float:
+    ends: list[float] = []
+    for duration, waits in zip(steps.duration_s, steps.waits, strict=True):
+        ends.append(max((ends[wait] for wait in waits), default=0.0) + duration * 1e6)
+    return max(ends)
+
+
+def busiest_us(steps: Workload) -> float:
+    spent = [0.0] * len(steps.lanes)
+    for lane, duration in zip(steps.lane, steps.duration_s, strict=True):
+        spent[lane] += duration * 1e6
+    return max(spent)
+
+
+@given(workloads(), st.integers(1, 6), st.integers(1, 4))
+def test_nothing_is_faster_than_the_longest_path_or_the_busiest_lane(
+    steps: Workload, items: int, max_in_flight: int
+) -> None:
+    timeline = run(steps, items=items, max_in_flight=max_in_flight)
+    least = max(longest_path_us(steps), items * busiest_us(steps))
+    assert makespan_us(timeline) >= least - 1e-6
+    assert makespan_us(timeline) <= items * sum(steps.duration_s) * 1e6 + 1e-6
+
+
+@given(workloads(), st.integers(1, 6), st.integers(1, 4))
+def test_steps_wait_for_each_other_and_take_turns_on_lanes(
+    steps: Workload, items: int, max_in_flight: int
+) -> None:
+    timeline = run(steps, items=items, max_in_flight=max_in_flight)
+    n = timeline.n_steps
+    for entry, start in enumerate(timeline.started):
+        item, step = divmod(entry, n)
+        assert start >= timeline.admitted[item]
+        assert all(start >= timeline.ended[item * n + wait] for wait in steps.waits[step])
+        assert timeline.landed[item] >= timeline.ended[entry]
+    for lane in range(len(steps.lanes)):
+        taken = sorted(
+            (timeline.started[entry], timeline.ended[entry])
+            for entry in range(n * items)
+            if steps.lane[entry % n] == lane
+        )
+        assert all(first[1] <= second[0] for first, second in pairwise(taken))
+
+
+@given(workloads(), st.integers(1, 6), st.integers(1, 4))
+def test_no_more_items_are_under_way_than_allowed(
+    steps: Workload, items: int, max_in_flight: int
+) -> None:
+    timeline = run(steps, items=items, max_in_flight=max_in_flight)
+    for item in range(max_in_flight, items):
+        assert timeline.admitted[item] >= max(timeline.landed[: item - max_in_flight + 1])
+
+
+@given(workloads(), st.integers(1, 5))
+def test_one_item_in_flight_takes_that_many_times_as_long_as_one(
+    steps: Workload, items: int
+) -> None:
+    alone = makespan_us(run(steps))
+    assert makespan_us(run(steps, items=items)) == pytest.approx(items * alone)
+
+
+@settings(max_examples=50)
+@given(workloads(), st.integers(1, 6), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_two_items_never_hold_the_same_copy_of_a_region(
+    steps: Workload, items: int, max_in_flight: int, copies: int, data: st.DataObject
+) -> None:
+    n = len(steps.lane)
+    claim = data.draw(st.integers(0, n - 1))
+    last = data.draw(st.sampled_from([claim, n]))
+    region = Region("host", "r", 8, copies, claims=(claim,), releases=(last,))
+    timeline = run(steps, items=items, max_in_flight=max_in_flight, regions=[region])
+    for item in range(copies, items):
+        before = item - copies
+        freed = timeline.landed[before] if last == n else timeline.ended[before * n + last]
+        assert timeline.started[item * n + claim] >= freed
+
+
+@given(workloads(), st.integers(1, 4), st.integers(1, 3), st.floats(0, 0.5))
+def test_shared_cores_make_nothing_faster(
+    steps: Workload, items: int, cores: int, contention: float
+) -> None:
+    """No bound from above on what it costs: like all list schedules this has anomalies."""
+    host = Host(cores=cores, contention=contention)
+    timeline = run(steps, items=items, max_in_flight=2, host=host)
+    on_host = [lane.on_host for lane in steps.lanes]
+    n = timeline.n_steps
+    for entry, start in enumerate(timeline.started):
+        duration = round(steps.duration_s[entry % n] * 1e9)
+        assert timeline.ended[entry] - start >= duration
+        if not on_host[steps.lane[entry % n]]:
+            assert timeline.ended[entry] - start == duration

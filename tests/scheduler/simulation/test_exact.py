@@ -1,0 +1,113 @@
+"""Simulated devices on a virtual clock do what the simulation says, to the nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import plait as pl
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.devices.memory import Arena
+from plait.devices.sim import SimDevice, SimModel, VirtualClock
+from plait.graph.ir import Graph
+from plait.scheduler.profile import Profile
+from plait.scheduler.simulation.simulate import simulate
+from plait.scheduler.simulation.workload import Host
+
+NAMES = "sim:a", "sim:b", "sim:c"
+
+
+class CountingDevice(SimDevice):
+    """Knows how much was allocated of its memory."""
+
+    allocated = 0
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        self.allocated += nbytes
+        return super().arena(memory, nbytes)
+
+
+@st.composite
+def layered_graphs(draw: st.DrawFn) -> Graph:
+    """Draw a graph of kernels that always run: none is a view."""
+    builder = pl.GraphBuilder("random")
+    made = [builder.input(f"x{i}", "int32", (64,)) for i in range(draw(st.integers(1, 3)))]
+    for _ in range(draw(st.integers(1, 12))):
+        first, second = draw(st.sampled_from(made)), draw(st.sampled_from(made))
+        op = draw(st.sampled_from(("Add", "Mul", "Relu")))
+        made.append(builder.op(op, first) if op == "Relu" else builder.op(op, first, second))
+    for index, name in enumerate(
+        draw(st.lists(st.sampled_from(made[3:] or made[-1:]), max_size=2))
+    ):
+        builder.output(f"y{index}", name)
+    builder.output("last", made[-1])
+    return builder.build()
+
+
+models = st.builds(
+    SimModel,
+    flops_per_s=st.floats(1e5, 1e8),
+    bytes_per_s=st.floats(1e6, 1e9),
+    copy_bytes_per_s=st.floats(1e6, 1e9),
+    copy_latency_s=st.floats(0, 1e-3),
+    launch_s=st.floats(0, 1e-4),
+    submit_s=st.floats(0, 1e-4),
+)
+
+
+def measured(plan: pl.Plan, items: int, max_in_flight: int) -> Profile:
+    feeds: Mapping[str, Any] = {
+        name: np.zeros(plan.graph.tensors[name].static_shape, np.int32)
+        for name in plan.graph.inputs
+    }
+
+    async def stream() -> Profile:
+        async with pl.Session(plan) as session:
+            source = [feeds] * items
+            async with session.stream(source, max_in_flight=max_in_flight) as results:
+                async for item in results:
+                    assert item.error is None
+        return session.profile()
+
+    return trio.run(stream)
+
+
+def spans(profile: Profile) -> list[tuple[int, str, int, int]]:
+    """Return when steps began and ended, counted from when the first began."""
+    found = [
+        (index, span.step.name, span.started_ns, span.ended_ns)
+        for index, record in enumerate(profile.records)
+        for span in record.spans()
+    ]
+    first = min((started for _, _, started, _ in found), default=0)
+    return sorted((item, name, start - first, end - first) for item, name, start, end in found)
+
+
+def landings(profile: Profile) -> list[tuple[int, int]]:
+    """Return when items were admitted and when their results were known."""
+    first = profile.records[0].admitted_ns
+    return sorted((one.admitted_ns - first, one.landed_ns - first) for one in profile.records)
+
+
+@settings(max_examples=60)
+@given(layered_graphs(), st.lists(models, min_size=3, max_size=3), st.data())
+def test_a_session_on_a_virtual_clock_takes_the_times_that_were_predicted(
+    graph: Graph, machine: list[SimModel], data: st.DataObject
+) -> None:
+    clock = VirtualClock()
+    devices = [
+        CountingDevice(name, model, clock) for name, model in zip(NAMES, machine, strict=True)
+    ]
+    pins = {node.name: data.draw(st.sampled_from(NAMES)) for node in graph.nodes}
+    max_in_flight = data.draw(st.integers(1, 4))
+    plan = pl.plan(graph, devices, pin=pins, max_in_flight=max_in_flight)
+    items = data.draw(st.integers(1, 6))
+    found = measured(plan, items, max_in_flight)
+    predicted = simulate(plan, items=items, max_in_flight=max_in_flight, host=Host())
+    assert spans(predicted.profile) == spans(found)
+    assert landings(predicted.profile) == landings(found)
+    planned = {name: use.planned_nbytes for name, use in predicted.memory.items()}
+    assert all(device.allocated == planned.get(device.name, 0) for device in devices)

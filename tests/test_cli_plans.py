@@ -1,0 +1,220 @@
+"""The command line with plans: options of planning, saved plans, differences, costs, pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import plait as pl
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
+from command_line import assert_mistake, plait
+from plait.cli_parsing import parse_limits, parse_size
+from plait.graph.errors import PlaitError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a model of symbolic shapes, and plans of it."""
+    b = pl.GraphBuilder("affine")
+    x, y = b.input("x", "float32", ("n", 3)), b.input("y", "float32", ("n", 3))
+    b.output("sum", b.op("Add", x, y, name="add"))
+    b.output("twice", b.op("Add", x, x, name="double"))
+    graph = b.build()
+    pl.save(graph, tmp_path / "affine.plait")
+    pl.plan(graph).save(tmp_path / "symbolic.plan")
+    pl.plan(graph, shapes={"x": (2, 3)}, max_in_flight=2).save(tmp_path / "two.plan")
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=np.float32).reshape(2, 3))
+    return tmp_path
+
+
+# saved plans
+
+
+def test_a_plan_is_saved_shown_and_run(folder: Path) -> None:
+    saved = plait(folder, "plan", "affine.plait", "--shape", "x=2,3", "--save", "a.plan")
+    assert (saved.exit_code, saved.stderr) == (0, "note: wrote a.plan\n")
+    shown = plait(folder, "plan", "a.plan")
+    assert shown.stdout == saved.stdout
+    ran = plait(folder, "run", "a.plan", "--input", "x=x.npy", "--input", "y=x.npy", "--json")
+    assert json.loads(ran.stdout)["outputs"][0]["max"] == 10
+
+
+def test_a_saved_plan_streams_with_as_many_in_flight_as_it_is_for(folder: Path) -> None:
+    result = plait(folder, "stream", "two.plan", "--count", "3")
+    assert result.exit_code == 0
+    assert "up to 2 in flight" in result.stdout
+
+
+def test_a_saved_plan_is_profiled(folder: Path) -> None:
+    assert "3 items" in plait(folder, "profile", "two.plan", "--repeat", "3").stdout
+
+
+def test_a_saved_plan_of_symbolic_shapes_takes_shapes(folder: Path) -> None:
+    assert "float32[n, 3]" in plait(folder, "plan", "symbolic.plan").stdout
+    assert "float32[7, 3]" in plait(folder, "plan", "symbolic.plan", "--shape", "x=7,3").stdout
+
+
+def test_options_that_say_what_a_saved_plan_says_are_taken(folder: Path) -> None:
+    arguments = ("--devices", "cpu", "--max-in-flight", "2", "--shape", "x=2,3")
+    more = ("--strategy", "auto", "--objective", "latency")
+    assert plait(folder, "plan", "two.plan", *arguments, *more).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--devices", "worker:0"], ["the plan is for cpu, not for worker:0"]),
+        (["--max-in-flight", "3"], ["for 2 items in flight, not for 3"]),
+        (["--shape", "x=4,3"], ["'x' must be float32[2, 3]"]),
+        (["--pin", "add=cpu"], ["--pin: that is decided in a saved plan"]),
+        (["--strategy", "preference"], ["--strategy: that is decided"]),
+        (["--objective", "throughput", "--costs", "c.json"], ["--objective, --costs: that"]),
+        (["--max-subgraphs", "2"], ["--max-subgraphs: that is decided"]),
+        (["--memory-limit", "cpu=1GB"], ["--memory-limit: that is decided"]),
+    ],
+)
+def test_options_that_contradict_a_saved_plan_are_refused(
+    folder: Path, arguments: Sequence[str], expected: Sequence[str]
+) -> None:
+    assert_mistake(plait(folder, "plan", "two.plan", *arguments), *expected)
+
+
+def test_a_damaged_plan_is_a_mistake(folder: Path) -> None:
+    data = bytearray((folder / "two.plan").read_bytes())
+    data[60] ^= 1
+    (folder / "two.plan").write_bytes(data)
+    result = plait(folder, "run", "two.plan", "--input", "random")
+    assert_mistake(result, "checksum is wrong", "two.plan")
+
+
+def test_a_plan_cannot_be_converted(folder: Path) -> None:
+    assert_mistake(plait(folder, "convert", "two.plan", "o.plait"), "saved plan, not a graph")
+
+
+# differences
+
+
+def test_the_difference_to_a_saved_plan_is_shown(folder: Path) -> None:
+    arguments = ("--shape", "x=2,3", "--devices", "worker:0,cpu", "--strategy", "preference")
+    result = plait(folder, "plan", "affine.plait", *arguments, "--diff", "two.plan")
+    assert result.exit_code == 0
+    assert "cpu to worker:0: add, double" in result.stdout
+    shown = plait(folder, "plan", "affine.plait", *arguments, "--diff", "two.plan", "--json")
+    found = json.loads(shown.stdout)
+    assert [one["node"] for one in found["moved"]] == ["add", "double"]
+    assert (found["before"]["max_in_flight"], found["after"]["max_in_flight"]) == (2, 4)
+
+
+def test_a_plan_does_not_differ_from_itself(folder: Path) -> None:
+    assert "they decide the same" in plait(folder, "plan", "two.plan", "--diff", "two.plan").stdout
+
+
+# options of planning
+
+
+def test_options_of_planning_reach_the_plan(folder: Path) -> None:
+    options = ("--strategy", "preference", "--objective", "throughput", "--shape", "x=2,3")
+    more = ("--max-subgraphs", "3", "--memory-limit", "cpu=1MiB", "--memory-limit", "host=2 MB")
+    result = plait(folder, "plan", "affine.plait", *options, *more, "--json")
+    shown = json.loads(result.stdout)
+    assert (shown["decision"]["strategy"], shown["decision"]["objective"]) == (
+        "preference",
+        "throughput",
+    )
+    assert shown["memory_limits"] == {"cpu": 1 << 20, "host": 2_000_000}
+
+
+def test_a_memory_limit_that_cannot_be_kept_is_refused(folder: Path) -> None:
+    arguments = ("--shape", "x=1000,3", "--memory-limit", "cpu=4KB")
+    assert_mistake(plait(folder, "plan", "affine.plait", *arguments), "memory_limits['cpu']")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--strategy", "luck"], ["'luck' is not one of"]),
+        (["--max-subgraphs", "0"], ["--max-subgraphs"]),
+        (["--memory-limit", "cpu"], ["is not NAME=SIZE"]),
+        (["--memory-limit", "cpu=2 GiBs"], ["is not NAME=SIZE"]),
+        (["--memory-limit", "gpu=2GiB"], ["names 'gpu'"]),
+        (["--costs", "gone.json"], ["gone.json"]),
+        (["--save", "gone/a.plan"], ["no folder 'gone'"]),
+        (["--html", "gone/a.html"], ["no folder 'gone'"]),
+        (["--diff", "affine.plait"], ["this is a graph, not a plan"]),
+        (["--nodes", "--dot"], ["choose one"]),
+    ],
+)
+def test_a_mistake_of_planning_gets_one_message(
+    folder: Path, arguments: Sequence[str], expected: Sequence[str]
+) -> None:
+    assert_mistake(plait(folder, "plan", "affine.plait", *arguments), *expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("4096", 4096), ("2GiB", 2 << 30), ("1.5 MB", 1_500_000), ("8kib", 8192), ("0b", 0)],
+)
+def test_sizes_are_read(text: str, nbytes: int) -> None:
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "-1", "GB", "1.5.2MB", "1e9", "2 GB GB", "nan", "\u0661"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(PlaitError, match="NAME=SIZE"):
+        parse_limits([f"cpu={text}"])
+
+
+# costs and pages
+
+
+def test_a_profile_adds_to_a_file_of_costs_that_plans_are_made_by(folder: Path) -> None:
+    arguments = ("--repeat", "2", "--shape", "x=50,3", "--costs", "costs.json")
+    for _ in range(2):  # the second time the file is read first
+        assert plait(folder, "profile", "affine.plait", *arguments).exit_code == 0
+    assert pl.Costs.load(folder / "costs.json").nodes["cpu"]
+    options = ("--costs", "costs.json", "--shape", "x=50,3", "--json")
+    shown = json.loads(plait(folder, "plan", "affine.plait", *options).stdout)
+    assert shown["nodes"]["add"]["options"][0]["basis"] == "measured"
+
+
+def test_costs_of_symbolic_models_are_those_of_what_was_fed(folder: Path) -> None:
+    arguments = ("--repeat", "2", "--input", "x=x.npy", "--costs", "costs.json")
+    assert plait(folder, "profile", "affine.plait", *arguments).exit_code == 0
+    assert pl.Costs.load(folder / "costs.json").nodes["cpu"]
+
+
+def test_plans_and_profiles_are_written_as_pages(folder: Path) -> None:
+    result = plait(folder, "plan", "two.plan", "--html", "plan.html")
+    assert result.stderr == "note: wrote plan.html\n"
+    assert plait(folder, "profile", "two.plan", "--html", "profile.html").exit_code == 0
+    for name in ("plan.html", "profile.html"):
+        assert "affine" in (folder / name).read_text()
+
+
+@pytest.mark.slow
+def test_devices_are_measured_and_that_is_added_to_a_file(folder: Path) -> None:
+    result = plait(folder, "devices", "cpu", "--measure", "costs.json")
+    assert result.exit_code == 0
+    assert "Gflop/s" in result.stdout
+    assert result.stderr == "note: wrote costs.json\n"
+    assert pl.Costs.load(folder / "costs.json").models["cpu"].flops_per_s > 0
+    arguments = ("--costs", "costs.json", "--shape", "x=2,3")
+    assert plait(folder, "plan", "affine.plait", *arguments).exit_code == 0
+
+
+@pytest.mark.slow
+def test_devices_are_measured_without_a_file_too(folder: Path) -> None:
+    (status,) = json.loads(plait(folder, "devices", "cpu", "--json", "--measure").stdout)
+    assert status["model"]["bytes_per_s"] > 0
+
+
+def test_a_device_in_the_place_of_a_file_is_a_mistake(folder: Path) -> None:
+    result = plait(folder, "devices", "--measure", "cpu")
+    assert_mistake(result, "'cpu' is a device", "plait devices cpu --measure")
+    assert_mistake(plait(folder, "devices", "--measure", "gone/c.json"), "no folder 'gone'")

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import plait as pl
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
+from click.testing import CliRunner, Result
+from plait import devices
+from plait.cli import cli
+from plait.devices.errors import DeviceError
+from plait.scheduler.costs import Costs
+
+GPU = {"flops_per_s": 5e13, "bytes_per_s": 3e12, "copy_bytes_per_s": 5e10, "copy_latency_s": 5e-6}
+
+
+@pytest.fixture(autouse=True)
+def forget_devices() -> Iterator[None]:
+    """Devices that a command makes known last as long as its process."""
+    yield
+    with suppress(DeviceError):
+        devices.unregister("gpu")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A chain of large operators, with a file of a GPU's model beside it."""
+    builder = pl.GraphBuilder("chain")
+    last = builder.input("x", "float32", ("n", 1000))
+    for _ in range(4):
+        last = builder.op("Relu", last)
+    builder.output("y", last)
+    pl.save(builder.build(), tmp_path / "chain.plait")
+    (tmp_path / "gpu.json").write_text(json.dumps(GPU))
+    return tmp_path / "chain.plait"
+
+
+def simulate(model: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["simulate", str(model), "--shape", "x=1000,1000", *arguments])
+
+
+def figures(model: Path, *arguments: str) -> dict[str, object]:
+    answer = simulate(model, "--json", *arguments)
+    assert answer.exit_code == 0, answer.output
+    found: dict[str, object] = json.loads(answer.stdout)
+    return found
+
+
+def makespan(model: Path, *arguments: str) -> float:
+    found = figures(model, *arguments)["makespan_s"]
+    assert isinstance(found, float)
+    return found
+
+
+def test_the_table_says_how_long_it_takes(model: Path) -> None:
+    answer = simulate(model, "--items", "5")
+    assert answer.exit_code == 0
+    assert "5 items, up to 4 in flight" in answer.output
+    assert "cpu: busy" in answer.output
+
+
+def test_a_device_that_is_not_here_is_planned_for(model: Path) -> None:
+    gpu = f"gpu={model.parent / 'gpu.json'}"
+    found = figures(model, "--devices", "gpu", "--model", gpu)
+    assert isinstance(found["busy"], dict)
+    assert "gpu" in found["busy"]
+    assert makespan(model, "--devices", "gpu", "--model", gpu) < makespan(model)
+
+
+def test_a_device_that_is_here_can_be_taken_for_another(model: Path) -> None:
+    (model.parent / "cpu.json").write_text(json.dumps({**GPU, "copy_queues": 0}))
+    assert makespan(model, "--model", f"cpu={model.parent / 'cpu.json'}") < makespan(model)
+
+
+def test_a_faster_operator_shortens_it(model: Path) -> None:
+    assert makespan(model, "--faster", "Relu=2") < makespan(model)
+
+
+def test_measured_costs_are_believed(model: Path) -> None:
+    Costs.of({"cpu": devices.find("cpu")}).save(model.parent / "costs.json")
+    costs = "--costs", str(model.parent / "costs.json")
+    assert makespan(model, *costs) == makespan(model)
+
+
+def test_the_trace_is_written(model: Path) -> None:
+    trace = model.parent / "trace.json"
+    assert simulate(model, "--trace", str(trace)).exit_code == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "gpu"), "is not NAME=FILE"),
+        (("--model", "gpu=nowhere.json"), "cannot be read"),
+        (("--faster", "Relu"), "is not OP=FACTOR"),
+        (("--faster", "Relu=fast"), "is not OP=FACTOR"),
+        (("--faster", "Relu=-1"), "is not OP=FACTOR"),
+        (("--faster", "Conv=2"), "no operator or node 'Conv'"),
+        (("--devices", "gpu"), "there is no device 'gpu'"),
+    ],
+)
+def test_mistakes_are_explained(model: Path, arguments: tuple[str, ...], message: str) -> None:
+    answer = simulate(model, *arguments)
+    assert answer.exit_code == 2
+    assert message in answer.output
+    assert "Traceback" not in answer.output
+
+
+def test_unknown_shapes_are_asked_for(model: Path) -> None:
+    answer = CliRunner().invoke(cli, ["simulate", str(model)])
+    assert answer.exit_code == 2
+    assert "--shape" in answer.output
+
+
+def test_a_saved_plan_is_simulated_as_it_is(model: Path) -> None:
+    plan = pl.plan(pl.load(model), shapes={"x": (1000, 1000)}, max_in_flight=2)
+    plan.save(model.parent / "chain.plan")
+    answer = CliRunner().invoke(cli, ["simulate", str(model.parent / "chain.plan"), "--json"])
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["max_in_flight"] == 2
+    assert json.loads(answer.stdout)["makespan_s"] == pl.simulate(plan).makespan_s
