@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .graph.formats import load, save
     from .scheduler import (
         Costs,
+        DeviceModel,
         DoesNotFitError,
         FeedError,
         Item,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         UnsupportedOpError,
         diff,
         load_plan,
+        modelled_device,
         plan,
         run,
         simulate,
@@ -58,6 +60,7 @@ __all__ = [
     "DeviceError",
     "DeviceLostError",
     "DeviceMemoryError",
+    "DeviceModel",
     "DeviceUnavailableError",
     "DoesNotFitError",
     "FeedError",
@@ -92,6 +95,7 @@ __all__ = [
     "diff",
     "load",
     "load_plan",
+    "modelled_device",
     "operator",
     "plan",
     "run",

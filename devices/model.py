@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from ..graph.ir import Node
@@ -199,33 +199,10 @@ _HOST = DeviceModel(
 
 BUILT_IN: Mapping[str, DeviceModel] = {
     "cpu": _HOST,
-    "worker": DeviceModel(
-        flops_per_s=30e9,
-        bytes_per_s=5e9,
-        copy_bytes_per_s=5e9,
-        copy_latency_s=20e-6,
-        launch_s=3e-6,
-        submit_s=60e-6,
-        copy_queues=1,
-    ),
-    "compiled": DeviceModel(
-        flops_per_s=60e9,
-        bytes_per_s=8e9,
-        copy_bytes_per_s=5e9,
-        copy_latency_s=20e-6,
-        launch_s=2e-6,
-        submit_s=25e-6,
-        copy_queues=0,
-    ),
-    "ort": DeviceModel(
-        flops_per_s=80e9,
-        bytes_per_s=10e9,
-        copy_bytes_per_s=5e9,
-        copy_latency_s=20e-6,
-        launch_s=2e-6,
-        submit_s=40e-6,
-        copy_queues=0,
-    ),
+    "worker": replace(_HOST, submit_s=60e-6, copy_queues=1),
+    "compiled": replace(_HOST, flops_per_s=60e9, bytes_per_s=8e9, launch_s=2e-6),
+    "ort": replace(_HOST, flops_per_s=80e9, bytes_per_s=10e9, launch_s=2e-6, submit_s=40e-6),
+    "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, launch_s=20e-6),
     "cuda": DeviceModel(
         flops_per_s=8e12,
         bytes_per_s=400e9,
@@ -233,15 +210,6 @@ BUILT_IN: Mapping[str, DeviceModel] = {
         copy_latency_s=20e-6,
         launch_s=8e-6,
         submit_s=20e-6,
-    ),
-    "formal": DeviceModel(
-        flops_per_s=1e6,
-        bytes_per_s=4e6,
-        copy_bytes_per_s=5e9,
-        copy_latency_s=20e-6,
-        launch_s=20e-6,
-        submit_s=25e-6,
-        copy_queues=0,
     ),
     "sim": DeviceModel(memory_bytes=4 << 30),
 }

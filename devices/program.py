@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import sub
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class BoundProgram:
         Time spent in each node by the last run, where measuring was asked for.
     """
 
-    __slots__ = ("_measure", "_nodes", "_steps", "device", "graph", "node_ns")
+    __slots__ = ("_measure", "_names", "_nodes", "_steps", "_timed", "device", "graph", "node_ns")
 
     def __init__(
         self, device: str, graph: Graph, steps: list[tuple[Node, Step]], measure: bool
@@ -47,6 +48,8 @@ class BoundProgram:
         self.graph = graph
         self.node_ns: tuple[int, ...] | None = None
         self._nodes = [node for node, _ in steps]
+        self._names = [node.name for node in graph.nodes]
+        self._timed = [node.name for node in self._nodes]
         self._steps = [step for _, step in steps]
         self._measure = measure
 
@@ -65,11 +68,14 @@ class BoundProgram:
         index = 0
         try:
             if self._measure:
-                times = dict.fromkeys((node.name for node in self.graph.nodes), 0)
-                for index, step in enumerate(self._steps):
-                    start = time.perf_counter_ns()
+                now = time.perf_counter_ns
+                stamps = [now()]
+                for index, step in enumerate(self._steps):  # noqa: B007 - read when one raises
                     step()
-                    times[self._nodes[index].name] = time.perf_counter_ns() - start
+                    stamps.append(now())
+                times = dict.fromkeys(self._names, 0)
+                spent = map(sub, stamps[1:], stamps)
+                times.update(zip(self._timed, spent, strict=True))
                 self.node_ns = tuple(times.values())
             else:
                 for index, step in enumerate(self._steps):  # noqa: B007 - read when one raises

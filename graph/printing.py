@@ -91,10 +91,16 @@ def seconds_text(seconds: float | None) -> str:
     """Return a time in words: ``"1.25 ms"``; ``"-"`` where there is none."""
     if seconds is None:
         return "-"
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e9:.3g} ns" if seconds else "0 s"
+
+
+def rate_text(per_second: float) -> str:
+    """Return how many items pass in a second, in words: ``"1,850 items/s"``."""
+    rounded = float(f"{per_second:.3g}")
+    return f"{rounded:,.0f} items/s" if rounded >= 100 else f"{rounded:g} items/s"
 
 
 def _lines(graph: Graph) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The scheduler: when what runs. Partition, memory plan, execution, streams, profile."""
 
+from ..devices.model import DeviceModel
 from .blocking import run
 from .costs import Costs
 from .errors import DoesNotFitError, FeedError, PlanError, SessionError, UnsupportedOpError
@@ -9,12 +10,14 @@ from .item import Item
 from .planning import Plan, plan
 from .profile import Profile
 from .session import Session
+from .simulation.models import modelled_device
 from .simulation.simulate import simulate
 from .simulation.simulation import Simulation
 from .stream import Results
 
 __all__ = [
     "Costs",
+    "DeviceModel",
     "DoesNotFitError",
     "FeedError",
     "Item",
@@ -29,6 +32,7 @@ __all__ = [
     "UnsupportedOpError",
     "diff",
     "load_plan",
+    "modelled_device",
     "plan",
     "run",
     "simulate",

@@ -151,7 +151,7 @@ class Execution:
         assert self._gates is not None
         if self._gates.claim(self._number, step, partial(self._resume, step)):
             return True
-        if self._stopped:  # perhaps since after the others were withdrawn
+        if self._stopped:  # whoever stopped the item may not have seen this step wait
             self._withdraw()
         return False
 

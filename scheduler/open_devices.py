@@ -8,9 +8,9 @@ from functools import partial
 from ..devices.device import Device
 from ..devices.host import core_count
 from ..devices.registry import find
+from .costs.overheads import computes_here
 from .leases import close_shared, open_shared
 from .partition.partition import SESSION
-from .placement import HOST_MEMORIES
 from .planning import Plan
 
 
@@ -61,11 +61,5 @@ class OpenDevices:
         """Return each device's share of the cores; one is left to the loop and to others."""
         prototypes = self._plan.prototypes
         used = set(self._plan.assignment.values()) - {SESSION}
-        sharing = sum(_computes_here(prototypes[name]) for name in used)
+        sharing = sum(computes_here(prototypes[name]) for name in used)
         return max(1, (core_count() - 1) // max(1, sharing))
-
-
-def _computes_here(device: Device) -> bool:
-    """True when a device's kernels keep this machine's cores busy."""
-    offers = device.capabilities
-    return offers.runs_python or not offers.accesses.isdisjoint(HOST_MEMORIES)

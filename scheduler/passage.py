@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,9 @@ Known: TypeAlias = dict[str, Array]
 RunPart: TypeAlias = Callable[[Plan, Mapping[str, Array]], Awaitable[Mapping[str, Array]]]
 """Runs a static plan once; raises what fails, and when the item is cancelled."""
 
+OnThread: TypeAlias = Callable[[Callable[[], Stage]], Awaitable[Stage]]
+"""Calls what makes a stage, beside the loop: it takes long."""
+
 
 class Passage:
     """Takes one item through the stages, one part after the other.
@@ -28,12 +32,15 @@ class Passage:
     ----------
     run_part : callable
         Runs the plan of one stage.
+    on_thread : callable
+        Calls a function on a thread.
     check : callable
         Raises when the item is cancelled.
     """
 
-    def __init__(self, run_part: RunPart, check: Callable[[], None]) -> None:
+    def __init__(self, run_part: RunPart, on_thread: OnThread, check: Callable[[], None]) -> None:
         self._run_part = run_part
+        self._on_thread = on_thread
         self._check = check
 
     async def run(self, entry: Entry, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -70,7 +77,7 @@ class Passage:
         async with entry.planning:
             stage = entry.find(known)
             if stage is None:
-                stage = await trio.to_thread.run_sync(entry.make, known)
+                stage = await self._on_thread(partial(entry.make, known))
                 entry.keep(known, stage)
             return stage
 

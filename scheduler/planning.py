@@ -9,24 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
-from ..devices.registry import find
 from ..graph.check import check
 from ..graph.ir import Graph
 from ..graph.passes import PASSES, Pass, simplify
+from .arguments import check_arguments, check_request, costs_of, prototypes_of
 from .boundaries import is_decided
 from .costs import Costs
 from .errors import DoesNotFitError, PlanError
 from .memory.limits import limits_of
 from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
+from .partition.choose import Choice
 from .partition.decision import Decision
 from .partition.partition import Partition, Pins, Subgraph, check_pins, may_merge
-from .partition.strategies import Choice, Objective, Request, Strategy, choices
+from .partition.strategies import Objective, Request, Strategy, choices
 from .placement import Placement
 from .specialise import Shapes, specialise
 from .steps import Step
@@ -34,6 +33,12 @@ from .steps import Step
 if TYPE_CHECKING:
     from .profile import Profile
     from .simulation.simulation import Simulation
+
+
+WAITS_WORTH = 1.01
+"""If steps wait for memory, and that costs more, partitions are tried that may wait for less."""
+
+MOST_TRIED = 6
 
 
 @dataclass(frozen=True)
@@ -264,10 +269,14 @@ def plan(
     FeedError, ShapeError
         If the shapes do not fit.
     """
-    _check_arguments(graph, pin, shapes, max_in_flight, passes)
-    prototypes, given = _prototypes(devices)
+    check_arguments(graph, pin, shapes, max_in_flight, passes)
+    prototypes, given = prototypes_of(devices)
     pins = dict(pin or {})
     check_pins(check(graph), prototypes, pins)
+    if not isinstance(memory_limits, Mapping | None):
+        raise PlanError(
+            f"memory_limits is {memory_limits!r}", fix="map devices or memories to bytes"
+        )
     limits = dict(memory_limits or {})
     limits_of(limits, prototypes)  # raises now if one names nothing
     request = Request(
@@ -276,79 +285,12 @@ def plan(
         max_in_flight,
         strategy,
         objective,
-        _costs(costs, prototypes),
+        costs_of(costs, prototypes),
         max_subgraphs,
         limits,
     )
-    _check_request(request)
+    check_request(request)
     return _decide(specialise(graph, shapes), request, given, tuple(passes))
-
-
-def _check_arguments(
-    graph: object, pin: object, shapes: object, max_in_flight: object, passes: object
-) -> None:
-    if not isinstance(graph, Graph):
-        raise PlanError(
-            f"a {type(graph).__name__} is no graph",
-            fix="plan what load(path) or GraphBuilder.build() returned",
-        )
-    if not isinstance(max_in_flight, int) or max_in_flight < 1:
-        raise PlanError(f"max_in_flight is {max_in_flight!r}", fix="use a whole number, 1 or more")
-    if not isinstance(pin, Mapping | None):
-        raise PlanError(f"pin is {pin!r}", fix="map node names or patterns to device names")
-    if not isinstance(shapes, Mapping | None) or not all(
-        isinstance(shape, Sequence) and all(isinstance(n, int | np.integer) for n in shape)
-        for shape in (shapes or {}).values()
-    ):
-        raise PlanError(f"shapes is {shapes!r}", fix="map input names to sequences of lengths")
-    if not isinstance(passes, Sequence) or not all(callable(one) for one in passes):
-        raise PlanError(f"passes is {passes!r}", fix="pass functions, such as those of PASSES")
-
-
-def _prototypes(
-    devices: str | Device | Iterable[str | Device],
-) -> tuple[dict[str, Device], frozenset[str]]:
-    listed: list[str | Device]
-    if isinstance(devices, Iterable) and not isinstance(devices, str):
-        listed = list(devices)
-    else:
-        listed = [devices]
-    found = [find(device) if isinstance(device, str) else device for device in listed]
-    for device in found:
-        if not hasattr(device, "capabilities"):
-            raise PlanError(
-                f"{device!r} is no device", fix="name one, such as 'cpu', or pass a Device"
-            )
-        _ = device.capabilities  # raises now, not in the middle, if this machine lacks the device
-    names = [device.name for device in found]
-    if not names or len(set(names)) != len(names):
-        raise PlanError(
-            f"the devices are {', '.join(names) or 'none'}",
-            fix="name at least one device, and each once",
-        )
-    given = frozenset(device.name for device in listed if not isinstance(device, str))
-    return dict(zip(names, found, strict=True)), given
-
-
-def _check_request(request: Request) -> None:
-    for name, value, known in (
-        ("strategy", request.strategy, get_args(Strategy)),
-        ("objective", request.objective, get_args(Objective)),
-    ):
-        if value not in known:
-            raise PlanError(f"{name} is {value!r}", fix=f"use one of {', '.join(known)}")
-    most = request.max_subgraphs
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise PlanError(f"max_subgraphs is {most!r}", fix="use a whole number, 1 or more")
-
-
-def _costs(given: Costs | str | os.PathLike[str] | None, prototypes: Mapping[str, Device]) -> Costs:
-    costs = Costs.of(prototypes)
-    if given is None:
-        return costs
-    if not isinstance(given, Costs | str | os.PathLike):
-        raise PlanError(f"costs is {given!r}", fix="pass Costs, or the path of a file of them")
-    return costs.merged(given if isinstance(given, Costs) else Costs.load(os.fspath(given)))
 
 
 def _decide(
@@ -356,23 +298,34 @@ def _decide(
 ) -> Plan:
     devices, slots = request.devices, request.max_in_flight
     graph = simplify(graph, passes, may_merge(devices, request.pins))
-    memory: MemoryPlan | None = None
+    limits, costs = request.memory_limits, request.costs
+    best: tuple[Choice, MemoryPlan, float] | None = None
     refusal: DoesNotFitError | None = None
+    tried = 0
     for choice in choices(graph, request, is_static=is_decided(graph)):
         if choice.placement is None:
+            return _plan(graph, request, choice, None, given, passes)
+        if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
+            continue  # it cannot be better by more
+        tried += best is not None
+        if tried > MOST_TRIED:
             break
         try:
-            limits, costs = request.memory_limits, request.costs
             memory = plan_memory(
                 graph, choice.placement, devices, slots, limits=limits, costs=costs
             )
-            break
         except DoesNotFitError as error:
             refusal = refusal or error
-    else:
+            continue
+        seconds = choice.seconds_with(memory)
+        if best is None or seconds < best[2]:
+            best = choice, memory, seconds
+        if seconds <= choice.seconds * WAITS_WORTH:
+            break
+    if best is None:
         assert refusal is not None, "there is a choice"
         raise refusal
-    return _plan(graph, request, choice, memory, given, passes)
+    return _plan(graph, request, best[0], best[1], given, passes)
 
 
 def _plan(

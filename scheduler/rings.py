@@ -96,7 +96,8 @@ class Rings:
         """Let go of all that an item has or waits for; return what may start now."""
         granted: list[Grant] = []
         for region, owed in enumerate(self._items.pop(item).owed):
-            if owed > 0 or self._owed[region] == 0:
+            is_released = owed == 0 and self._owed[region] > 0
+            if not is_released:
                 self._release(region, item, granted)
         return sorted(granted)
 

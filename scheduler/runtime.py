@@ -210,7 +210,8 @@ class Runtime:
         """Take an item through the stages of a graph whose shapes depend on values."""
         admitted_ns = self._pace.now_ns()
         try:
-            passage = Passage(partial(self._run_part, flight), partial(self._check, flight))
+            run_part, check = partial(self._run_part, flight), partial(self._check, flight)
+            passage = Passage(run_part, self._pace.on_thread, check)
             results = await passage.run(entry, arrays)
             flight.finish(await self._copying(results, partial(own_results, results)))
         except BaseException as error:  # whatever it is, it is the item's

@@ -95,7 +95,8 @@ def read_graph(data: memoryview, blob: memoryview, at: str) -> Graph:
         raise UnknownOperatorError(
             f"operators that are not registered here: {', '.join(unknown)}",
             at=at,
-            fix="import the modules that define them with @plait.operator before loading",
+            fix="import the modules that define them with @plait.operator before loading; "
+            "on the command line with --import MODULE",
         )
     return _assembled(header, blob, at)
 

@@ -7,6 +7,7 @@ scaled by what the model says of both; where nothing was, the model speaks alone
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 from ...devices.device import Device
 from ...devices.memory import HOST, SHARED
 from ...devices.model import BUILT_IN, DeviceModel, model_of
+from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ..errors import PlanError
@@ -55,7 +57,18 @@ class Costs(Figures):
 
     @classmethod
     def of(cls, devices: Mapping[str, Device]) -> Costs:
-        """Return the costs by models alone: a device's own, or those built in for its kind."""
+        """Return the costs by models alone: a device's own, or those built in for its kind.
+
+        Raises
+        ------
+        PlanError
+            If they are no device objects.
+        """
+        if not isinstance(devices, Mapping) or isinstance(next(iter(devices.values()), None), str):
+            raise PlanError(
+                f"the costs of {devices!r} are asked for",
+                fix="map names to device objects, such as {'cpu': plait.devices.find('cpu')}",
+            )
         return cls(
             {name: model_of(device, name) for name, device in devices.items()},
             {name: device.capabilities.memory for name, device in devices.items()},
@@ -70,6 +83,8 @@ class Costs(Figures):
         ParseError
             If it is not one, or damaged.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise ParseError(f"a {type(path).__name__} is no path", fix="pass a file of costs")
         return cls(**vars(read(Path(path))))
 
     @classmethod
@@ -88,18 +103,40 @@ class Costs(Figures):
         write(self, Path(path))
 
     def merged(self, other: Costs) -> Costs:
-        """Return these costs with those of another in front."""
+        """Return these costs with those of another in front.
+
+        Raises
+        ------
+        PlanError
+            If the other is no Costs.
+        """
+        if not isinstance(other, Costs):
+            raise PlanError(f"a {type(other).__name__} is no Costs", fix="use Costs.load(path)")
         return Costs(
             {**self.models, **other.models},
             {**self.memories, **other.memories},
             {**self.links, **other.links},
             _joined(self.nodes, other.nodes),
             _joined(self.programs, other.programs),
+            {**self.hops, **other.hops},
+            other.loop or self.loop,
             {**self.factors, **other.factors},
         )
 
     def with_models(self, models: Mapping[str, DeviceModel]) -> Costs:
-        """Return the costs if these devices were other hardware: what was measured is forgotten."""
+        """Return the costs if these devices were other hardware: what was measured is forgotten.
+
+        Raises
+        ------
+        PlanError
+            If one of the models is none.
+        """
+        for name, model in models.items():
+            if not isinstance(model, DeviceModel):
+                raise PlanError(
+                    f"the model of {name!r} is {model!r}",
+                    fix="pass a DeviceModel, of plait.devices.model",
+                )
         private = {self.memory_of(name) for name in models} - {HOST, SHARED}
         return replace(
             self,
@@ -107,6 +144,7 @@ class Costs(Figures):
             links={pair: link for pair, link in self.links.items() if not private & set(pair)},
             nodes=_without(self.nodes, models),
             programs=_without(self.programs, models),
+            hops={pair: hop for pair, hop in self.hops.items() if models.keys().isdisjoint(pair)},
         )
 
     def scaled(self, name: str, factor: float) -> Costs:
@@ -117,8 +155,8 @@ class Costs(Figures):
         PlanError
             If the factor is not above zero.
         """
-        if not 0 < factor < math.inf:
-            raise PlanError(f"the factor of {name!r} is {factor}", fix="use a number above 0")
+        if not isinstance(factor, int | float) or not 0 < factor < math.inf:
+            raise PlanError(f"the factor of {name!r} is {factor!r}", fix="use a number above 0")
         return replace(self, factors={**self.factors, name: self.factors.get(name, 1.0) * factor})
 
     def model(self, device: str) -> DeviceModel:
@@ -169,12 +207,25 @@ class Costs(Figures):
         private = {source, target} - {HOST, SHARED}
         return self.model(self._owner(private.pop()) if private else "cpu").copy_s(nbytes)
 
+    def hop_s(self, source: str, target: str) -> float | None:
+        """Return how long it takes from a step on one device to one on another, if measured.
+
+        Other devices of the same kinds stand for those that were not.
+        """
+        if (source, target) in self.hops:
+            return self.hops[source, target]
+        kinds = _kind(source), _kind(target), source == target
+        if not _UNLIKE.isdisjoint(kinds):
+            return None
+        alike = [hop for (a, b), hop in self.hops.items() if (_kind(a), _kind(b), a == b) == kinds]
+        return min(alike, default=None)
+
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
         """Say what a node's time rests on."""
         return self._estimate(device, graph, node)[1]
 
     def _estimate(self, device: str, graph: Graph, node: Node) -> tuple[float, Basis]:
-        known = self._of(device, self.nodes)
+        known = self._nodes_like(device)
         asked = signature(graph, node) if known else None
         if asked is not None and asked in known:
             return known[asked].seconds, "measured"
@@ -191,7 +242,7 @@ class Costs(Figures):
     def _ratio(self, device: str, asked: Signature, modelled: float) -> float | None:
         """Return measured over modelled time, of the measurement that is most alike."""
         model = self.model(device)
-        alike = self._by_op.get((self._found(device, self.nodes), asked.op), ())
+        alike = self._by_op(device).get(asked.op, ())
         same = [one for one in alike if one[0].attributes == asked.attributes] or alike
         pairs = [
             (model.kernel_s(asked.op, measured.cost), measured.seconds) for _, measured in same
@@ -202,13 +253,36 @@ class Costs(Figures):
         nearest = min(pairs, key=lambda pair: (abs(math.log(pair[0] / modelled)), pair))
         return nearest[1] / nearest[0]
 
+    def _nodes_like(self, device: str) -> Mapping[Signature, Measured]:
+        """Return measured nodes of a device, and of those that have the same kernels."""
+        if device not in self._known:
+            kind, kernels = _kind(device), _kernels(device)
+            alike = sorted(
+                (name != device, name != kind, _kind(name) != kind, name)
+                for name in self.nodes
+                if name == device or (kernels == _kernels(name) and kind not in _UNLIKE)
+            )
+            known: dict[Signature, Measured] = {}
+            for *_, name in reversed(alike):
+                known.update(self.nodes[name])
+            self._known[device] = known
+        return self._known[device]
+
+    def _by_op(self, device: str) -> Mapping[str, list[tuple[Signature, Measured]]]:
+        if device not in self._grouped:
+            found: dict[str, list[tuple[Signature, Measured]]] = {}
+            for key, measured in self._nodes_like(device).items():
+                found.setdefault(key.op, []).append((key, measured))
+            self._grouped[device] = found
+        return self._grouped[device]
+
     @cached_property
-    def _by_op(self) -> Mapping[tuple[str, str], list[tuple[Signature, Measured]]]:
-        found: dict[tuple[str, str], list[tuple[Signature, Measured]]] = {}
-        for device, nodes in self.nodes.items():
-            for key, measured in nodes.items():
-                found.setdefault((device, key.op), []).append((key, measured))
-        return found
+    def _known(self) -> dict[str, Mapping[Signature, Measured]]:
+        return {}
+
+    @cached_property
+    def _grouped(self) -> dict[str, Mapping[str, list[tuple[Signature, Measured]]]]:
+        return {}
 
     def _of(self, device: str, table: Mapping[str, Mapping[_K, _V]]) -> Mapping[_K, _V]:
         return table.get(self._found(device, table), {})
@@ -227,6 +301,11 @@ class Costs(Figures):
 
 def _kind(device: str) -> str:
     return device.split(":", 1)[0]
+
+
+def _kernels(device: str) -> str:
+    kind = _kind(device)
+    return "cpu" if kind == "worker" else kind
 
 
 def _joined(

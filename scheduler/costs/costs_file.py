@@ -6,7 +6,9 @@
  "links": {"host": {"cuda:0": {"latency_s": 2e-5, "bytes_per_s": 1e10}}},
  "nodes": {"cpu": [{"op": "Relu", "attributes": {}, "inputs": ["float32[8]"],
                     "outputs": ["float32[8]"], "flops": 8, "nbytes": 64, "seconds": 4e-6}]},
- "programs": {"ort": {"<digest>": 0.0031}}}
+ "programs": {"ort": {"<digest>": 0.0031}},
+ "hops": {"loop": {"cpu": 3e-5}, "cpu": {"loop": 4e-5, "worker:0": 1.1e-4}},
+ "loop": {"feed_s": 2e-5, "land_s": 8e-5, "contention": 0.05}}
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from ...devices.model import DeviceModel
 from ...graph.errors import ParseError
 from ...graph.operator import Cost
 from ..errors import PlanError
-from .figures import Figures, Link, Measured
+from .figures import Figures, Link, Loop, Measured
 from .signature import Signature, canonical
 
 FORMAT, VERSION = "plait costs", 1
@@ -33,7 +35,7 @@ MOST_SPECS = 10_000
 LONGEST_NAME = 4096
 
 _FIX = "write it with `plait profile --costs` or `plait devices --measure`"
-_SECTIONS = ("devices", "memories", "links", "nodes", "programs")
+_SECTIONS = ("devices", "memories", "links", "nodes", "programs", "hops", "loop")
 _NODE = frozenset({"op", "attributes", "inputs", "outputs", "flops", "nbytes", "seconds"})
 
 _T = TypeVar("_T")
@@ -82,6 +84,9 @@ def encode(figures: Figures) -> dict[str, Any]:
     links: dict[str, dict[str, Any]] = {}
     for (source, target), link in figures.links.items():
         links.setdefault(source, {})[target] = link._asdict()
+    hops: dict[str, dict[str, float]] = {}
+    for (source, target), seconds in figures.hops.items():
+        hops.setdefault(source, {})[target] = seconds
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -93,6 +98,8 @@ def encode(figures: Figures) -> dict[str, Any]:
             for name, nodes in figures.nodes.items()
         },
         "programs": {name: dict(programs) for name, programs in figures.programs.items()},
+        "hops": hops,
+        "loop": {} if figures.loop is None else figures.loop._asdict(),
     }
 
 
@@ -114,9 +121,9 @@ class _Reader:
     def figures(self, value: object) -> Figures:
         top = self._object(value, "the file")
         if top.get("format") != FORMAT:
-            raise self._error("the file", f"is not in the format {FORMAT!r}")
+            raise self._error("", f"this is not in the format {FORMAT!r}")
         if top.get("version") != VERSION:
-            raise self._error("the file", f"has version {top.get('version')!r}, not {VERSION}")
+            raise self._error("", f"this has version {top.get('version')!r}, not {VERSION}")
         self._only(top, {"format", "version", *_SECTIONS}, "the file")
         parts = {name: self._object(top.get(name, {}), name) for name in _SECTIONS}
         links = {
@@ -133,7 +140,17 @@ class _Reader:
             links,
             {name: self._nodes(name, nodes) for name, nodes in parts["nodes"].items()},
             {name: self._programs(name, programs) for name, programs in parts["programs"].items()},
+            {
+                (source, target): self._number(seconds, f"hops, {source!r} to {target!r}")
+                for source, targets in parts["hops"].items()
+                for target, seconds in self._object(targets, f"hops, {source!r}").items()
+            },
+            self._loop(parts["loop"]) if parts["loop"] else None,
         )
+
+    def _loop(self, loop: dict[str, Any]) -> Loop:
+        self._only(loop, set(Loop._fields), "loop")
+        return Loop(*(self._number(loop.get(key), f"loop, {key}") for key in Loop._fields))
 
     def _model(self, name: str, value: object) -> DeviceModel:
         try:
@@ -213,7 +230,8 @@ class _Reader:
                 raise self._error(where, f"has {name!r}, which is unknown")
 
     def _error(self, where: str, what: str, fix: str | None = None) -> ParseError:
-        return ParseError(f"{where}: {what}", at=self._file, fix=fix or _FIX)
+        what = f"{where}: {what}" if where else what
+        return ParseError(what, at=self._file, fix=fix or _FIX)
 
 
 def _sane(value: int | float) -> bool:

@@ -29,6 +29,26 @@ class Link(NamedTuple):
         return self.latency_s + nbytes / self.bytes_per_s
 
 
+LOOP = "loop"
+"""Stands for the scheduler's loop where devices are named."""
+
+
+class Loop(NamedTuple):
+    """What the scheduler and the host add to what devices take.
+
+    Attributes
+    ----------
+    feed_s, land_s : float
+        How long the loop is busy with an item before and after its steps, besides copying.
+    contention : float
+        By what share work on one core takes longer for each other core that is busy.
+    """
+
+    feed_s: float
+    land_s: float
+    contention: float = 0.0
+
+
 @dataclass(frozen=True)
 class Figures:
     """What is known of devices and of the ways between their memories.
@@ -45,6 +65,11 @@ class Figures:
         Measured kernels, by device name or kind.
     programs : Mapping of str to Mapping of str to float
         Seconds of subgraphs that were measured whole, by device and `digest`.
+    hops : Mapping of (str, str) to float
+        Seconds from the end of a step on one device until one on another begins that was waiting
+        for it; `LOOP` stands for the loop. From a device to itself: between two steps in a row.
+    loop : Loop or None
+        What the scheduler was found to take; None where nobody measured it.
     """
 
     models: Mapping[str, DeviceModel] = field(default_factory=dict)
@@ -52,3 +77,5 @@ class Figures:
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[Signature, Measured]] = field(default_factory=dict)
     programs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    hops: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    loop: Loop | None = None

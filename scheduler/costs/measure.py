@@ -19,12 +19,12 @@ from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.tensor import TensorSpec
 from .costs import Costs
-from .figures import Link
+from .figures import Link, Measured
 
-MATRIX_SIDES = (1024, 512, 192, 64)
+MATRIX_SIDES = (16, 64, 192, 512, 1024)
 """The largest product that a device does within its time tells its speed."""
 
-STREAM_ELEMENTS = (1 << 22, 1 << 18, 1 << 12)
+STREAM_ELEMENTS = (1 << 12, 1 << 18, 1 << 22)
 COPY_BYTES = (1 << 12, 1 << 18, 1 << 22)
 CHAIN = 20
 REPEATS = 7
@@ -67,21 +67,30 @@ def _measured(device: Device, model: DeviceModel) -> DeviceModel:
         raise DeviceError(f"device {device.name!r} cannot run Relu, which measuring takes")
     launch_s = max((many - one) / CHAIN, 1e-8)
     model = replace(model, launch_s=launch_s, submit_s=max(one - launch_s, 0.0))
-    for elements in STREAM_ELEMENTS:
-        seconds = _time(device, graph := _relus(1, elements))
-        if seconds is not None:
-            net = max(seconds - one, seconds / 10)
-            model = replace(model, bytes_per_s=cost_of(graph, graph.nodes[0]).nbytes / net)
+    if stream := _largest(device, [_relus(1, elements) for elements in STREAM_ELEMENTS]):
+        model = replace(model, bytes_per_s=stream.cost.nbytes / _beyond(stream, one))
+    if product := _largest(device, [_product(side) for side in MATRIX_SIDES]):
+        model = replace(model, flops_per_s=product.cost.flops / _beyond(product, one))
+    return model
+
+
+def _largest(device: Device, graphs: Sequence[Graph]) -> Measured | None:
+    """Return what the last graph took that is not expected to be slow; they grow."""
+    found = None
+    for graph in graphs:
+        cost = cost_of(graph, graph.nodes[0])
+        if found is not None and found.seconds * cost.flops / found.cost.flops > BUDGET_S:
             break
-    for side in reversed(MATRIX_SIDES):
-        seconds = _time(device, graph := _product(side))
+        seconds = _time(device, graph)
         if seconds is None:
             break
-        net = max(seconds - one, seconds / 10)
-        model = replace(model, flops_per_s=cost_of(graph, graph.nodes[0]).flops / net)
-        if seconds > BUDGET_S / REPEATS:
-            break
-    return model
+        found = Measured(seconds, cost)
+    return found
+
+
+def _beyond(measured: Measured, least_s: float) -> float:
+    """Return the seconds of a run that its size is to blame for."""
+    return max(measured.seconds - least_s, measured.seconds / 10)
 
 
 def _time(device: Device, graph: Graph) -> float | None:

@@ -1,19 +1,23 @@
 """From a profile to figures: what nodes, whole subgraphs and copies took.
 
 Means suffer from the one run in a hundred that the system interrupts, medians do not. A profile
-has means of nodes and all times of their subgraphs, so the nodes' means are scaled to their
-subgraph's median.
+has means of nodes and all times of their subgraphs, so the nodes' means are scaled by what is the
+median of their subgraph's times to the mean. Where nodes are timed one by one, so is the subgraph
+that they make up: what keeping the books took is left out.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from ...graph.infer import cost_of
 from ...graph.operator import Cost
 from .figures import Figures, Link, Measured
+from .overheads import computes_here, hops, loop
 from .signature import Signature, digest, signature
 
 if TYPE_CHECKING:
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 
 def recorded(profile: Profile, plan: Plan) -> Figures:
     """Return what a profile says; the plan is the one that ran, its shapes known."""
-    medians, links = _medians(profile)
+    spent, links = _spent(profile)
+    stamp_s = _stamp_s()
     means = {
         (node.name, node.device): node.total_ns / node.runs / 1e9
         for node in profile.nodes
@@ -34,11 +39,15 @@ def recorded(profile: Profile, plan: Plan) -> Figures:
     nodes: dict[str, dict[Signature, list[Measured]]] = {}
     programs: dict[str, dict[str, list[float]]] = {}
     for subgraph in plan.subgraphs:
-        median = medians.get((subgraph.name, subgraph.device))
-        if median is not None:
-            of_device = programs.setdefault(subgraph.device, {})
-            of_device.setdefault(digest(subgraph.graph), []).append(median)
-            _add_nodes(nodes.setdefault(subgraph.device, {}), subgraph, means, median)
+        times = spent.get((subgraph.name, subgraph.device))
+        if times is not None:
+            median, of_device = statistics.median(times), programs.setdefault(subgraph.device, {})
+            factor = median / max(statistics.fmean(times), 1e-9)
+            of_nodes = nodes.setdefault(subgraph.device, {})
+            whole = _add_nodes(of_nodes, subgraph, means, factor, stamp_s)
+            if not computes_here(plan.prototypes[subgraph.device]) or not whole:
+                whole = median
+            of_device.setdefault(digest(subgraph.graph), []).append(whole)
     return Figures(
         memories={name: device.capabilities.memory for name, device in plan.prototypes.items()},
         links={pair: link_through(points) for pair, points in links.items()},
@@ -51,6 +60,8 @@ def recorded(profile: Profile, plan: Plan) -> Figures:
             device: {key: statistics.median(found) for key, found in entries.items()}
             for device, entries in programs.items()
         },
+        hops=hops(profile, plan),
+        loop=loop(profile, plan),
     )
 
 
@@ -58,34 +69,44 @@ def _add_nodes(
     nodes: dict[Signature, list[Measured]],
     subgraph: Subgraph,
     means: Mapping[tuple[str, str], float],
-    median: float,
-) -> None:
+    factor: float,
+    stamp_s: float,
+) -> float:
+    """Add a subgraph's measured nodes, their means scaled; return what they take together."""
     graph, device = subgraph.graph, subgraph.device
-    known = [node for node in graph.nodes if (node.name, device) in means]
-    total = sum(means[node.name, device] for node in known)
-    factor = min(1.0, median / total) if total > 0 else 1.0
-    for node in known:
-        measured = Measured(means[node.name, device] * factor, cost_of(graph, node))
-        nodes.setdefault(signature(graph, node), []).append(measured)
+    whole = 0.0
+    for node in graph.nodes:
+        if (node.name, device) in means:
+            seconds = max(0.0, means[node.name, device] - stamp_s) * factor
+            measured = Measured(seconds, cost_of(graph, node))
+            nodes.setdefault(signature(graph, node), []).append(measured)
+            whole += seconds
+    return whole
 
 
-def _medians(
+def _stamp_s() -> float:
+    """Return what it takes to read the clock, which timing does once for every node."""
+    stamps = [perf_counter_ns() for _ in range(101)]
+    return statistics.median(after - before for before, after in pairwise(stamps)) / 1e9
+
+
+def _spent(
     profile: Profile,
-) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Return the median seconds of subgraphs, and per way between memories those of copies."""
-    spent: dict[tuple[str, str], list[int]] = {}
+) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[tuple[int, float]]]]:
+    """Return the seconds of subgraphs, and per way between memories the medians of copies."""
+    spent: dict[tuple[str, str], list[float]] = {}
     copies: dict[tuple[str, str], Transfer] = {}
     for record in profile.records:
         for span in record.spans():
             key = span.step.name, span.step.device
-            spent.setdefault(key, []).append(span.ended_ns - span.started_ns)
+            spent.setdefault(key, []).append((span.ended_ns - span.started_ns) / 1e9)
             if span.step.transfer is not None:
                 copies[key] = span.step.transfer
-    medians = {key: statistics.median(found) / 1e9 for key, found in spent.items()}
     links: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for key, copy in copies.items():
-        links.setdefault((copy.source, copy.target), []).append((copy.nbytes, medians.pop(key)))
-    return medians, links
+        median = statistics.median(spent.pop(key))
+        links.setdefault((copy.source, copy.target), []).append((copy.nbytes, median))
+    return spent, links
 
 
 def link_through(points: Iterable[tuple[int, float]]) -> Link:

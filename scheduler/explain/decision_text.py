@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from ...graph.printing import seconds_text
 from ..partition.decision import Decision, Option
@@ -10,6 +12,8 @@ from ..planning import Plan
 
 LISTED_CANDIDATES = 8
 LISTED_REASONS = 40
+WIDEST = 60
+"""Longer names push the rest of their line aside, not that of all."""
 
 
 def decision_lines(decision: Decision) -> Iterator[str]:
@@ -20,21 +24,24 @@ def decision_lines(decision: Decision) -> Iterator[str]:
     if not decision.candidates:
         return
     listed = decision.candidates[:LISTED_CANDIDATES]
+    predicted = "per item" if decision.objective == "throughput" else "predicted"
     width = max(len(one.name) for one in listed)
-    yield f"  {'candidate':{width}}  {'predicted':>9}  {'subgraphs':>9}  on"
-    for one in listed:
-        note = f": {one.note}" if one.note else ""
-        yield (
+    places = [", ".join(one.devices) for one in listed]
+    across = max(map(len, places))
+    yield f"  {'candidate':{width}}  {predicted:>9}  {'subgraphs':>9}  on"
+    for one, place in zip(listed, places, strict=True):
+        line = (
             f"  {one.name:{width}}  {seconds_text(one.seconds):>9}  {one.subgraphs:9}  "
-            f"{', '.join(one.devices)}{note}"
+            f"{place:{across}}  {one.note}"
         )
+        yield line.rstrip()
     if len(decision.candidates) > LISTED_CANDIDATES:
         yield f"  and {len(decision.candidates) - LISTED_CANDIDATES} more candidates"
 
 
 def reason_lines(plan: Plan) -> Iterator[str]:
     """Yield the reasons, each with how many nodes it holds for and what they take in all."""
-    yield "why"
+    yield "why" if len(plan.assignment) == len(plan.graph.nodes) else "why, nested graphs included"
     grouped: dict[tuple[str, str], list[str]] = {}
     for name, device in plan.assignment.items():
         grouped.setdefault((device, _kind(plan, name)), []).append(name)
@@ -79,31 +86,45 @@ def _weighed(plan: Plan, name: str) -> dict[str, float]:
 
 
 def node_lines(plan: Plan) -> Iterator[str]:
-    """Yield every node: its device, what it costs there, why, and what the others offer."""
-    yield "nodes"
+    """Yield every node: its device, what it costs there and elsewhere, and why it is there."""
     options = plan.decision.options if plan.decision is not None else {}
-    width = max((len(name) for name in plan.assignment), default=0)
+    offers = {name: {one.device: one for one in options.get(name, ())} for name in plan.assignment}
+    known = [one for row in offers.values() for one in row.values() if one.seconds is not None]
+    usual = max(Counter(one.basis for one in known).items(), key=itemgetter(1), default=(None,))[0]
+    told = f"; predicted times are {_BASES[usual]} where nothing else is said" if usual else ""
+    yield f"nodes{told}"
+    devices = [name for name in plan.devices if any(one.device == name for one in known)]
+    rows = [["node", "device", *(f"on {name}" for name in devices)]]
     for name, device in plan.assignment.items():
-        by_device = {option.device: option for option in options.get(name, ())}
-        own = by_device.pop(device, None)
-        reason = plan.reasons[name]
-        others = "; ".join(_offer(one) for one in by_device.values() if not _told(one, reason))
-        yield (
-            f"  {name:{width}}  {device:10}  {_cost(own):>18}  {reason}"
-            + (f" [{others}]" if others else "")
-        )
+        rows.append([name, device, *(_cost(offers[name].get(one), usual) for one in devices)])
+    whys = ["why", *(_why(plan, name, offers[name]) for name in plan.assignment)]
+    widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
+    for row, why in zip(rows, whys, strict=True):
+        texts = [f"{text:<{width}}" for text, width in zip(row[:2], widths, strict=False)]
+        texts += [f"{text:>{width}}" for text, width in zip(row[2:], widths[2:], strict=True)]
+        yield "  " + "  ".join([*texts, why]).rstrip()
 
 
-def _offer(option: Option) -> str:
-    return f"{option.device}: {_cost(option) if option.supported else option.reason}"
+_BASES = {"measured": "measured", "scaled": "scaled from other shapes", "model": "by model"}
 
 
-def _cost(option: Option | None) -> str:
+def _cost(option: Option | None, usual: str | None) -> str:
     if option is None or option.seconds is None:
         return "-"
-    return seconds_text(option.seconds) + (f" ({option.basis})" if option.basis else "")
+    basis = "" if option.basis in (usual, None) else f" ({option.basis})"
+    return seconds_text(option.seconds) + basis
 
 
-def _told(option: Option, reason: str) -> bool:
-    """True when a node's reason says already why a device cannot run it."""
-    return not option.supported and option.reason in reason
+def _why(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
+    """Return a node's reason, unless the times say it, and what others lack that it leaves out."""
+    reason = plan.reasons[name]
+    shown = [] if _restates(reason, offers.get(plan.assignment[name])) else [reason]
+    lacking = (one for one in offers.values() if not one.supported and one.reason not in reason)
+    return "; ".join([*shown, *(f"{one.device}: {one.reason}" for one in lacking)])
+
+
+def _restates(reason: str, option: Option | None) -> bool:
+    """True when a reason consists of times that stand beside it."""
+    if option is None or option.seconds is None or any(mark in reason for mark in ";("):
+        return False
+    return reason.startswith(f"{seconds_text(option.seconds)} here")

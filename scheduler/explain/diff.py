@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...graph.printing import bytes_text, counted, seconds_text
+from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ..errors import PlanError
 from ..planning import Plan
-from ..simulation.simulate import simulate
 from ..steps import Transfer
+from .prediction import predicted
 
 LISTED_NODES = 6
 
@@ -49,6 +49,8 @@ class PlanSummary:
         Bytes of each memory, for all items in flight.
     predicted_s : float or None
         Of one item; None where shapes are not known.
+    items_per_s : float or None
+        Of a stream with that many items in flight.
     """
 
     graph: str
@@ -61,6 +63,7 @@ class PlanSummary:
     transferred_nbytes: int
     memory: Mapping[str, int]
     predicted_s: float | None
+    items_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
 
 
 def _summary(plan: Plan, judge: Plan) -> PlanSummary:
-    copied = _copied(plan)
+    copied, prediction = _copied(plan), predicted(plan, judge.costs)
     return PlanSummary(
         plan.graph.name,
         plan.devices,
@@ -163,7 +166,8 @@ def _summary(plan: Plan, judge: Plan) -> PlanSummary:
         sum(isinstance(step.work, Transfer) for step in plan.steps),
         sum(copied.values()),
         {} if plan.memory is None else {n: pool.nbytes for n, pool in plan.memory.pools.items()},
-        simulate(plan, costs=judge.costs).makespan_s if plan.is_static else None,
+        None if prediction is None else prediction.seconds,
+        None if prediction is None else prediction.items_per_s,
     )
 
 
@@ -211,7 +215,8 @@ def _table(found: PlanDiff) -> Iterator[str]:
         ("strategy", before.strategy, after.strategy),
         ("objective", before.objective, after.objective),
         ("in flight", str(before.max_in_flight), str(after.max_in_flight)),
-        ("predicted", seconds_text(before.predicted_s), seconds_text(after.predicted_s)),
+        ("one item", seconds_text(before.predicted_s), seconds_text(after.predicted_s)),
+        ("a stream", _rate(before), _rate(after)),
         ("subgraphs", str(before.subgraphs), str(after.subgraphs)),
         ("transfers", str(before.transfers), str(after.transfers)),
         ("copied", bytes_text(before.transferred_nbytes), bytes_text(after.transferred_nbytes)),
@@ -219,17 +224,25 @@ def _table(found: PlanDiff) -> Iterator[str]:
     for name in {**before.memory, **after.memory}:
         old, new = (bytes_text(one.memory.get(name, 0)) for one in (before, after))
         rows.append((f"memory {name}", old, new))
+    changes = {
+        "one item": _change(before.predicted_s, after.predicted_s),
+        "a stream": _change(before.items_per_s, after.items_per_s),
+    }
     width = max(len(name) for name, _, _ in rows)
-    yield f"{'':{width}} {'before':>12} {'after':>12}"
+    yield f"{'':{width}} {'before':>14} {'after':>14}"
     for name, old, new in rows:
-        if old != new or name == "predicted":
-            change = _change(found) if name == "predicted" else ""
-            yield f"{name:{width}} {old:>12} {new:>12}{change}"
+        if old != new or name == "one item":
+            yield f"{name:{width}} {old:>14} {new:>14}{changes.get(name, '')}"
 
 
-def _change(found: PlanDiff) -> str:
-    change = found.predicted_change
-    return "" if change is None else f"  {change:+.1%}"
+def _rate(summary: PlanSummary) -> str:
+    return "-" if summary.items_per_s is None else rate_text(summary.items_per_s)
+
+
+def _change(old: float | None, new: float | None) -> str:
+    if not old or new is None:
+        return ""
+    return f"  {new / old - 1:+.1%}" if new < 10 * old else f"  {new / old:.3g} times"
 
 
 def _some(names: list[str]) -> str:

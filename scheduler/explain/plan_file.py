@@ -24,6 +24,7 @@ from ...graph.formats.native import read_graph
 from ...graph.formats.records import put_record, read_record
 from ...graph.formats.scalars import ScalarReader, ScalarWriter
 from ...version import VERSION
+from ..errors import PlanError
 from ..planning import Plan
 from .plan_records import Decided, costs_of, decided, decision_of, kinds, layout, passes_of
 from .requirements import (
@@ -82,6 +83,8 @@ def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> P
         If this machine lacks one of the devices.
     DoesNotFitError
         If one has too little memory here.
+    PlanError
+        If `devices` holds what is no device.
 
     Examples
     --------
@@ -97,7 +100,14 @@ def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> P
     """
     if not isinstance(path, str | os.PathLike):
         raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a saved plan")
-    given = {device.name: device for device in devices}
+    listed = list(devices) if isinstance(devices, Iterable) else [devices]
+    for device in listed:
+        if isinstance(device, str) or not hasattr(device, "capabilities"):
+            raise PlanError(
+                f"{device!r} is no device object",
+                fix="pass objects; what the file names is found by its name",
+            )
+    given = {device.name: device for device in listed}
     return read_plan(map_file(path), os.fspath(path), given)
 
 

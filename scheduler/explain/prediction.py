@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..costs import Costs
 from ..planning import Plan
 from ..simulation.simulate import simulate
 
@@ -30,12 +31,12 @@ class Prediction:
     items_per_s: float
 
 
-def predicted(plan: Plan) -> Prediction | None:
-    """Return what a plan is predicted to take, None while shapes are not known."""
+def predicted(plan: Plan, costs: Costs | None = None) -> Prediction | None:
+    """Return what a plan is predicted to take, by other costs if given; None without shapes."""
     if not plan.is_static:
         return None
-    seconds = simulate(plan).makespan_s
+    seconds = simulate(plan, costs=costs).makespan_s
     items = ROUNDS * plan.max_in_flight
     if plan.max_in_flight == 1 or items * len(plan.steps) > MOST_STEPS:
         return Prediction(seconds, 1 / seconds if seconds else 0.0)
-    return Prediction(seconds, simulate(plan, items=items).items_per_s)
+    return Prediction(seconds, simulate(plan, items=items, costs=costs).items_per_s)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ...graph.printing import bytes_text, counted, seconds_text
+from ...graph.printing import bytes_text, counted, rate_text, seconds_text
+from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier
 from ..partition.partition import Subgraph
 from ..planning import Plan
@@ -16,6 +17,7 @@ from .prediction import predicted
 
 LISTED_OPS = 4
 LISTED_STEPS = 40
+LONGEST_DIM = 40
 
 
 def report(plan: Plan, *, nodes: bool) -> str:
@@ -38,15 +40,21 @@ def _heading(plan: Plan) -> Iterator[str]:
     yield (
         f"plan for {graph.name!r}: {counted(len(graph.nodes), 'node')} in "
         f"{counted(len(plan.subgraphs), 'subgraph')} "
-        f"on {', '.join(plan.devices)}; {plan.max_in_flight} in flight"
+        f"on {', '.join(plan.devices)}; {plan.max_in_flight:,} in flight"
     )
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
-        yield f"  {kind}  " + ", ".join(f"{name} {graph.tensors[name]}" for name in names)
+        yield f"  {kind}  " + ", ".join(f"{name} {_spec(graph.tensors[name])}" for name in names)
     if (prediction := predicted(plan)) is not None:
-        stream = (
-            f"; a stream {prediction.items_per_s:.3g} items/s" if plan.max_in_flight > 1 else ""
-        )
+        stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.max_in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
+
+
+def _spec(spec: TensorSpec) -> str:
+    """Return a spec, formulas of dimensions cut short: those of real models fill screens."""
+    if spec.shape is None or all(len(str(dim)) <= LONGEST_DIM for dim in spec.shape):
+        return str(spec)
+    dims = (text if len(text := str(dim)) <= LONGEST_DIM else "..." for dim in spec.shape)
+    return f"{spec.dtype}[{', '.join(dims)}]"
 
 
 def _subgraphs(plan: Plan) -> Iterator[str]:

@@ -122,25 +122,25 @@ class _Collector:
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
-            replica = name, self._placement.home[name]
-            shared = self._viewed(node, index, device, replica)
-            writes = shared is None
-            if shared is None:
-                shared = self._overwritten(node, index, device, replica, point)
-            if shared is None or any(
-                shared.buffer is buffer and (writes or written) for buffer, written in taken
+            replica, nbytes = (name, self._placement.home[name]), self._graph.tensors[name].nbytes
+            place = self._viewed(node, index, device, replica)
+            overwrites = place is None
+            if place is None:
+                place = self._overwritten(node, index, device, replica, point)
+            # Outputs may be views of one buffer, but while it is overwritten it has one taker.
+            if place is None or any(
+                place.buffer is buffer and (overwrites or overwritten)
+                for buffer, overwritten in taken
             ):
-                self._add(replica, self._graph.tensors[name].nbytes, point)
+                self._add(replica, nbytes, point)
                 if self._joins:
                     self._embed(node, index, device, replica, point)
-            else:
-                nbytes = self._graph.tensors[name].nbytes
-                if writes:
-                    self._replace(shared, nbytes)
-                self._put(replica, *shared, nbytes, point)
-                taken.append((shared.buffer, writes))
-        owner = self._devices[device]
-        for name, spec in scratch_specs(owner, self._graph, node).items():
+                continue
+            if overwrites:
+                self._replace(place, nbytes)
+            self._put(replica, *place, nbytes, point)
+            taken.append((place.buffer, overwrites))
+        for name, spec in scratch_specs(self._devices[device], self._graph, node).items():
             self._add((name, self._placement.local[SCRATCH, device]), spec.nbytes, point)
 
     def _viewed(self, node: Node, index: int, device: str, replica: Replica) -> _Place | None:
@@ -215,33 +215,35 @@ class _Collector:
                 if self._fits(inner, target, shift, runs):
                     moved[inner] = shift
         for inner, shift in moved.items():
-            target.writers |= inner.writers
-            target.accesses |= inner.accesses
-            for other, offset in inner.offsets.items():
-                target.offsets[other] = offset + shift
-                self._of[other] = target
-            for other, (begin, end) in self._current.pop(inner).items():
-                self._current[target][other] = begin + shift, end + shift
-            del self._buffers[inner]
+            self._move(inner, target, shift)
         if runs and all(
             run.place is not None and moved.get(run.place.buffer) == run.begin - run.place.offset
             for run in runs
         ):
-            target.writers.discard(point)
+            target.writers.discard(point)  # nothing is left to copy
+
+    def _move(self, inner: Buffer, target: Buffer, shift: int) -> None:
+        """Make a buffer part of another, `shift` bytes from its start."""
+        target.writers |= inner.writers
+        target.accesses |= inner.accesses
+        for replica, offset in inner.offsets.items():
+            target.offsets[replica] = offset + shift
+            self._of[replica] = target
+        for replica, (begin, end) in self._current.pop(inner).items():
+            self._current[target][replica] = begin + shift, end + shift
+        del self._buffers[inner]
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
         """True when a buffer may lie `shift` bytes inside the target."""
         if START in inner.writers or shift % self._alignment(target.memory):
             return False
         end = shift + inner.nbytes
-        return (
-            shift >= 0
-            and end <= target.nbytes
-            and all(
-                run.place == (inner, run.begin - shift)
-                for run in runs
-                if run.begin < end and shift < run.end
-            )
+        if shift < 0 or end > target.nbytes:
+            return False
+        return all(
+            run.place == (inner, run.begin - shift)
+            for run in runs
+            if run.begin < end and shift < run.end
         )
 
     def _alignment(self, memory: str) -> int:

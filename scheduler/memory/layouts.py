@@ -38,8 +38,12 @@ SMALL_NBYTES = 1 << 16
 TOLERANCE = 1.05
 """Bytes that a shorter period may cost, as a factor."""
 
-BUDGET_S, QUICK_S = 0.5, 0.01
-"""How long the packer may try to come closer to the bound: with one item's buffers, with others."""
+EFFORT, QUICK_EFFORT = 100_000, 2_000
+"""How hard the packer may try to come closer to the bound: with one item's buffers, with others.
+The first take half a second; as it is work, not time, the same graph gets the same plan always."""
+
+DEADLINE_S = 60.0
+"""Only where something is badly wrong does packing take so long."""
 
 WIDE = 1.1
 """By how much the bytes of one item per lane may be exceeded."""
@@ -95,9 +99,12 @@ class Flow:
         return max(2, self.n_lanes)
 
     def span(self, touched: int) -> tuple[int, int]:
-        """Return the first and the last level of some steps."""
+        """Return the first and the last level of some steps.
+
+        What is fed and never read is held to the last level: gates hear of no end of the feeding.
+        """
         levels = [self._levels[step] for step in members(touched)]
-        return min(levels), max(levels)
+        return min(levels), max(levels) or self._levels[-1]
 
     def copies(self, span: tuple[int, int], *, small: bool) -> int:
         """Return how many items can make use of a copy each."""
@@ -216,9 +223,17 @@ class Layouts:
             self._packings[indices] = pack(
                 [sizes[index] for index in indices],
                 relation.conflicts if everything else relation.among(indices),
-                deadline_s=BUDGET_S if everything else QUICK_S,
+                effort=EFFORT if everything else QUICK_EFFORT,
+                deadline_s=DEADLINE_S,
+                stacks=self._by_lane(indices),
             )
         return self._packings[indices]
+
+    def _by_lane(self, indices: Sequence[int]) -> list[int]:
+        """Return a label for each buffer: the device whose steps alone touch it, or none."""
+        lanes = self._relation.lanes
+        labels = {lane: label for label, lane in enumerate(dict.fromkeys(lanes))}
+        return [labels[lanes[index]] for index in indices]
 
 
 def choose(

@@ -166,11 +166,11 @@ class _Planner:
         """Lay out all memories, some of them as if a stricter order held there."""
         steps = self.placement.steps
         sizes = {memory: self._sizes(memory, inside) for memory, inside in buffers.items()}
-        small = self.slots * sum(map(sum, sizes.values())) <= SMALL_NBYTES
         relations = {
             memory: relate(inside, steps, stricter.get(memory, self.order))
             for memory, inside in buffers.items()
         }
+        small = self._is_small(sizes)
         layouts = {
             memory: Layouts(memory, sizes[memory], relations[memory], self.flow, small=small)
             for memory in buffers
@@ -183,18 +183,27 @@ class _Planner:
         chosen: dict[str, tuple[Group, ...]] = {}
         for (memory, layout), name in zip(layouts.items(), names, strict=True):
             groups = chosen[memory] = alternatives[memory][name]
+            regions = {region.name: region for region in layout.regions(groups, period)}
+            (joint,) = layout.joint
             pools[memory] = Pool(
                 memory,
-                {region.name: region for region in layout.regions(groups, period)},
-                self.slots,
-                name,
-                layout.joint[0].packing.nbytes,
-                sum(sizes[memory]),
-                layout.joint[0].packing.lower_bound,
-                self.constants.get(memory, 0),
+                regions,
+                slots=self.slots,
+                layout=name,
+                item_nbytes=joint.packing.nbytes,
+                tensors_nbytes=sum(sizes[memory]),
+                lower_bound=joint.packing.lower_bound,
+                constants_nbytes=self.constants.get(memory, 0),
             )
             locations.update(_locations(memory, buffers[memory], groups))
         return _Draft(MemoryPlan(locations, pools), chosen)
+
+    def _is_small(self, sizes: Mapping[str, Sequence[int]]) -> bool:
+        """True when each item can as well have a copy of everything."""
+        taken = {memory: self.slots * sum(inside) for memory, inside in sizes.items()}
+        rooms = ((nbytes, self._room(memory)) for memory, nbytes in taken.items())
+        fits = all(room is None or nbytes <= room for nbytes, room in rooms)
+        return fits and sum(taken.values()) <= SMALL_NBYTES
 
     def _sizes(self, memory: str, buffers: Sequence[Buffer]) -> list[int]:
         """Return what the buffers of a memory take, rounded up so that offsets come out aligned."""

@@ -13,6 +13,7 @@ import numpy as np
 from ...devices.compiled.jit import inline, machine_code
 from . import search
 from .blocks import Block
+from .budget import Budget
 from .exact import Engine, find
 from .problem import Problem
 from .relation import Indices, Intervals
@@ -24,7 +25,7 @@ def engine() -> Engine:
     for helper in search.HELPERS:
         inline(helper)
     made = Engine("compiled", machine_code()(search.search), 2000, _array)
-    find(Problem([Block(1)], Intervals([0], [1])), 1, made, lambda: False)
+    find(Problem([Block(1)], Intervals([0], [1])), 1, made, Budget(seconds=600))
     return made
 
 

@@ -66,7 +66,7 @@ class _TakenLists:
 
 
 class _TakenArrays:
-    """The same for many neighbours: those hidden under others are left out."""
+    """The same for many neighbours: those with no room between them are taken together."""
 
     def __init__(self, problem: Problem, offsets: list[int]) -> None:
         self._conflicts = problem.conflicts
@@ -76,16 +76,16 @@ class _TakenArrays:
     def around(self, block: int) -> Iterator[tuple[int, int]]:
         near = self._conflicts.near(block)
         starts = self._offsets[near]
-        placed = starts >= 0
+        placed = (starts >= 0).nonzero()[0]
         starts = starts[placed]
         ends = starts + self._sizes[near[placed]]
-        order = np.argsort(starts)
+        order = starts.argsort()
         starts, ends = starts[order], np.maximum.accumulate(ends[order])
-        # Of those that touch, only the first start and the last end matter.
-        first = np.ones(len(starts), np.bool_)
-        first[1:] = starts[1:] > ends[:-1]
-        last = np.append(first[1:], True)[: len(starts)]
-        return zip(starts[first].tolist(), ends[last].tolist(), strict=True)
+        # Gaps too small for the block count as taken.
+        gaps = (starts[1:] - ends[:-1] >= self._sizes[block]).nonzero()[0]
+        firsts = [*starts[:1].tolist(), *starts[gaps + 1].tolist()]
+        lasts = [*ends[gaps].tolist(), *ends[-1:].tolist()]
+        return zip(firsts, lasts, strict=True)
 
     def put(self, block: int, offset: int) -> None:
         self._offsets[block] = offset

@@ -15,7 +15,7 @@ NEVER = float("inf")
 
 
 def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
-    """Place blocks as their lives begin, in the tightest gap, beside what dies at the same time.
+    """Place blocks as their lives begin, in the tightest gap, beside what dies with them or later.
 
     The walls never die. Blocks that end together leave one large gap: that is what a chain needs,
     where first fit leaves many small ones. Without lifetimes, blocks are taken to be numbered in
@@ -42,11 +42,16 @@ def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
         if gap is None:
             return None
         start, end, below, above = gap
-        if abs(above - uppers[block]) < abs(below - uppers[block]):
+        if _loss(above, uppers[block]) < _loss(below, uppers[block]):
             alignment = problem.alignments[block]
             start = (end - sizes[block]) // alignment * alignment
         offsets[block] = start
     return offsets
+
+
+def _loss(side: float, upper: int) -> tuple[bool, float]:
+    """Return how bad it is to lie beside something: worst where it dies first, and leaves a gap."""
+    return side < upper, abs(side - upper)
 
 
 def _tightest_gap(
@@ -76,8 +81,10 @@ def stack(
     whole = math.lcm(*problem.alignments)
     offsets = [0] * len(problem)
     base = 0
-    for label in sorted(set(labels)):
-        mine = [block for block in range(len(problem)) if labels[block] == label]
+    by_label: dict[int, list[int]] = {}
+    for block, label in enumerate(labels):
+        by_label.setdefault(label, []).append(block)
+    for _, mine in sorted(by_label.items()):
         inner = problem.restrict(mine)
         packed = pack(inner)
         for block, offset in zip(mine, packed, strict=True):

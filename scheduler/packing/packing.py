@@ -6,14 +6,18 @@ as small as the lower bound, or fits the capacity asked for, it is returned.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from importlib.util import find_spec
+from itertools import islice
+from time import perf_counter
 from typing import Literal, TypeAlias
 
 from . import cpsat, exact
+from .best import Best
 from .blocks import Block, Packing, PackingError
+from .bottom_up import BottomUp
+from .budget import Budget
+from .cliques import MAX_BLOCKS
 from .first_fit import orders, place
 from .improve import order_of, reorder, stack, sweep_both_sides
 from .problem import Problem
@@ -27,12 +31,24 @@ PATIENCE_S = 5.0
 HEAD_START_S = 1.0
 """What is easy is found in Python before Numba is loaded."""
 
-PYTHON_SHARE = 0.4
+PYTHON_SHARE = 0.7
 """The part of the time that our search gets where CP-SAT can take over."""
 
 FEW_TRIES, TRIES = 10, 60
 """So many changes in a row without success end the improving: few where the exact search follows,
 else some more per block."""
+
+FILLINGS = 200
+"""So many packings of a partial order are filled from the bottom, if there is time."""
+
+FILLING_WORK = 8
+"""What one of them costs, in placements of all blocks."""
+
+MOST_STACKS = 64
+"""With more labels than this, the blocks are hardly in lanes."""
+
+STACKS_SHARE = 0.8
+"""The part of what is left that the stacks may take, all together."""
 
 
 def pack(
@@ -41,6 +57,7 @@ def pack(
     *,
     capacity: int | None = None,
     deadline_s: float = 0.5,
+    effort: float | None = None,
     lower_bound: int | None = None,
     stacks: Sequence[int] | None = None,
     solver: Solver = "auto",
@@ -58,11 +75,15 @@ def pack(
     deadline_s : float
         Return the best found after so many seconds. One packing is always made. Compiling the
         search, once after installation, comes on top; it never happens below five seconds.
+    effort : float, optional
+        Return the best found after so much work, in placements of a block, some five microseconds
+        each. The same blocks are then packed the same way on any machine, however busy, unless the
+        deadline comes first; "auto" is "python".
     lower_bound : int, optional
         What the caller knows: no packing takes fewer bytes.
     stacks : sequence of int, optional
-        A label for each block, such as its lane. The layout with one arena per label is tried too.
-        By default the chains that `conflicts_of` found.
+        A label for each block, such as its lane. The layout with one arena per label is tried too,
+        if there are up to 64. By default the chains that `conflicts_of` found.
     solver : {"auto", "python", "compiled", "cpsat"}
         Who searches when nothing cheap is good enough. "auto" takes what is installed, and only
         what pays within the deadline.
@@ -70,8 +91,7 @@ def pack(
     Returns
     -------
     Packing
-        Never more than the blocks laid end to end. The same for the same blocks, unless the
-        deadline ends it.
+        Never more than the blocks laid end to end.
 
     Raises
     ------
@@ -84,132 +104,145 @@ def pack(
     >>> packing.nbytes, packing.is_optimal
     (96, True)
     """
-    started = time.perf_counter()
+    started = perf_counter()
     solid = [Block(block) if isinstance(block, int) else block for block in blocks]
     if not isinstance(relation, Intervals | Conflicts):
         relation = Conflicts.of_lists(relation)
+    budget = Budget(deadline_s, effort)
     problem = Problem(solid, relation)
-    bound = max(problem.lower_bound, lower_bound or 0)
-    best = _Best(problem, bound, capacity, started + deadline_s)
-    _Portfolio(problem, best, solver, problem.labels(stacks)).run()
-    seconds = time.perf_counter() - started
+    best = Best(problem, max(problem.lower_bound, lower_bound or 0), capacity)
+    if effort is not None and solver == "auto":
+        solver = "python"
+    _Portfolio(problem, best, budget, solver, problem.labels(stacks)).run()
     offsets = problem.offsets_of_blocks(best.offsets)
     peak = max((a + block.nbytes for a, block in zip(offsets, solid, strict=True)), default=0)
+    seconds = perf_counter() - started
     return Packing(offsets, peak, min(best.bound, peak), best.algorithm, seconds)
-
-
-class _Best:
-    """The best packing so far, and whether it is time to stop."""
-
-    def __init__(self, problem: Problem, bound: int, capacity: int | None, deadline: float) -> None:
-        self._problem, self.deadline = problem, deadline
-        self.bound, self.capacity = bound, capacity
-        self.offsets: list[int] = []
-        self.peak = self.height = (
-            sum(problem.sizes)
-            + sum(problem.alignments)
-            + max([0, *map(int.__add__, problem.fixed, problem.sizes)])
-        )
-        self.algorithm = ""
-
-    @property
-    def target(self) -> int:
-        """How small is small enough."""
-        return self.bound if self.capacity is None else max(self.bound, self.capacity)
-
-    def is_over(self) -> bool:
-        return time.perf_counter() >= self.deadline
-
-    def is_done(self) -> bool:
-        return bool(self.offsets) and (self.peak <= self.target or self.is_over())
-
-    def left_s(self) -> float:
-        return self.deadline - time.perf_counter()
-
-    def offer(self, algorithm: str, offsets: list[int] | None) -> None:
-        if offsets is None:
-            return
-        peak = self._problem.peak(offsets)
-        if peak < self.peak or not self.offsets:
-            self.offsets, self.peak, self.algorithm = offsets, peak, algorithm
-            self.height = max(map(int.__add__, offsets, self._problem.sizes), default=0)
 
 
 class _Portfolio:
     """What is tried, in what order."""
 
     def __init__(
-        self, problem: Problem, best: _Best, solver: Solver, labels: Sequence[int] | None
+        self,
+        problem: Problem,
+        best: Best,
+        budget: Budget,
+        solver: Solver,
+        labels: Sequence[int] | None,
     ) -> None:
-        self._problem, self._best = problem, best
-        self._solver, self._labels = solver, labels
-        self._orders: list[tuple[str, list[int]]] = []
+        self._problem, self._best, self._budget = problem, best, budget
+        self._solver, self._labels, self._is_filled = solver, labels, False
         if solver == "cpsat":
             cpsat.demand()
         if solver == "compiled" and find_spec("numba") is None:
             raise PackingError("Numba is not installed", fix="pip install 'plait[compiled]'")
 
     def run(self) -> None:
+        """Try one after the other until the best is good enough, or the budget spent."""
         if not len(self._problem):
             return
-        steps = (self._cheap, self._stacked, self._from_both_sides, self._change, self._exact)
-        for step in steps:
+        partial = (self._stacked, self._bottom_up, self._at_the_bound, self._ordered)
+        total = (self._at_the_bound, self._ordered, self._stacked)
+        rest = (self._from_both_sides, self._change, self._exact, self._bottom_up)
+        self._first_fit()
+        for step in (*(partial if self._problem.intervals is None else total), *rest):
+            if self._is_done():
+                return
             step()
-            if self._best.is_done():
-                return
 
-    def _cheap(self) -> None:
+    def _is_done(self) -> bool:
+        return self._best.is_good or (bool(self._best.offsets) and self._budget.is_over())
+
+    def _first_fit(self) -> None:
+        """Make one packing, whatever the budget."""
+        name, order = next(orders(self._problem))
+        self._place(name, order, tightest=False)
+
+    def _ordered(self) -> None:
+        for name, order in orders(self._problem):
+            for tightest in (False, True):
+                self._place(name, order, tightest=tightest)
+                if self._is_done():
+                    return
+
+    def _place(self, name: str, order: Sequence[int], *, tightest: bool) -> None:
         problem, best = self._problem, self._best
-        for name, order in orders(problem):
-            best.offer(f"first fit by {name}", place(problem, order, best.height))
-            if best.is_done():
-                return
-            best.offer(f"best fit by {name}", place(problem, order, best.height, tightest=True))
-            if best.is_done():
-                return
+        self._budget.spend(problem.work)
+        found = place(problem, order, best.height, tightest=tightest)
+        best.offer(f"{'best' if tightest else 'first'} fit by {name}", found)
 
     def _stacked(self) -> None:
-        if self._labels is not None and len(set(self._labels)) > 1:
-            self._best.offer("stacked", stack(self._problem, self._labels, self._pack_alone))
+        if self._labels is None or not 1 < len(set(self._labels)) <= MOST_STACKS:
+            return
+        part = self._budget.part(STACKS_SHARE)
+        left = len(set(self._labels))
 
-    def _pack_alone(self, problem: Problem) -> list[int]:
-        best = _Best(problem, problem.lower_bound, None, self._best.deadline)
-        inner = _Portfolio(problem, best, "python", None)
-        for step in (inner._cheap, inner._from_both_sides, inner._change):
-            if not best.is_done():
-                step()
-        return best.offsets
+        def pack_alone(problem: Problem) -> list[int]:
+            nonlocal left
+            mine = part.part(1 / left)
+            left -= 1
+            best = Best(problem, problem.lower_bound, None)
+            _Portfolio(problem, best, mine, "python", None).run()
+            return best.offsets
+
+        self._budget.spend(self._problem.work)
+        self._best.offer("stacked", stack(self._problem, self._labels, pack_alone))
+
+    def _bottom_up(self) -> None:
+        """Fill from the bottom again and again."""
+        problem, best = self._problem, self._best
+        if self._is_filled or len(problem) > MAX_BLOCKS or max(problem.fixed) >= 0:
+            return
+        self._is_filled = True
+        self._budget.spend(problem.work)
+        for found in islice(BottomUp(problem, best.target).tries(), FILLINGS):
+            # Filling, and letting all rise and sink, take as long as some placements of all.
+            self._budget.spend(FILLING_WORK * problem.work)
+            best.offer("filled from the bottom", found)
+            if self._is_done():
+                return
+
+    def _at_the_bound(self) -> None:
+        self._sweep(0)
 
     def _from_both_sides(self) -> None:
-        problem, best = self._problem, self._best
-        unit = problem.unit
-        for percent in (0, 1, 2, 3, 5, 7, 10, 15):
-            capacity = -(-best.target * (100 + percent) // 100 // unit) * unit
-            if capacity < best.height:
-                best.offer("sweep from both sides", sweep_both_sides(problem, capacity))
-            if best.is_done():
+        for percent in (1, 2, 3, 5, 7, 10, 15):
+            self._sweep(percent)
+            if self._is_done():
                 return
+
+    def _sweep(self, percent: int) -> None:
+        problem, best = self._problem, self._best
+        capacity = -(-best.target * (100 + percent) // 100 // problem.unit) * problem.unit
+        if capacity < best.height:
+            self._budget.spend(problem.work)
+            best.offer("sweep from both sides", sweep_both_sides(problem, capacity))
 
     def _change(self) -> None:
         """Improve by small changes; where the exact search can follow, only for a short while."""
-        problem, best = self._problem, self._best
-        exactly = exact.suits(problem)
+        problem, best, budget = self._problem, self._best, self._budget
+
+        def is_enough(found: Sequence[int]) -> bool:
+            budget.spend(problem.work)
+            return problem.peak(found) <= best.target or budget.is_over()
+
         offsets = reorder(
             problem,
             order_of(problem, best.offsets),
             best.offsets,
-            tries=FEW_TRIES if exactly else TRIES + 4 * len(problem),
-            is_enough=lambda found: problem.peak(found) <= best.target or best.is_over(),
+            tries=FEW_TRIES if exact.suits(problem) else TRIES + 4 * len(problem),
+            is_enough=is_enough,
         )
         best.offer(f"{best.algorithm}, reordered", offsets)
 
     def _exact(self) -> None:
         """Search for a packing at the target, then, with the time left, between it and the best."""
-        problem, best = self._problem, self._best
+        problem, best, budget = self._problem, self._best, self._budget
         if not exact.suits(problem):
             return
         low, unit = best.target, problem.unit
-        while low < best.peak and not best.is_over():
+        while low < best.peak and not budget.is_over():
             capacity = -(-low // unit) * unit
             found = self._search(capacity, share=0.7)
             if found.offsets is not None:
@@ -220,7 +253,7 @@ class _Portfolio:
             best.bound = max(best.bound, low + 1)
             low = max(low + 1, best.target)
         high = best.peak
-        while low + unit < high and not best.is_over():
+        while low + unit < high and not budget.is_over():
             capacity = (low + high) // 2 // unit * unit
             found = self._search(capacity, share=0.5)
             if found.offsets is not None:
@@ -231,15 +264,15 @@ class _Portfolio:
 
     def _search(self, capacity: int, share: float) -> exact.Outcome:
         """Search at a capacity for a part of the time left, all of it if that is what was asked."""
-        seconds = self._best.left_s() * (1.0 if self._best.capacity is not None else share)
+        whole = self._budget.part(1.0 if self._best.capacity is not None else share)
         found = exact.Outcome(None, False)
-        for solver, limit in self._turns(max(seconds, 0.0)):
+        for solver, seconds in self._turns(whole.left_s()):
             if solver == "cpsat":
-                found = exact.Outcome(cpsat.solve(self._problem, capacity, limit), False)
+                found = exact.Outcome(cpsat.solve(self._problem, capacity, seconds), False)
             else:
                 engine = exact.PYTHON if solver == "python" else self._compiled()
-                end = time.perf_counter() + limit
-                found = exact.find(self._problem, capacity, engine, partial(_is_past, end))
+                budget = whole if whole.is_counted else Budget(seconds)
+                found = exact.find(self._problem, capacity, engine, budget)
             if found.offsets is not None or found.is_impossible:
                 break
         return found
@@ -259,13 +292,9 @@ class _Portfolio:
 
     def _compiled(self) -> exact.Engine:
         """Return the machine code; making it, once in a while, is not held against the search."""
-        started = time.perf_counter()
+        started = perf_counter()
         from .compiled import engine
 
         made = engine()
-        self._best.deadline += time.perf_counter() - started
+        self._budget.deadline += perf_counter() - started
         return made
-
-
-def _is_past(end: float) -> bool:
-    return time.perf_counter() >= end

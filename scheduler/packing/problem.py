@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .blocks import Block, PackingError, check_blocks
+from .cliques import MAX_BLOCKS, heavy_clique, heavy_cliques
 from .relation import Conflicts, Intervals, Relation, conflicts_in
-
-SEEDS = 64
-"""So many blocks have a clique grown around them for the bound of a partial order."""
 
 LISTED = 1_000_000
 """Fewer conflicts than this are kept as Python's lists, which takes ten times their bytes."""
@@ -49,7 +47,9 @@ class Problem:
         kept = [index for index, solid in enumerate(self._member) if solid >= 0]
         number = np.array([self._member[index] for index in kept], np.int64)
         inner = relation if len(kept) == len(blocks) else relation.restrict(kept)
-        self.relation = inner if count == len(blocks) else inner.merge(number, count)
+        merged = inner if count == len(blocks) else inner.merge(number, count)
+        self.chains = merged.chains if isinstance(merged, Conflicts) else None
+        self.relation = merged if isinstance(merged, Intervals) else merged.in_time() or merged
         _check_fixed(self)
 
     def __len__(self) -> int:
@@ -72,6 +72,16 @@ class Problem:
         return [rows[block] for block in range(len(rows))] if rows.is_short else rows
 
     @cached_property
+    def cliques(self) -> list[tuple[int, ...]]:
+        """Heavy cliques of conflicts."""
+        return heavy_cliques(self.conflicts, self.sizes)
+
+    @property
+    def work(self) -> float:
+        """What it costs to place all blocks once, in the units of a budget."""
+        return len(self) + len(self.conflicts.indices) / 100
+
+    @cached_property
     def lower_bound(self) -> int:
         """Bytes that no packing can do without."""
         if not len(self):
@@ -86,13 +96,16 @@ class Problem:
     def _heaviest(self, sizes: Sequence[int]) -> int:
         if self.intervals is not None:
             return max(loads_at(self.intervals, sizes).tolist(), default=0)
-        return _heavy_clique(self, sizes)
+        if len(sizes) > MAX_BLOCKS:
+            return heavy_clique(self.conflicts, sizes)
+        return max((sum(sizes[block] for block in clique) for clique in self.cliques), default=0)
 
     def labels(self, labels: Sequence[int] | None) -> list[int] | None:
         """Return a label per solid block, that of the first block in it; by default its chain."""
         if labels is None:
-            chains = None if self.intervals is not None else self.conflicts.chains
-            return None if chains is None else chains.tolist()
+            if self.chains is None or self.intervals is not None:
+                return None
+            return [int(label) for label in self.chains]
         mine = [0] * len(self)
         for index in reversed(range(len(self._blocks))):
             if self._member[index] >= 0:
@@ -179,24 +192,3 @@ def _check_fixed(problem: Problem) -> None:
                     at=f"offsets {fixed[a]} and {fixed[b]}",
                     fix="fix one of them elsewhere, or leave it free",
                 )
-
-
-def _heavy_clique(problem: Problem, sizes: Sequence[int]) -> int:
-    """Return the bytes of the heaviest set of blocks, all in conflict, that greed finds."""
-    near = problem.near
-    first, second = problem.conflicts.pairs()
-    weights = np.array(sizes, np.int64)
-    around = np.bincount(first, weights[second], len(sizes)).astype(np.int64)
-    load: list[int] = (weights + around).tolist()
-    best = max(sizes, default=0)
-    for seed in sorted(range(len(sizes)), key=lambda i: -load[i])[:SEEDS]:
-        if load[seed] <= best:
-            break
-        total = sizes[seed]
-        left = set(near[seed])
-        while left:
-            block = max(left, key=lambda i: (sizes[i], load[i], -i))
-            total += sizes[block]
-            left.intersection_update(near[block])
-        best = max(best, total)
-    return best

@@ -87,13 +87,30 @@ class Conflicts:
 
     def restrict(self, blocks: Sequence[int]) -> Conflicts:
         """Return the conflicts between some of the blocks, numbered as they are listed."""
+        rows = np.asarray(blocks, np.int64)
         number = np.full(len(self), -1, np.int64)
-        number[np.asarray(blocks, np.int64)] = np.arange(len(blocks))
-        a, b = self.pairs()
-        both = (number[a] >= 0) & (number[b] >= 0)
-        chosen = Conflicts.of_pairs(len(blocks), number[a[both]], number[b[both]])
-        chosen.chains = None if self.chains is None else self.chains[np.asarray(blocks, np.int64)]
-        return chosen
+        number[rows] = np.arange(len(rows))
+        counts = self.degrees[rows]
+        # Only the rows asked for are looked at, each from its start on.
+        shifts = self.indptr[rows] - (np.cumsum(counts) - counts)
+        second = number[self.indices[np.arange(counts.sum()) + np.repeat(shifts, counts)]]
+        kept = second >= 0
+        first = np.repeat(np.arange(len(rows)), counts)[kept]
+        ends = np.cumsum(np.bincount(first, minlength=len(rows)))
+        chains = None if self.chains is None else self.chains[rows]
+        indptr = np.concatenate([[0], ends]).astype(np.int64)
+        return Conflicts(indptr, second[kept].astype(np.int32), chains)
+
+    def in_time(self) -> Intervals | None:
+        """Return lifetimes that conflict in the same way, if the blocks are in order of starts."""
+        first, second = self.pairs()
+        later = second > first
+        upper = np.arange(1, len(self) + 1)
+        np.maximum.at(upper, first[later], second[later] + 1)
+        # A block that conflicts with all from its own start to its end is alive for so long.
+        runs = np.bincount(first[later], minlength=len(self))
+        lower = np.arange(len(self))
+        return Intervals(lower, upper) if (runs == upper - lower - 1).all() else None
 
     def merge(self, number: Indices, count: int) -> Conflicts:
         """Return the conflicts of unions of blocks: block i becomes part of ``number[i]``."""

@@ -125,7 +125,8 @@ def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
 
 def _columns(titles: Sequence[str], at: str) -> dict[str, int]:
     names = [title.strip().lower() for title in titles]
-    names = [ALIASES.get(title, title) for title in names]
+    older = {name: title for name, title in ALIASES.items() if title not in names}
+    names = [older.get(title, title) for title in names]
     missing = [title for title in NEEDED if title not in names]
     if missing:
         raise ParseError(f"there is no column {missing[0]!r}", at=at, fix=_FORM)

@@ -72,7 +72,7 @@ class Capacity:
         """Return by how much the memories are overfilled, as shares of their sizes, summed up."""
         if not self.limits:
             return 0.0
-        held = self._constants(assignment)
+        held = self.constants_held(assignment)
         peaks = self._peaks(problem, assignment)
         total = 0.0
         for memory, limit in self.limits.items():
@@ -80,7 +80,8 @@ class Capacity:
             total += max(0.0, needed / max(limit, 1) - 1.0)
         return total
 
-    def _constants(self, assignment: Sequence[int]) -> dict[str, int]:
+    def constants_held(self, assignment: Sequence[int]) -> dict[str, int]:
+        """Return the bytes of constants in each memory."""
         kept: dict[tuple[str, int], dict[str, int]] = {}
         for node, device in enumerate(assignment):
             memory = self.memories[device]

@@ -15,12 +15,12 @@ from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
 from ..errors import PlanError
-from ..placement import Placement, place
+from ..memory.regions import MemoryPlan
+from ..placement import Placement
 from .capacity import Capacity, filled
-from .cutting import cut
-from .decision import Candidate, Decision
+from .decision import Decision
 from .improvement import improve
-from .judge import Judged, judge
+from .judge import PATIENCE, SAME, Judge, Judged
 from .list_scheduling import portfolio
 from .min_cut import least_work
 from .offers import Offers, ask, options
@@ -28,8 +28,10 @@ from .partition import Partition
 from .pins import Pins
 from .pipeline import stages
 from .problem import Problem
-from .reasons import settled_reasons, time_text, weighed_reasons
+from .ranking import Ranking
+from .reasons import settled_reasons, weighed_reasons
 from .search import Search, every
+from .tengine import by_runs
 
 MARGIN, GUESSED_MARGIN = 0.03, 0.1
 """By what share a split must be predicted faster than the best single device; the latter where
@@ -48,16 +50,37 @@ ANNEALING_STEPS = 400
 MOST_JUDGED = 4
 """Splits that the simulator is asked about."""
 
-LISTED = 12
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A partition to plan with, and how it was come by."""
+    """A partition to plan with, and how it was come by.
+
+    Attributes
+    ----------
+    partition : Partition
+    placement : Placement or None
+        None while dimensions are symbolic.
+    decision : Decision
+    judged : Judged or None
+        What was weighed against others.
+    """
 
     partition: Partition
-    placement: Placement
+    placement: Placement | None
     decision: Decision
+    judged: Judged | None = None
+
+    @property
+    def seconds(self) -> float:
+        """What it is predicted to take if memory does not matter; 0 if there are no others."""
+        return self.judged.seconds if self.judged is not None else 0.0
+
+    def seconds_with(self, memory: MemoryPlan) -> float:
+        """Return what it is predicted to take where steps wait for memory, too."""
+        if self.judged is None or self.placement is None:
+            return 0.0
+        placement = self.placement.with_waits(memory.added_edges)
+        return self.judged.judge.seconds(placement, memory.regions)
 
 
 def choose(
@@ -85,48 +108,58 @@ def choose(
     offers = ask(graph, devices, pins)
     in_flight = max_in_flight if objective == "throughput" else 0
     decision = Decision("auto", objective, "", "", ask=partial(options, graph, devices, costs))
+    judge = Judge(graph, devices, costs, in_flight, max_subgraphs)
     if offers.is_settled:
-        yield _settled(offers, decision, max_subgraphs)
+        yield from _settled(offers, judge, decision)
         return
     seconds = offers.seconds(costs)
-    priced = offers.priced(costs, seconds)
-    weigh = partial(judge, graph=graph, devices=devices, costs=priced, in_flight=in_flight)
+    judge = replace(judge, costs=offers.priced(costs, seconds))
     problem = Problem(
         graph, devices, costs, seconds, in_flight, max_subgraphs,
         Capacity.of(graph, devices, memory_limits, max_in_flight),
         GUESSED_MARGIN if any(map(costs.is_guess, devices)) else MARGIN,
     )  # fmt: skip
     single, split = _candidates(problem)
-    judged = [weigh(name, assignment) for name, assignment in single.items()]
-    judged += [weigh(name, assignment) for name, assignment in split.items()]
-    alone = {one.name for one in judged if len(one.devices) == 1}
-    ranked = _ranked(problem, judged, alone)
-    if not ranked:
+    rules = _by_rules(offers)
+    assignments = {**single, **split, **_distinct(rules, {**single, **split})}
+    judged = judge.all(
+        {
+            name: [problem.names[device] for device in assignment]
+            for name, assignment in assignments.items()
+        }
+    )
+    ranking = Ranking(problem, assignments, judged, [*rules.values()])
+    if not ranking.order:
         raise _too_many(offers, problem, judged)
-    yield from _choices(offers, problem, costs, decision, ranked, judged, alone)
+    yield from _choices(offers, ranking, costs, decision)
 
 
-def _settled(offers: Offers, decision: Decision, most: int | None) -> Choice:
-    """Return the only partition there is."""
-    graph, names = offers.graph, tuple(offers.devices)
-    assignment = {
-        node.name: names[device]
-        for node, (device,) in zip(graph.nodes, offers.allowed, strict=True)
-    }
-    found = Partition(assignment, settled_reasons(offers), cut(graph, assignment))
+def _settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choice]:
+    """Yield the only partition there is, and then cuts of it that take less memory."""
+    names, most = tuple(offers.devices), judge.max_subgraphs
+    one = judge("", [names[device] for (device,) in offers.allowed])
+    found = one.partition
     if most is not None and len(found.subgraphs) > most:
         raise PlanError(
             f"pins and support leave {len(found.subgraphs)} subgraphs, max_subgraphs is {most}",
             fix="allow more subgraphs, change the pins, or add a device that supports more",
         )
-    used = sorted(set(assignment.values()), key=names.index)
+    used = sorted(set(found.assignment.values()), key=names.index)
     chosen = f"all on {used[0]}" if len(used) == 1 else "the only one"
-    why = "no node has a choice of devices"
-    return Choice(
-        found,
-        place(graph, found, offers.devices),
-        replace(decision, chosen=chosen, why=why),
-    )
+    decided = replace(decision, chosen=chosen, why="no node has a choice of devices")
+    reasons = settled_reasons(offers)
+    for way in one.ways(PATIENCE):
+        yield Choice(replace(way.partition, reasons=reasons), way.placement, decided)
+
+
+def _by_rules(offers: Offers) -> dict[str, list[int]]:
+    """Return what the other strategies would do."""
+    names = tuple(offers.devices)
+    by_tengine = by_runs(offers)[0]
+    return {
+        "preference": [min(allowed) for allowed in offers.allowed],
+        "tengine": [names.index(by_tengine[node.name]) for node in offers.graph.nodes],
+    }
 
 
 def _candidates(problem: Problem) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
@@ -142,9 +175,10 @@ def _candidates(problem: Problem) -> tuple[dict[str, list[int]], dict[str, list[
     best = min(search.estimate(one).key for one in single.values())
     if best[0] == 0 and not problem.in_flight and best[1] <= problem.bound_s * (1 + problem.margin):
         return single, {}  # no split can win by the margin
-    everything = every(problem)
+    everything = every(problem, MOST_JUDGED * 2)
     if everything is not None:
-        return single, _distinct({"the best of all": everything}, single)
+        found = {f"number {place} of all": one for place, one in enumerate(everything, 1)}
+        return single, _distinct(found, single)
     found = _seeds(problem, sorted(single.values(), key=lambda one: search.estimate(one).key))
     merged = {name: search.merged(one) for name, one in found.items()}
     ranked = sorted(
@@ -196,89 +230,22 @@ def _distinct(
     return kept
 
 
-def _ranked(problem: Problem, judged: Sequence[Judged], single: set[str]) -> list[Judged]:
-    """Return what respects `max_subgraphs`, the best first, a split only where it wins."""
-    most = problem.max_subgraphs
-    within = [one for one in judged if most is None or len(one.partition.subgraphs) <= most]
-
-    def key(one: Judged) -> tuple[bool, float]:
-        return problem.excess(one.assignment) > 0, one.seconds
-
-    bases = [one for one in within if one.name in single]
-    ranked = sorted(within, key=key)  # of equals the one on the device named first
-    if bases:
-        base = min(bases, key=key)
-        first = ranked[0]
-        close = first.seconds > base.seconds * (1 - problem.margin)
-        if first.name not in single and key(first)[0] == key(base)[0] and close:
-            ranked.remove(base)
-            ranked.insert(0, base)
-    return ranked
-
-
 def _choices(
-    offers: Offers,
-    problem: Problem,
-    costs: Costs,
-    decision: Decision,
-    ranked: Sequence[Judged],
-    judged: Sequence[Judged],
-    single: set[str],
+    offers: Offers, ranking: Ranking, costs: Costs, decision: Decision
 ) -> Iterator[Choice]:
     passed: set[str] = set()
-    for one in ranked:
-        candidates = tuple(
-            replace(_candidate(other), note=_note(problem, other, one, single, passed))
-            for other in sorted(judged, key=lambda other: other.seconds)[:LISTED]
-        )
+    for one in ranking.order:
         decided = replace(
             decision,
             chosen=one.name,
-            why=_why(one, judged, single, passed),
-            candidates=candidates,
+            why=ranking.why(one, passed),
+            candidates=ranking.candidates(one, passed),
         )
-        reasons = weighed_reasons(offers, problem, costs, one.assignment)
-        yield Choice(replace(one.partition, reasons=reasons), one.placement, decided)
+        assignment = ranking.assignments[one.name]
+        reasons = weighed_reasons(offers, ranking.problem, costs, assignment)
+        for way in one.ways(SAME, ranking.next_s(one)):
+            yield Choice(replace(way.partition, reasons=reasons), way.placement, decided, way)
         passed.add(one.name)
-
-
-def _note(
-    problem: Problem, other: Judged, chosen: Judged, single: set[str], passed: set[str]
-) -> str:
-    most = problem.max_subgraphs
-    if other.name == chosen.name:
-        return ""
-    if most is not None and len(other.partition.subgraphs) > most:
-        return f"more than {most} subgraphs"
-    if other.name in passed:
-        return "needs more memory than there is"
-    if other.seconds < chosen.seconds:
-        if problem.excess(other.assignment) > 0:
-            return "seems to need more memory than there is"
-        gain = 1 - other.seconds / chosen.seconds
-        return (
-            f"only {gain:.1%} faster, less than the {problem.margin:.0%} that a split must win by"
-        )
-    return f"{other.seconds / chosen.seconds:.2f} times the time" if chosen.seconds else "no faster"
-
-
-def _why(one: Judged, judged: Sequence[Judged], single: set[str], passed: set[str]) -> str:
-    others = [o for o in judged if o.name in single and o.name != one.name]
-    text = f"{one.name}: {time_text(one.seconds)} predicted"
-    if one.name in single:
-        splits = [o for o in judged if o.name not in single]
-        if splits:
-            best = min(splits, key=lambda o: o.seconds)
-            return f"{text}; the best split found takes {time_text(best.seconds)}"
-        return f"{text}; no split can be faster by the margin"
-    if others:
-        best = min(others, key=lambda o: o.seconds)
-        text += f", {best.name} {time_text(best.seconds)}"
-    return f"{text}; {len(passed)} better did not fit into memory" if passed else text
-
-
-def _candidate(one: Judged) -> Candidate:
-    return Candidate(one.name, one.seconds, len(one.partition.subgraphs), one.devices)
 
 
 def _too_many(offers: Offers, problem: Problem, judged: Sequence[Judged]) -> PlanError:

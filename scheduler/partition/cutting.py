@@ -1,21 +1,32 @@
 """From an assignment to subgraphs, cut so that none waits for itself.
 
-Give every node the level
+Give every node a level, such that
 
-    level(n) = max over producers p of n:  level(p)      where p is on n's device
-                                           level(p) + 1  elsewhere
+    level(n) >= level(p)    for producers p of n on n's device
+    level(n) >  level(p)    for producers p of n elsewhere
 
-Edges never lead to a lower level, and within a level never to another device. So the groups of one
-(device, level) are convex and their quotient has no cycle; each weakly connected component of a
-group is one subgraph, and unconnected branches stay free to start on their own.
+Then edges never lead to a lower level, and within a level never to another device. So the groups of
+one (device, level) are convex and their quotient has no cycle; each weakly connected component of a
+group is one subgraph, and unconnected branches stay free to start on their own. There are several
+such levels, and so several cuts:
+
+    early     the lowest: a node goes with what it waits for
+    late      the highest: a node goes with what waits for it
+    freest    the sum of the two: what differs in either is apart, and waits for less
+    in order  up by one wherever, in the graph's own order, the device changes
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
+from typing import TypeAlias
 
 from ...graph.ir import Graph
+
+Parts: TypeAlias = list[list[int]]
+"""The nodes of each subgraph, in a topological order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +53,105 @@ class Subgraph:
 
 
 def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
-    """Return the subgraphs: components of equal (device, level), in topological order."""
+    """Return the subgraphs by the early levels, in a topological order."""
+    devices = [assignment[node.name] for node in graph.nodes]
+    return extracted(graph, devices, components(producers_of(graph), devices))
+
+
+def cuts(graph: Graph, devices: Sequence[str]) -> list[Parts]:
+    """Return the different cuts of an assignment, the freest first."""
+    producers = producers_of(graph)
+    early = _early(producers, devices)
+    late = _late(producers, devices, early)
+    distinct = dict.fromkeys(map(tuple, (map(add, early, late), early, late, _in_order(devices))))
+    found: dict[frozenset[tuple[int, ...]], Parts] = {}
+    for levels in distinct:
+        parts = _grouped(producers, devices, levels)
+        found.setdefault(frozenset(map(tuple, parts)), parts)
+    return list(found.values())
+
+
+def producers_of(graph: Graph) -> list[list[int]]:
+    """Return for every node the nodes whose results it reads, by index."""
     indices = {node.name: index for index, node in enumerate(graph.nodes)}
-    producers = [
-        [indices[graph.producers[name].name] for name in node.inputs if name in graph.producers]
+    return [
+        sorted({indices[graph.producers[t].name] for t in node.inputs if t in graph.producers})
         for node in graph.nodes
     ]
-    devices = [assignment[node.name] for node in graph.nodes]
-    groups = [
-        [graph.nodes[index] for index in component] for component in components(producers, devices)
-    ]
-    return tuple(
-        Subgraph(
-            index,
-            assignment[nodes[0].name],
-            graph.extract(nodes, f"{index}:{assignment[nodes[0].name]}"),
-        )
-        for index, nodes in enumerate(groups)
-    )
 
 
-def components(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> list[list[int]]:
-    """Return the nodes of each subgraph, in topological order; nodes are given in one."""
+def extracted(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:
+    """Return parts of a graph as subgraphs; `devices` are those of the nodes."""
+    found = []
+    for index, part in enumerate(parts):
+        device = devices[part[0]]
+        inner = graph.extract([graph.nodes[node] for node in part], f"{index}:{device}")
+        found.append(Subgraph(index, device, inner))
+    return tuple(found)
+
+
+def components(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> Parts:
+    """Return the nodes of each subgraph by the early levels; nodes are given in an order."""
+    return _grouped(producers, devices, _early(producers, devices))
+
+
+def freest(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> Parts:
+    """Return the nodes of each subgraph where none waits for more than it has to."""
+    early = _early(producers, devices)
+    late = _late(producers, devices, early)
+    return _grouped(producers, devices, [*map(add, early, late)])
+
+
+def _early(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> list[int]:
     levels: list[int] = []
-    root: list[int] = []
     for node, device in enumerate(devices):
         level = 0
         for producer in producers[node]:
             there = levels[producer] + (devices[producer] != device)
             level = there if there > level else level
         levels.append(level)
-        root.append(node)
+    return levels
+
+
+def _late(
+    producers: Sequence[Sequence[int]], devices: Sequence[object], early: Sequence[int]
+) -> list[int]:
+    levels = [max(early, default=0)] * len(devices)
+    for node in reversed(range(len(devices))):
         for producer in producers[node]:
-            if levels[producer] == level and devices[producer] == device:
-                first = producer
-                while root[first] != first:
-                    root[first] = root[root[first]]
-                    first = root[first]
-                last = node
-                while root[last] != last:
-                    last = root[last]
+            there = levels[node] - (devices[producer] != devices[node])
+            if there < levels[producer]:
+                levels[producer] = there
+    return levels
+
+
+def _in_order(devices: Sequence[object]) -> list[int]:
+    levels, level = [], 0
+    for node, device in enumerate(devices):
+        level += node > 0 and device != devices[node - 1]
+        levels.append(level)
+    return levels
+
+
+def _grouped(
+    producers: Sequence[Sequence[int]], devices: Sequence[object], levels: Sequence[int]
+) -> Parts:
+    root = list(range(len(levels)))
+    for node, level in enumerate(levels):
+        for producer in producers[node]:
+            if levels[producer] == level and devices[producer] == devices[node]:
+                first, last = _find(root, producer), _find(root, node)
                 if first != last:
                     root[max(first, last)] = min(first, last)
     members: dict[int, list[int]] = {}
     for node in range(len(levels)):
-        first = node
-        while root[first] != first:
-            first = root[first]
-        root[node] = first
-        members.setdefault(first, []).append(node)
+        members.setdefault(_find(root, node), []).append(node)
     # Levels never fall along an edge and components of one level are not connected.
     return sorted(members.values(), key=lambda nodes: levels[nodes[0]])
+
+
+def _find(root: list[int], node: int) -> int:
+    while root[node] != node:
+        root[node] = root[root[node]]
+        node = root[node]
+    return node

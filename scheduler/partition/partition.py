@@ -15,7 +15,7 @@ from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.passes import MayMerge
 from ..errors import UnsupportedOpError
-from .cutting import Subgraph, cut
+from .cutting import Subgraph
 from .pins import Pins, check_pins, pin_of
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "Partition",
     "Pins",
     "Subgraph",
+    "by_preference",
     "check_pins",
     "may_merge",
-    "partition",
     "support",
 ]
 
@@ -54,8 +54,10 @@ class Partition:
     subgraphs: tuple[Subgraph, ...]
 
 
-def partition(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Partition:
-    """Give every node to the first device that it may go to, and cut the graph into subgraphs.
+def by_preference(
+    graph: Graph, devices: Mapping[str, Device], pins: Pins
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Give every node to the first device that it may go to; return the devices and the reasons.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ def partition(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Partit
             assignment[path], reasons[path] = device, reason
     if homeless:
         raise unsupported(graph, homeless, devices)
-    return Partition(assignment, reasons, cut(graph, assignment))
+    return assignment, reasons
 
 
 def may_merge(devices: Mapping[str, Device], pins: Pins) -> MayMerge:

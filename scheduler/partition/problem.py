@@ -7,20 +7,23 @@ plan really costs is said by the simulator, for the few assignments that are wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 from ...devices.device import Device
 from ...devices.memory import HOST, SHARED
 from ...graph.ir import Graph
 from ..costs import Costs
 from .capacity import Capacity
-from .cutting import components
+from .cutting import Parts, components, producers_of
 from .passage import Passage, Way
 from .tasks import TaskGraph
 
 TYPICAL_BYTES = 1 << 20
+Cutter: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[object]], Parts]
+
 OUTSIDE = -1
 """Stands for the caller, who feeds and fetches, where a device is asked for."""
 
@@ -89,11 +92,8 @@ class Problem:
         self.queues = [costs.model(name).copy_queues for name in devices]
         self._offers = [device.capabilities for device in devices.values()]
         self._costs = costs
-        self._indices = indices = {node.name: index for index, node in enumerate(graph.nodes)}
-        self.producers = [
-            sorted({indices[graph.producers[t].name] for t in node.inputs if t in graph.producers})
-            for node in graph.nodes
-        ]
+        self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
+        self.producers = producers_of(graph)
 
     @property
     def n_nodes(self) -> int:
@@ -177,9 +177,9 @@ class Problem:
             for node in self.graph.nodes
         ]
 
-    def estimate(self, assignment: Sequence[int]) -> Estimate:
-        """Return what an assignment would cost."""
-        parts = components(self.producers, assignment)
+    def estimate(self, assignment: Sequence[int], *, by: Cutter = components) -> Estimate:
+        """Return what an assignment would cost that is cut in some way."""
+        parts = by(self.producers, assignment)
         excess = self.excess(assignment)
         if self.max_subgraphs is not None:
             excess += max(0, len(parts) - self.max_subgraphs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph.ir import Node
+from ...graph.printing import bytes_text, seconds_text
 from ..costs import Costs
 from ..costs.costs import PYTHON_S
 from .offers import Offers
@@ -30,22 +31,6 @@ def weighed_reasons(
     }
 
 
-def time_text(seconds: float) -> str:
-    """Return a time for people: ``"12.3 us"``."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
-
-
-def size_text(nbytes: float) -> str:
-    """Return a size for people: ``"4.2 MB"``."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes:.0f} bytes"
-
-
 def _only(offers: Offers, index: int, names: Sequence[str]) -> str:
     (device,) = offers.allowed[index]
     pattern = offers.pinned[index]
@@ -63,9 +48,9 @@ def _weighed(
     names, here = problem.names, assignment[index]
     seconds = problem.seconds[index]
     node = offers.graph.nodes[index]
-    times = [f"{time_text(seconds[here])} here"]
+    times = [f"{seconds_text(seconds[here])} here"]
     times += [
-        f"{time_text(seconds[device])} on {names[device]}"
+        f"{seconds_text(seconds[device])} on {names[device]}"
         for device in offers.allowed[index]
         if device != here
     ]
@@ -91,7 +76,7 @@ def _moving(problem: Problem, assignment: Sequence[int], index: int, device: int
     where = problem.names[device]
     if sizes:
         copies = "a copy" if len(sizes) == 1 else f"{len(sizes)} copies"
-        return f"moving it to {where} would add {copies} of {size_text(sum(sizes))}"
+        return f"moving it to {where} would add {copies} of {bytes_text(sum(sizes))}"
     return f"moving it to {where} would make the whole no shorter"
 
 
@@ -100,5 +85,5 @@ def _basis(offers: Offers, costs: Costs, node: Node, device: str) -> str:
     if basis != "model":
         return f", {basis}"
     if node.operator.function is not None:
-        return f"; what a Python function takes is unknown, {time_text(PYTHON_S)} assumed"
+        return f"; what a Python function takes is unknown, {seconds_text(PYTHON_S)} assumed"
     return ""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import product
 from math import inf, prod
 from time import monotonic
 
+from .cutting import freest
 from .problem import Estimate, Problem
 
-MOST_EXACT = 1024
-"""Up to so many assignments are all looked at."""
+MOST_EXACT, RECONSIDERED = 1024, 64
+"""Up to so many assignments are all looked at, and so many of them again, cut in another way."""
 
 _LESS = 1 - 1e-9
 
@@ -120,13 +122,17 @@ class Search:
                         yield _moved(assignment, chosen, device)
 
 
-def every(problem: Problem) -> list[int] | None:
+def every(problem: Problem, count: int) -> list[list[int]] | None:
     """Return the best of all assignments by trying each; None where they are too many."""
     choices = [_allowed(problem, [node]) for node in range(problem.n_nodes)]
     if prod(map(len, choices)) > MOST_EXACT:
         return None
     assignments = map(list, product(*choices))
-    return min(assignments, key=lambda one: (problem.estimate(one).key, one))
+    known = {tuple(one): problem.estimate(one).key for one in assignments}
+    close = nsmallest(RECONSIDERED, known, key=lambda one: (known[one], one))
+    for one in close:
+        known[one] = min(known[one], problem.estimate(one, by=freest).key)
+    return [list(one) for one in nsmallest(count, close, key=lambda one: (known[one], one))]
 
 
 def _allowed(problem: Problem, nodes: Sequence[int]) -> list[int]:

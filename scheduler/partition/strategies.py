@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -11,11 +11,12 @@ from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
 from ..errors import PlanError
-from ..placement import Placement, place
-from .choose import choose
+from .choose import Choice, choose
+from .cutting import Subgraph, cut
 from .decision import Decision
+from .judge import PATIENCE, Judge
 from .offers import ask, options
-from .partition import Partition, partition
+from .partition import Partition, by_preference
 from .pins import Pins
 from .tengine import by_runs
 
@@ -48,22 +49,10 @@ class Request:
     max_subgraphs: int | None
     memory_limits: Mapping[str, int]
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A partition to plan with, and how it was come by.
-
-    Attributes
-    ----------
-    partition : Partition
-    placement : Placement or None
-        None while dimensions are symbolic.
-    decision : Decision
-    """
-
-    partition: Partition
-    placement: Placement | None
-    decision: Decision
+    def judge(self, graph: Graph) -> Judge:
+        """Return who judges assignments of a graph."""
+        in_flight = self.max_in_flight if self.objective == "throughput" else 0
+        return Judge(graph, self.devices, self.costs, in_flight, self.max_subgraphs)
 
 
 def choices(graph: Graph, request: Request, *, is_static: bool) -> Iterator[Choice]:
@@ -77,7 +66,7 @@ def choices(graph: Graph, request: Request, *, is_static: bool) -> Iterator[Choi
         If there is no partition of so few subgraphs.
     """
     if request.strategy == "auto" and is_static:
-        for chosen in choose(
+        yield from choose(
             graph,
             request.devices,
             request.pins,
@@ -86,24 +75,22 @@ def choices(graph: Graph, request: Request, *, is_static: bool) -> Iterator[Choi
             max_in_flight=request.max_in_flight,
             max_subgraphs=request.max_subgraphs,
             memory_limits=request.memory_limits,
-        ):
-            yield Choice(chosen.partition, chosen.placement, chosen.decision)
+        )
         return
-    yield _by_rule(graph, request, is_static)
+    yield from _by_rule(graph, request, is_static)
 
 
-def _by_rule(graph: Graph, request: Request, is_static: bool) -> Choice:
-    """Return the only partition that a rule knows."""
+def _by_rule(graph: Graph, request: Request, is_static: bool) -> Iterator[Choice]:
+    """Yield the only assignment that a rule knows, cut well, and then in leaner ways."""
     devices = request.devices
     if request.strategy == "tengine" and is_static:
-        found = by_runs(ask(graph, devices, request.pins))
+        assignment, reasons = by_runs(ask(graph, devices, request.pins))
         why = f"runs of nodes that {next(iter(devices))} supports, if they are long enough"
     else:
-        found = partition(graph, devices, request.pins)
+        assignment, reasons = by_preference(graph, devices, request.pins)
         why = "each node goes to the first device that supports it"
         if request.strategy != "preference":
             why += ", until shapes are known"
-    _check_count(found, request.max_subgraphs, request.strategy)
     decision = Decision(
         request.strategy,
         request.objective,
@@ -111,12 +98,23 @@ def _by_rule(graph: Graph, request: Request, is_static: bool) -> Choice:
         why,
         ask=partial(options, graph, devices, request.costs),
     )
-    return Choice(found, place(graph, found, devices) if is_static else None, decision)
+    if not is_static:
+        subgraphs = cut(graph, assignment)
+        if request.strategy != "auto":
+            _check_count(subgraphs, request)
+        yield Choice(Partition(assignment, reasons, subgraphs), None, decision)
+        return
+    best = request.judge(graph)("", [assignment[node.name] for node in graph.nodes])
+    _check_count(best.partition.subgraphs, request)
+    for one in best.ways(PATIENCE):
+        found = Partition(assignment, reasons, one.partition.subgraphs)
+        yield Choice(found, one.placement, decision)
 
 
-def _check_count(found: Partition, most: int | None, strategy: str) -> None:
-    if most is not None and len(found.subgraphs) > most and strategy != "auto":
+def _check_count(subgraphs: Sequence[Subgraph], request: Request) -> None:
+    count, most = len(subgraphs), request.max_subgraphs
+    if most is not None and count > most:
         raise PlanError(
-            f"by {strategy} there are {len(found.subgraphs)} subgraphs, max_subgraphs is {most}",
+            f"by {request.strategy} there are {count} subgraphs, max_subgraphs is {most}",
             fix="allow more subgraphs, change the pins, or use strategy='auto'",
         )

@@ -17,17 +17,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph.ir import Graph, Node
-from .cutting import cut
 from .offers import Offers
-from .partition import Partition
 
 WORTHWHILE = 3
 FULLY_CONNECTED_WEIGHT = 3
 FULLY_CONNECTED = frozenset({"Gemm", "cvm.dense"})
 
 
-def by_runs(offers: Offers) -> Partition:
-    """Return the partition by Tengine's rule; the first device is its device, the rest its CPU."""
+def by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the device of every node by Tengine's rule, and the reasons.
+
+    The first device is Tengine's device, the rest its CPU.
+    """
     graph, names = offers.graph, tuple(offers.devices)
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -43,7 +44,7 @@ def by_runs(offers: Offers) -> Partition:
             device = others[0] if leaves or 0 not in allowed else 0
             assignment[node.name] = names[device]
             reasons[node.name] = _reason(offers, index, names, bool(leaves), weight)
-    return Partition(assignment, reasons, cut(graph, assignment))
+    return assignment, reasons
 
 
 def _segments(offers: Offers) -> list[tuple[int, int]]:

@@ -102,4 +102,4 @@ def _lag(step: int, follower: int, workload: Workload) -> int:
     lane, other = (workload.lanes[workload.lane[one]] for one in (step, follower))
     if lane is other:
         return round(lane.gap_s * 1e9)
-    return round(lane.report_s * 1e9) + round(other.wake_s * 1e9)
+    return round(lane.report_s * 1e9) + round(other.woken_by_s(lane.device) * 1e9)

@@ -1,9 +1,8 @@
 """Discrete events: what the scheduler would do, on a clock that jumps to the next event.
 
-Which step may start is decided by the scheduler's own code, `Progress` and `Rings`. The rest is
-modelled here: lanes that take work in the order it is submitted, the time that work takes, the
-cores that lanes share, and the loop that feeds items and copies their results out. Nothing is
-left to chance; of events at the same time, the one that was caused first comes first.
+Which step may start is decided by the scheduler's own code, `Progress` and `Rings`. Modelled here
+are lanes that take work in the order it is submitted, the cores that they share, and the loop that
+feeds items and copies results out. Of events at the same time the one caused first comes first.
 """
 
 from __future__ import annotations
@@ -45,17 +44,12 @@ def run(
         What steps wait for besides each other.
     host : Host
     """
-    return _Run(workload, items, max_in_flight, regions, host).run()
+    return _Run(workload, items, max_in_flight, Rings(regions), host).run()
 
 
 class _Run:
     def __init__(
-        self,
-        workload: Workload,
-        items: int,
-        max_in_flight: int,
-        regions: Sequence[Region],
-        host: Host,
+        self, workload: Workload, items: int, max_in_flight: int, rings: Rings, host: Host
     ) -> None:
         self._n = len(workload.duration_s)
         self._items = items
@@ -64,30 +58,28 @@ class _Run:
         self._compile(workload, host)
         self._events: list[tuple[int, int, int, int]] = []  # when, order, what, of whom
         self._order = 0
+        self._handlers = (
+            self._end, self._end_shared, self._begin, self._complete, self._start_item,
+            self._land, self._deliver,
+        )  # fmt: skip
 
         self._progress: dict[int, Progress] = {}
         self._left: dict[int, int] = {}
-        self._rings = Rings(regions)
-        self._claiming = self._rings.claiming
-        self._releasing = self._rings.releasing
+        self._rings = rings
+        self._claiming, self._releasing = rings.claiming, rings.releasing
 
         count = len(workload.lanes)
         self._pending: list[deque[int]] = [deque() for _ in range(count)]
         self._is_busy = [False] * count
-        self._running = [NEVER] * count
-        self._free = [0] * count
-        self._latest = [NEVER] * count
-        self._debt = [0] * count
+        self._running, self._latest = [NEVER] * count, [NEVER] * count
+        self._free, self._debt = [0] * count, [0] * count
         self._known = [False] * (self._n * items)
         self._waiters: dict[int, list[int]] = {}
 
-        self._cores = SharedCores(host, count)
-        self._version = 0
-
+        self._cores, self._version = SharedCores(host, count), 0
         self._permits = max_in_flight
-        self._next = self._delivered = 0
+        self._next = self._delivered = self._loop_free = 0
         self._is_admitting = False
-        self._loop_free = 0
         self._has_landed = [False] * items
 
     def _compile(self, workload: Workload, host: Host) -> None:
@@ -96,35 +88,26 @@ class _Run:
         self._lane_of = workload.lane
         self._duration = [round(seconds * 1e9) for seconds in workload.duration_s]
         self._gap = [round(lane.gap_s * 1e9) for lane in lanes]
-        self._wake = [round(lane.wake_s * 1e9) for lane in lanes]
+        devices = [lane.device for lane in lanes]  # and last the loop
+        self._wake = [
+            [round(lane.woken_by_s(one) * 1e9) for one in (*devices, None)] for lane in lanes
+        ]
+        self._notice = [lane.notice_s for lane in lanes]
         self._report = [round(lane.report_s * 1e9) for lane in lanes]
-        on_host = sum(lane.on_host for lane in lanes)
+        self._on_host = [i for i, lane in enumerate(lanes) if lane.on_host]
+        on_host = len(self._on_host)
+        self._most = host.cores or len(lanes) + 1
         slows = host.rate(on_host) < 1.0 or (on_host > 1 and host.contention > 0)
         self._shares = [slows and lane.on_host for lane in lanes]
         self._hindered = [i for i, lane in enumerate(lanes) if lane.shares_interpreter]
-        self._counts = [len(waits) for waits in workload.waits]
-        self._after: list[list[int]] = [[] for _ in workload.waits]
-        self._behind: list[list[int]] = [[] for _ in workload.waits]
-        self._native: list[list[int]] = [[] for _ in workload.waits]
-        for step, waits in enumerate(workload.waits):
-            own = lanes[workload.lane[step]]
-            for wait in waits:
-                other = lanes[workload.lane[wait]]
-                chained = own.keeps_order and other.keeps_order and own.device == other.device
-                (self._behind if chained else self._after)[wait].append(step)
-                if chained:
-                    self._native[step].append(wait)
+        self._counts, self._after, self._behind, self._native = workload.order()
 
     def run(self) -> Timeline:
         self._admit(0)
-        handlers = (
-            self._end, self._end_shared, self._begin, self._complete, self._start_item,
-            self._land, self._deliver,
-        )  # fmt: skip
         events = self._events
         while events:
             now, _, what, whom = heappop(events)
-            handlers[what](whom, now)
+            self._handlers[what](whom, now)
         assert self._delivered == self._items, "every item lands"
         return self._time
 
@@ -133,12 +116,8 @@ class _Run:
         if time > now:
             self._order += 1
             heappush(self._events, (time, -1 << 60 | self._order, what, whom))
-        elif what == FED:
-            self._start_item(whom, now)
-        elif what == LAND:
-            self._land(whom, now)
         else:
-            self._deliver(whom, now)
+            self._handlers[what](whom, now)
 
     # Items: admitted in order, landed as they end, delivered in order.
 
@@ -162,7 +141,7 @@ class _Run:
         self._at(fed, now, FED, item)
 
     def _start_item(self, item: int, now: int) -> None:
-        progress = self._progress[item] = Progress(self._counts, self._after)
+        self._progress[item] = progress = Progress(self._counts, self._after)
         self._left[item] = self._n
         self._submit(item, progress.ready(), now, NEVER)
         if not self._n:
@@ -194,11 +173,16 @@ class _Run:
             self._admit(now)
 
     def _hinder(self, seconds: float) -> int:
-        """Return how many ns the loop works, and delay by them what waits for the interpreter."""
+        """Return how many ns the loop works; whoever had to make way for it ends so much later."""
         spent = round(seconds * 1e9)
-        for lane in self._hindered:
-            if self._is_busy[lane]:
-                self._debt[lane] += spent
+        if not spent:
+            return 0
+        waiting = [lane for lane in self._hindered if self._is_busy[lane]]
+        if not waiting:
+            waiting = [lane for lane in self._on_host if self._is_busy[lane]]
+            waiting = waiting if len(waiting) >= self._most else []
+        for lane in waiting:
+            self._debt[lane] += spent // len(waiting)
         return spent
 
     # Steps: submitted to lanes when the scheduler says so.
@@ -248,8 +232,8 @@ class _Run:
         pending.popleft()
         time = self._time
         cause = time.bound[entry]
-        wakes = cause == NEVER or self._lane_of[cause % self._n] != lane
-        start = time.ready[entry] + (self._wake[lane] if wakes else 0)
+        source = NEVER if cause == NEVER else self._lane_of[cause % self._n]
+        start = time.ready[entry] + (self._wake[lane][source] if source != lane else 0)
         for wait in self._native[step]:
             if time.ended[entry - step + wait] > start:
                 start, time.bound[entry] = time.ended[entry - step + wait], entry - step + wait
@@ -285,6 +269,7 @@ class _Run:
         """Do what the scheduler does when it learns that a step is complete."""
         self._known[entry] = True
         item, step = divmod(entry, self._n)
+        self._hinder(self._notice[self._lane_of[step]])
         for lane in reversed(self._waiters.pop(entry, ())):
             self._start(lane, now)
         self._submit(item, self._progress[item].complete(step), now, entry)
@@ -305,8 +290,7 @@ class _Run:
 
     def _foresee(self) -> None:
         self._version += 1
-        end = self._cores.next_end()
-        if end is not None:
+        if (end := self._cores.next_end()) is not None:
             self._push(end, SHARED_END, self._version)
 
     def _end_shared(self, version: int, now: int) -> None:

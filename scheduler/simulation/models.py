@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -45,6 +46,10 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
     ParseError
         If the file cannot be read, or holds neither.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ParseError(
+            f"the model of {name!r} is {path!r}", fix="pass a DeviceModel, or the path of one"
+        )
     try:
         data = Path(path).read_bytes()
         values = json.loads(data)

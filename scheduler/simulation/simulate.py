@@ -84,12 +84,12 @@ def simulate(
     >>> pl.simulate(plan, faster={"Add": 2}).makespan_s < once.makespan_s
     True
     """
-    _check(plan, devices, items, max_in_flight)
-    plan = _for_items_in_flight(plan, max_in_flight)
+    _check(plan, devices, items, max_in_flight, faster)
+    plan = for_items_in_flight(plan, max_in_flight)
     assert plan.memory is not None
     priced = _priced(plan, devices or {}, costs, faster or {})
     work = workload(plan.steps, plan.prototypes, priced)
-    host = host if host is not None else host_of(plan.graph)
+    host = host if host is not None else host_of(plan.graph, priced)
     timeline = run(
         work,
         items=items,
@@ -105,6 +105,7 @@ def _check(
     devices: Mapping[str, ModelSource] | None,
     items: int,
     max_in_flight: int | None,
+    faster: Mapping[str, float] | None,
 ) -> None:
     if not isinstance(plan, Plan):
         raise PlanError(f"a {type(plan).__name__} is no plan", fix="simulate what plan() returned")
@@ -121,6 +122,9 @@ def _check(
             f"{items:,} items of {len(plan.steps):,} steps are too many to simulate",
             fix=f"simulate {MOST_STEPS // max(len(plan.steps), 1):,} items or fewer",
         )
+    for what, values in (("devices", devices), ("faster", faster)):
+        if not isinstance(values, Mapping | None):
+            raise PlanError(f"{what} is {values!r}", fix="map names to models, or to factors")
     for name in devices or {}:
         if name not in plan.devices:
             raise PlanError(
@@ -128,7 +132,7 @@ def _check(
             )
 
 
-def _for_items_in_flight(plan: Plan, count: int | None) -> Plan:
+def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
     """Return the plan with memory for that many items; everything stays on its device."""
     if count is None or count == plan.max_in_flight:
         return plan

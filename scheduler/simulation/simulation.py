@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...graph.printing import counted
+from ...graph.printing import bytes_text, counted
 from ..costs import Costs
 from ..planning import Plan
 from ..profile import Profile, Record
@@ -169,8 +169,8 @@ class Simulation:
         lines.append(f"two devices or more at work: {self.overlap:.0%} of the busy time")
         for name, use in self.memory.items():
             lines.append(
-                f"memory {name}: {use.planned_nbytes:,} bytes planned, "
-                f"{use.held_nbytes:,} held and {use.occupied_nbytes:,} needed at most"
+                f"memory {name}: {bytes_text(use.planned_nbytes)} planned, at most "
+                f"{bytes_text(use.held_nbytes)} held and {bytes_text(use.occupied_nbytes)} needed"
             )
         return "\n".join([*lines, "", *self._step_table(), "", *self._path_table()])
 

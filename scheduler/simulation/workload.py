@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 NEVER = -1
 
@@ -22,6 +23,8 @@ class Lane:
         True when its work keeps one of the host's cores busy.
     wake_s : float
         From a submission by another thread until an idle lane begins.
+    wake_after_s : Mapping of str to float
+        The same where it was the end of work on one of these devices that led to the submission.
     gap_s : float
         Between two pieces of work.
     report_s : float
@@ -29,6 +32,8 @@ class Lane:
     shares_interpreter : bool
         True when its kernels are called one by one by a Python thread of the loop's process: while
         the loop works, the next one waits.
+    notice_s : float
+        How long a thread of the loop's process is busy with taking note of an end.
     """
 
     name: str
@@ -39,6 +44,31 @@ class Lane:
     gap_s: float = 0.0
     report_s: float = 0.0
     shares_interpreter: bool = False
+    wake_after_s: Mapping[str, float] = field(default_factory=dict)
+    notice_s: float = 0.0
+
+    def woken_by_s(self, device: str | None) -> float:
+        """Return the seconds until it begins after work of a device ended, or an item was fed."""
+        return self.wake_after_s.get(device or "", self.wake_s)
+
+
+class Order(NamedTuple):
+    """What is known of every step before anything runs.
+
+    Attributes
+    ----------
+    counts : sequence of int
+        How many it waits for.
+    after, behind : sequence of sequences of int
+        Those to count down when it is complete, and when it is submitted.
+    ahead : sequence of sequences of int
+        Those that its device lets it wait for.
+    """
+
+    counts: Sequence[int]
+    after: Sequence[Sequence[int]]
+    behind: Sequence[Sequence[int]]
+    ahead: Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +90,21 @@ class Workload:
     lane: Sequence[int]
     duration_s: Sequence[float]
     waits: Sequence[Sequence[int]]
+
+    def order(self) -> Order:
+        """Return what follows what, as the scheduler and its lanes keep it."""
+        after: list[list[int]] = [[] for _ in self.waits]
+        behind: list[list[int]] = [[] for _ in self.waits]
+        ahead: list[list[int]] = [[] for _ in self.waits]
+        for step, waits in enumerate(self.waits):
+            own = self.lanes[self.lane[step]]
+            for wait in waits:
+                other = self.lanes[self.lane[wait]]
+                chained = own.keeps_order and other.keeps_order and own.device == other.device
+                (behind if chained else after)[wait].append(step)
+                if chained:
+                    ahead[step].append(wait)
+        return Order([len(waits) for waits in self.waits], after, behind, ahead)
 
 
 @dataclass(frozen=True, slots=True)

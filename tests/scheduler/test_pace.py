@@ -15,7 +15,7 @@ from plait.devices.device import Device
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import Faults, SimModel
-from plait.scheduler import runtime
+from plait.scheduler import runtime, stages
 from trio.testing import wait_all_tasks_blocked
 
 # A kernel on four elements takes 5 µs, and so does copying them.
@@ -150,6 +150,43 @@ async def test_the_clock_stands_still_while_a_real_device_works(late: bool) -> N
             await session.run({"x": X})
     assert seen == [15 * US, 15 * US] if late else [0, 0]
     assert clock.now_ns() == 40 * US, "six kernels and two copies"
+
+
+async def test_the_clock_stands_still_while_a_stage_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One item is on a simulated device, another has a shape that is new."""
+    clock, going, seen = VirtualClock(), threading.Event(), []
+    make = stages.Entry.make
+
+    def slow(entry: stages.Entry, known: Any) -> stages.Stage:
+        if "x" in known and len(known["x"]) == 8:
+            seen.append(clock.now_ns())
+            assert going.wait(20)
+            seen.append(clock.now_ns())
+        return make(entry, known)
+
+    monkeypatch.setattr(stages.Entry, "make", slow)
+    builder = pl.GraphBuilder("values")
+    h = builder.op("Relu", builder.input("x", "float32", ("n",)), name="a")
+    builder.output("y", builder.op("NonZero", h, name="b"))
+    sim = SimDevice("sim:a", MODEL, clock)
+    plan = pl.plan(builder.build(), [sim, "cpu"], pin={"a": "sim:a", "b": "cpu"}, passes=())
+
+    async def let_go() -> None:
+        while not clock._due:
+            await wait_all_tasks_blocked()
+        for _ in range(500):
+            await wait_all_tasks_blocked()
+        going.set()
+
+    with trio.fail_after(20):
+        async with pl.Session(plan) as session, trio.open_nursery() as nursery:
+            for count in (1, 2):
+                nursery.start_soon(session.run, {"x": np.tile(X, count)})
+                await wait_all_tasks_blocked()
+            nursery.start_soon(let_go)
+    assert len(set(seen)) == 1
 
 
 async def test_a_session_that_rested_goes_on_with_the_next_item() -> None:

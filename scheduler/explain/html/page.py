@@ -69,6 +69,12 @@ def write_html(
     """
     if plan is None and profile is None and simulation is None:
         raise PlanError("there is nothing to report", fix="give a plan, a profile or both")
+    for one, kind in ((plan, Plan), (profile, Profile), (simulation, Simulation)):
+        if not isinstance(one, kind | None):
+            raise PlanError(
+                f"a {type(one).__name__} is no {kind.__name__}",
+                fix="give what plan(), Session.profile() and simulate() returned",
+            )
     text = page(document(plan, profile, simulation))
     try:
         Path(path).write_text(text, encoding="utf-8")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import plait as pl
@@ -75,6 +77,23 @@ def test_one_worker_stands_for_the_other_but_one_graphics_card_does_not() -> Non
     assert measured(graph, 0.5, "worker:0").basis("worker:1", graph, node) == "measured"
     assert measured(graph, 0.5, "worker").basis("worker:1", graph, node) == "measured"
     assert measured(graph, 0.5, "cuda:0").basis("cuda:1", graph, node) == "model"
+
+
+def test_a_worker_has_the_kernels_of_the_cpu() -> None:
+    graph = relu()
+    node = graph.nodes[0]
+    assert measured(graph, 0.5, "cpu").node_s("worker:1", graph, node) == 0.5
+    own = measured(graph, 0.5, "cpu").merged(measured(graph, 0.25, "worker:0"))
+    assert own.node_s("worker:1", graph, node) == 0.25
+    assert own.node_s("cpu", graph, node) == 0.5
+    assert own.basis("compiled", graph, node) == "model"
+
+
+def test_one_way_between_devices_stands_for_another_between_their_kinds() -> None:
+    costs = Costs(hops={("worker:0", "worker:1"): 2e-5, ("worker:0", "worker:0"): 1e-5})
+    assert costs.hop_s("worker:2", "worker:3") == 2e-5
+    assert costs.hop_s("worker:3", "worker:3") == 1e-5
+    assert costs.hop_s("cpu", "worker:0") is None
 
 
 def test_views_take_no_time() -> None:
@@ -175,3 +194,24 @@ async def test_a_profile_tells_what_nodes_subgraphs_and_copies_took() -> None:
 def test_a_cost_has_operations_and_bytes() -> None:
     graph = relu(10)
     assert cost_of(graph, graph.nodes[0]) == Cost(10, 80)
+
+
+def wrong(value: object) -> Any:
+    """Return a value of a wrong type, past the type checker."""
+    return value
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda costs: Costs.load(wrong(None)), "a NoneType is no path"),
+        (lambda costs: Costs.of(wrong(["cpu"])), "map names to device objects"),
+        (lambda costs: Costs.of(wrong({"cpu": "cpu"})), "map names to device objects"),
+        (lambda costs: costs.merged(wrong({})), "a dict is no Costs"),
+        (lambda costs: costs.scaled("Relu", wrong("twice")), "the factor of 'Relu' is 'twice'"),
+        (lambda costs: costs.with_models(wrong({"cpu": "fast"})), "the model of 'cpu' is 'fast'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(ask: Callable[[Costs], object], expected: str) -> None:
+    with pytest.raises(pl.PlaitError, match=expected):
+        ask(Costs())

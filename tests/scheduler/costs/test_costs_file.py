@@ -18,7 +18,7 @@ from plait.devices.model import DeviceModel
 from plait.graph.errors import ParseError
 from plait.graph.infer import cost_of
 from plait.scheduler.costs.costs_file import decode, encode
-from plait.scheduler.costs.figures import Link, Measured
+from plait.scheduler.costs.figures import Link, Loop, Measured
 from plait.scheduler.costs.signature import digest, signature
 
 
@@ -34,6 +34,8 @@ def some() -> Costs:
         links={("host", "sim:a"): Link(1e-5, 1e9)},
         nodes={"cpu": nodes},
         programs={"ort": {digest(graph): 0.003}},
+        hops={("loop", "cpu"): 3e-5, ("cpu", "cpu"): 1e-5},
+        loop=Loop(2e-5, 8e-5, 0.125),
     )
 
 
@@ -43,6 +45,11 @@ VALID: dict[str, Any] = json.loads(json.dumps(encode(some())))
 def test_costs_are_the_same_after_a_trip_through_a_file(tmp_path: Path) -> None:
     some().save(tmp_path / "costs.json")
     assert Costs.load(tmp_path / "costs.json") == some()
+
+
+def test_costs_of_nobody_know_nothing_of_the_loop(tmp_path: Path) -> None:
+    Costs().save(tmp_path / "costs.json")
+    assert Costs.load(tmp_path / "costs.json").loop is None
 
 
 def test_a_plan_reads_a_file_of_costs(tmp_path: Path) -> None:
@@ -96,6 +103,9 @@ DAMAGED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "flops": (("nodes", "cpu", 0, "flops"), 0.5, "flops: should be a whole number"),
     "huge": (("nodes", "cpu", 0, "nbytes"), 1 << 90, "nbytes: should be a whole number"),
     "specs": (("nodes", "cpu", 0, "inputs"), "x", "inputs: should be a list"),
+    "hop": (("hops", "loop", "cpu"), -1, "hops, 'loop' to 'cpu': should be a number"),
+    "loop": (("loop", "land_s"), None, "loop, land_s: should be a number"),
+    "loop's key": (("loop", "speed"), 1, "'speed', which is unknown"),
     "program": (("programs", "ort", "abc"), True, "should be a number"),
 }
 

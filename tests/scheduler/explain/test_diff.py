@@ -101,3 +101,11 @@ def test_a_difference_is_plain_values_for_json() -> None:
 def test_what_is_no_plan_is_refused() -> None:
     with pytest.raises(pl.PlanError, match="a Graph is no plan"):
         pl.diff(plan("cpu"), graph())  # type: ignore[arg-type]
+
+
+def test_rates_of_streams_are_compared() -> None:
+    one, four = (pl.plan(graph(), ["cpu"], max_in_flight=k) for k in (1, 4))
+    found = pl.diff(one, four)
+    assert found.before.items_per_s == pytest.approx(1 / pl.simulate(one).makespan_s)
+    assert found.after.items_per_s == pl.simulate(four, items=16).items_per_s
+    assert "a stream" in str(found)

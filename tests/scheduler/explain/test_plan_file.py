@@ -278,3 +278,10 @@ def test_a_plan_for_simulated_hardware_comes_back() -> None:
     found = again(plan)
     assert (found.assignment, found.memory) == (plan.assignment, plan.memory)
     assert pl.simulate(found).makespan_s == pl.simulate(plan).makespan_s
+
+
+@pytest.mark.parametrize("devices", [["cpu"], "cpu", 3, [None]])
+def test_names_are_no_objects_to_run_on(tmp_path: Path, devices: Any) -> None:
+    pl.plan(small()).save(tmp_path / "a.plan")
+    with pytest.raises(pl.PlanError, match="is no device object"):
+        pl.load_plan(tmp_path / "a.plan", devices=devices)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import plait as pl
@@ -34,9 +35,14 @@ def test_the_report_names_subgraphs_transfers_memory_and_reasons() -> None:
         assert line in report
 
 
+def listed(plan: pl.Plan) -> list[str]:
+    lines = plan.report(nodes=True).splitlines()
+    (start,) = (index for index, line in enumerate(lines) if line.startswith("nodes"))
+    return lines[start + 1 :]
+
+
 def test_the_report_lists_every_node_when_asked() -> None:
-    lines = split().report(nodes=True).splitlines()
-    listing = lines[lines.index("nodes") + 1 :]
+    listing = listed(split())[1:]
     assert [line.split()[:2] for line in listing] == [["first", "npu"], ["second", "cpu"]]
 
 
@@ -89,10 +95,41 @@ def test_the_report_predicts_times_and_says_what_was_weighed() -> None:
 
 def test_every_node_says_what_it_costs_here_and_elsewhere() -> None:
     plan = pl.plan(graph(1000), ["cpu", PrivateDevice("npu", lacks=["Add"])])
-    lines = plan.report(nodes=True).splitlines()
-    first, second = lines[lines.index("nodes") + 1 :]
-    assert "(model)" in first
+    columns, first, second = listed(plan)
+    assert columns.split() == ["node", "device", "on", "cpu", "on", "npu", "why"]
+    assert len(re.findall(r"\d (?:ns|µs|ms|s)\b", first)) == 2
+    assert second.split()[1] == "cpu"
     assert "no kernel for 'Add' on this device" in second
+
+
+def test_times_stand_in_the_listing_once() -> None:
+    plan = pl.plan(graph(1000), ["cpu", "worker:0"])
+    assert " here, " in plan.reasons["first"]
+    assert not any("here" in line for line in listed(plan))
+
+
+def test_formulas_of_dimensions_are_cut_short() -> None:
+    b = pl.GraphBuilder("wide")
+    x = b.input("x", "float32", ("n", 3))
+    parts = [b.op("Concat", *[x] * 2, axis=0)]
+    for _ in range(20):
+        parts.append(
+            b.op(
+                "Concat",
+                parts[-1],
+                b.input(f"x{len(parts)}", "float32", (f"many{len(parts)}", 3)),
+                axis=0,
+            )
+        )
+    b.output("y", parts[-1])
+    (line,) = (line for line in pl.plan(b.build()).report().splitlines() if "  out" in line)
+    assert line == "  out  y float32[..., 3]"
+
+
+def test_what_a_candidate_lacks_stands_beside_it() -> None:
+    report = pl.plan(graph(1000), ["cpu", "worker:0"], objective="throughput").report()
+    assert "per item" in report
+    assert "on cpu, worker:0:" not in report
 
 
 def test_the_report_lists_regions_with_copies_and_when_they_are_held() -> None:

@@ -215,6 +215,16 @@ def test_all_stages_have_an_item_at_once() -> None:
     assert run.most_in_flight >= 4
 
 
+def test_an_input_that_nobody_reads_holds_up_no_item() -> None:
+    b = pl.GraphBuilder("unread")
+    last = b.input("x", "float32", (4,))
+    b.input("unread", "float32", (4000,))
+    b.output("y", b.op("Neg", last))
+    with bytes_counted():
+        plan = pl.plan(b.build(), "cpu", max_in_flight=4)
+    assert min(region.copies for region in planned(plan).regions) >= 2
+
+
 def test_small_plans_have_a_copy_of_everything_for_each_item() -> None:
     plan = in_stages(chain(3, cells=4), 1, 6)
     assert [region.copies for region in planned(plan).regions] == [6]

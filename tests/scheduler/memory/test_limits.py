@@ -154,6 +154,16 @@ def test_fewer_items_have_a_copy_where_more_would_not_fit() -> None:
     assert total(plan) <= limit["host"]
 
 
+def test_small_items_share_copies_where_one_each_would_not_fit() -> None:
+    b = pl.GraphBuilder("small")
+    b.output("y", b.op("Exp", b.input("x", "float32", (1, 256))))
+    graph = b.build()
+    (item,) = planned(pl.plan(graph, "cpu", max_in_flight=1)).pools.values()
+    limit = {"host": 3 * item.nbytes}
+    plan = pl.plan(graph, "cpu", max_in_flight=8, memory_limits=limit)
+    assert total(plan) <= limit["host"]
+
+
 # Refused
 
 

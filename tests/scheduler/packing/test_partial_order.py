@@ -137,3 +137,27 @@ def test_loose_lanes_are_packed_near_their_antichain(seed: int) -> None:
     packing = pack(sizes, relation, lower_bound=bound, deadline_s=3)
     check([Block(size) for size in sizes], relation, packing)
     assert bound <= packing.nbytes <= 1.15 * bound
+
+
+@pytest.mark.parametrize(("crossing", "most"), [(0.0, 1.0), (0.02, 1.05), (0.2, 1.15)])
+def test_lanes_are_packed_near_their_antichain_and_never_above_one_arena_each(
+    crossing: float, most: float
+) -> None:
+    before, accesses, sizes = lanes(300, 4, 1, crossing=crossing)
+    relation = conflicts_of(before, [[point] for point in range(len(before))], accesses)
+    assert isinstance(relation, Conflicts)
+    bound = heaviest_antichain(sizes, relation, range(len(before)))
+    packing = pack(sizes, relation, lower_bound=bound, effort=100_000, deadline_s=60)
+    check([Block(size) for size in sizes], relation, packing)
+    assert packing.nbytes <= most * bound
+
+
+def test_blocks_filled_from_the_bottom_keep_their_alignments_and_groups() -> None:
+    before, accesses, sizes = lanes(60, 3, 2)
+    relation = conflicts_of(before, [[point] for point in range(len(before))], accesses)
+    blocks = [
+        Block(size - index % 7, (8, 24, 64)[index % 3], group=index % 20 if index < 40 else None)
+        for index, size in enumerate(sizes)
+    ]
+    packing = pack(blocks, relation, effort=50_000, deadline_s=60)
+    check(blocks, relation, packing)

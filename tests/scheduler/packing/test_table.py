@@ -32,7 +32,14 @@ def test_a_column_of_offsets_is_replaced() -> None:
 
 
 def test_older_names_of_columns_are_known() -> None:
-    assert read_table("buffer,start,end,size\na,0,3,8\n").blocks[0].nbytes == 8
+    table = read_table("buffer,start,end,size\na,2,3,8\n")
+    assert table.blocks[0].nbytes == 8
+    assert (list(table.lives.lower), list(table.lives.upper)) == ([2], [3])
+    assert table.with_offsets([0]) == "buffer,start,end,size,offset\na,2,3,8,0\n"
+
+
+def test_a_column_that_means_nothing_may_have_an_older_name() -> None:
+    assert read_table("id,lower,upper,size,start\na,0,3,8,x\n").blocks[0].nbytes == 8
 
 
 def test_comments_and_empty_lines_are_kept() -> None:

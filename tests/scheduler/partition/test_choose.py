@@ -18,7 +18,7 @@ from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
 from plait.scheduler.partition.choose import GUESSED_MARGIN, MARGIN, choose
 from plait.scheduler.partition.decision import Decision
-from plait.scheduler.partition.judge import judge
+from plait.scheduler.partition.judge import Judge
 
 SEEDS = range(200)
 OBJECTIVES = (("latency", 1), ("latency", 3), ("throughput", 1), ("throughput", 4))
@@ -48,14 +48,11 @@ def test_no_split_is_predicted_slower_than_the_best_device_alone(seeds: range) -
         in_flight = asked["max_in_flight"] if asked["objective"] == "throughput" else 0
         assert isinstance(in_flight, int)
 
-        def weighed(assignment: list[int], in_flight: int = in_flight) -> float:
-            return judge("", assignment, graph, devices, costs, in_flight).seconds  # noqa: B023
-
-        names = [*devices]
-        taken = weighed([names.index(chosen.partition.assignment[n.name]) for n in graph.nodes])
-        for index, device in enumerate(machine):
+        judge = Judge(graph, devices, costs, in_flight)
+        taken = judge("", [chosen.partition.assignment[n.name] for n in graph.nodes]).seconds
+        for device in machine:
             if all(device.model.has(node) for node in graph.nodes):
-                alone = weighed([index] * len(graph.nodes))
+                alone = judge("", [device.name] * len(graph.nodes)).seconds
                 assert taken <= alone * (1 + 1e-9)
                 if len(set(chosen.partition.assignment.values())) > 1:
                     assert taken <= alone * (1 - MARGIN) * (1 + 1e-9)
@@ -127,8 +124,9 @@ def test_small_graphs_are_shared_out_as_well_as_by_trying_everything(seed: int) 
     devices = {device.name: device for device in machine}
     costs = Costs.of(devices)
     chosen = next(choose(graph, devices, {}, costs)).decision
+    judge, names = Judge(graph, devices, costs), [*devices]
     best = min(
-        judge("", one, graph, devices, costs, 0).seconds for one in every_assignment(graph, 2)
+        judge("", [names[device] for device in one]).seconds for one in every_assignment(graph, 2)
     )
     taken = next(one for one in chosen.candidates if one.name == chosen.chosen)
     assert taken.seconds <= best * (1 + MARGIN) * 1.02

@@ -7,8 +7,7 @@ from fake_devices import PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
-from plait.scheduler.partition.partition import Subgraph
-from plait.scheduler.steps import Transfer
+from plait.scheduler.partition.cutting import components, cuts, producers_of
 from random_graphs import graphs
 
 
@@ -47,16 +46,41 @@ def test_no_subgraph_waits_for_itself(graph: Graph, seed: int) -> None:
 
 
 @given(graphs(), st.integers(0, 1 << 30))
-def test_neighbours_on_one_device_at_one_level_are_merged(graph: Graph, seed: int) -> None:
-    pins = alternating(graph, ["a", "b"], seed)
-    plan = pl.plan(graph, [PrivateDevice("a"), PrivateDevice("b")], pin=pins)
-    for step in plan.steps:
-        for earlier in step.waits:
-            other = plan.steps[earlier]
-            # Two subgraphs of one device in a row are only apart if another device lies between.
-            runs = isinstance(step.work, Subgraph) and isinstance(other.work, Subgraph)
-            if runs and step.device == other.device:
-                assert any(isinstance(plan.steps[w].work, Transfer) for w in step.waits)
+def test_parts_of_one_device_in_a_row_are_apart_only_to_wait_for_another(
+    graph: Graph, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    devices = [int(random.integers(2)) for _ in graph.nodes]
+    producers = producers_of(graph)
+    for part in components(producers, devices):
+        read = {producer for node in part for producer in producers[node]} - {*part}
+        own = devices[part[0]]
+        assert not read or any(devices[producer] != own for producer in read)
+
+
+@given(graphs(), st.integers(0, 1 << 30))
+def test_however_it_is_cut_parts_are_connected_and_come_in_a_topological_order(
+    graph: Graph, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    devices = ["ab"[int(random.integers(2))] for _ in graph.nodes]
+    producers = producers_of(graph)
+    for parts in cuts(graph, devices):
+        home = {node: index for index, part in enumerate(parts) for node in part}
+        assert sorted(home) == list(range(len(devices))), "each node is in one part"
+        for node, reads in enumerate(producers):
+            assert all(home[producer] <= home[node] for producer in reads)
+        for part in parts:
+            assert len({devices[node] for node in part}) == 1
+            together = {part[0]}
+            for _ in part:
+                together |= {
+                    node
+                    for node in part
+                    if together & {*producers[node]}
+                    or any(node in producers[other] for other in together)
+                }
+            assert together == {*part}
 
 
 def test_a_chain_on_one_device_is_one_subgraph() -> None:

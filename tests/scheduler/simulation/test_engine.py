@@ -131,6 +131,30 @@ def test_kernels_that_python_calls_wait_while_the_loop_works() -> None:
     assert timeline.ended == [16 * US, 26 * US]
 
 
+def test_where_all_cores_are_busy_the_loop_takes_its_time_from_the_lanes() -> None:
+    lane = Lane("a", "a", on_host=True)
+    steps = Workload([lane], [0], [10e-6], [()])
+    ended = {
+        cores: run(
+            steps, items=2, max_in_flight=2, host=Host(cores=cores, feed_s=3e-6)
+        ).ended[0]
+        for cores in (1, 2)
+    }  # fmt: skip
+    assert ended == {1: 16 * US, 2: 13 * US}
+
+
+def test_an_end_in_another_process_interrupts_kernels_that_python_calls() -> None:
+    lanes = [Lane("a", "a", shares_interpreter=True), Lane("b", "b", notice_s=2e-6)]
+    timeline = run(Workload(lanes, [0, 1], [10e-6, 4e-6], [(), ()]))
+    assert timeline.ended == [12 * US, 4 * US]
+
+
+def test_the_way_to_a_lane_depends_on_where_it_begins() -> None:
+    lanes = [Lane("a", "a"), Lane("b", "b", wake_s=7e-6, wake_after_s={"a": 2e-6})]
+    steps = Workload(lanes, [0, 1, 1], [10e-6, 1e-6, 1e-6], [(), (), (0,)])
+    assert started_us(run(steps)) == [0, 7, 12]
+
+
 def test_more_lanes_than_cores_slow_each_other_down() -> None:
     pair = workload(("a", 6, ()), ("b", 6, ()), on_host=True)
     assert makespan_us(run(pair, host=Host(cores=2))) == pytest.approx(6)

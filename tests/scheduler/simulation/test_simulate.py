@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plait as pl
@@ -14,8 +15,7 @@ from plait.devices.model import DeviceModel
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
 from plait.scheduler import runtime
-from plait.scheduler.costs import Costs
-from plait.scheduler.simulation import lanes
+from plait.scheduler.costs import Costs, overheads
 from plait.scheduler.simulation.lanes import host_of
 from plait.scheduler.simulation.workload import Host
 from random_graphs import graphs
@@ -242,7 +242,7 @@ def test_the_table_says_what_limits() -> None:
 
 
 def test_large_arrays_are_copied_on_a_thread_as_the_runtime_does() -> None:
-    assert lanes.INLINE_BYTES == runtime.INLINE_BYTES
+    assert overheads.INLINE_BYTES == runtime.INLINE_BYTES
     small, large = (host_of(relus(1, count=count)) for count in (1 << 18, (1 << 18) + 1))
     assert small.feed_delay_s == 0
     assert large.feed_delay_s > 0
@@ -252,3 +252,16 @@ def test_large_arrays_are_copied_on_a_thread_as_the_runtime_does() -> None:
 def test_the_same_question_has_the_same_answer() -> None:
     first, second = (pl.simulate(two_stages(3), items=7) for _ in range(2))
     assert first.to_dict() == second.to_dict()
+
+
+@pytest.mark.parametrize("name", ["devices", "faster"])
+@pytest.mark.parametrize("value", [["sim:a"], 3, "sim:a"])
+def test_what_is_no_mapping_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(pl.PlanError, match=f"{name} is "):
+        pl.simulate(on_sim(), **{name: value})
+
+
+def test_a_model_that_is_neither_model_nor_path_is_refused() -> None:
+    wrong: Any = 3
+    with pytest.raises(pl.ParseError, match="the model of 'sim:a' is 3"):
+        pl.simulate(on_sim(), {"sim:a": wrong})

@@ -270,3 +270,9 @@ def test_five_thousand_nodes_fit_in_three_megabytes_and_take_two_seconds(
     values = values_in(page)
     assert len(values["nodes"]["name"]) == 5000
     assert values["graph"]["collapsed"]
+
+
+def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
+    wrong: Any = 3
+    with pytest.raises(pl.PlanError, match="a int is no Profile"):
+        pl.plan(branches(2)).save_html(tmp_path / "page.html", profile=wrong)

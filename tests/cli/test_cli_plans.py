@@ -14,7 +14,7 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from command_line import assert_mistake, plait
-from plait.cli_parsing import parse_limits, parse_size
+from plait.cli.parsing import parse_limits, parse_size
 from plait.graph.errors import PlaitError
 
 
@@ -202,7 +202,8 @@ def test_devices_are_measured_and_that_is_added_to_a_file(folder: Path) -> None:
     result = plait(folder, "devices", "cpu", "--measure", "costs.json")
     assert result.exit_code == 0
     assert "Gflop/s" in result.stdout
-    assert result.stderr == "note: wrote costs.json\n"
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["note", "note"]
+    assert "measuring cpu" in result.stderr
     assert pl.Costs.load(folder / "costs.json").models["cpu"].flops_per_s > 0
     arguments = ("--costs", "costs.json", "--shape", "x=2,3")
     assert plait(folder, "plan", "affine.plait", *arguments).exit_code == 0
@@ -218,3 +219,52 @@ def test_a_device_in_the_place_of_a_file_is_a_mistake(folder: Path) -> None:
     result = plait(folder, "devices", "--measure", "cpu")
     assert_mistake(result, "'cpu' is a device", "plait devices cpu --measure")
     assert_mistake(plait(folder, "devices", "--measure", "gone/c.json"), "no folder 'gone'")
+
+
+def test_profiles_of_a_saved_plan_are_added_to_costs_again_and_again(folder: Path) -> None:
+    for repeat in ("2", "3"):
+        result = plait(folder, "profile", "two.plan", "--repeat", repeat, "--costs", "c.json")
+        assert (result.exit_code, result.stderr) == (0, "note: wrote c.json\n")
+    (operator,) = pl.Costs.load(folder / "c.json").nodes["cpu"]
+    assert operator.op == "Add"
+
+
+def test_a_damaged_file_of_costs_is_refused_before_anything_is_measured(folder: Path) -> None:
+    (folder / "c.json").write_text("{}")
+    for command in (
+        ("devices", "cpu", "--measure", "c.json"),
+        ("profile", "two.plan", "--costs", "c.json"),
+    ):
+        assert_mistake(plait(folder, *command), "not in the format 'plait costs'")
+    assert (folder / "c.json").read_text() == "{}"
+
+
+def test_costs_that_cannot_be_told_apart_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("picked")
+    b.output("y", b.op("NonZero", b.input("x", "float32", (4,))))
+    pl.save(b.build(), tmp_path / "picked.plait")
+    result = plait(tmp_path, "profile", "picked.plait", "--costs", "c.json")
+    assert_mistake(result, "shapes depend on values")
+
+
+@pytest.mark.parametrize("option", ["--save", "--html"])
+def test_folders_are_no_files_to_write(folder: Path, option: str) -> None:
+    assert_mistake(plait(folder, "plan", "affine.plait", option, "."), "'.' is a folder")
+
+
+@pytest.mark.parametrize(
+    ("option", "first", "second"),
+    [
+        ("--pin", "add=cpu", "add=worker:0"),
+        ("--shape", "x=2,3", "x=4,3"),
+        ("--memory-limit", "cpu=1GB", "cpu=2GB"),
+    ],
+)
+def test_an_option_says_one_thing_of_a_name(
+    folder: Path, option: str, first: str, second: str
+) -> None:
+    arguments = ("plan", "affine.plait", option, first)
+    name = first.split("=")[0]
+    result = plait(folder, *arguments, option, second)
+    assert_mistake(result, f"{option} says two things of '{name}'")
+    assert plait(folder, *arguments, option, first).exit_code == 0

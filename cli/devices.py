@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cli_inputs import CommandError
-from .cli_options import EXIT_CODES, EXIT_FAILED, as_json
-from .cli_output import check_writable, print_json, print_note, print_table, writing
+from ..graph.printing import seconds_text
+from .inputs import CommandError
+from .options import EXIT_CODES, EXIT_FAILED, as_json
+from .output import check_writable, print_json, print_note, print_table, writing
 
 if TYPE_CHECKING:
-    from .devices import DeviceStatus
-    from .scheduler.costs import Costs
+    from ..devices import DeviceStatus
+    from ..scheduler.costs import Costs
 
 NO_FILE = ""
 """Stands for a file to which measurements are added where none is named."""
@@ -28,21 +29,23 @@ NO_FILE = ""
     is_flag=False,
     flag_value=NO_FILE,
     metavar="[FILE]",
-    help="Measure how fast they are, about a second each, and add that to a file of costs.",
+    help="Measure how fast they are, a second or two each, and add that to a file of costs.",
 )
 @as_json
 def show_devices(names: tuple[str, ...], file: str | None, as_json: bool) -> None:
     """Check which devices are there, and say why not.
 
     All known ones are opened, made to add numbers, and closed; or those in NAMES, where one that is
-    missing makes the exit code 1.
+    missing makes the exit code 1. With --measure, short runs tell how fast each is; FILE is made if
+    it is not there, and is what --costs takes.
     """
-    from .devices import names as known_names
-    from .devices import probe
+    from ..devices import names as known_names
+    from ..devices import probe
 
     if file:
         _check_file(file, known_names())
-    found = [probe(name) for name in names or known_names()]
+    known = _known_costs(file) if file else None
+    found = [probe(name) for name in dict.fromkeys(names or known_names())]
     costs = None if file is None else _measure(found)
     if as_json:
         print_json([_plain(status, costs) for status in found])
@@ -54,8 +57,11 @@ def show_devices(names: tuple[str, ...], file: str | None, as_json: bool) -> Non
         print_table(("device", "state", "memory", "why"), rows, right=("memory",))
         if costs is not None:
             _print_speeds(costs)
-    if file and costs is not None:
-        _add(costs, Path(file))
+    if known is not None and costs is not None:
+        assert file is not None
+        with writing(Path(file)):
+            known.merged(costs).save(file)
+        print_note(f"wrote {file}")
     if names and not all(status.found for status in found):
         click.get_current_context().exit(EXIT_FAILED)
 
@@ -70,21 +76,25 @@ def _check_file(file: str, known: Sequence[str]) -> None:
     check_writable(Path(file))
 
 
+def _known_costs(file: str) -> Costs:
+    """Return what a file says already; a damaged one is refused before anything is measured."""
+    from ..scheduler.costs import Costs
+
+    return Costs.load(file) if Path(file).exists() else Costs()
+
+
 def _measure(found: Sequence[DeviceStatus]) -> Costs:
-    from .devices import find
-    from .scheduler.costs.measure import measure
+    """Measure what is there, saying what it waits for."""
+    from ..devices import find
+    from ..scheduler.costs import Costs
+    from ..scheduler.costs.measure import measure
 
-    return measure({status.name: find(status.name) for status in found if status.found})
-
-
-def _add(costs: Costs, file: Path) -> None:
-    """Add what was measured to a file of costs."""
-    from .scheduler.costs import Costs
-
-    known = Costs.load(file) if file.exists() else Costs()
-    with writing(file):
-        known.merged(costs).save(file)
-    print_note(f"wrote {file}")
+    costs = Costs()
+    for status in found:
+        if status.found:
+            print_note(f"measuring {status.name}: submission, kernels, memory, products, copies")
+            costs = costs.merged(measure({status.name: find(status.name)}))
+    return costs
 
 
 def _plain(status: DeviceStatus, costs: Costs | None) -> dict[str, Any]:
@@ -100,25 +110,31 @@ def _print_speeds(costs: Costs) -> None:
     rows = [
         (
             name,
-            f"{model.flops_per_s / 1e9:.3g} Gflop/s",
-            f"{model.bytes_per_s / 1e9:.3g} GB/s",
-            _us(model.launch_s),
-            _us(model.submit_s),
+            _per_second(model.flops_per_s, "flop"),
+            _per_second(model.bytes_per_s, "B"),
+            seconds_text(model.launch_s),
+            seconds_text(model.submit_s),
         )
         for name, model in costs.models.items()
     ]
     columns = ("device", "arithmetic", "memory", "per kernel", "per program")
+    click.echo()
     print_table(columns, rows, right=columns[1:])
     links = [
-        (f"{pair[0]} to {pair[1]}", f"{link.bytes_per_s / 1e9:.3g} GB/s", _us(link.latency_s))
-        for pair, link in costs.links.items()
+        (source, target, _per_second(link.bytes_per_s, "B"), seconds_text(link.latency_s))
+        for (source, target), link in costs.links.items()
     ]
     if links:
-        print_table(("copies", "speed", "latency"), links, right=("speed", "latency"))
+        click.echo()
+        print_table(("copies from", "to", "speed", "latency"), links, right=("speed", "latency"))
 
 
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} us"
+def _per_second(number: float, unit: str) -> str:
+    """Return a speed in words: ``"59.7 Gflop/s"``."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if number >= factor:
+            return f"{number / factor:.3g} {prefix}{unit}/s"
+    return f"{number / 1e3:.3g} k{unit}/s"
 
 
 def _gibibytes(nbytes: int | None) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from .cli_inputs import CommandError, Feeds, parse_input
-from .cli_options import (
+from .inputs import CommandError, Feeds, parse_input
+from .options import (
     EXIT_CODES,
     IN_FLIGHT,
     PATH,
@@ -19,7 +19,7 @@ from .cli_options import (
     seed_option,
     trace_option,
 )
-from .cli_output import (
+from .output import (
     check_writable,
     make_folder,
     print_json,
@@ -27,7 +27,7 @@ from .cli_output import (
     summarise,
     write_arrays,
 )
-from .cli_plan import Request, asks_for_plan
+from .plan import Request, asks_for_plan
 
 
 @click.command(epilog=EXIT_CODES)
@@ -46,7 +46,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Run MODEL once and show its outputs, or write them to a file."""
-    from .cli_stream import run_once
+    from .stream import run_once
 
     check_writable(output)
     check_writable(trace)
@@ -102,7 +102,7 @@ def stream(
     A single file is repeated in every item; inputs not given are random, given --count. An item
     that fails is reported, and the others go on.
     """
-    from .cli_stream import run_stream, save_trace
+    from .stream import run_stream, save_trace
 
     check_writable(trace)
     plan = request.plan(max_in_flight, IN_FLIGHT)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from .cli_options import EXIT_CODES, PATH, as_json
-from .cli_output import print_json
+from .options import EXIT_CODES, PATH, as_json
+from .output import print_json
 
 
 @click.command(epilog=EXIT_CODES)
@@ -19,7 +19,7 @@ def convert(model: Path, output: Path, as_json: bool) -> None:
 
     A .plait file loads faster, and needs no package to be read.
     """
-    from .graph.formats import load, save
+    from ..graph.formats import load, save
 
     graph = load(model)
     save(graph, output)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
-from .cli_output import progress, write_arrays, writing
-from .graph.errors import PlaitError
-from .scheduler.session import Session
+from ..graph.errors import PlaitError
+from ..scheduler.session import Session
+from .output import progress, write_arrays, writing
 
 if TYPE_CHECKING:
-    from .graph.tensor import Array
-    from .scheduler.planning import Plan
-    from .scheduler.profile import Profile
+    from ..graph.tensor import Array
+    from ..scheduler.planning import Plan
+    from ..scheduler.profile import Profile
 
 MakeItem: TypeAlias = Callable[[int], Mapping[str, "Array"]]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cli_inputs import CommandError, Feeds, parse_input
-from .cli_options import (
+from .inputs import CommandError, Feeds, parse_input
+from .options import (
     EXIT_CODES,
     IN_FLIGHT,
     as_json,
@@ -21,13 +21,12 @@ from .cli_options import (
     seed_option,
     trace_option,
 )
-from .cli_output import check_writable, print_json, writing
-from .cli_plan import Request, asks_for_plan
+from .output import check_writable, print_json, print_note, writing
+from .plan import Request, asks_for_plan
 
 if TYPE_CHECKING:
-    from .graph.tensor import Array
-    from .scheduler.planning import Plan
-    from .scheduler.profile import Profile
+    from ..graph.tensor import Array
+    from ..scheduler.planning import Plan
 
 
 @click.command(epilog=EXIT_CODES)
@@ -63,13 +62,25 @@ def profile(
     Inputs not given are random, and the same for each item. What was measured is added to the file
     of --costs, which is made if it is not there.
     """
-    from .cli_stream import run_stream, save_trace
+    from ..scheduler.calibration import completed
+    from ..scheduler.costs import Costs
+    from ..scheduler.simulation.simulate import for_items_in_flight
+    from .stream import run_stream, save_trace
 
     for path in (trace, html, request.costs):
         check_writable(path)
-    plan = request.with_costs_if_there().plan(max_in_flight, IN_FLIGHT)
+    file = request.costs
+    known = Costs.load(file) if file is not None and file.exists() else Costs()
+    plans_by_them = file is not None and file.exists() and not request.is_saved
+    plan = (request if plans_by_them else request.without_costs()).plan(max_in_flight, IN_FLIGHT)
     feeds = Feeds(plan.graph, [parse_input(text) for text in inputs], seed=seed, fill=True)
     first = feeds.item(0)
+    static = _static(plan, first)
+    if file is not None and not static.is_static:
+        raise CommandError(
+            "the costs of a model whose shapes depend on values cannot be told apart",
+            fix="leave --costs out",
+        )
     print_notes(feeds)
     # Random numbers are made once, or making them would be what is measured.
     make_item = feeds.item if feeds.count else lambda index: first
@@ -78,12 +89,21 @@ def profile(
     measured = streamed.profile
     assert measured is not None
     save_trace(measured, trace)
-    if request.costs is not None:
-        _add_costs(measured, _static(plan, first), request.costs)
+    if file is not None:
+        # One item at a time: then nothing that is measured waits for, or disturbs, anything else.
+        alone = for_items_in_flight(static, 1)
+        if alone is not static:
+            again = run_stream(alone, make_item, count, None, what="measuring", measure=True)
+            measured = again.profile or measured
+        with writing(file):
+            found = completed(Costs.from_profile(measured, alone), alone)
+            known.merged(found).save(file)
+        print_note(f"wrote {file}")
     if html is not None:
-        from .scheduler.explain.html import write_html
+        from ..scheduler.explain.html import write_html
 
-        write_html(html, _static(plan, first), measured)
+        write_html(html, static, measured)
+        print_note(f"wrote {html}")
     if as_json:
         print_json(measured.to_dict())
     else:
@@ -94,17 +114,3 @@ def profile(
 def _static(plan: Plan, item: Mapping[str, Array]) -> Plan:
     """Return the plan for the shapes of an item; as it is, where values decide more of them."""
     return plan if plan.is_static else plan.for_shapes({n: a.shape for n, a in item.items()})
-
-
-def _add_costs(profile: Profile, plan: Plan, file: Path) -> None:
-    """Add what was measured to a file of costs."""
-    from .scheduler.costs import Costs
-
-    if not plan.is_static:
-        raise CommandError(
-            "the costs of a model whose shapes depend on values cannot be told apart",
-            fix="leave --costs out",
-        )
-    known = Costs.load(file) if file.exists() else Costs()
-    with writing(file):
-        known.merged(Costs.from_profile(profile, plan)).save(file)

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cli_inputs import CommandError
-from .cli_options import EXIT_CODES, IN_FLIGHT, PATH, as_json, html_option, in_flight
-from .cli_output import check_writable, print_json, print_note
-from .cli_plan import Request, asks_for_plan
-from .graph.printing import to_dot
+from ..graph.printing import to_dot
+from .inputs import CommandError
+from .models import models_option, plan_on_models
+from .options import EXIT_CODES, PATH, as_json, html_option, in_flight
+from .output import check_writable, print_json, print_note
+from .plan import Request, asks_for_plan
 
 if TYPE_CHECKING:
-    from .scheduler.planning import Plan
+    from ..scheduler.planning import Plan
 
 
 @click.command(name="plan", epilog=EXIT_CODES)
 @asks_for_plan
+@models_option
 @in_flight
 @click.option("--nodes", is_flag=True, help="List every node, its device and the reason for it.")
 @click.option("--dot", is_flag=True, help="Print the graph for Graphviz, grouped by device.")
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 @as_json
 def show_plan(
     request: Request,
+    models: tuple[str, ...],
     max_in_flight: int | None,
     nodes: bool,
     dot: bool,
@@ -46,21 +49,28 @@ def show_plan(
 
     Every command that takes a MODEL takes a plan that was saved here too.
     """
-    from .scheduler.explain.plan_file import load_plan
+    from ..scheduler.explain.plan_file import load_plan
 
-    if sum((nodes, dot, other is not None)) > 1 or (dot and as_json):
+    given = {"--nodes": nodes, "--dot": dot, "--diff": other is not None}
+    asked = [option for option, is_given in given.items() if is_given]
+    if len(asked) > 1 or (dot and as_json):
         raise CommandError(
-            "--nodes, --dot, --diff and --json say different things to print", fix="choose one"
+            f"{' and '.join([*asked, *['--json'] * as_json])} say different things to print",
+            fix="choose one",
         )
     for path in (save, html):
         check_writable(path)
-    plan = request.plan(max_in_flight, IN_FLIGHT)
+    plan, other_than_here = plan_on_models(request, max_in_flight, models)
+    if other_than_here and request.is_saved:
+        raise CommandError(
+            "--model: that is decided in a saved plan", fix="plan the model again, or use simulate"
+        )
     before = load_plan(other) if other is not None else None
     if save is not None:
         plan.save(save)
         print_note(f"wrote {save}")
     if html is not None:
-        from .scheduler.explain.html import write_html
+        from ..scheduler.explain.html import write_html
 
         write_html(html, plan)
         print_note(f"wrote {html}")
@@ -76,7 +86,7 @@ def show_plan(
 
 
 def _print_diff(before: Plan, after: Plan, *, as_json: bool) -> None:
-    from .scheduler.explain.diff import diff
+    from ..scheduler.explain.diff import diff
 
     found = diff(before, after)
     if as_json:

@@ -6,19 +6,19 @@ from typing import Any
 
 import click
 
-from . import __version__
-from .cli_convert import convert
-from .cli_devices import show_devices
-from .cli_inputs import CommandError
-from .cli_options import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
-from .cli_output import print_error
-from .cli_pack import pack
-from .cli_profile import profile
-from .cli_run import run, stream
-from .cli_show import show_plan
-from .cli_simulate import simulate
-from .devices.errors import DeviceError, DeviceUnavailableError
-from .graph.errors import InternalError, PlaitError
+from .. import __version__
+from ..devices.errors import DeviceError, DeviceUnavailableError
+from ..graph.errors import InternalError, PlaitError
+from .convert import convert
+from .devices import show_devices
+from .inputs import CommandError
+from .options import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
+from .output import print_error
+from .pack import pack
+from .profile import profile
+from .run import run, stream
+from .show import show_plan
+from .simulate import simulate
 
 
 class _Commands(click.Group):

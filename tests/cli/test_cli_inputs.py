@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.cli_inputs import (
+from plait.cli.inputs import (
     CommandError,
     Feeds,
     Given,
@@ -17,7 +17,7 @@ from plait.cli_inputs import (
     random_array,
     read_arrays,
 )
-from plait.cli_parsing import parse_devices, parse_pins, parse_shapes
+from plait.cli.parsing import parse_devices, parse_pins, parse_shapes
 from plait.graph.dtypes import dtype_of
 from plait.graph.errors import PlaitError
 
@@ -240,7 +240,7 @@ def test_random_numbers_take_the_shape_that_a_file_gives_to_a_symbol(
 
 
 def test_an_input_that_is_not_given_is_named(graph: pl.Graph) -> None:
-    with pytest.raises(CommandError, match="the inputs y are not given"):
+    with pytest.raises(CommandError, match="nothing is given for y"):
         feeds(graph, "x=random")
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import click
 import numpy as np
 
-from .cli_inputs import CommandError
-from .graph.tensor import Array, spec_of
+from ..graph.tensor import Array, spec_of
+from .inputs import CommandError
 
 
 def summarise(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
@@ -103,8 +103,12 @@ def make_folder(folder: Path) -> None:
 
 def check_writable(path: Path | None) -> None:
     """Raise CommandError, before any work is done, if a file cannot be made there."""
-    if path is not None and not path.parent.is_dir():
+    if path is None:
+        return
+    if not path.parent.is_dir():
         raise CommandError(f"there is no folder {str(path.parent)!r}", fix="make it first")
+    if path.is_dir():
+        raise CommandError(f"{str(path)!r} is a folder", fix="name a file in it")
 
 
 @contextmanager

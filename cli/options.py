@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cli_inputs import Feeds
-from .cli_output import print_error, print_note
+from .inputs import Feeds
+from .output import print_error, print_note
 
 if TYPE_CHECKING:
-    from .cli_stream import Streamed
+    from .stream import Streamed
 
 EXIT_FAILED, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 SHOWN_ERRORS = 10

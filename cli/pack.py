@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cli_inputs import CommandError
-from .cli_options import EXIT_CODES, EXIT_FAILED, PATH
-from .cli_output import check_writable, print_json, writing
+from .inputs import CommandError
+from .options import EXIT_CODES, EXIT_FAILED, PATH
+from .output import check_writable, print_json, writing
 
 if TYPE_CHECKING:
-    from .scheduler.packing.blocks import Packing
-    from .scheduler.packing.packing import Solver
+    from ..scheduler.packing.blocks import Packing
+    from ..scheduler.packing.packing import Solver
 
 
 @click.command(epilog=EXIT_CODES)
@@ -55,9 +55,9 @@ def pack(
     many bytes is alive from lower to just before upper. It is printed with a column offset; what
     was found about it goes to stderr.
     """
-    from .scheduler.packing import check
-    from .scheduler.packing import pack as pack_blocks
-    from .scheduler.packing.table import read_table
+    from ..scheduler.packing import check
+    from ..scheduler.packing import pack as pack_blocks
+    from ..scheduler.packing.table import read_table
 
     check_writable(output)
     table = read_table(_read(file), str(file))
@@ -105,4 +105,5 @@ def _summary(packing: Packing) -> dict[str, object]:
 
 def _describe(packing: Packing) -> str:
     gap = "optimal" if packing.is_optimal else f"lower bound {packing.lower_bound:,}"
-    return f"{packing.nbytes:,} bytes ({gap}), {packing.algorithm}, {packing.seconds:.2f} s"
+    how = packing.algorithm or "no blocks"
+    return f"{packing.nbytes:,} bytes ({gap}), {how}, {packing.seconds:.2f} s"

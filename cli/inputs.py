@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .graph.dtypes import is_extension, kind_of
-from .graph.errors import PlaitError
-from .graph.ir import Graph
-from .graph.tensor import Array, TensorSpec
+from ..graph.dtypes import is_extension, kind_of
+from ..graph.errors import PlaitError
+from ..graph.ir import Graph
+from ..graph.tensor import Array, TensorSpec
 
 RANDOM = "random"
 
@@ -168,7 +168,7 @@ class Feeds:
         missing = [name for name in graph.inputs if name not in seen]
         if missing and not fill and not any(g.name is None and not g.files for g in givens):
             raise CommandError(
-                f"the inputs {', '.join(missing)} are not given",
+                f"nothing is given for {', '.join(missing)}",
                 fix=f"--input {missing[0]}=FILE.npy, or --input {missing[0]}={RANDOM}",
             )
 
@@ -182,7 +182,7 @@ class Feeds:
         FeedError
             If a shape does not fit its input.
         """
-        from .scheduler.specialise import bind_inputs
+        from ..scheduler.specialise import bind_inputs
 
         arrays = dict(self._fixed)
         for given in self._sequences:

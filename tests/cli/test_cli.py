@@ -338,7 +338,7 @@ def test_items_of_different_shapes_go_through_one_stream(folder: Path, tmp_path:
         (["run", "affine.plait", "--devices", "abacus"], ["no device 'abacus'", "cpu, worker"]),
         (["run", "affine.plait", "--devices", "cpu,"], ["empty name"]),
         (["run", "affine.plait", "--devices", "cpu,cpu"], ["each once"]),
-        (["run", "affine.plait"], ["the inputs x, y are not given", "--input x="]),
+        (["run", "affine.plait"], ["nothing is given for x, y", "--input x="]),
         (["run", "affine.plait", "--input", "z=random"], ["no input 'z'", "x, y"]),
         (["run", "affine.plait", "--input", "x=gone.npy"], ["finds no file"]),
         (["run", "affine.plait", "--input", "="], ["is not NAME=FILE"]),

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from plait import devices
 from plait.cli import cli
 from plait.devices.errors import DeviceError
+from plait.devices.model import DeviceModel
 from plait.scheduler.costs import Costs
 
 GPU = {"flops_per_s": 5e13, "bytes_per_s": 3e12, "copy_bytes_per_s": 5e10, "copy_latency_s": 5e-6}
@@ -126,3 +127,44 @@ def test_a_saved_plan_is_simulated_as_it_is(model: Path) -> None:
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["max_in_flight"] == 2
     assert json.loads(answer.stdout)["makespan_s"] == pl.simulate(plan).makespan_s
+
+
+def test_a_model_of_a_device_that_is_not_planned_for_is_refused(model: Path) -> None:
+    answer = simulate(model, "--model", f"gpu={model.parent / 'gpu.json'}")
+    assert answer.exit_code == 2
+    assert "'gpu', which is not among the devices" in answer.stderr
+
+
+def test_a_saved_plan_is_asked_about_other_costs_and_items_in_flight(model: Path) -> None:
+    graph = pl.load(model)
+    plan = pl.plan(graph, shapes={"x": (1000, 1000)}, max_in_flight=2)
+    saved, costs = model.parent / "chain.plan", model.parent / "costs.json"
+    plan.save(saved)
+    slow = DeviceModel(flops_per_s=1e6, bytes_per_s=1e6)
+    plan.costs.with_models({"cpu": slow}).save(costs)
+    assert makespan(saved, "--costs", str(costs)) > 10 * makespan(saved)
+    assert figures(saved, "--max-in-flight", "5")["max_in_flight"] == 5
+
+
+def test_an_operator_has_one_factor(model: Path) -> None:
+    answer = simulate(model, "--faster", "Relu=2", "--faster", "Relu=3")
+    assert answer.exit_code == 2
+    assert "--faster says two things of 'Relu'" in answer.stderr
+
+
+def test_a_plan_is_made_for_hardware_that_is_not_here(model: Path) -> None:
+    arguments = ("--shape", "x=1000,1000", "--devices", "gpu,cpu")
+    gpu = ("--model", f"gpu={model.parent / 'gpu.json'}")
+    shown = CliRunner().invoke(cli, ["plan", str(model), *arguments, *gpu, "--json"])
+    assert shown.exit_code == 0, shown.output
+    nodes = json.loads(shown.stdout)["nodes"].values()
+    assert {node["device"] for node in nodes} == {"gpu"}
+
+
+def test_a_saved_plan_is_not_decided_anew_for_a_model(model: Path) -> None:
+    saved = model.parent / "chain.plan"
+    pl.plan(pl.load(model), shapes={"x": (10, 1000)}).save(saved)
+    gpu = ("--model", f"cpu={model.parent / 'gpu.json'}")
+    shown = CliRunner().invoke(cli, ["plan", str(saved), *gpu])
+    assert shown.exit_code == 2
+    assert "--model: that is decided in a saved plan" in shown.stderr

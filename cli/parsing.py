@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import TypeVar
 
-from .cli_inputs import CommandError
+from .inputs import CommandError
+
+T = TypeVar("T")
 
 UNITS = {
     "": 1,
@@ -43,7 +46,7 @@ def parse_pins(texts: Sequence[str]) -> dict[str, str]:
             raise CommandError(
                 f"--pin {text!r} is not NODE=DEVICE", fix="for example --pin 'encoder.*=cpu'"
             )
-        pins[node] = device
+        put_once(pins, node, device, "--pin")
     return pins
 
 
@@ -58,7 +61,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 f"--shape {text!r} is not NAME=LENGTH,LENGTH,...",
                 fix="for example --shape image=1,3,48,320",
             )
-        shapes[name] = tuple(map(int, dims))
+        put_once(shapes, name, tuple(map(int, dims)), "--shape")
     return shapes
 
 
@@ -73,7 +76,7 @@ def parse_limits(texts: Sequence[str]) -> dict[str, int]:
                 f"--memory-limit {text!r} is not NAME=SIZE",
                 fix="for example --memory-limit cuda:0=2GiB, or host=512MB",
             )
-        limits[name] = nbytes
+        put_once(limits, name, nbytes, "--memory-limit")
     return limits
 
 
@@ -82,3 +85,9 @@ def parse_size(text: str) -> int | None:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE | re.ASCII)
     unit = UNITS.get(found[2].upper()) if found else None
     return int(Decimal(found[1]) * unit) if found and unit else None
+
+
+def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
+    """Add what an option says of a name, unless it has said something else before."""
+    if values.setdefault(name, value) != value:
+        raise CommandError(f"{option} says two things of {name!r}", fix="give it once")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cli_inputs import CommandError
-from .cli_options import PATH
-from .cli_parsing import parse_devices, parse_limits, parse_pins, parse_shapes
+from .inputs import CommandError
+from .options import PATH
+from .parsing import parse_devices, parse_limits, parse_pins, parse_shapes
 
 if TYPE_CHECKING:
-    from .scheduler.planning import Plan
+    from ..scheduler.planning import Plan
 
 STRATEGIES = ("auto", "preference", "tengine")
 OBJECTIVES = ("latency", "throughput")
@@ -61,11 +61,10 @@ class Request:
         CommandError
             If the model is a saved plan, and an option contradicts it.
         """
-        from .graph.formats import load
-        from .scheduler.explain.plan_file import is_saved_plan
-        from .scheduler.planning import plan
+        from ..graph.formats import load
+        from ..scheduler.planning import plan
 
-        if is_saved_plan(self.model):
+        if self.is_saved:
             return self._saved(max_in_flight)
         return plan(
             load(self.model),
@@ -76,13 +75,19 @@ class Request:
             **self.options,
         )
 
-    def with_costs_if_there(self) -> Request:
-        """Return the request without its file of costs, where there is none yet."""
-        missing = self.costs is not None and not self.costs.exists()
-        return replace(self, costs=None) if missing else self
+    @property
+    def is_saved(self) -> bool:
+        """True when the model is a saved plan."""
+        from ..scheduler.explain.plan_file import is_saved_plan
+
+        return is_saved_plan(self.model)
+
+    def without_costs(self) -> Request:
+        """Return the request without its file of costs, which a saved plan cannot be made by."""
+        return replace(self, costs=None)
 
     def _saved(self, max_in_flight: int | None) -> Plan:
-        from .scheduler.explain.plan_file import load_plan
+        from ..scheduler.explain.plan_file import load_plan
 
         plan = load_plan(self.model)
         other = [

@@ -1,0 +1,114 @@
+"""Hardware that is not here, or other hardware than is here: ``--model``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from ..devices.errors import DeviceError
+from .inputs import CommandError
+from .options import IN_FLIGHT
+from .parsing import put_once
+from .plan import Request
+
+if TYPE_CHECKING:
+    from ..devices.model import DeviceModel
+    from ..scheduler.planning import Plan
+
+models_option = click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME=FILE.json",
+    help="What if a device were this hardware; one that is not here is simulated altogether.",
+)
+
+
+def plan_on_models(
+    request: Request, max_in_flight: int | None, texts: Sequence[str]
+) -> tuple[Plan, dict[str, DeviceModel]]:
+    """Return the plan for devices as their models say, and the models of those that are here.
+
+    A saved plan stays as it is, whatever models say of the devices that are here.
+
+    Raises
+    ------
+    CommandError
+        If an option is malformed, or names a device that the plan does not have.
+    ParseError
+        If a file holds no model.
+    """
+    from ..scheduler.simulation.models import load_model
+
+    models = {name: load_model(file, name) for name, file in _parse_models(texts).items()}
+    here = _provide(models)
+    plan = _planned(request, max_in_flight, here)
+    _check_named(models, plan)
+    return plan, here
+
+
+def _parse_models(texts: Sequence[str]) -> dict[str, str]:
+    """Return what ``NAME=FILE`` options say."""
+    models: dict[str, str] = {}
+    for text in texts:
+        name, _, file = text.partition("=")
+        if not name or not file:
+            raise CommandError(
+                f"--model {text!r} is not NAME=FILE", fix="for example --model gpu=gpu.json"
+            )
+        put_once(models, name, file, "--model")
+    return models
+
+
+def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
+    """Make devices that are not here known as simulated ones; return the models of the others."""
+    from .. import devices
+    from ..scheduler.simulation.models import modelled_device
+
+    here = {}
+    for name, model in models.items():
+        if _is_here(name):
+            here[name] = model
+        else:
+            with suppress(DeviceError):  # its kind may be known, the name need not be
+                devices.unregister(name)
+            devices.register(name, partial(modelled_device, model=model))
+    return here
+
+
+def _is_here(name: str) -> bool:
+    """True when a device can be planned for as it is."""
+    from ..devices.registry import find
+    from ..devices.sim import SimDevice
+
+    try:
+        found = find(name)
+        _ = found.capabilities
+    except DeviceError:
+        return False
+    return not isinstance(found, SimDevice)
+
+
+def _planned(
+    request: Request, max_in_flight: int | None, models: Mapping[str, DeviceModel]
+) -> Plan:
+    """Return the plan that would be made if devices were what these models say."""
+    plan = request.plan(max_in_flight, IN_FLIGHT)
+    if not models or request.is_saved:
+        return plan
+    return replace(plan, costs=plan.costs.with_models(models)).over(plan.graph)
+
+
+def _check_named(models: Mapping[str, DeviceModel], plan: Plan) -> None:
+    """Refuse models of devices that the plan does not have."""
+    for name in models:
+        if name not in plan.devices:
+            raise CommandError(
+                f"--model names {name!r}, which is not among the devices",
+                fix=f"give it to --devices too; they are {','.join(plan.devices)}",
+            )

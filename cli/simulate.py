@@ -1,0 +1,95 @@
+"""``plait simulate``: what a model would do, here or on hardware that is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from .inputs import CommandError
+from .models import models_option, plan_on_models
+from .options import EXIT_CODES, as_json, in_flight, trace_option
+from .output import check_writable, print_json
+from .parsing import put_once
+from .plan import Request, asks_for_plan
+
+
+@click.command(epilog=EXIT_CODES)
+@asks_for_plan
+@models_option
+@click.option(
+    "--faster",
+    multiple=True,
+    metavar="OP=FACTOR",
+    help="What if an operator, or the node of that name, were that many times as fast.",
+)
+@click.option(
+    "--items",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many items go through.",
+)
+@in_flight
+@trace_option
+@as_json
+def simulate(
+    request: Request,
+    models: tuple[str, ...],
+    faster: tuple[str, ...],
+    items: int,
+    max_in_flight: int | None,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict how long MODEL takes, what limits it, and the memory it needs; nothing is run.
+
+    Kernels take the time that --costs has measured, or else what the models of the devices say. A
+    saved plan may be asked about other costs and other numbers of items in flight.
+    """
+    from ..scheduler.simulation.simulate import simulate as predict
+
+    check_writable(trace)
+    factors = _parse_factors(faster)
+    if request.is_saved:  # what is asked of it is not what it was made by
+        plan, here = plan_on_models(request.without_costs(), None, models)
+    else:
+        plan, here = plan_on_models(request, max_in_flight, models)
+    if not plan.is_static:
+        raise CommandError(
+            "the model's shapes are not all known, so nothing is known of times and memory",
+            fix="give those of its inputs: --shape NAME=1,3,48,320",
+        )
+    found = predict(
+        plan,
+        here,
+        items=items,
+        max_in_flight=max_in_flight,
+        costs=request.costs if request.is_saved else None,
+        faster=factors,
+    )
+    if trace is not None:
+        found.save(trace)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        click.echo(found.table())
+
+
+def _parse_factors(texts: Sequence[str]) -> dict[str, float]:
+    """Return what ``OP=FACTOR`` options say."""
+    factors: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            factor = float(number)
+        except ValueError:
+            factor = 0.0
+        if not name or not 0 < factor < float("inf"):
+            raise CommandError(
+                f"--faster {text!r} is not OP=FACTOR", fix="for example --faster Conv=2"
+            )
+        put_once(factors, name, factor, "--faster")
+    return factors

@@ -1,0 +1,125 @@
+"""From a profile to what passes between steps: threads and processes wake up, the loop works.
+
+Only what happens on the host is of interest here, and only while nothing else is in the way: a step
+that found its lane idle tells how long the way to it takes, one that was queued how long the lane
+takes from one step to the next, an item that was alone what the loop takes for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...devices.device import Device
+from ...devices.memory import HOST, SHARED
+from .figures import LOOP, Loop
+
+if TYPE_CHECKING:
+    from ..planning import Plan
+    from ..profile import Profile, Record, Span
+
+INLINE_BYTES = 1 << 20
+"""More than this is copied on a thread."""
+
+HOST_BYTES_PER_S = 10e9
+"""How fast inputs are written and results read."""
+
+NEXT_NS = 2_000_000
+"""An item that is admitted later than that after the last one was not waiting for it."""
+
+
+class _Way(NamedTuple):
+    """That a step on one device could begin when work on another, or the loop, had ended."""
+
+    source: str
+    target: str
+    ns: int
+
+
+def computes_here(device: Device) -> bool:
+    """True when a device's kernels keep the host's cores busy."""
+    offers = device.capabilities
+    return offers.runs_python or not offers.accesses.isdisjoint((HOST, SHARED))
+
+
+def hops(profile: Profile, plan: Plan) -> dict[tuple[str, str], float]:
+    """Return the usual seconds between steps by their devices; `LOOP` stands for the loop.
+
+    From a device to itself it is the time between two steps of which the later one was queued.
+    """
+    here = {name for name, device in plan.prototypes.items() if computes_here(device)}
+    found: dict[tuple[str, str], list[int]] = {}
+    for way in [*_starts(profile, plan), *_landings(profile)]:
+        if {way.source, way.target} <= here | {LOOP}:
+            found.setdefault((way.source, way.target), []).append(max(way.ns, 0))
+    return {(a, b): _usual(every, crowded=a == b) / 1e9 for (a, b), every in found.items()}
+
+
+def _usual(found: Sequence[int], *, crowded: bool) -> float:
+    """Return the median, or what a quarter stays below where lanes may wait for cores as well."""
+    ordered = sorted(found)
+    return ordered[len(ordered) // (4 if crowded else 2)]
+
+
+def loop(profile: Profile, plan: Plan) -> Loop | None:
+    """Return what the loop takes for an item; None where no item was alone."""
+    fed = _copy_s(plan, plan.graph.inputs)
+    alone = list(_alone(profile))
+    feeds = [
+        min(span.ready_ns for span in record.spans()) - record.admitted_ns for record, _ in alone
+    ]
+    lands = [gap for _, gap in alone if gap is not None and gap < NEXT_NS]
+    if not feeds or not lands or fed is None or _copy_s(plan, plan.graph.outputs) is None:
+        return None
+    return Loop(
+        feed_s=max(0.0, statistics.median(feeds) / 1e9 - fed),
+        land_s=max(0.0, statistics.median(lands) / 1e9 - (_copy_s(plan, plan.graph.outputs) or 0)),
+    )
+
+
+def _copy_s(plan: Plan, names: Sequence[str]) -> float | None:
+    """Return how long it takes to copy tensors on the loop; None for those that a thread copies."""
+    nbytes = sum(plan.graph.tensors[name].nbytes for name in names)
+    return nbytes / HOST_BYTES_PER_S if nbytes <= INLINE_BYTES else None
+
+
+def _alone(profile: Profile) -> Iterator[tuple[Record, int | None]]:
+    """Yield the items beside which no other was under way, and the ns until the next one."""
+    records = sorted(profile.records, key=lambda record: record.admitted_ns)
+    ended = 0
+    for record, following in zip_longest(records, records[1:]):
+        is_alone = record.admitted_ns >= ended and not record.failed and any(record.spans())
+        ended = max(ended, record.landed_ns)
+        if is_alone and (following is None or following.admitted_ns >= record.landed_ns):
+            yield record, None if following is None else following.admitted_ns - record.landed_ns
+
+
+def _landings(profile: Profile) -> Iterator[_Way]:
+    for record, _ in _alone(profile):
+        last = max(record.spans(), key=lambda span: span.ended_ns)
+        yield _Way(last.step.device, LOOP, record.landed_ns - last.ended_ns)
+
+
+def _starts(profile: Profile, plan: Plan) -> Iterator[_Way]:
+    """Yield what every step waited for last, where that is sure."""
+    by_device: dict[str, list[tuple[Span, Mapping[int, Span]]]] = {}
+    for record in profile.records:
+        if len(record.parts) == 1 and not record.failed:
+            spans: Mapping[int, Span] = {span.step.index: span for span in record.spans()}
+            for span in spans.values():
+                by_device.setdefault(span.step.device, []).append((span, spans))
+    for device, every in by_device.items():
+        every.sort(key=lambda pair: pair[0].started_ns)
+        before = [None, *(span for span, _ in every[:-1])]
+        for earlier, (span, known) in zip(before, every, strict=True):
+            if earlier is not None and earlier.ended_ns > span.ready_ns:
+                yield _Way(device, device, span.started_ns - earlier.ended_ns)
+                continue
+            waits = [known[index] for index in plan.steps[span.step.index].waits if index in known]
+            last = max(waits, key=lambda one: one.ended_ns, default=None)
+            if last is None:
+                yield _Way(LOOP, device, span.started_ns - span.ready_ns)
+            else:
+                yield _Way(last.step.device, device, span.started_ns - last.ended_ns)
