@@ -242,16 +242,19 @@ class _Portfolio:
         if not exact.suits(problem):
             return
         low, unit = best.target, problem.unit
+        stride = unit
         while low < best.peak and not budget.is_over():
             capacity = -(-low // unit) * unit
             found = self._search(capacity, share=0.7)
             if found.offsets is not None:
                 best.offer("exact search", found.offsets)
-                return
             if not found.is_impossible:
                 break
-            best.bound = max(best.bound, low + 1)
-            low = max(low + 1, best.target)
+            best.bound = max(best.bound, capacity + 1)
+            low, stride = capacity + stride, 2 * stride
+        if best.peak <= best.target:
+            return
+        low = best.bound - 1
         high = best.peak
         while low + unit < high and not budget.is_over():
             capacity = (low + high) // 2 // unit * unit
