@@ -1,19 +1,21 @@
 """How close do simulations come to what really happens?
 
-For each real model and each set of devices, the costs are measured once: what passes between steps
-by short streams made for it, and every node on every device of the set, one item at a time. Then
-the model is cut in several ways, and single items and streams with several items in flight are both
-simulated from these costs and run. The baseline is the real makespan; no prediction has seen a run
-that it predicts. Where other processes took more than a little of the cores, a row says so
-(`disturbance`) and does not count as quiet.
+For each real model and each set of devices, the costs of every node on every device are measured,
+one item at a time, in turns with the runs that are to be predicted: the model cut in several ways,
+single items and streams with several items in flight. So a machine that becomes slower does so for
+both. What passes between steps is then measured by short streams made for it. The baseline is the
+real makespan, a median; no prediction has seen a run that it predicts. Where other processes took
+more than a little of the cores, a row says so (`disturbance`) and does not count as quiet.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -22,15 +24,16 @@ import plait as pl
 import trio
 from measure import save
 from plait.graph.tensor import Array
-from plait.scheduler.calibration import completed
+from plait.scheduler.calibration import calibrated
+from plait.scheduler.contention import Disturbance
 from plait.scheduler.profile import Record
 from quiet import Watch, wait_until_quiet
 from real_models import REAL_MODELS
 
 DEVICES = (("cpu",), ("cpu", "worker:0"), ("worker:0", "worker:1"))
-ITEMS, STREAMS, PIECES, ATTEMPTS = 16, 7, 2, 6
-PIECE_S = 0.2
-"""What others do is told in hundredths of a second, so that it takes some of them."""
+ITEMS, ROUNDS = 16, 9
+MOMENT_S = 0.12
+"""For how long each plan runs in a round, at least."""
 
 QUIET = 0.05
 """Of one core: what others may take before a run counts as disturbed."""
@@ -49,90 +52,90 @@ class Case:
     max_in_flight: int
 
 
-@dataclass(frozen=True)
-class Piece:
-    """What was recorded in a moment, and how much others disturbed it."""
+class Runner:
+    """A session that runs one plan again and again, a moment at a time.
 
-    records: Sequence[Record]
-    disturbance: float
-
-
-async def piece(session: pl.Session, feeds: Mapping[str, Array], items: int, k: int) -> Piece:
-    """Run streams for a moment."""
-    before, watch, begin = len(session.profile().records), Watch(), perf_counter()
-    while perf_counter() - begin < PIECE_S:
-        async with session.stream([feeds] * items, max_in_flight=k) as results:
-            async for item in results:
-                _ = item.outputs
-    return Piece(session.profile().records[before:], watch.disturbance())
-
-
-async def quiet_pieces(
-    session: pl.Session, feeds: Mapping[str, Array], items: int, k: int
-) -> tuple[list[Piece], float]:
-    """Return what was recorded in quiet moments, as far as there were any."""
-    await piece(session, feeds, items, k)  # warms up
-    pieces: list[Piece] = []
-    for _ in range(ATTEMPTS):
-        pieces.append(await piece(session, feeds, items, k))
-        quiet = [one for one in pieces if one.disturbance <= QUIET]
-        if len(quiet) >= PIECES and sum(len(one.records) for one in quiet) >= STREAMS * items:
-            return quiet, max(one.disturbance for one in quiet)
-    pieces.sort(key=lambda one: one.disturbance)
-    return pieces[:PIECES], pieces[PIECES - 1].disturbance
-
-
-def stream(plan: pl.Plan, feeds: Mapping[str, Array], items: int, k: int) -> tuple[float, float]:
-    """Return the median makespan of streams, and how much others disturbed them."""
-
-    async def run() -> tuple[list[Piece], float]:
-        async with pl.Session(plan) as session:
-            return await quiet_pieces(session, feeds, items, k)
-
-    pieces, disturbance = trio.run(run)
-    spans = [
-        makespan_s(one.records[at : at + items])
-        for one in pieces
-        for at in range(0, len(one.records), items)
-    ]
-    return statistics.median(spans), disturbance
-
-
-def makespan_s(records: Sequence[Record]) -> float:
-    first = min(record.admitted_ns for record in records)
-    return (max(record.landed_ns for record in records) - first) / 1e9
-
-
-def measured_costs(
-    graph: pl.Graph, devices: Sequence[str], feeds: Mapping[str, Array]
-) -> tuple[pl.Costs, float]:
-    """Return the costs of every node on every device, all of which are open meanwhile.
-
-    And how much others disturbed that.
+    Attributes
+    ----------
+    records : list of Record
+        What was recorded in those moments, without what warms up.
     """
 
-    async def run(plan: pl.Plan) -> tuple[pl.Profile, float]:
-        async with pl.Session(plan, measure=True) as session:
-            pieces, disturbance = await quiet_pieces(session, feeds, ITEMS, 1)
-            records = tuple(record for one in pieces for record in one.records)
-            return replace(session.profile(), records=records), disturbance
+    def __init__(self, session: pl.Session, feeds: Mapping[str, Array], items: int, k: int) -> None:
+        self.records: list[Record] = []
+        self._session, self._feeds = session, feeds
+        self._items, self._k = items, k
 
-    costs, disturbances = pl.Costs(), []
-    for device in devices:
-        plan = pl.plan(graph, devices, pin={"*": device}, shapes=shapes(feeds))
-        profile, disturbance = trio.run(run, plan)
-        costs = costs.merged(pl.Costs.from_profile(profile, plan))
-        disturbances.append(disturbance)
-    return completed(costs, plan), max(disturbances)
+    async def moment(self) -> None:
+        """Run streams for a moment; the first one warms up."""
+        await self._stream()
+        before, begin = len(self._session.profile().records), perf_counter()
+        while perf_counter() - begin < MOMENT_S:
+            await self._stream()
+        self.records += self._session.profile().records[before:]
+
+    def profile(self) -> pl.Profile:
+        """Return a profile of those moments."""
+        return replace(self._session.profile(), records=tuple(self.records))
+
+    def makespan_s(self) -> float:
+        """Return the median makespan of the streams."""
+        spans = []
+        for at in range(0, len(self.records), self._items):
+            of_stream = self.records[at : at + self._items]
+            first = min(record.admitted_ns for record in of_stream)
+            spans.append((max(record.landed_ns for record in of_stream) - first) / 1e9)
+        return statistics.median(spans)
+
+    async def _stream(self) -> None:
+        items = [self._feeds] * self._items
+        async with self._session.stream(items, max_in_flight=self._k) as results:
+            async for item in results:
+                _ = item.outputs
+
+
+async def measured(
+    graph: pl.Graph, devices: Sequence[str], cases: Sequence[Case], feeds: Mapping[str, Array]
+) -> tuple[pl.Costs, float, list[float], list[float]]:
+    """Return the costs of every node on every device, real makespans, and what disturbed rounds.
+
+    All take turns, in another order each time: a machine whose speed changes, changes it for all.
+    """
+    ways = [pl.plan(graph, devices, pin={"*": device}, shapes=shapes(feeds)) for device in devices]
+    async with AsyncExitStack() as stack:
+        costs, alone, real = [], [], []
+        for plan in ways:
+            session = await stack.enter_async_context(pl.Session(plan, measure=True))
+            costs.append(Runner(session, feeds, ITEMS, 1))
+            alone.append(await stack.enter_async_context(pl.Session(plan)))
+        for case in cases:
+            session = await stack.enter_async_context(pl.Session(case.plan))
+            real.append(Runner(session, feeds, case.items, case.max_in_flight))
+        disturbance = Disturbance(alone, feeds)
+        await disturbance.warm_up()
+        runners, disturbances, draw = [*costs, *real], [], random.Random(1)
+        for _ in range(ROUNDS):
+            watch = Watch()
+            for runner in draw.sample(runners, len(runners)):
+                await runner.moment()
+            if len(alone) > 1:
+                await disturbance.round()
+            disturbances.append(round(watch.disturbance(), 3))
+        found = pl.Costs()
+        for runner, plan in zip(costs, ways, strict=True):
+            found = found.merged(pl.Costs.from_profile(runner.profile(), plan))
+        shared = disturbance.contention() if len(alone) > 1 else 0.0
+        return found, shared, [runner.makespan_s() for runner in real], disturbances
 
 
 def shapes(feeds: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in feeds.items()}
 
 
-def cut(graph: pl.Graph, costs: pl.Costs, devices: Sequence[str], count: int) -> dict[str, str]:
+def cut(graph: pl.Graph, devices: Sequence[str], count: int) -> dict[str, str]:
     """Give so many parts of the graph, of about the same time, to the devices in turn."""
-    spent = [costs.node_s(devices[0], graph, node) for node in graph.nodes]
+    costs = pl.Costs()
+    spent = [costs.node_s("cpu", graph, node) for node in graph.nodes]
     whole, passed, pins = sum(spent), 0.0, {}
     for node, seconds in zip(graph.nodes, spent, strict=True):
         part = min(int(count * passed / whole), count - 1)
@@ -141,12 +144,10 @@ def cut(graph: pl.Graph, costs: pl.Costs, devices: Sequence[str], count: int) ->
     return pins
 
 
-def cases(
-    graph: pl.Graph, devices: Sequence[str], costs: pl.Costs, feeds: Mapping[str, Array]
-) -> Iterator[Case]:
+def cases_of(graph: pl.Graph, devices: Sequence[str], feeds: Mapping[str, Array]) -> Iterator[Case]:
     static = pl.plan(graph, devices, shapes=shapes(feeds), strategy="preference").graph
     for parts in (1,) if len(devices) == 1 else (2, 4):
-        pins = cut(static, costs, devices, parts)
+        pins = cut(static, devices, parts)
         for k in IN_FLIGHT:
             plan = pl.plan(static, devices, pin=pins, max_in_flight=k, passes=())
             name = f"{'+'.join(devices)} in {parts}"
@@ -155,18 +156,28 @@ def cases(
             yield Case(f"{name}, {ITEMS} items, {k} in flight", plan, ITEMS, k)
 
 
-def compare(case: Case, costs: pl.Costs, feeds: Mapping[str, Array]) -> dict[str, Any]:
-    predicted = pl.simulate(
-        case.plan, items=case.items, max_in_flight=case.max_in_flight, costs=costs
-    )
-    real_s, disturbance = stream(case.plan, feeds, case.items, case.max_in_flight)
-    return {
-        "case": case.name,
-        "real_ms": round(real_s * 1e3, 3),
-        "predicted_ms": round(predicted.makespan_s * 1e3, 3),
-        "error": round(predicted.makespan_s / real_s - 1, 4),
-        "disturbance": round(disturbance, 3),
-    }
+def compare(model: str, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield for each case what was predicted and what happened."""
+    feeds = REAL_MODELS[model].feeds(1)
+    graph = pl.load(REAL_MODELS[model].path())
+    cases = list(cases_of(graph, devices, feeds))
+    costs, shared, real, disturbances = trio.run(measured, graph, devices, cases, feeds)
+    costs = calibrated(cases[0].plan).merged(costs)
+    if costs.loop is not None:
+        costs = replace(costs, loop=costs.loop._replace(contention=shared))
+    for case, real_s in zip(cases, real, strict=True):
+        found = pl.simulate(
+            case.plan, items=case.items, max_in_flight=case.max_in_flight, costs=costs
+        )
+        yield {
+            "model": model,
+            "case": case.name,
+            "real_ms": round(real_s * 1e3, 3),
+            "predicted_ms": round(found.makespan_s * 1e3, 3),
+            "error": round(found.makespan_s / real_s - 1, 4),
+            "contention": round(shared, 3),
+            "disturbance": statistics.median(disturbances),
+        }
 
 
 def main() -> None:
@@ -174,26 +185,14 @@ def main() -> None:
     names = ["PP-OCR direction", "magika", "PP-OCRv4 recognition"]
     parser.add_argument("--models", nargs="*", default=names, choices=list(REAL_MODELS))
     parser.add_argument("--patience-s", type=float, default=60, help="wait so long for quiet")
-    parser.add_argument("--limit-s", type=float, default=360, help="leave out what comes later")
     arguments = parser.parse_args()
-    deadline = perf_counter() + arguments.limit_s
     rows = []
-    for name in arguments.models:
-        model = REAL_MODELS[name]
-        feeds = model.feeds(1)
-        graph = pl.load(model.path())
+    for model in arguments.models:
         for devices in DEVICES:
-            if perf_counter() > deadline:
-                break
             wait_until_quiet(QUIET, arguments.patience_s)
-            costs, disturbance = measured_costs(graph, devices, feeds)
-            for case in cases(graph, devices, costs, feeds):
-                if perf_counter() > deadline:
-                    break
-                row = {"model": name, **compare(case, costs, feeds)}
-                row["disturbance"] = max(row["disturbance"], round(disturbance, 3))
+            for row in compare(model, devices):
                 rows.append(row)
-                print(row, flush=True)
+                print(*row.values(), sep=" | ", flush=True)
     quiet = [row for row in rows if row["disturbance"] <= QUIET]
     figures = {"all": errors(rows), "quiet": errors(quiet)}
     what = {"load": os.getloadavg(), "goal": GOAL}

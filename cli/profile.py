@@ -96,7 +96,7 @@ def profile(
             again = run_stream(alone, make_item, count, None, what="measuring", measure=True)
             measured = again.profile or measured
         with writing(file):
-            found = completed(Costs.from_profile(measured, alone), alone)
+            found = completed(Costs.from_profile(measured, alone), alone, first)
             known.merged(found).save(file)
         print_note(f"wrote {file}")
     if html is not None:

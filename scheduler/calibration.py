@@ -7,8 +7,7 @@ made for it, for about a second, on the devices of a plan that compute on the ho
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -18,6 +17,8 @@ import trio
 from ..devices.device import Device
 from ..graph.builder import GraphBuilder
 from ..graph.ir import Graph
+from ..graph.tensor import Array
+from .contention import contention
 from .costs import Costs
 from .costs.figures import Loop
 from .costs.overheads import computes_here, hops, loop
@@ -29,29 +30,29 @@ ITEMS, WARM_UP, ROUNDS = 16, 3, 4
 TOURED = 3
 """Of more devices the first ones stand for the others."""
 
-LEAST_SHARE = 0.2
-"""Where devices hardly worked at the same time nothing is known of that."""
-
 ROWS, DEPTH, COLUMNS = 1024, 256, 64
 """As much as models work on at a time: whoever wakes up finds nothing of his in the caches."""
 
 
-def completed(costs: Costs, planned: Plan) -> Costs:
+def completed(costs: Costs, planned: Plan, feeds: Mapping[str, Array]) -> Costs:
     """Return measured costs, and behind them what calibration finds on the devices of a plan.
 
     Raises
     ------
-    DeviceError
-        If a device fails.
+    KernelError, DeviceError
+        If the model or a device fails.
     """
     found = calibrated(planned)
+    here = _computing(planned)[:TOURED]
+    shared = contention(planned, here, feeds) if len(here) > 1 else 0.0
     known = costs.loop
-    if known is not None and found.loop is not None:
+    if found.loop is not None:
         # A profile's items may have been waiting for whoever used the session.
+        feed, land = found.loop.feed_s, found.loop.land_s
         known = Loop(
-            min(known.feed_s, found.loop.feed_s),
-            min(known.land_s, found.loop.land_s),
-            found.loop.contention,
+            feed if known is None else min(known.feed_s, feed),
+            land if known is None else min(known.land_s, land),
+            shared,
         )
     return found.merged(replace(costs, loop=known))
 
@@ -64,11 +65,7 @@ def calibrated(planned: Plan) -> Costs:
     DeviceError
         If a device fails.
     """
-    here = [
-        device if name in planned.given else name
-        for name, device in planned.prototypes.items()
-        if name in planned.devices and _takes_part(device)
-    ]
+    here = _computing(planned)
     if not here:
         return Costs()
     names = [one if isinstance(one, str) else one.name for one in here][:TOURED]
@@ -77,10 +74,16 @@ def calibrated(planned: Plan) -> Costs:
     toured = plan(tour, here, pin=pins, passes=())
     alone, together = _run(toured, 1, 1 + len(names))
     in_a_row = {pair: hop for pair, hop in hops(together, toured).items() if pair[0] == pair[1]}
-    found = loop(alone, toured)
-    if found is not None:
-        found = found._replace(contention=_contention(alone, together))
-    return Costs(hops={**in_a_row, **hops(alone, toured)}, loop=found)
+    return Costs(hops={**in_a_row, **hops(alone, toured)}, loop=loop(alone, toured))
+
+
+def _computing(planned: Plan) -> list[str | Device]:
+    """Return the devices of a plan that compute on the host, as `plan` takes them."""
+    return [
+        device if name in planned.given else name
+        for name, device in planned.prototypes.items()
+        if name in planned.devices and _takes_part(device)
+    ]
 
 
 def _takes_part(device: Device) -> bool:
@@ -101,23 +104,6 @@ def _tour(names: Sequence[str]) -> Graph:
         last = builder.op("ReduceMax", mixed, name=f"{index} last/{name}")
     builder.output("y", last)
     return builder.build()
-
-
-def _contention(alone: Profile, together: Profile) -> float:
-    """Return by what share steps took longer for the time in which another device worked."""
-    before, after = _least_ns(alone), _least_ns(together)
-    ratios = [after[step] / before[step] for step in before]
-    share = 2 * together.overlap / (1 + together.overlap)  # of a device's time
-    return max(0.0, statistics.fmean(ratios) - 1) / share if share > LEAST_SHARE else 0.0
-
-
-def _least_ns(profile: Profile) -> dict[int, int]:
-    """Return what every step took at most in a quarter of its runs: others only ever add to it."""
-    found: dict[int, list[int]] = {}
-    for record in profile.records:
-        for span in record.spans():
-            found.setdefault(span.step.index, []).append(span.ended_ns - span.started_ns)
-    return {step: sorted(every)[len(every) // 4] for step, every in found.items()}
 
 
 def _run(planned: Plan, *in_flight: int) -> list[Profile]:

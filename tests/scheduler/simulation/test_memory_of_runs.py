@@ -1,0 +1,41 @@
+"""What a simulation says of memory is what a session allocates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from machines import chain
+from plait.devices.memory import Arena, SharedArena, host_arena
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2, 5])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+async def test_a_stream_allocates_exactly_what_was_simulated(
+    monkeypatch: pytest.MonkeyPatch, max_in_flight: int, stages: int
+) -> None:
+    allocated: Counter[str] = Counter()
+
+    def counted(make: Any) -> Any:
+        def allocate(nbytes: int) -> Arena:
+            arena: Arena = make(nbytes)
+            allocated[arena.memory] += nbytes
+            return arena
+
+        return allocate
+
+    monkeypatch.setattr("plait.scheduler.open_plan.host_arena", counted(host_arena))
+    monkeypatch.setattr("plait.scheduler.open_plan.SharedArena", counted(SharedArena))
+    devices = ["cpu", "worker:0"]
+    graph = chain(2 * stages)
+    pins = {node.name: devices[index // 2 % 2] for index, node in enumerate(graph.nodes)}
+    plan = pl.plan(graph, devices, pin=pins, max_in_flight=max_in_flight)
+    found = pl.simulate(plan, items=7)
+    feeds = {"x": np.ones((64, 64), np.float32)}
+    async with pl.Session(plan) as session, session.stream([feeds] * 7) as results:
+        async for item in results:
+            assert item.error is None
+    assert allocated == {name: use.planned_nbytes for name, use in found.memory.items()}
