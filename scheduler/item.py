@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..graph.tensor import Array
+from .marks import Marks
 
 if TYPE_CHECKING:
     from .executor import Execution
@@ -32,14 +33,27 @@ class Flight:
         What ran of it, the latest last.
     is_part : bool
         True when it is only one of the plans that an item goes through.
+    marks : Marks
+        When it was where.
     cancelled : bool
         True when no further one may be started.
     """
 
-    __slots__ = ("cancelled", "done", "error", "execution", "is_part", "part", "parts", "results")
+    __slots__ = (
+        "cancelled",
+        "done",
+        "error",
+        "execution",
+        "is_part",
+        "marks",
+        "part",
+        "parts",
+        "results",
+    )
 
     def __init__(self, *, is_part: bool = False) -> None:
         self.is_part = is_part
+        self.marks = Marks()
         self.done = trio.Event()
         self.results: Mapping[str, Array] = {}
         self.error: BaseException | None = None

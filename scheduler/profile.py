@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from .errors import SessionError
 from .executor import Execution
+from .marks import Marks
 from .open_plan import OpenPlan
 from .planning import Plan
 from .steps import Outline, Transfer
@@ -57,9 +58,18 @@ class Record:
     """
 
     parts: tuple[Part, ...]
-    admitted_ns: int
-    landed_ns: int
+    marks: Marks
     failed: bool
+
+    @property
+    def admitted_ns(self) -> int:
+        """When it got a slot."""
+        return self.marks.admitted_ns
+
+    @property
+    def landed_ns(self) -> int:
+        """When its results were there."""
+        return self.marks.landed_ns
 
     def spans(self) -> Iterator[Span]:
         """Yield the steps that ran."""
@@ -90,9 +100,9 @@ class Recorder:
         self._measure_nodes(open_plan.plan, execution)
         return Part(open_plan.outlines, times)
 
-    def record(self, parts: Iterable[Part], admitted_ns: int, landed_ns: int, failed: bool) -> None:
-        """Take over what is known of an item."""
-        record = Record(tuple(parts), admitted_ns, landed_ns, failed)
+    def record(self, parts: Iterable[Part], marks: Marks, failed: bool) -> None:
+        """Take over what is known of an item; its last marks follow."""
+        record = Record(tuple(parts), marks, failed)
         self._records.append(record)
         self._spans += 1 + record.n_steps
         while self._spans > KEPT_SPANS and len(self._records) > 1:

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import trio
 
-from ..devices.event import CancelledWorkError
 from ..graph.tensor import Array
 from .executor import Execution
 from .feeds import check_feeds, own_feeds
 from .item import Flight
+from .landing import INLINE_BYTES, Landing
 from .open_devices import OpenDevices
 from .open_plan import Slot
 from .open_plans import KEPT_PARTS, OpenPlans
@@ -24,12 +24,9 @@ from .pace import Pace
 from .passage import Passage, own_results
 from .planning import Plan
 from .profile import Recorder
-from .slots import Slots, Turn, session_closed
+from .slots import Slots, session_closed
 from .specialise import Shapes, bind_inputs
 from .stages import Entry
-
-INLINE_BYTES = 1 << 20
-"""More than this is copied on a thread, so that the loop is not held up (1 MB takes 0.1 ms)."""
 
 T = TypeVar("T")
 
@@ -55,6 +52,7 @@ class Runtime:
         self._open_plans = OpenPlans(self._devices.by_name, self._pace, measure=measure)
         self._entries: dict[int, Entry] = {}
         self._flights: set[Flight] = set()
+        self._landing = Landing(self.recorder, self._pace, self._flights)
         self._admissions = 0
         self._admitted = trio.Event()
         self._closing = False
@@ -191,16 +189,16 @@ class Runtime:
     async def _start(self, flight: Flight, slots: Slots, arrays: Mapping[str, Array]) -> None:
         """Start an item on a free slot."""
         turn = await slots.acquire()
-        admitted_ns = self._pace.now_ns()
+        flight.marks.admitted_ns = self._pace.now_ns()
         try:
             await self._copying(arrays, partial(_feed, turn.slot, arrays))
+            flight.marks.fed_ns = self._pace.now_ns()
             if self._closing:
                 raise session_closed()
         except BaseException:
             slots.release(turn)
             raise
-        landing = partial(self._land, flight, slots, turn, admitted_ns)
-        ended = partial(self._pace.post, landing)
+        ended = partial(self._pace.post, partial(self._landing.land, flight, slots, turn))
         flight.execution = Execution(slots.open_plan, turn.slot, ended, turn.number)
         self._flights.add(flight)
         flight.execution.start()
@@ -208,7 +206,7 @@ class Runtime:
 
     async def _pass(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
         """Take an item through the stages of a graph whose shapes depend on values."""
-        admitted_ns = self._pace.now_ns()
+        flight.marks.admitted_ns = self._pace.now_ns()
         try:
             run_part, check = partial(self._run_part, flight), partial(self._check, flight)
             passage = Passage(run_part, self._pace.on_thread, check)
@@ -217,7 +215,7 @@ class Runtime:
         except BaseException as error:  # whatever it is, it is the item's
             flight.finish(error=error)
         finally:
-            self._record(flight, admitted_ns, failed=flight.error is not None)
+            self._landing.record(flight, failed=flight.error is not None)
             self._flights.discard(flight)
 
     def _check(self, flight: Flight) -> None:
@@ -242,42 +240,6 @@ class Runtime:
         if part.error is not None:
             raise part.error
         return part.results
-
-    def _land(self, flight: Flight, slots: Slots, turn: Turn, admitted_ns: int) -> None:
-        """Copy an item's results out and free its slot.
-
-        Not when a consumer asks for them: a slow consumer would keep slots from other callers.
-        """
-        assert flight.execution is not None
-        flight.parts.append(self.recorder.part(slots.open_plan, flight.execution))
-        if not flight.is_part:
-            self._record(flight, admitted_ns, failed=flight.execution.error is not None)
-        nbytes = sum(array.nbytes for array in turn.slot.results.values())
-        if nbytes > INLINE_BYTES and flight.execution.is_complete:
-            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
-            return
-        results, error = _outcome(flight.execution, turn.slot)
-        self._finish(flight, slots, turn, results, error)
-
-    async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
-        assert flight.execution is not None
-        copy = partial(_outcome, flight.execution, turn.slot)
-        self._finish(flight, slots, turn, *await self._pace.on_thread(copy))
-
-    def _finish(
-        self,
-        flight: Flight,
-        slots: Slots,
-        turn: Turn,
-        results: Mapping[str, Array],
-        error: BaseException | None,
-    ) -> None:
-        slots.release(turn)
-        self._flights.discard(flight)
-        flight.finish(results, error)
-
-    def _record(self, flight: Flight, admitted_ns: int, *, failed: bool) -> None:
-        self.recorder.record(flight.parts, admitted_ns, self._pace.now_ns(), failed)
 
     async def _copying(self, arrays: Mapping[str, Array], copy: Callable[[], T]) -> T:
         """Call what copies arrays, on a thread if they are large."""
@@ -313,14 +275,3 @@ class Runtime:
 def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:
     for name, array in arrays.items():
         np.copyto(slot.feeds[name], array)
-
-
-def _outcome(execution: Execution, slot: Slot) -> tuple[Mapping[str, Array], BaseException | None]:
-    """Return copies of an item's results, or why there are none."""
-    if not execution.is_complete:
-        skipped = execution.error is None or isinstance(execution.error, CancelledWorkError)
-        return {}, session_closed() if skipped else execution.error
-    try:
-        return {name: np.array(array) for name, array in slot.results.items()}, None
-    except MemoryError as error:
-        return {}, error

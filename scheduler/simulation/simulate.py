@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..costs import Costs
 from ..errors import PlanError
+from ..marks import Marks
 from ..memory.memory_plan import plan_memory
 from ..placement import place
 from ..planning import Plan
@@ -189,5 +190,6 @@ def _profile(plan: Plan, timeline: Timeline) -> Profile:
             times.append(timeline.ended[entry] + BEGINNING_NS)
         admitted, landed = timeline.admitted[item], timeline.landed[item]
         part = Part(outlines, times)
-        records.append(Record((part,), admitted + BEGINNING_NS, landed + BEGINNING_NS, False))
+        marks = Marks(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
+        records.append(Record((part,), marks, False))
     return Profile(tuple(records), ())

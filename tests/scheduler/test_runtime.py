@@ -15,7 +15,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
-from plait.scheduler import open_devices, open_plans, runtime
+from plait.scheduler import landing, open_devices, open_plans, runtime
 from plait.scheduler.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
 
@@ -277,15 +277,15 @@ async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.Monkey
 
 
 async def test_large_results_are_copied_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "INLINE_BYTES", 4)
+    monkeypatch.setattr(landing, "INLINE_BYTES", 4)
     threads: list[int] = []
-    outcome = runtime._outcome
+    outcome = landing._outcome
 
     def watched(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
         return outcome(*arguments)
 
-    monkeypatch.setattr(runtime, "_outcome", watched)
+    monkeypatch.setattr(landing, "_outcome", watched)
     async with pl.Session(pl.plan(relu(2))) as session:
         assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
     assert threads != [threading.get_ident()]

@@ -10,6 +10,7 @@ import pytest
 from machines import chain
 from plait.scheduler.costs.figures import LOOP
 from plait.scheduler.costs.overheads import hops, loop
+from plait.scheduler.marks import Marks
 from plait.scheduler.profile import Part, Profile, Record
 from plait.scheduler.steps import outline
 
@@ -26,7 +27,9 @@ def profile(plan: pl.Plan, *items: Sequence[int]) -> Profile:
     records = []
     for admitted, *times, landed in items:
         part = Part(outlines, array("q", (time * US for time in times)))
-        records.append(Record((part,), admitted * US, landed * US, failed=False))
+        records.append(
+            Record((part,), Marks(admitted_ns=admitted * US, landed_ns=landed * US), failed=False)
+        )
     return Profile(tuple(records), ())
 
 

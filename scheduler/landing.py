@@ -1,0 +1,87 @@
+"""The end of an item: its results are copied out, its slot is free, its times are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import trio
+
+from ..devices.event import CancelledWorkError
+from ..graph.tensor import Array
+from .executor import Execution
+from .item import Flight
+from .open_plan import Slot
+from .pace import Pace
+from .profile import Recorder
+from .slots import Slots, Turn, session_closed
+
+INLINE_BYTES = 1 << 20
+"""More than this is copied on a thread, so that the loop is not held up (1 MB takes 0.1 ms)."""
+
+
+class Landing:
+    """Ends items; used on the trio thread only.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    pace : Pace
+    flights : set of Flight
+        Those that are under way; whoever lands is taken out.
+    """
+
+    def __init__(self, recorder: Recorder, pace: Pace, flights: set[Flight]) -> None:
+        self._recorder = recorder
+        self._pace = pace
+        self._flights = flights
+
+    def land(self, flight: Flight, slots: Slots, turn: Turn) -> None:
+        """Copy an item's results out and free its slot.
+
+        Not when a consumer asks for them: a slow consumer would keep slots from other callers.
+        """
+        assert flight.execution is not None
+        flight.marks.finished_ns = self._pace.now_ns()
+        flight.parts.append(self._recorder.part(slots.open_plan, flight.execution))
+        nbytes = sum(array.nbytes for array in turn.slot.results.values())
+        if nbytes > INLINE_BYTES and flight.execution.is_complete:
+            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
+            return
+        self._finish(flight, slots, turn, *_outcome(flight.execution, turn.slot))
+
+    def record(self, flight: Flight, *, failed: bool) -> None:
+        """Keep the times of an item."""
+        flight.marks.landed_ns = self._pace.now_ns()
+        self._recorder.record(flight.parts, flight.marks, failed)
+
+    async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
+        assert flight.execution is not None
+        copy = partial(_outcome, flight.execution, turn.slot)
+        self._finish(flight, slots, turn, *await self._pace.on_thread(copy))
+
+    def _finish(
+        self,
+        flight: Flight,
+        slots: Slots,
+        turn: Turn,
+        results: Mapping[str, Array],
+        error: BaseException | None,
+    ) -> None:
+        if not flight.is_part:
+            self.record(flight, failed=error is not None)
+        slots.release(turn)
+        self._flights.discard(flight)
+        flight.finish(results, error)
+
+
+def _outcome(execution: Execution, slot: Slot) -> tuple[Mapping[str, Array], BaseException | None]:
+    """Return copies of an item's results, or why there are none."""
+    if not execution.is_complete:
+        skipped = execution.error is None or isinstance(execution.error, CancelledWorkError)
+        return {}, session_closed() if skipped else execution.error
+    try:
+        return {name: np.array(array) for name, array in slot.results.items()}, None
+    except MemoryError as error:
+        return {}, error

@@ -1,0 +1,39 @@
+"""When an item passed each place on its way, from the source to its release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Marks:
+    """Moments in ns, on the clock that items are timed with; 0 for what has not happened.
+
+    Attributes
+    ----------
+    asked_ns : int
+        There was room for the item, and its source was asked for it; or `run` was called.
+    given_ns : int
+        The source gave it.
+    admitted_ns : int
+        It got a slot.
+    fed_ns : int
+        Its inputs were written there.
+    finished_ns : int
+        The last of its steps that ran had ended, and the loop took note of it.
+    landed_ns : int
+        Its results were copied out, or may be read where they are.
+    taken_ns : int
+        The consumer got it: items wait for their turn, and for the consumer.
+    released_ns : int
+        The consumer was through with it.
+    """
+
+    asked_ns: int = 0
+    given_ns: int = 0
+    admitted_ns: int = 0
+    fed_ns: int = 0
+    finished_ns: int = 0
+    landed_ns: int = 0
+    taken_ns: int = 0
+    released_ns: int = 0
