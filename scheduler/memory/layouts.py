@@ -14,6 +14,10 @@ Where even the cheapest of these takes notably more than one item per lane would
 is room for, there is a fourth, which costs a little throughput: the lanes wait while an item lands.
 
     narrow  one group, with as many copies as there are lanes, but two at least
+
+And where nothing else keeps a limit, items follow each other in a memory, one at a time:
+
+    serial  one group, with one copy
 """
 
 from __future__ import annotations
@@ -140,7 +144,7 @@ class Layouts:
         """Everything in one group."""
         return (self._group("items", tuple(range(len(self._sizes)))),)
 
-    def all(self, room: int | None) -> Mapping[str, tuple[Group, ...]]:
+    def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[Group, ...]]:
         """Return the layouts by name that come into question; `room` are the bytes there are."""
         layouts = {"joint": self.joint}
         if self._small or self.joint[0].copies == 1:
@@ -152,6 +156,8 @@ class Layouts:
         narrow = replace(self.joint[0], copies=min(self.joint[0].copies, self._flow.window))
         if least > WIDE * narrow.nbytes or (room is not None and least > room):
             layouts["narrow"] = (narrow,)
+        if serial and room is not None and min(least, narrow.nbytes) > room:
+            layouts["serial"] = (replace(narrow, copies=1),)
         return layouts
 
     def _apart(self) -> tuple[list[Group], list[Group], list[Group]]:

@@ -52,6 +52,7 @@ def plan_memory(
 
     Where a limit would be exceeded, steps are made to wait for others if that is enough to keep
     it: the placement must then be used with the plan's `added_edges`, see `Placement.with_waits`.
+    If it is not, items wait for the ones before them.
 
     Parameters
     ----------
@@ -73,10 +74,12 @@ def plan_memory(
         If a limit names neither a device nor a memory.
     """
     bounds = limits_of(limits or {}, devices)
+    costs = costs or Costs.of(devices)
     planner = _Planner(graph, placement, devices, slots, bounds)
-    plan = planner.plan()
-    if exceeded(plan, bounds):
-        plan = planner.plan_with_waits(plan, costs or Costs.of(devices))
+    plan = planner.plan_within_limits(costs)
+    if slots > 1 and exceeded(plan, bounds):
+        planner.serial = True
+        plan = planner.plan_within_limits(costs)
     for memory in exceeded(plan, bounds):
         raise refusal(plan.pools[memory], bounds[memory], planner.buffers[memory])
     return plan
@@ -91,6 +94,8 @@ class _Planner:
     bounds: Mapping[str, Limit]
     buffers: dict[str, list[Buffer]] = field(default_factory=dict)
     """By memory."""
+    serial: bool = False
+    """Where nothing else keeps a limit, items are in a memory one after the other."""
 
     def __post_init__(self) -> None:
         self.order = HappensBefore(self.placement.steps)
@@ -117,7 +122,12 @@ class _Planner:
         self.buffers = ways[best]
         return plans[best]
 
-    def plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
+    def plan_within_limits(self, costs: Costs) -> MemoryPlan:
+        """Return the best plan, with waits if that is what keeps the limits."""
+        plan = self.plan()
+        return self._plan_with_waits(plan, costs) if exceeded(plan, self.bounds) else plan
+
+    def _plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
         """Return the fastest plan whose waits keep all limits, or the smallest if none does."""
         tight = exceeded(plan, self.bounds)
         durations = durations_of(self.placement.steps, costs)
@@ -176,7 +186,9 @@ class _Planner:
             for memory in buffers
         }
         rooms = {memory: self._room(memory) for memory in buffers}
-        alternatives = {memory: one.all(rooms[memory]) for memory, one in layouts.items()}
+        alternatives = {
+            memory: one.all(rooms[memory], serial=self.serial) for memory, one in layouts.items()
+        }
         names, period = choose([*alternatives.values()], [*rooms.values()])
         pools: dict[str, Pool] = {}
         locations: dict[Replica, Location] = {}

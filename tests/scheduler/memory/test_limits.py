@@ -164,6 +164,26 @@ def test_small_items_share_copies_where_one_each_would_not_fit() -> None:
     assert total(plan) <= limit["host"]
 
 
+def test_items_follow_each_other_where_there_is_room_for_one() -> None:
+    devices: list[Device] = [CpuDevice("a"), CpuDevice("b")]
+    b = pl.GraphBuilder("two")
+    x = b.input("x", "float32", (64, 64))
+    b.output("y", b.op("Exp", b.op("Exp", x, name="first"), name="second"))
+    graph, pins = b.build(), {"first": "a", "second": "b"}
+    one = total(pl.plan(graph, devices, pin=pins, passes=()))
+    plan = pl.plan(
+        graph, devices, pin=pins, max_in_flight=4, passes=(), memory_limits={"host": one}
+    )
+    verify_memory(plan)
+    assert planned(plan).pools["host"].layout == "serial"
+    assert total(plan) == one
+    Interleaving(plan, 6, seed=0).run()
+    with pytest.raises(pl.DoesNotFitError):
+        pl.plan(
+            graph, devices, pin=pins, max_in_flight=4, passes=(), memory_limits={"host": one - 1}
+        )
+
+
 # Refused
 
 
