@@ -26,6 +26,7 @@ from . import devices
 from .devices.device import Device
 from .graph.formats.onnx.nodes import operator_name
 from .graph.formats.onnx.upgrade import newest_name
+from .graph.nested import all_nodes
 from .graph.operator import find_operator, is_operator
 from .scheduler.leases import close_shared, open_shared
 from .testing import OnnxBackend, UnsupportedError
@@ -50,6 +51,7 @@ BY_ROUNDING = {
 
 WRITTEN_OUT = "several operators, or one written out as several"
 OTHERS = "operators that plait lacks"
+ONE_NODE = "one node does not alternate"
 
 
 @dataclass
@@ -61,8 +63,11 @@ class Outcomes:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def run_suite(*, alternate: bool = False) -> Outcomes:
-    """Run all tests on cpu, or each other node on a worker; the devices are opened once."""
+def run_suite(*, alternate: bool = False, single: bool = True) -> Outcomes:
+    """Run all tests on cpu, or each other node on a worker; the devices are opened once.
+
+    Without `single`, models of one node, which do not alternate, are passed over.
+    """
     from onnx.backend.test import BackendTest
 
     names = ("cpu", "worker:0") if alternate else ("cpu",)
@@ -73,13 +78,13 @@ def run_suite(*, alternate: bool = False) -> Outcomes:
             open_shared(device, 1)  # sessions leave it open then
             stack.callback(close_shared, device)
         warnings.simplefilter("ignore")  # numpy's, about numbers that make good tests
-        backend: Any = _backend(opened, alternate)
+        backend: Any = _backend(opened, alternate, single)
         suite = BackendTest(backend, __name__).test_suite
         suite.run(_Collector(found))
     return found
 
 
-def _backend(opened: Sequence[Device], alternating: bool) -> type[OnnxBackend]:
+def _backend(opened: Sequence[Device], alternating: bool, single: bool) -> type[OnnxBackend]:
     class Backend(OnnxBackend):
         devices = tuple(opened)
         alternate = alternating
@@ -87,9 +92,12 @@ def _backend(opened: Sequence[Device], alternating: bool) -> type[OnnxBackend]:
         @classmethod
         def prepare(cls, model: Any, device: str = "CPU", **_: Any) -> Any:
             try:
-                return super().prepare(model, device)
+                prepared = super().prepare(model, device)
             except UnsupportedError as error:
                 raise unittest.SkipTest(str(error)) from error
+            if not single and len(list(all_nodes(prepared.graph))) < 2:
+                raise unittest.SkipTest(ONE_NODE)
+            return prepared
 
         @classmethod
         def is_compatible(cls, model: Any, device: str = "CPU", **_: Any) -> bool:
@@ -109,7 +117,7 @@ class _Collector(unittest.TestResult):
         self._outcomes.passed.add(_name(test))
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        if not test.id().endswith("_cuda"):
+        if not test.id().endswith("_cuda") and reason != ONE_NODE:
             self._outcomes.refused.add(_name(test))
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802

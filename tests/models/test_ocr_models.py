@@ -86,7 +86,7 @@ async def test_a_split_model_streams_the_reference_results_in_order(name: str, w
     devices, pins = split(graph, way)
     plan = pl.plan(graph, devices, pin=pins, max_in_flight=IN_FLIGHT)
     assert {subgraph.device for subgraph in plan.subgraphs} == set(plan.devices)
-    fed = inputs(name)
+    fed = inputs(name)[:: 1 if way == "pinned" else 3]
     got: list[Array] = []
     async with pl.Session(plan) as session:
         async with session.stream({"x": x} for x in fed) as results:
