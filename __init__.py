@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from . import cvm
     from .graph.formats import load, save
     from .scheduler import (
+        AsyncioSession,
+        BlockingSession,
         Costs,
+        DeadlineError,
         DeviceModel,
         DoesNotFitError,
+        FaultPolicy,
         FeedError,
         Item,
         Plan,
@@ -56,13 +60,17 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 __all__ = [
+    "AsyncioSession",
+    "BlockingSession",
     "Costs",
+    "DeadlineError",
     "DeviceError",
     "DeviceLostError",
     "DeviceMemoryError",
     "DeviceModel",
     "DeviceUnavailableError",
     "DoesNotFitError",
+    "FaultPolicy",
     "FeedError",
     "Graph",
     "GraphBuilder",

@@ -21,7 +21,7 @@ from .graph.formats.cvm.writer import dump_cvm
 from .graph.gas import gas, operations
 from .graph.tensor import Array
 from .scheduler import plan
-from .scheduler.blocking_session import BlockingSession
+from .scheduler.bridges.blocking_session import BlockingSession
 
 __all__ = ["Model", "dump_cvm", "gas_from_graph_file", "load_cvm", "load_model", "status"]
 

@@ -36,6 +36,12 @@ trace_option = click.option(
 html_option = click.option(
     "--html", type=PATH, metavar="FILE", help="Write a page to be opened in any browser."
 )
+faster_option = click.option(
+    "--faster",
+    multiple=True,
+    metavar="OP=FACTOR",
+    help="What if an operator, or the node of that name, were that many times as fast.",
+)
 in_flight = click.option(
     "--max-in-flight",
     type=click.IntRange(min=1),

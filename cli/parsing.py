@@ -91,3 +91,20 @@ def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
     """Add what an option says of a name, unless it has said something else before."""
     if values.setdefault(name, value) != value:
         raise CommandError(f"{option} says two things of {name!r}", fix="give it once")
+
+
+def parse_factors(texts: Sequence[str]) -> dict[str, float]:
+    """Return what ``OP=FACTOR`` options say."""
+    factors: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            factor = float(number)
+        except ValueError:
+            factor = 0.0
+        if not name or not 0 < factor < float("inf"):
+            raise CommandError(
+                f"--faster {text!r} is not OP=FACTOR", fix="for example --faster Conv=2"
+            )
+        put_once(factors, name, factor, "--faster")
+    return factors

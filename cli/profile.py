@@ -14,6 +14,7 @@ from .options import (
     IN_FLIGHT,
     as_json,
     exit_if_failed,
+    faster_option,
     html_option,
     in_flight,
     inputs_option,
@@ -22,6 +23,7 @@ from .options import (
     trace_option,
 )
 from .output import check_writable, print_json, print_note, writing
+from .parsing import parse_factors
 from .plan import Request, asks_for_plan
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="How many items to run.",
 )
+@faster_option
 @trace_option
 @html_option
 @as_json
@@ -53,6 +56,7 @@ def profile(
     seed: int,
     max_in_flight: int | None,
     repeat: int,
+    faster: tuple[str, ...],
     trace: Path | None,
     html: Path | None,
     as_json: bool,
@@ -69,6 +73,7 @@ def profile(
 
     for path in (trace, html, request.costs):
         check_writable(path)
+    factors = parse_factors(faster)
     file = request.costs
     known = Costs.load(file) if file is not None and file.exists() else Costs()
     plans_by_them = file is not None and file.exists() and not request.is_saved
@@ -89,6 +94,7 @@ def profile(
     measured = streamed.profile
     assert measured is not None
     save_trace(measured, trace)
+    answer = measured.what_if(static, factors) if factors else None
     if file is not None:
         # One item at a time: then nothing that is measured waits for, or disturbs, anything else.
         alone = for_items_in_flight(static, 1)
@@ -105,9 +111,10 @@ def profile(
         write_html(html, static, measured)
         print_note(f"wrote {html}")
     if as_json:
-        print_json(measured.to_dict())
+        asked = {"what_if": answer.to_dict()} if answer is not None else {}
+        print_json({**measured.to_dict(), **asked})
     else:
-        click.echo(measured.table())
+        click.echo(measured.table() + (f"\n\n{answer}" if answer is not None else ""))
     exit_if_failed(streamed)
 
 

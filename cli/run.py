@@ -28,6 +28,7 @@ from .output import (
     write_arrays,
 )
 from .plan import Request, asks_for_plan
+from .streaming import Streaming, asks_for_streaming
 
 
 @click.command(epilog=EXIT_CODES)
@@ -84,7 +85,9 @@ def run(
     metavar="FOLDER",
     help="Write each item's outputs to FOLDER/NNNN.npz.",
 )
+@asks_for_streaming
 @trace_option
+@click.option("--live", is_flag=True, help="Show devices, queues, rate and memory on the way.")
 @as_json
 def stream(
     request: Request,
@@ -93,14 +96,16 @@ def stream(
     max_in_flight: int | None,
     count: int | None,
     output: Path | None,
+    streaming: Streaming,
     trace: Path | None,
+    live: bool,
     as_json: bool,
 ) -> None:
     """Run MODEL on many items and show how fast that goes.
 
     SOURCE may also be a folder, or a quoted pattern such as 'frames/*.npy', of one file per item.
     A single file is repeated in every item; inputs not given are random, given --count. An item
-    that fails is reported, and the others go on.
+    that fails is reported, and the others go on unless --on-error says otherwise.
     """
     from .stream import run_stream, save_trace
 
@@ -114,11 +119,21 @@ def stream(
         )
     if output is not None:
         make_folder(output)
-    streamed = run_stream(plan, feeds.item, min(counts), output, what="streaming")
+    streamed = run_stream(
+        plan,
+        feeds.item,
+        min(counts),
+        output,
+        what="streaming",
+        streaming=streaming,
+        live=live,
+    )
     print_notes(feeds)
     save_trace(streamed.profile, trace)
     if as_json:
         print_json(streamed.to_dict())
     else:
-        click.echo(f"{streamed}, up to {plan.max_in_flight} in flight")
+        batch = streaming.arguments.get("batch")
+        batches = f" batches of {batch}" if batch else ""
+        click.echo(f"{streamed}, up to {plan.max_in_flight}{batches} in flight")
     exit_if_failed(streamed)

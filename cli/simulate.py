@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from .inputs import CommandError
 from .models import models_option, plan_on_models
-from .options import EXIT_CODES, as_json, in_flight, trace_option
+from .options import EXIT_CODES, as_json, faster_option, in_flight, trace_option
 from .output import check_writable, print_json
-from .parsing import put_once
+from .parsing import parse_factors
 from .plan import Request, asks_for_plan
 
 
 @click.command(epilog=EXIT_CODES)
 @asks_for_plan
 @models_option
-@click.option(
-    "--faster",
-    multiple=True,
-    metavar="OP=FACTOR",
-    help="What if an operator, or the node of that name, were that many times as fast.",
-)
+@faster_option
 @click.option(
     "--items",
     type=click.IntRange(min=1),
@@ -52,7 +46,7 @@ def simulate(
     from ..scheduler.simulation.simulate import simulate as predict
 
     check_writable(trace)
-    factors = _parse_factors(faster)
+    factors = parse_factors(faster)
     if request.is_saved:  # what is asked of it is not what it was made by
         plan, here = plan_on_models(request.without_costs(), None, models)
     else:
@@ -76,20 +70,3 @@ def simulate(
         print_json(found.to_dict())
     else:
         click.echo(found.table())
-
-
-def _parse_factors(texts: Sequence[str]) -> dict[str, float]:
-    """Return what ``OP=FACTOR`` options say."""
-    factors: dict[str, float] = {}
-    for text in texts:
-        name, _, number = text.rpartition("=")
-        try:
-            factor = float(number)
-        except ValueError:
-            factor = 0.0
-        if not name or not 0 < factor < float("inf"):
-            raise CommandError(
-                f"--faster {text!r} is not OP=FACTOR", fix="for example --faster Conv=2"
-            )
-        put_once(factors, name, factor, "--faster")
-    return factors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,7 +13,9 @@ import trio
 
 from ..graph.errors import PlaitError
 from ..scheduler.session import Session
+from .live import LiveView
 from .output import progress, write_arrays, writing
+from .streaming import Streaming
 
 if TYPE_CHECKING:
     from ..graph.tensor import Array
@@ -87,22 +90,46 @@ def run_stream(
     *,
     what: str,
     measure: bool = False,
+    streaming: Streaming | None = None,
+    live: bool = False,
 ) -> Streamed:
     """Run items 0 to `count` - 1, as many at a time as the plan allows.
 
-    An item that cannot be made, or fails, is recorded and the others go on. The outputs of each
-    are written to the folder `output`, where one is given.
+    An item that cannot be made, or fails, is recorded and the others go on, unless `streaming` says
+    otherwise. The outputs of each are written to the folder `output`, where one is given.
     """
     streamed = Streamed()
+    how = streaming or Streaming({})
 
     async def run() -> None:
         async with Session(plan, measure=measure) as session:
-            with progress(what, count) as advance:
-                await _consume(session, make_item, count, output, streamed, advance)
+            async with _shown(session, what, count, live=live) as advance:
+                await _consume(session, make_item, count, output, streamed, advance, how)
             streamed.profile = session.profile()
 
     trio.run(run)
     return streamed
+
+
+@asynccontextmanager
+async def _shown(
+    session: Session, what: str, count: int, *, live: bool
+) -> AsyncIterator[Callable[[], None]]:
+    """Show how a stream goes, as a bar or in detail; yields what advances the bar by one."""
+    if not live:
+        with progress(what, count) as advance:
+            yield advance
+        return
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(LiveView(session, count).run)
+            yield lambda: None
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:  # one error is the nursery's wrapping
+        failure = group.exceptions[0] if len(group.exceptions) == 1 else group
+    if failure is not None:
+        raise failure
 
 
 def save_trace(profile: Profile | None, trace: Path | None) -> None:
@@ -119,6 +146,7 @@ async def _consume(
     output: Path | None,
     streamed: Streamed,
     advance: Callable[[], None],
+    how: Streaming,
 ) -> None:
     fed: list[int] = []
 
@@ -129,12 +157,14 @@ async def _consume(
             except PlaitError as error:
                 streamed.failures[index] = error
                 advance()
+                if how.stop:
+                    return
             else:
                 fed.append(index)
                 yield item
 
     start = time.perf_counter()
-    async with session.stream(source()) as results:
+    async with session.stream(source(), **how.arguments) as results:
         async for item in results:
             index = fed[item.index]
             if item.error is not None:
@@ -144,4 +174,6 @@ async def _consume(
                     write_arrays(output / f"{index:04d}.npz", item.outputs)
                 streamed.done += 1
             advance()
+            if streamed.failures and how.stop:
+                break
     streamed.elapsed_s = time.perf_counter() - start

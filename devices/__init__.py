@@ -1,6 +1,6 @@
 """Devices: where nodes run, and how. One file per device behind one protocol."""
 
-from .device import Capabilities, Device, Program, Support, scratch_name, scratch_specs
+from .device import Capabilities, Device, Mortal, Program, Support, scratch_name, scratch_specs
 from .registry import DeviceStatus, find, names, probe, register, unregister
 
 
@@ -64,6 +64,7 @@ __all__ = [
     "Capabilities",
     "Device",
     "DeviceStatus",
+    "Mortal",
     "Program",
     "Support",
     "find",

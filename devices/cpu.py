@@ -20,7 +20,10 @@ from .program import BoundProgram
 
 
 class CpuDevice(HostDevice):
-    """Runs numpy kernels, and Python functions, in order on one thread of this process."""
+    """Runs numpy kernels, and Python functions, in order, one at a time, on a thread of its own.
+
+    What is over sooner than that thread would be awake may run on another one: see `run_here`.
+    """
 
     def __init__(self, name: str = "cpu") -> None:
         super().__init__(name)
@@ -56,8 +59,17 @@ class CpuDevice(HostDevice):
         """Queue on the lane."""
         assert isinstance(program, BoundProgram)
         event = Event(on_done)
-        self._lane.put(event, partial(program.run_measured, event) if program.measures else program)
+        self._lane.put(event, partial(program.run, event))
         return event
+
+    def run_here(self, program: Program, event: Event) -> bool:
+        """Run a program on the calling thread, if the lane is idle; say whether that was so.
+
+        In place of `submit`, for programs that take less time than to wake the lane's thread.
+        """
+        if not isinstance(program, BoundProgram):
+            return False
+        return self._lane.run_here(event, partial(program.run, event))
 
     def close(self) -> None:
         """Finish what is queued, end the thread."""

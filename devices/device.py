@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
+from .errors import DeviceLostError
 from .event import Event
 from .memory import ALIGNMENT, HOST, Arena, View
 
@@ -167,6 +168,38 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Finish what is queued, then free everything. Closing twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class Mortal(Protocol):
+    """What a device adds that may die while this process lives on.
+
+    `open` starts it in place of what has died; what was bound before is of no use then.
+    """
+
+    @property
+    def life(self) -> int:
+        """How many times it has been started."""
+        ...
+
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """Why it is lost; None while it lives, and when it is closed."""
+        ...
+
+    @property
+    def revives(self) -> bool:
+        """True when `open` can start it again."""
+        ...
+
+    @property
+    def mourners(self) -> list[Callable[[], object]]:
+        """What to call, on any thread, when it dies; a device that cannot tell calls nothing."""
+        ...
+
+    def kill(self, event: Event, reason: str) -> bool:
+        """End the device if it works at this event; say whether it did."""
         ...
 
 

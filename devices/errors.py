@@ -22,7 +22,15 @@ class DeviceUnavailableError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """The device died; whatever it held is gone."""
+    """The device died; whatever it held is gone.
+
+    Attributes
+    ----------
+    queued : bool
+        True for work that had not begun: it is not what the device died of.
+    """
+
+    queued = False
 
 
 class DeviceMemoryError(DeviceError):

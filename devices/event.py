@@ -72,7 +72,10 @@ class Event:
         self._call_back()
 
     def cancel(self) -> None:
-        """Ask that the work be skipped, or stopped if it can be; it completes all the same."""
+        """Ask that the work be skipped, or stopped if it can be; it completes all the same.
+
+        A program of kernels that run one by one ends after the one that runs.
+        """
         self.cancelled = True
         stop = self._stop
         if stop is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -23,6 +24,10 @@ class ThreadLane:
         self._lock = threading.Lock()  # so that nothing is queued behind the end of the queue
         self._queue: _Queue | None = None
         self._thread: threading.Thread | None = None
+        self._working = threading.Lock()
+        # What work sees and sets besides its arguments is not the caller's.
+        self._elsewhere = Context()
+        self._elsewhere.run(np.seterr, all="ignore")
 
     def open(self) -> None:
         """Start the thread; a daemon, so that a killed program ends."""
@@ -30,7 +35,10 @@ class ThreadLane:
             if self._queue is None:
                 self._queue = SimpleQueue()
                 self._thread = threading.Thread(
-                    target=_run, args=(self._queue,), name=self._name, daemon=True
+                    target=_run,
+                    args=(self._queue, self._working),
+                    name=self._name,
+                    daemon=True,
                 )
                 self._thread.start()
 
@@ -43,6 +51,22 @@ class ThreadLane:
                 )
             self._queue.put((event, work))
 
+    def run_here(self, event: Event, work: Callable[[], Any]) -> bool:
+        """Run work on the calling thread, if the lane is idle; say whether that was so.
+
+        Its event completes on that thread, while the lane waits.
+        """
+        if not self._working.acquire(blocking=False):
+            return False
+        try:
+            queue = self._queue
+            if queue is None or not queue.empty():
+                return False
+            self._elsewhere.run(event.run, work)
+            return True
+        finally:
+            self._working.release()
+
     def close(self) -> None:
         """Finish what is queued and end the thread; work put from now on is refused."""
         with self._lock:
@@ -53,11 +77,12 @@ class ThreadLane:
             thread.join()
 
 
-def _run(queue: _Queue) -> None:
+def _run(queue: _Queue, working: threading.Lock) -> None:
     # Infinities and NaNs are values here, as in ONNX; numpy's setting is per thread.
     with np.errstate(all="ignore"):
         while (item := queue.get()) is not None:
             event, work = item
-            event.run(work)
+            with working:
+                event.run(work)
             # Drop the references before the next wait: they pin arrays and results.
             del item, event, work

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import sub
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,13 +20,24 @@ from ..graph.operator import Call, Specs
 from ..graph.python import check_results
 from ..graph.tensor import Array, TensorSpec
 from .device import Support, scratch_name
-from .errors import KernelError
-from .event import Event
+from .errors import DeviceMemoryError, KernelError
+from .event import CancelledWorkError, Event
 from .kernels import find_kernel
 from .kernels.steps import in_order
 from .memory import View
 
 Step = Callable[[], Any]
+
+
+class Running(Protocol):
+    """What a program looks at between two nodes, and leaves its times with."""
+
+    node_ns: tuple[int, ...] | None
+
+    @property
+    def cancelled(self) -> bool:
+        """True when the program is to stop."""
+        ...
 
 
 class BoundProgram:
@@ -58,37 +69,59 @@ class BoundProgram:
         """True when each run yields `node_ns`."""
         return self._measure
 
-    def run_measured(self, event: Event) -> None:
-        """Run all nodes and leave the time spent in each with the event."""
-        self()
-        event.node_ns = self.node_ns
-
     def __call__(self) -> None:
         """Run all nodes; raise KernelError naming the node that failed."""
-        index = 0
+        self.run(Event())
+
+    def run(self, event: Running) -> None:
+        """Run the nodes of an event; it may be cancelled meanwhile, by another thread.
+
+        Raises
+        ------
+        KernelError
+            If a node fails; it is named.
+        DeviceMemoryError
+            If there was no memory for what a node makes on its way.
+        CancelledWorkError
+            If the event is cancelled; the node that runs then is the last one.
+        """
+        index, stamps = 0, [time.perf_counter_ns()]
         try:
             if self._measure:
-                now = time.perf_counter_ns
-                stamps = [now()]
-                for index, step in enumerate(self._steps):  # noqa: B007 - read when one raises
+                for index, step in enumerate(self._steps):
+                    if event.cancelled:
+                        raise self._stopped(index)
                     step()
-                    stamps.append(now())
-                times = dict.fromkeys(self._names, 0)
-                spent = map(sub, stamps[1:], stamps)
-                times.update(zip(self._timed, spent, strict=True))
-                self.node_ns = tuple(times.values())
+                    stamps.append(time.perf_counter_ns())
+                self.node_ns = event.node_ns = self._times(stamps)
             else:
-                for index, step in enumerate(self._steps):  # noqa: B007 - read when one raises
+                for index, step in enumerate(self._steps):
+                    if event.cancelled:
+                        raise self._stopped(index)
                     step()
+        except CancelledWorkError:
+            raise
         except (Exception, SystemExit) as error:
             raise kernel_error(error, self._nodes[index], self.device) from error
 
+    def _stopped(self, index: int) -> CancelledWorkError:
+        return CancelledWorkError(f"the work was cancelled before {self._nodes[index]}")
 
-def kernel_error(error: BaseException, node: Node, device: str) -> KernelError:
+    def _times(self, stamps: list[int]) -> tuple[int, ...]:
+        times = dict.fromkeys(self._names, 0)
+        times.update(zip(self._timed, map(sub, stamps[1:], stamps), strict=True))
+        return tuple(times.values())
+
+
+def kernel_error(error: BaseException, node: Node, device: str) -> KernelError | DeviceMemoryError:
     """Return what users see when a node's kernel or function raised."""
+    at = f"{node}, on device {device!r}"
+    if isinstance(error, MemoryError):
+        what = f"out of memory: {error}" if str(error) else "out of memory"
+        return DeviceMemoryError(what, at=at, fix="free memory, or lower max_in_flight")
     detail = error.what if isinstance(error, PlaitError) else f"{type(error).__name__}: {error}"
     fix = error.fix if isinstance(error, PlaitError) else None
-    return KernelError(detail, at=f"{node}, on device {device!r}", fix=fix)
+    return KernelError(detail, at=at, fix=fix)
 
 
 def supports(node: Node, kind: str, runs_python: bool) -> Support:
@@ -203,12 +236,13 @@ def _python_step(
     """Return a step that calls a Python function on read-only inputs and checks its results."""
     function, attributes = node.operator.function, dict(node.attributes)
     assert function is not None
+    label = str(node)
     frozen = [None if array is None else _read_only(array) for array in inputs]
     while frozen and frozen[-1] is None:
         frozen.pop()
 
     def step() -> None:
-        results = check_results(str(node), function(*frozen, **attributes), specs)
+        results = check_results(label, function(*frozen, **attributes), specs)
         for output, result in zip(outputs, results, strict=True):
             if output is not None:
                 np.copyto(output, result)

@@ -2,10 +2,20 @@
 
 from ..devices.model import DeviceModel
 from .blocking import run
+from .bridges.asyncio_session import AsyncioSession
+from .bridges.blocking_session import BlockingSession
 from .costs import Costs
-from .errors import DoesNotFitError, FeedError, PlanError, SessionError, UnsupportedOpError
+from .errors import (
+    DeadlineError,
+    DoesNotFitError,
+    FeedError,
+    PlanError,
+    SessionError,
+    UnsupportedOpError,
+)
 from .explain.diff import PlanDiff, diff
 from .explain.plan_file import load_plan
+from .faults import FaultPolicy
 from .item import Item
 from .planning import Plan, plan
 from .profile import Profile
@@ -13,12 +23,16 @@ from .session import Session
 from .simulation.models import modelled_device
 from .simulation.simulate import simulate
 from .simulation.simulation import Simulation
-from .stream import Results
+from .streaming.stream import Results
 
 __all__ = [
+    "AsyncioSession",
+    "BlockingSession",
     "Costs",
+    "DeadlineError",
     "DeviceModel",
     "DoesNotFitError",
+    "FaultPolicy",
     "FeedError",
     "Item",
     "Plan",

@@ -4,8 +4,9 @@ PlaitError
 ├── PlanError               it cannot be placed
 │   ├── UnsupportedOpError  no device, or not the pinned one, supports a node
 │   └── DoesNotFitError     a device has too little memory for the plan
-└── SessionError            a session was used wrongly
-    └── FeedError           the arrays fed do not fit the graph's inputs
+└── SessionError            a session was used wrongly, or not in time
+    ├── FeedError           the arrays fed do not fit the graph's inputs
+    └── DeadlineError       an item was not done in time
 """
 
 from __future__ import annotations
@@ -31,3 +32,7 @@ class SessionError(PlaitError):
 
 class FeedError(SessionError):
     """What was fed does not fit the graph's inputs."""
+
+
+class DeadlineError(SessionError):
+    """An item was not done within its deadline."""

@@ -25,6 +25,16 @@ class Gates:
         self.claiming = self._rings.claiming
         self.releasing = self._rings.releasing
 
+    @property
+    def following(self) -> int:
+        """The number of the next item that is admitted."""
+        return self._rings.following
+
+    def has_room(self, step: int) -> bool:
+        """Say whether the next item could start a step as soon as it is admitted."""
+        with self._lock:
+            return self._rings.has_room(step)
+
     def admit(self) -> int:
         """Return the number of a further item, which must `leave` in the end, whatever happens."""
         with self._lock:

@@ -3,72 +3,145 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import trio
 
 from ..graph.tensor import Array
+from .errors import SessionError
 from .marks import Marks
 
 if TYPE_CHECKING:
     from .executor import Execution
     from .profile import Part
-
+    from .streaming.batching import Batch
+    from .streaming.options import OnError
 
 LATEST_PARTS = 10_000
 """Of an item that loops for long, the profile knows the latest parts."""
+
+Results: TypeAlias = Mapping[str, Array]
+
+
+def copies(results: Results) -> Results:
+    """Return results that outlive their slot."""
+    return {name: np.array(array) for name, array in results.items()}
+
+
+def views(results: Results) -> Results:
+    """Return results that can be read where they are."""
+    return {name: _read_only(array) for name, array in results.items()}
 
 
 class Flight:
     """An item on its way through a session; used on the trio thread only.
 
+    Parameters
+    ----------
+    is_part : bool, default False
+        True when it is only one of the plans that an item goes through.
+    take : callable, default `copies`
+        Takes what lies in the slot when all has run; called on any thread.
+    holds : bool, default False
+        Keep the slot, which what was taken lies in, until `let_go`.
+    on_done : callable, optional
+        Called with the flight once `done` is set.
+
     Attributes
     ----------
     done : trio.Event
-        Set when `results` or `error` stand and the item's slot is free again.
+        Set when `results` or `error` stand, and the item's slot is free again unless it is held.
+    index : int
+        Its place in the source.
+    age : int or None
+        Its place among the items of a session, once it was started; the same for all its parts, and
+        when it is started again.
     part : Flight or None
         Where the item goes through several plans: the one that is under way.
     parts : deque of Part
         What ran of it, the latest last.
-    is_part : bool
-        True when it is only one of the plans that an item goes through.
     marks : Marks
         When it was where.
     cancelled : bool
         True when no further one may be started.
+    cause : BaseException or None
+        Why it was given up; it fails with that, however far it gets.
+    batch : Batch or None
+        What it is in.
+    on_cancel : callable or None
+        Called once when it is cancelled.
     """
 
     __slots__ = (
+        "_release_slot",
+        "age",
+        "batch",
         "cancelled",
+        "cause",
         "done",
         "error",
         "execution",
+        "holds",
+        "index",
         "is_part",
         "marks",
+        "on_cancel",
+        "on_done",
         "part",
         "parts",
         "results",
+        "take",
     )
 
-    def __init__(self, *, is_part: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_part: bool = False,
+        take: Callable[[Results], Results] = copies,
+        holds: bool = False,
+        on_done: Callable[[Flight], object] | None = None,
+    ) -> None:
         self.is_part = is_part
+        self.take = take
+        self.holds = holds
+        self.on_done = on_done
+        self.index = 0
+        self.age: int | None = None
         self.marks = Marks()
         self.done = trio.Event()
-        self.results: Mapping[str, Array] = {}
+        self.results: Results = {}
         self.error: BaseException | None = None
         self.execution: Execution | None = None
         self.part: Flight | None = None
         self.parts: deque[Part] = deque(maxlen=LATEST_PARTS)
         self.cancelled = False
+        self.cause: BaseException | None = None
+        self.on_cancel: Callable[[], object] | None = None
+        self.batch: Batch | None = None
+        self._release_slot: Callable[[], object] | None = None
 
-    def finish(
-        self, results: Mapping[str, Array] | None = None, error: BaseException | None = None
+    def land(
+        self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
     ) -> None:
+        """Record how it ended on a slot, and free that unless it is held."""
+        if self.holds and error is None and self.cause is None:
+            self._release_slot = release_slot
+        else:
+            release_slot()
+        self.finish(results, error)
+
+    @trio.lowlevel.enable_ki_protection
+    def finish(self, results: Results | None = None, error: BaseException | None = None) -> None:
         """Record how it ended."""
-        self.results, self.error = results or {}, error
+        self.error = self.cause or error
+        self.results = {} if self.error is not None else results or {}
         self.execution = None
         self.done.set()
+        if self.on_done is not None:
+            self.on_done(self)
 
     @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike between two counts
     def cancel(self) -> None:
@@ -78,10 +151,26 @@ class Flight:
             self.part.cancel()
         if self.execution is not None:
             self.execution.cancel()
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is not None:
+            on_cancel()
+
+    def was_given_up(self) -> bool:
+        """Say whether it fails however far it gets."""
+        return self.cause is not None
+
+    def let_go(self) -> None:
+        """Free the slot if it is held: what was taken of it must not be read any more."""
+        release_slot, self._release_slot = self._release_slot, None
+        if release_slot is not None:
+            release_slot()
 
 
 class Item:
     """One result of a stream.
+
+    It is released when the next one is asked for, or before: by `release`, or where it is used as a
+    context manager at the end of that. Then there is room for one more item.
 
     Attributes
     ----------
@@ -91,14 +180,19 @@ class Item:
         Why it failed; the stream goes on.
     """
 
-    __slots__ = ("_results", "error", "index")
+    __slots__ = ("_on_release", "_outputs", "error", "index")
 
     def __init__(
-        self, index: int, results: Mapping[str, Array], error: BaseException | None
+        self,
+        index: int,
+        outputs: Results | None,
+        error: BaseException | None,
+        on_release: Callable[[Item], object] | None = None,
     ) -> None:
         self.index = index
         self.error = error
-        self._results = results
+        self._outputs = outputs
+        self._on_release = on_release
 
     def __getitem__(self, name: str) -> Array:
         """Return an output, by name; raise the item's error if it failed."""
@@ -108,12 +202,58 @@ class Item:
         return iter(self.outputs)
 
     @property
-    def outputs(self) -> Mapping[str, Array]:
+    def outputs(self) -> Results:
         """All outputs by name; raises the item's error if it failed."""
         if self.error is not None:
             raise self.error
-        return self._results
+        if self._outputs is None:
+            raise SessionError(
+                f"item {self.index} was released, and its outputs lay in memory of the session",
+                fix="copy what you keep, or stream with copy=True",
+            )
+        return self._outputs
+
+    def release(self) -> None:
+        """Be through with it; releasing twice is allowed."""
+        on_release, self._on_release = self._on_release, None
+        if on_release is not None:
+            on_release(self)
+
+    def passed_on(self, on_release: Callable[[Item], object]) -> Item:
+        """Return the same result for another consumer, which releases it for itself."""
+        return Item(self.index, self._outputs, self.error, on_release)
+
+    def checked(self, on_error: OnError) -> Item:
+        """Return it, unless it failed and that is to be raised."""
+        if self.error is not None and on_error == "raise":
+            self.error.add_note(f"this was item {self.index} of a stream")
+            raise self.error
+        return self
+
+    def forget(self) -> None:
+        """Drop the outputs, whose memory is used again."""
+        self._outputs = None
+
+    def __enter__(self) -> Item:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
 
     def __repr__(self) -> str:
-        state = f"error={self.error!r}" if self.error is not None else f"outputs={[*self._results]}"
+        if self.error is not None:
+            state = f"error={self.error!r}"
+        else:
+            state = "released" if self._outputs is None else f"outputs={[*self._outputs]}"
         return f"Item({self.index}, {state})"
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

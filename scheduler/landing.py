@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import numpy as np
 import trio
 
 from ..devices.event import CancelledWorkError
+from ..graph.errors import PlaitError
 from ..graph.tensor import Array
 from .executor import Execution
 from .item import Flight
@@ -45,20 +45,20 @@ class Landing:
         assert flight.execution is not None
         flight.marks.finished_ns = self._pace.now_ns()
         flight.parts.append(self._recorder.part(slots.open_plan, flight.execution))
-        nbytes = sum(array.nbytes for array in turn.slot.results.values())
+        nbytes = 0 if flight.holds else sum(map(_nbytes, turn.slot.results.values()))
         if nbytes > INLINE_BYTES and flight.execution.is_complete:
             trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
             return
-        self._finish(flight, slots, turn, *_outcome(flight.execution, turn.slot))
+        self._finish(flight, slots, turn, *_outcome(flight, flight.execution, turn.slot))
 
-    def record(self, flight: Flight, *, failed: bool) -> None:
+    def record(self, flight: Flight, error: BaseException | None) -> None:
         """Keep the times of an item."""
         flight.marks.landed_ns = self._pace.now_ns()
-        self._recorder.record(flight.parts, flight.marks, failed)
+        self._recorder.record(flight.parts, flight.marks, error is not None)
 
     async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         assert flight.execution is not None
-        copy = partial(_outcome, flight.execution, turn.slot)
+        copy = partial(_outcome, flight, flight.execution, turn.slot)
         self._finish(flight, slots, turn, *await self._pace.on_thread(copy))
 
     def _finish(
@@ -70,18 +70,23 @@ class Landing:
         error: BaseException | None,
     ) -> None:
         if not flight.is_part:
-            self.record(flight, failed=error is not None)
-        slots.release(turn)
+            self.record(flight, flight.cause or error)
         self._flights.discard(flight)
-        flight.finish(results, error)
+        flight.land(results, error, partial(slots.release, turn))
 
 
-def _outcome(execution: Execution, slot: Slot) -> tuple[Mapping[str, Array], BaseException | None]:
-    """Return copies of an item's results, or why there are none."""
+def _outcome(
+    flight: Flight, execution: Execution, slot: Slot
+) -> tuple[Mapping[str, Array], BaseException | None]:
+    """Return an item's results, or why there are none."""
     if not execution.is_complete:
         skipped = execution.error is None or isinstance(execution.error, CancelledWorkError)
         return {}, session_closed() if skipped else execution.error
     try:
-        return {name: np.array(array) for name, array in slot.results.items()}, None
-    except MemoryError as error:
+        return flight.take(slot.results), None
+    except (MemoryError, PlaitError) as error:
         return {}, error
+
+
+def _nbytes(array: Array) -> int:
+    return int(array.nbytes)

@@ -18,6 +18,12 @@ def open_shared(device: Device, cores: int | None) -> None:
         _users[id(device)] = _users.get(id(device), 0) + 1
 
 
+def reopen_shared(device: Device, cores: int | None) -> None:
+    """Open a device again that was lost, unless another session has; blocks."""
+    with _lock:
+        device.open(cores)
+
+
 def close_shared(device: Device) -> None:
     """Close a device, unless another session uses it; blocks."""
     with _lock:

@@ -27,6 +27,8 @@ class Marks:
         The consumer got it: items wait for their turn, and for the consumer.
     released_ns : int
         The consumer was through with it.
+    stream : int
+        Which of a session's streams it was in: the order of each is its own. 0 for `run`.
     """
 
     asked_ns: int = 0
@@ -37,3 +39,4 @@ class Marks:
     landed_ns: int = 0
     taken_ns: int = 0
     released_ns: int = 0
+    stream: int = 0

@@ -9,7 +9,7 @@ from ..devices.device import Device
 from ..devices.host import core_count
 from ..devices.registry import find
 from .costs.overheads import computes_here
-from .leases import close_shared, open_shared
+from .leases import close_shared, open_shared, reopen_shared
 from .partition.partition import SESSION
 from .planning import Plan
 
@@ -49,6 +49,20 @@ class OpenDevices:
             device.open(self._cores())
         self.by_name[name] = device
         return device
+
+    def reopen(self, name: str) -> None:
+        """Open a device again that was lost.
+
+        Raises
+        ------
+        DeviceError
+            If it refuses.
+        """
+        device = self.by_name[name]
+        if name in self._plan.given:
+            reopen_shared(device, self._cores())
+        else:
+            device.open(self._cores())
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call to close each of them, the last one first."""

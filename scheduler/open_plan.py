@@ -8,25 +8,40 @@ threads. Slots are made on demand, up to the plan's period.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from ..devices.cpu import CpuDevice
 from ..devices.device import Device, scratch_specs
+from ..devices.event import Event
 from ..devices.memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
 from ..graph.tensor import Array, TensorSpec
 from .gates import Gates
+from .lanes import OpenLanes
 from .memory.regions import Region, Replica
 from .pace import Launch, Pace, clock_of
 from .partition.partition import Subgraph
 from .placement import OUTSIDE, SCRATCH
 from .planning import Plan
+from .quick import Estimates
+from .simulation.lanes import workload
 from .steps import Step, Transfer, outline
+
+if TYPE_CHECKING:
+    from .executor import Execution
+
+Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
+"""The lanes of a session, and whose steps wait for them."""
 
 Arenas: TypeAlias = Mapping[tuple[str, str], Arena]
 """The arenas of a slot, by memory and region."""
+
+
+Here: TypeAlias = Callable[[Event], bool]
+"""Runs a step on the calling thread, if its lane is idle; says whether that was so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +54,14 @@ class Slot:
         Where inputs are written to and outputs read from, by name.
     launches : tuple of callable
         One per step of the plan.
+    here : tuple of callable or None
+        The same for those that may run on any thread of this process.
     """
 
     feeds: Mapping[str, Array]
     results: Mapping[str, Array]
     launches: tuple[Launch, ...]
+    here: tuple[Here | None, ...]
 
 
 class OpenPlan:
@@ -55,21 +73,22 @@ class OpenPlan:
     devices : Mapping of str to Device
     pace : Pace, optional
         Of the session that the plan is opened in.
+    lanes : OpenLanes, optional
+        Of that session.
     measure : bool, default False
         Time every node.
 
     Attributes
     ----------
     plan : Plan
-    waits : tuple of int
-        Every step's `input_wait_count`.
-    after : tuple of tuple of int
-        The steps to count down when a step is complete.
-    behind : tuple of tuple of int
-        The steps to count down as soon as a step is submitted, because its device keeps the order
-        itself (`native_waits`).
-    ahead : tuple of tuple of int
-        The same the other way round: for each step those that it is behind.
+    order : Order
+        What follows what. A step follows another as soon as its lane is given that one, not when it
+        is complete, where their device keeps the order itself (`native_waits`).
+    lanes : OpenLanes
+    lane : tuple of OpenLane
+        Of each step.
+    used_lanes : tuple of OpenLane
+    estimates : Estimates
     gates : Gates or None
         What items pass in the order of their numbers, item n on slot n % period. None where an item
         may take any slot that no other item is on.
@@ -86,6 +105,7 @@ class OpenPlan:
         plan: Plan,
         devices: Mapping[str, Device],
         pace: Pace | None = None,
+        lanes: Lanes | None = None,
         *,
         measure: bool = False,
     ) -> None:
@@ -97,18 +117,12 @@ class OpenPlan:
         self._pace = pace
         self._measure = measure
         self.outlines = tuple(map(outline, plan.steps))
-        self.waits = tuple(step.input_wait_count for step in plan.steps)
-        self.behind = tuple(
-            tuple(i for i in step.dependents if self._chained(step, plan.steps[i]))
-            for step in plan.steps
-        )
-        self.ahead = tuple(
-            tuple(i for i in step.waits if step.index in self.behind[i]) for step in plan.steps
-        )
-        self.after = tuple(
-            tuple(i for i in step.dependents if i not in behind)
-            for step, behind in zip(plan.steps, self.behind, strict=True)
-        )
+        work = workload(plan.steps, devices, plan.costs)
+        self.order = work.order()
+        self.lanes: Lanes = OpenLanes() if lanes is None else lanes
+        self.used_lanes = tuple(self.lanes.of(work.lanes))
+        self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
+        self.estimates = Estimates(work.duration_s)
         self.period = self._memory.period
         self.gates = Gates(self._memory.regions) if _takes_turns(plan) else None
         self.now_ns = tuple(clock_of(devices[step.device]) for step in plan.steps)
@@ -116,7 +130,7 @@ class OpenPlan:
         self._making = threading.Lock()
         self._open = ExitStack()
         self._arenas: dict[tuple[str, str, int], Arena] = {}
-        self._launches: dict[tuple[int, ...], Launch] = {}
+        self._bound: dict[tuple[int, ...], tuple[Launch, Here | None]] = {}
         self._touched = [tuple(self._replicas(step)) for step in plan.steps]
         self._regions = [
             tuple({self._region(replica): None for replica, _ in touched})
@@ -162,13 +176,15 @@ class OpenPlan:
                 (step, *(index % region.copies for region in regions))
                 for step, regions in enumerate(self._regions)
             ]
-            launches = [
-                self._launches.get(key) or self._bind(step, arenas)
+            bound = [
+                self._bound.get(key) or self._bind(step, arenas)
                 for key, step in zip(keys, self.plan.steps, strict=True)
             ]
-            slot = Slot(self._feeds(arenas), self._results(arenas), tuple(launches))
+            launches = tuple(launch for launch, _ in bound)
+            here = tuple(one for _, one in bound)
+            slot = Slot(self._feeds(arenas), self._results(arenas), launches, here)
             self._arenas.update(made)
-            self._launches.update(zip(keys, launches, strict=True))
+            self._bound.update(zip(keys, bound, strict=True))
             self._open.push(undo.pop_all())
             self.slots[index] = slot
         return slot
@@ -176,13 +192,9 @@ class OpenPlan:
     def close(self) -> None:
         """Free the arenas; no item may be in flight."""
         self.slots.clear()
-        self._launches.clear()
+        self._bound.clear()
         self._arenas.clear()
         self._open.close()
-
-    def _chained(self, step: Step, later: Step) -> bool:
-        same = step.device == later.device
-        return same and self._devices[step.device].capabilities.native_waits
 
     def _allocate(self, region: Region, stack: ExitStack) -> Arena:
         memory, nbytes = region.memory, region.nbytes
@@ -220,20 +232,28 @@ class OpenPlan:
             for name, spec in scratch_specs(device, graph, node).items():
                 yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
 
-    def _bind(self, step: Step, arenas: Arenas) -> Launch:
+    def _bind(self, step: Step, arenas: Arenas) -> tuple[Launch, Here | None]:
         device = self._devices[step.device]
         views = [
             (replica[0], self._view(device, replica, spec, arenas))
             for replica, spec in self._touched[step.index]
         ]
         launch: Launch
+        here: Here | None = None
         if isinstance(step.work, Transfer):
             (_, source), (_, target) = views
             launch = partial(device.copy, target, source)
         else:
             program = device.compile(step.work.graph, dict(views), measure=self._measure)
             launch = partial(device.submit, program)
-        return launch if self._pace is None else self._pace.launching(device, launch)
+            if isinstance(device, CpuDevice) and self._may_run_anywhere(step):
+                here = partial(device.run_here, program)
+        return launch if self._pace is None else self._pace.launching(device, launch), here
+
+    def _may_run_anywhere(self, step: Step) -> bool:
+        """True for what has no effects; those may depend on the thread that they come from."""
+        is_virtual = self._pace is not None and self._pace.is_virtual
+        return not is_virtual and not step.has_effects
 
     def _view(self, device: Device, replica: Replica, spec: TensorSpec, arenas: Arenas) -> View:
         location = self._memory.locations[replica]

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 import trio
 
 from ..devices.device import Device
-from ..devices.errors import DeviceMemoryError
+from ..devices.errors import DeviceLostError, DeviceMemoryError
 from ..graph.errors import PlaitError, ShapeError
 from .errors import PlanError
-from .open_plan import OpenPlan
+from .faults.recovery import Recovery
+from .faults.standby import devices_of
+from .lanes import OpenLanes
+from .open_plan import Lanes, OpenPlan
 from .pace import Pace
 from .planning import Plan
 from .slots import Slots, session_closed
@@ -31,26 +37,57 @@ KEPT_REFUSALS = 64
 """Keys that there is no plan for and that are remembered."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """How an open plan came about, and whether it stands in for that."""
+
+    key: Hashable
+    make: Callable[[], Plan]
+    kept: int | None
+    stands_in: bool
+
+
 class OpenPlans:
     """Keeps the plans that were used last open; used on the trio thread only.
+
+    A plan that a device was lost for is replaced by one for what remains, and that by the whole one
+    when the device is back; those that were replaced are closed when the last item has left them.
 
     Parameters
     ----------
     devices : Mapping of str to Device
         Open.
     pace : Pace
+    recovery : Recovery
     measure : bool
         Time every node.
+
+    Attributes
+    ----------
+    broken : set of Slots
+        Those whose devices were lost: what runs there fails.
     """
 
-    def __init__(self, devices: Mapping[str, Device], pace: Pace, *, measure: bool) -> None:
+    def __init__(
+        self, devices: Mapping[str, Device], pace: Pace, recovery: Recovery, *, measure: bool
+    ) -> None:
+        self.broken: WeakSet[Slots] = WeakSet()
         self._devices = devices
+        self._recovery = recovery
+        self._origins: WeakKeyDictionary[Slots, _Origin] = WeakKeyDictionary()
+        self._retired: list[Slots] = []
         self._pace = pace
         self._measure = measure
+        self._lanes: Lanes = OpenLanes()
         self._slots: OrderedDict[Hashable, Slots] = OrderedDict()
         self._refusals: OrderedDict[Hashable, PlaitError] = OrderedDict()
         self._opening = trio.Lock()
         self._closing = False
+
+    @property
+    def plans(self) -> Iterator[Plan]:
+        """Yield the plans that are open."""
+        return (slots.open_plan.plan for slots in (*self._retired, *self._slots.values()))
 
     def find(self, key: Hashable) -> Slots | None:
         """Return the slots of an open plan.
@@ -91,10 +128,40 @@ class OpenPlans:
             plan = await self._make(key, make)
             if not plan.is_static:
                 return None
+            await self._dispose()
             await self._evict(keep=(kept or KEPT_PLANS) - 1)
-            open_plan = await self._with_room(partial(self._open, plan))
-            self._slots[key] = Slots(open_plan, self._with_room, self._pace)
+            open_plan = await self._opened(plan)
+            slots = Slots(open_plan, self._with_room, self._pace)
+            self._origins[slots] = _Origin(key, make, kept, open_plan.plan is not plan)
+            self._slots[key] = slots
         return self.find(key)
+
+    async def again(self, slots: Slots) -> Slots:
+        """Return the slots that are in use now instead of those of a plan that was replaced.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            As `open`.
+        """
+        origin = self._origins[slots]
+        found = self.find(origin.key)
+        found = found or await self.open(origin.key, origin.make, kept=origin.kept)
+        assert found is not None, "its shapes are known"
+        return found
+
+    def retire(self, device: str) -> None:
+        """Take what needs a device out of use: it is lost."""
+        for key, slots in list(self._slots.items()):
+            if device in devices_of(slots.open_plan.plan):
+                self._retire(key)
+                self.broken.add(slots)
+
+    def restore(self, device: str) -> None:
+        """Take what stands in for other plans out of use: a device is back."""
+        for key, slots in list(self._slots.items()):
+            if self._origins[slots].stands_in:
+                self._retire(key)
 
     def refuse(self) -> None:
         """Open no more, give out no more slots, and turn away whoever waits for one."""
@@ -104,8 +171,9 @@ class OpenPlans:
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call, on a thread, to close all plans."""
-        for slots in list(self._slots.values()):
+        for slots in (*self._retired, *self._slots.values()):
             yield slots.open_plan.close
+        self._retired.clear()
         self._slots.clear()
 
     async def _make(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
@@ -120,8 +188,40 @@ class OpenPlans:
                 self._refusals.popitem(last=False)
             raise
 
+    def _retire(self, key: Hashable) -> None:
+        self._retired.append(self._slots.pop(key))
+
+    async def _dispose(self) -> None:
+        """Close plans that were replaced and that no item is on any more."""
+        for slots in list(self._retired):
+            if slots.is_idle:
+                self._retired.remove(slots)
+                with trio.CancelScope(shield=True):
+                    await self._pace.on_thread(slots.open_plan.close)
+
+    async def _opened(self, plan: Plan) -> OpenPlan:
+        """Open a plan, or what stands in for it; devices may die on the way."""
+        for deaths in count(1):
+            adapted = await self._recovery.adapt(plan)
+            lives = self._lives(plan, adapted)
+            try:
+                open_plan = await self._with_room(partial(self._open, adapted))
+            except DeviceLostError:
+                if not self._recovery.examine() or deaths > self._recovery.policy.replays:
+                    raise
+                continue
+            if self._lives(plan, adapted) == lives:
+                return open_plan
+            with trio.CancelScope(shield=True):
+                await self._pace.on_thread(open_plan.close)
+        raise AssertionError("it counts for ever")
+
+    def _lives(self, plan: Plan, adapted: Plan) -> list[Mapping[str, int | None]]:
+        """Return what must not change while a plan is opened: it is lost, or not needed, then."""
+        return [self._recovery.lives(each) for each in (plan, adapted)]
+
     def _open(self, plan: Plan) -> OpenPlan:
-        open_plan = OpenPlan(plan, self._devices, self._pace, measure=self._measure)
+        open_plan = OpenPlan(plan, self._devices, self._pace, self._lanes, measure=self._measure)
         open_plan.open()
         return open_plan
 

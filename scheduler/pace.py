@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -26,6 +26,23 @@ T = TypeVar("T")
 
 Launch: TypeAlias = Callable[[Sequence[Event], OnDone], Event]
 """Submits a step, given the events it waits for and what to call when it is done."""
+
+
+class _Raised(NamedTuple):
+    """What a function raised, until it is taken.
+
+    What an exception's frames refer to lives as long as it does: arenas, for one. Trio keeps one
+    that leaves a thread in a cycle with its frames, until the next collection.
+    """
+
+    errors: list[Exception]
+
+
+def _caught(function: Callable[[], T]) -> T | _Raised:
+    try:
+        return function()
+    except Exception as error:
+        return _Raised([error])
 
 
 def virtual_clock(device: Device) -> VirtualClock | None:
@@ -44,7 +61,7 @@ class Pace:
     """Moves the virtual clocks of a session's devices; costs next to nothing if there are none.
 
     It knows of what the session does beside the loop because that is done through it. Methods are
-    for the trio thread, but for `post` and launches, which are for any.
+    for the trio thread, but for `post`, `call` and launches, which are for any.
 
     Attributes
     ----------
@@ -62,6 +79,11 @@ class Pace:
         self._woken = trio.Event()
         self._ended = trio.Event()
         self._ending = False
+
+    @property
+    def is_virtual(self) -> bool:
+        """True when there are clocks to move."""
+        return bool(self._clocks)
 
     def start(self) -> None:
         """Begin; the loop must run."""
@@ -101,17 +123,27 @@ class Pace:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(function)
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the trio thread: now, if this is it."""
+        if not self._clocks and trio.lowlevel.in_trio_run():
+            function()  # saves a turn of the loop, 20 µs
+        else:
+            self.post(function)
+
     async def on_thread(self, function: Callable[[], T]) -> T:
         """Call a function that blocks; no clock moves meanwhile."""
         self._begin()
         try:
-            return await trio.to_thread.run_sync(function)
+            outcome = await trio.to_thread.run_sync(partial(_caught, function))
         finally:
             self._end()
+        if isinstance(outcome, _Raised):
+            raise outcome.errors.pop()
+        return outcome
 
     def launching(self, device: Device, launch: Launch) -> Launch:
         """Return what launches a step so that no clock moves while a real device works."""
-        if not self._clocks or virtual_clock(device) is not None:
+        if not self.is_virtual or virtual_clock(device) is not None:
             return launch
         return partial(self._launch, launch)
 

@@ -25,10 +25,6 @@ class Progress:
         self._counts = list(waits)
         self._after = after
 
-    def ready(self) -> list[int]:
-        """Return the steps that wait for nothing, in the plan's order."""
-        return [step for step, count in enumerate(self._counts) if count == 0]
-
     def complete(self, step: int) -> list[int]:
         """Return the steps that became ready with the completion of one."""
         return self.count_down(self._after[step])

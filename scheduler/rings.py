@@ -57,6 +57,16 @@ class Rings:
         for step in set(region.releases):
             self._releases.setdefault(step, []).append(index)
 
+    @property
+    def following(self) -> int:
+        """The number of the next item that is admitted."""
+        return self._next
+
+    def has_room(self, step: int) -> bool:
+        """Say whether the next item could start a step as soon as it is admitted."""
+        item = self._next
+        return not any(self._line(region, item) for region in self._claims.get(step, ()))
+
     def admit(self) -> int:
         """Return the number of a further item; it has its place in the line of every copy."""
         item = self._next

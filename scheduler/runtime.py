@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-import numpy as np
 import trio
 
 from ..graph.tensor import Array
-from .executor import Execution
+from .events import Announcer, ItemDone
+from .faults.policy import FaultPolicy
+from .faults.recovery import Recovery
 from .feeds import check_feeds, own_feeds
 from .item import Flight
-from .landing import INLINE_BYTES, Landing
+from .landing import Landing
 from .open_devices import OpenDevices
-from .open_plan import Slot
 from .open_plans import KEPT_PARTS, OpenPlans
 from .pace import Pace
 from .passage import Passage, own_results
 from .planning import Plan
 from .profile import Recorder
+from .profile.status import Status, device_status, memory_status
 from .slots import Slots, session_closed
 from .specialise import Shapes, bind_inputs
 from .stages import Entry
-
-T = TypeVar("T")
+from .starter import Starter
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]
 """The shapes of the inputs, and the number of slots."""
@@ -42,20 +42,51 @@ class Runtime:
     plan : Plan
     measure : bool
         Time every node.
+    trace : bool
+        Keep the times of items.
+    announcer : Announcer
+        Told what observers should know.
+    faults : FaultPolicy
+        What to do when devices die.
     """
 
-    def __init__(self, plan: Plan, *, measure: bool) -> None:
+    def __init__(
+        self, plan: Plan, *, measure: bool, trace: bool, announcer: Announcer, faults: FaultPolicy
+    ) -> None:
         self.plan = plan
-        self.recorder = Recorder()
+        self._announcer = announcer
+        self.recorder = Recorder(keeps=trace)
         self._devices = OpenDevices(plan)
         self._pace = Pace()
-        self._open_plans = OpenPlans(self._devices.by_name, self._pace, measure=measure)
+        recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
+        self._open_plans = OpenPlans(self._devices.by_name, self._pace, recovery, measure=measure)
+        recovery.on_loss, recovery.on_return = self._open_plans.retire, self._open_plans.restore
         self._entries: dict[int, Entry] = {}
         self._flights: set[Flight] = set()
         self._landing = Landing(self.recorder, self._pace, self._flights)
+        self._starter = Starter(
+            self._pace, self._open_plans, recovery, self._landing, self._flights, announcer
+        )
+        self.copying = self._starter.copying
         self._admissions = 0
         self._admitted = trio.Event()
         self._closing = False
+
+    def now_ns(self) -> int:
+        """Return the moment on the clock that items are timed with."""
+        return self._pace.now_ns()
+
+    def status(self) -> Status:
+        """Return what happens at this moment."""
+        done, failed = self.recorder.done, self.recorder.failed
+        devices = device_status(self.plan.devices, self._flights)
+        memory = memory_status(self._open_plans.plans)
+        return Status(done, failed, len(self._flights), devices, memory)
+
+    def announce(self, flight: Flight) -> None:
+        """Tell observers that an item has ended."""
+        latency_ns = flight.marks.landed_ns - flight.marks.admitted_ns
+        self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
 
     async def open(self) -> None:
         """Open the devices and, if the shapes are known, allocate and bind everything.
@@ -69,6 +100,7 @@ class Runtime:
         try:
             for name in self.plan.devices:
                 self._pace.add(await trio.to_thread.run_sync(self._devices.open, name))
+                self._recovery.add(name)
             self._pace.tell_time_of(self._devices.used)
             if self.plan.is_static:
                 slots = await self._static_slots(self.plan.max_in_flight)
@@ -100,10 +132,14 @@ class Runtime:
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
         self._closing = True
+        self._starter.refuse()
         self._open_plans.refuse()
+        self._recovery.stop()
         if self._admissions:
             await self._admitted.wait()
         await self.drain(self._flights)
+        await self._starter.settle()
+        await self._recovery.wait_stopped()
         await self._pace.end()
         for close in chain(self._open_plans.closings(), self._devices.closings()):
             try:
@@ -136,6 +172,29 @@ class Runtime:
             self._end_admission()
 
     @trio.lowlevel.enable_ki_protection
+    async def admit_at_once(
+        self, inputs: Mapping[str, Any], max_in_flight: int, flight: Flight
+    ) -> bool:
+        """Start an item if nothing has to be waited for, and say so; inputs are not kept.
+
+        Raises
+        ------
+        FeedError, ShapeError, PlanError, DeviceError, SessionError
+            If it cannot start; nothing is held then.
+        """
+        self._admissions += 1
+        try:
+            arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
+            slots, arrays = self._find(self._count(max_in_flight), arrays)
+            turn = self._starter.turn_nowait(slots)
+            if slots is None or turn is None:
+                return False
+            await self._starter.begin(flight, slots, turn, arrays)
+            return True
+        finally:
+            self._end_admission()
+
+    @trio.lowlevel.enable_ki_protection
     async def prepare(self, max_in_flight: int) -> None:
         """Open the plan for a number of items in flight now, if the shapes are known.
 
@@ -161,18 +220,24 @@ class Runtime:
 
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
         arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
-        key = tuple(array.shape for array in arrays.values()), count
-        slots = self._open_plans.find(key)
+        await self._starter.settle()
+        slots, arrays = self._find(count, arrays)
         if slots is None:
-            slots, arrays = self._whole(count, arrays)
+            slots = await self._slots(_key(arrays, count))
         if slots is None:
-            slots = await self._slots(key)
-        if slots is None:
-            arrays = await self._copying(arrays, partial(own_feeds, self.plan.graph, arrays))
+            own = partial(own_feeds, self.plan.graph, arrays)
+            arrays = await self._starter.copying(arrays.values(), own)
             self._flights.add(flight)
             trio.lowlevel.spawn_system_task(self._pass, flight, arrays, self._entries[count])
         else:
-            await self._start(flight, slots, arrays)
+            await self._starter.start(flight, slots, arrays)
+
+    def _find(
+        self, count: int, arrays: Mapping[str, Array]
+    ) -> tuple[Slots | None, Mapping[str, Array]]:
+        """Return the slots of the one open plan that these inputs need, and what it is fed."""
+        slots = self._open_plans.find(_key(arrays, count))
+        return (slots, arrays) if slots is not None else self._whole(count, arrays)
 
     def _whole(
         self, count: int, arrays: Mapping[str, Array]
@@ -186,37 +251,21 @@ class Runtime:
         fed = arrays if slots is None else {n: arrays[n] for n in stage.whole.graph.inputs}
         return slots, fed
 
-    async def _start(self, flight: Flight, slots: Slots, arrays: Mapping[str, Array]) -> None:
-        """Start an item on a free slot."""
-        turn = await slots.acquire()
-        flight.marks.admitted_ns = self._pace.now_ns()
-        try:
-            await self._copying(arrays, partial(_feed, turn.slot, arrays))
-            flight.marks.fed_ns = self._pace.now_ns()
-            if self._closing:
-                raise session_closed()
-        except BaseException:
-            slots.release(turn)
-            raise
-        ended = partial(self._pace.post, partial(self._landing.land, flight, slots, turn))
-        flight.execution = Execution(slots.open_plan, turn.slot, ended, turn.number)
-        self._flights.add(flight)
-        flight.execution.start()
-        self._pace.wake()
-
     async def _pass(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
         """Take an item through the stages of a graph whose shapes depend on values."""
         flight.marks.admitted_ns = self._pace.now_ns()
+        results: Mapping[str, Array] = {}
+        failure: BaseException | None = None
         try:
             run_part, check = partial(self._run_part, flight), partial(self._check, flight)
             passage = Passage(run_part, self._pace.on_thread, check)
             results = await passage.run(entry, arrays)
-            flight.finish(await self._copying(results, partial(own_results, results)))
+            results = await self._starter.copying(results.values(), partial(own_results, results))
         except BaseException as error:  # whatever it is, it is the item's
-            flight.finish(error=error)
-        finally:
-            self._landing.record(flight, failed=flight.error is not None)
-            self._flights.discard(flight)
+            failure = error
+        self._landing.record(flight, flight.cause or failure)
+        self._flights.discard(flight)
+        flight.finish(results, failure)
 
     def _check(self, flight: Flight) -> None:
         if flight.cancelled or self._closing:
@@ -226,13 +275,20 @@ class Runtime:
         self, flight: Flight, plan: Plan, inputs: Mapping[str, Array]
     ) -> Mapping[str, Array]:
         """Run one of the plans that an item goes through."""
-        slots = self._open_plans.find(id(plan))
-        if slots is None:
-            slots = await self._open_plans.open(id(plan), lambda: plan, kept=KEPT_PARTS)
-        assert slots is not None, "the plan of a part is static"
-        self._check(flight)
-        part = flight.part = Flight(is_part=True)
-        await self._start(part, slots, inputs)
+        with trio.CancelScope() as starting:
+            flight.on_cancel = starting.cancel  # it may wait for a device to come back
+            slots = self._open_plans.find(id(plan))
+            if slots is None:
+                slots = await self._open_plans.open(id(plan), lambda: plan, kept=KEPT_PARTS)
+            assert slots is not None, "the plan of a part is static"
+            self._check(flight)
+            part = flight.part = Flight(is_part=True)
+            part.age = flight.age
+            await self._starter.start(part, slots, inputs)
+            flight.age = part.age
+        flight.on_cancel = None
+        if starting.cancelled_caught:
+            raise session_closed()
         if flight.cancelled:
             part.cancel()
         await part.done.wait()
@@ -240,12 +296,6 @@ class Runtime:
         if part.error is not None:
             raise part.error
         return part.results
-
-    async def _copying(self, arrays: Mapping[str, Array], copy: Callable[[], T]) -> T:
-        """Call what copies arrays, on a thread if they are large."""
-        if sum(array.nbytes for array in arrays.values()) > INLINE_BYTES:
-            return await self._pace.on_thread(copy)
-        return copy()
 
     async def _static_slots(self, count: int) -> Slots:
         """Open a plan whose shapes are all known."""
@@ -272,6 +322,5 @@ class Runtime:
         return self.plan.for_shapes(shapes, count)
 
 
-def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:
-    for name, array in arrays.items():
-        np.copyto(slot.feeds[name], array)
+def _key(arrays: Mapping[str, Array], count: int) -> Key:
+    return tuple(array.shape for array in arrays.values()), count

@@ -10,12 +10,18 @@ from typing import Any
 import trio
 
 from ..graph.tensor import Array
-from .errors import SessionError
+from .errors import DeadlineError, SessionError
+from .events import Announcer, Observer
+from .faults import FaultPolicy
 from .item import Flight
 from .planning import Plan
 from .profile import Profile
+from .profile.status import Status
 from .runtime import Runtime
-from .stream import Results, Source, open_stream
+from .streaming.deadlines import deadline_passed
+from .streaming.options import OnError, stream_options
+from .streaming.sources import Source
+from .streaming.stream import Results, open_stream
 
 
 class Session:
@@ -26,6 +32,13 @@ class Session:
     plan : Plan
     measure : bool, default False
         Time every node, for `profile`; costs about a microsecond per node.
+    trace : bool, default True
+        Keep the times of the latest items, for `profile`; costs 1 or 2 µs for each.
+    on_event : callable, optional
+        Called with what happens to the session: items that ended, devices lost and back. It is
+        called on the session's loop and should return at once; what it raises is logged.
+    faults : FaultPolicy, optional
+        What to do when devices die or hang.
 
     Examples
     --------
@@ -38,20 +51,32 @@ class Session:
     -----
     Leaving the session cancels what is under way, waits for it to end, and frees everything: no
     thread, process or memory outlives it. A failed or cancelled item leaves it usable. A device
-    that was lost stays lost until a session is opened again: items that need it fail.
+    that is lost is started again; items that were under way there run again from their inputs.
     """
 
-    def __init__(self, plan: Plan, *, measure: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        measure: bool = False,
+        trace: bool = True,
+        on_event: Observer | None = None,
+        faults: FaultPolicy | None = None,
+    ) -> None:
         if not isinstance(plan, Plan):
             raise SessionError(
                 f"a session opens a Plan, not a {type(plan).__name__}",
                 fix="Session(plan(graph, devices=...))",
             )
         self.plan = plan
-        self._measure = measure
+        self._measure, self._trace = measure, trace
+        self._announcer = Announcer(on_event)
+        self._faults = faults or FaultPolicy()
         self._runtime: Runtime | None = None
         self._profile: Profile | None = None
+        self._streams = 0
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows what is open
     async def __aenter__(self) -> Session:
         if not trio.lowlevel.in_trio_run():
             raise SessionError(
@@ -60,11 +85,18 @@ class Session:
             )
         if self._runtime is not None:
             raise SessionError("the session is open already", fix="make another Session(plan)")
-        runtime = Runtime(self.plan, measure=self._measure)
+        runtime = Runtime(
+            self.plan,
+            measure=self._measure,
+            trace=self._trace,
+            announcer=self._announcer,
+            faults=self._faults,
+        )
         await runtime.open()
         self._runtime = runtime
         return self
 
+    @trio.lowlevel.enable_ki_protection  # nor does it keep the session from closing
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -75,7 +107,9 @@ class Session:
         self._profile = runtime.recorder.profile()
         await runtime.close()
 
-    async def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    async def run(
+        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None
+    ) -> dict[str, Array]:
         """Run one item and return its outputs by name, as arrays of their own.
 
         Waits for a free slot where `max_in_flight` items are under way already. When it is
@@ -85,48 +119,83 @@ class Session:
         ----------
         inputs : Mapping of str to array
             One array per graph input, of its dtype and shape.
+        deadline_s : float, optional
+            Give it up after so many seconds.
 
         Raises
         ------
         FeedError
             If an input is missing, unknown, or of the wrong dtype or shape.
+        DeadlineError
+            If it is not done in time.
         KernelError
             If a kernel or Python function raises.
         DeviceError
             If a device fails.
         """
         runtime = self._open_runtime()
-        flight = Flight()
-        await runtime.admit(inputs, 1, flight)
-        try:
-            await flight.done.wait()
-        except BaseException:
-            await runtime.drain({flight})
-            raise
+        flight = Flight(on_done=runtime.announce)
+        flight.marks.asked_ns = flight.marks.given_ns = runtime.now_ns()
+        if deadline_s is None:
+            await _fly(runtime, inputs, flight)
+        else:
+            with trio.move_on_after(deadline_s) as scope:
+                await _fly(runtime, inputs, flight, late=deadline_passed(deadline_s), scope=scope)
+        flight.marks.taken_ns = flight.marks.released_ns = runtime.now_ns()
         if flight.error is not None:
             raise flight.error
         return dict(flight.results)
 
     def stream(
-        self, source: Source, *, max_in_flight: int | None = None
+        self,
+        source: Source,
+        *,
+        max_in_flight: int | None = None,
+        ordered: bool = True,
+        batch: int | None = None,
+        max_delay_s: float | None = None,
+        deadline_s: float | None = None,
+        on_error: OnError = "yield",
+        copy: bool = True,
     ) -> AbstractAsyncContextManager[Results]:
-        """Run the items of a source, several at a time; results come in order.
+        """Run the items of a source, several at a time.
 
         Parameters
         ----------
         source : iterable or async iterable of Mapping
-            Pulled from only when there is room for one more item. A generator is closed at the end;
-            what it raises after the consumer has left is not seen.
+            Pulled from only when there is room for one more item. A generator or trio channel is
+            closed at the end; what it raises after the consumer has left is not seen.
         max_in_flight : int, optional
             How many items are alive at most, from before they are pulled until the consumer asks
-            for the next result; the plan's number when left out.
+            for the next result; the plan's number when left out, times `batch`.
+        ordered : bool, default True
+            Hand results out in the order of the source, or else as soon as they are there.
+        batch : int, optional
+            Run so many items at once, stacked along the first axis of every input.
+        max_delay_s : float, optional
+            Start a batch that is not full after so many seconds; when left out, only the last one
+            may be smaller.
+        deadline_s : float, optional
+            An item that is not done so many seconds after the source gave it fails with a
+            DeadlineError; what runs of it is ended after the kernel under way.
+        on_error : {"yield", "raise"}
+            Whether an item that failed is handed out, with its `error` set, or raises that. The
+            stream goes on either way.
+        copy : bool, default True
+            Copy results. Otherwise they are read-only views into memory of the session, valid until
+            the item is released; items handed out or done keep their slots till then.
+
+        Raises
+        ------
+        SessionError
+            If the options make no sense together. What the plan does not allow is raised when the
+            context is entered: a graph that takes no batches, or DoesNotFitError if that many items
+            of known shapes fit into no memory.
 
         Notes
         -----
-        A failing item has its `error` set and the rest go on. What the source raises is raised
-        after the results of what it had given. Leaving the context cancels the rest and waits for
-        what runs. If that many items of known shapes fit into no memory, entering it raises
-        DoesNotFitError.
+        What the source raises is raised after the results of what it had given. Leaving the context
+        cancels the rest and waits for what runs.
 
         Examples
         --------
@@ -137,10 +206,20 @@ class Session:
                     show(item["boxes"])
         """
         runtime = self._open_runtime()
-        limit = self.plan.max_in_flight if max_in_flight is None else max_in_flight
-        if limit < 1:
-            raise SessionError(f"max_in_flight is {limit}", fix="use 1 or more")
-        return open_stream(runtime, source, limit)
+        options = stream_options(
+            self.plan,
+            {
+                "max_in_flight": max_in_flight,
+                "ordered": ordered,
+                "batch": batch,
+                "max_delay_s": max_delay_s,
+                "deadline_s": deadline_s,
+                "on_error": on_error,
+                "copy": copy,
+            },
+        )
+        self._streams += 1
+        return open_stream(runtime, source, options, self._streams)
 
     def profile(self) -> Profile:
         """Return when everything ran, for the items so far; also after the session has ended."""
@@ -148,7 +227,33 @@ class Session:
             return self._profile
         return self._open_runtime().recorder.profile()
 
+    def status(self) -> Status:
+        """Return what happens at this moment: items, devices and what waits for them, memory."""
+        return self._open_runtime().status()
+
     def _open_runtime(self) -> Runtime:
         if self._runtime is None:
             raise SessionError("the session is not open", fix="async with Session(plan) as session")
         return self._runtime
+
+
+async def _fly(
+    runtime: Runtime,
+    inputs: Mapping[str, Any],
+    flight: Flight,
+    late: DeadlineError | None = None,
+    scope: trio.CancelScope | None = None,
+) -> None:
+    """Take an item to its end; if that is brought about by a scope, it is late."""
+    try:
+        await runtime.admit(inputs, 1, flight)
+    except BaseException as error:
+        flight.cause = late if scope is not None and scope.cancel_called else None
+        flight.finish(error=error)
+        raise
+    try:
+        await flight.done.wait()
+    except BaseException:
+        flight.cause = late if scope is not None and scope.cancel_called else None
+        await runtime.drain({flight})
+        raise

@@ -73,6 +73,26 @@ class Slots:
         for reached in self._waiting:
             reached.set()
 
+    def acquire_nowait(self) -> Turn | None:
+        """Return a slot that may be fed at once; None if it has to be waited for, or made.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        """
+        if self._closing:
+            raise session_closed()
+        if self._permits.value == 0 or not (self._gates is None or self._gates.has_room(ADMISSION)):
+            return None
+        following = self._free[-1] if self._gates is None else self._gates.following
+        slot = self.open_plan.slots.get(following % self.open_plan.period)
+        if slot is None:
+            return None
+        self._permits.acquire_nowait()
+        self._claims += 1
+        return Turn(slot, self._free.pop() if self._gates is None else self._gates.admit())
+
     async def acquire(self) -> Turn:
         """Wait for a slot that may be fed.
 
@@ -83,9 +103,14 @@ class Slots:
         DeviceError
             If the slot has to be made and a device refuses.
         """
+        turn = self.acquire_nowait()  # saves a turn of the loop, 10 µs
+        if turn is not None:
+            return turn
         self._claims += 1
         try:
-            await self._acquire_permit()
+            await self._permits.acquire()
+            if self._closing:
+                raise session_closed()
             try:
                 return await self._take_turn()
             except BaseException:
@@ -100,14 +125,6 @@ class Slots:
         self._claims -= 1
         self._leave(turn.number)
         self._permits.release()
-
-    async def _acquire_permit(self) -> None:
-        try:
-            self._permits.acquire_nowait()  # saves a turn of the loop, 10 µs
-        except trio.WouldBlock:
-            await self._permits.acquire()
-        if self._closing:
-            raise session_closed()
 
     async def _take_turn(self) -> Turn:
         number = self._free.pop() if self._gates is None else self._gates.admit()

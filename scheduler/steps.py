@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..graph.nested import has_effects
 from .partition.partition import Subgraph
 
 
@@ -65,6 +66,11 @@ class Step:
     def name(self) -> str:
         """How reports and traces call it."""
         return self.work.name
+
+    @property
+    def has_effects(self) -> bool:
+        """True when it does more than its results tell."""
+        return not isinstance(self.work, Transfer) and any(map(has_effects, self.work.graph.nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import plait as pl
@@ -12,9 +13,11 @@ SIDES = (16, 64, 256)
 OPS = ("MatMul", "Add", "Relu", "Exp", "Softmax")
 
 
-def random_graph(random: Random, n_nodes: int, reach: int = 6) -> Graph:
+def random_graph(
+    random: Random, n_nodes: int, reach: int = 6, sides: Sequence[int] = SIDES
+) -> Graph:
     """Return a graph of square matrices; nodes read what was made up to `reach` nodes before."""
-    side = random.choice(SIDES)
+    side = random.choice(sides)
     b = pl.GraphBuilder("random")
     made = [b.input(f"x{i}", "float32", (side, side)) for i in range(random.randint(1, 2))]
     for index in range(n_nodes):

@@ -16,6 +16,7 @@ from plait.scheduler.executor import Execution
 from plait.scheduler.gates import Gates
 from plait.scheduler.memory.regions import ADMISSION, Region
 from plait.scheduler.open_plan import OpenPlan, Slot
+from plait.scheduler.quick import Estimates
 
 
 def ringed(plan: pl.Plan, copies: int) -> pl.Plan:
@@ -64,6 +65,22 @@ class PoisoningGates(Gates):
             arena.buffer.fill(POISON)
 
 
+class Known(Estimates):
+    """All steps are quick, or none is, whatever time they take: tests must not depend on it."""
+
+    __slots__ = ("_quick",)
+
+    def __init__(self, quick: bool) -> None:
+        super().__init__(())
+        self._quick = quick
+
+    def note(self, step: int, ns: int) -> None:
+        pass
+
+    def is_quick(self, step: int) -> bool:
+        return self._quick
+
+
 class Guest:
     """An item on stage.
 
@@ -83,7 +100,7 @@ class Guest:
 class Stage:
     """Devices, an open plan on them, and items whose pace the test decides.
 
-    `copies` is how many of each region there are at most.
+    `copies` is how many of each region there are at most; `quick` if all steps are taken to be.
     """
 
     def __init__(
@@ -93,6 +110,8 @@ class Stage:
         pins: dict[str, str],
         slots: int = 1,
         copies: int | None = None,
+        *,
+        quick: bool = False,
     ) -> None:
         self.devices = {device.name: device for device in devices}
         self.plan = pl.plan(graph, devices, pin=pins, max_in_flight=slots)
@@ -101,6 +120,7 @@ class Stage:
         for device in devices:
             device.open()
         self.open_plan = OpenPlan(self.plan, self.devices)
+        self.open_plan.estimates = Known(quick)
         self.open_plan.open()
         if self.open_plan.gates is not None:
             self.open_plan.gates = PoisoningGates(self.open_plan)

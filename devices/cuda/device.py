@@ -7,7 +7,7 @@ and the threads of `waiter.py` tell when events have happened.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceError
+from ..errors import DeviceError, DeviceLostError
 from ..event import Event
 from ..memory import HOST, SHARED, Arena, View
 from ..program import BoundProgram
@@ -86,6 +86,8 @@ class CudaDevice:
         self._life = threading.Lock()  # one open or close at a time
         self._open: _Opened | None = None
         self._times_copies = False
+        self.life = 0
+        self.mourners: list[Callable[[], object]] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -106,6 +108,21 @@ class CudaDevice:
                 software=f"cupy {cupy.__version__}",
             )
         return self._capabilities
+
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """The error that broke the device."""
+        opened = self._open
+        return None if opened is None else opened.queues.loss
+
+    @property
+    def revives(self) -> bool:
+        """False: after such an error the device works again for other processes only."""
+        return False
+
+    def kill(self, event: Event, reason: str) -> bool:
+        """Do nothing, and say so: what a GPU runs cannot be ended."""
+        return False
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel that CuPy can run; needs no device."""
@@ -128,6 +145,7 @@ class CudaDevice:
             except Exception as error:
                 raise unavailable(error, self.name) from error
             self._times_copies = False
+            self.life += 1
             self._open = _Opened(
                 cupy,
                 queues,

@@ -74,6 +74,11 @@ class Queues:
             self._lanes[name].put(job)
         return job.event
 
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """The error that broke the device, if one did."""
+        return self._lost
+
     def mark(self, node: str) -> None:
         """Record where a node of the program that is being queued ends."""
         assert self._queued is not None

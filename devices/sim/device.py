@@ -78,7 +78,9 @@ class SimDevice:
         )
         self._lock = threading.RLock()  # freeing constants may interrupt whoever holds it
         self._engines: dict[str, Engine] = {}
-        self._lost: DeviceLostError | None = None
+        self._fate = _Fate()
+        self.life = 0
+        self.mourners: list[Callable[[], object]] = []
         self._accepted = 0
         self._used_bytes = 0
         self._constants = ConstantStore(self, name, ALIGNMENT, _upload)
@@ -96,11 +98,14 @@ class SimDevice:
     def open(self, cores: int | None = None) -> None:
         """Start the engines; a lost device is whole again."""
         with self._lock:
+            if self._engines and self._fate.loss is None:
+                return
             if not self._engines:
                 self.clock.open()
-                self._lost = None
-                for name in (COMPUTE, UPLOAD, DOWNLOAD):
-                    self._engines[name] = Engine(self.clock, self._why_lost)
+            self._fate = _Fate()  # what was queued in another life fails with that one
+            self.life += 1
+            for name in (COMPUTE, UPLOAD, DOWNLOAD):
+                self._engines[name] = Engine(self.clock, self._fate.why)
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate in the modelled memory."""
@@ -165,7 +170,7 @@ class SimDevice:
 
     def lose(self, reason: str = "a fault was injected") -> None:
         """Lose the device: what is not complete fails, and so does all that follows."""
-        self._lost = DeviceLostError(
+        self._fate.loss = DeviceLostError(
             f"device {self.name!r} is lost: {reason}", fix="close and open it, or plan without it"
         )
 
@@ -180,8 +185,19 @@ class SimDevice:
         if engines:
             self.clock.close()
 
-    def _why_lost(self) -> DeviceLostError | None:
-        return self._lost
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """Why the device is lost, by a fault."""
+        return self._fate.loss
+
+    @property
+    def revives(self) -> bool:
+        """True: opened again, it is whole."""
+        return True
+
+    def kill(self, event: Event, reason: str) -> bool:
+        """Do nothing, and say so: what is simulated ends in time."""
+        return False
 
     def _put(self, engine: str, job: Job) -> Event:
         with self._lock:
@@ -197,6 +213,16 @@ class SimDevice:
     def _release(self, nbytes: int) -> None:
         with self._lock:
             self._used_bytes -= nbytes
+
+
+@dataclass(slots=True)
+class _Fate:
+    """Whether one life of the device has come to an end, and why."""
+
+    loss: DeviceLostError | None = None
+
+    def why(self) -> DeviceLostError | None:
+        return self.loss
 
 
 class _SimArena(Arena):

@@ -12,6 +12,7 @@ import socket
 import threading
 from array import array
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 from ...graph.errors import PlaitError, WireError
@@ -54,7 +55,7 @@ class Work(Event):
         channel.send(Request(self.kind, sequence, self.number), self.fd)
 
     def cancel(self) -> None:
-        """Ask that the work be skipped if it has not started; it completes all the same."""
+        """Ask that what of the work has not started be skipped; it completes all the same."""
         self.cancelled = True
         flags = self._flags
         if flags is not None:
@@ -69,14 +70,26 @@ class Work(Event):
 class WorkerClient:
     """One life of a worker process.
 
+    Parameters
+    ----------
+    name : str
+        The device's name.
+    cores : int, optional
+        How many it may use.
+    on_death : callable, optional
+        Called, on a thread of its own, when the process has died unasked.
+
     Raises
     ------
     DeviceUnavailableError
         If the process does not start.
     """
 
-    def __init__(self, name: str, cores: int | None = None) -> None:
+    def __init__(
+        self, name: str, cores: int | None = None, on_death: Callable[[], object] | None = None
+    ) -> None:
         self.name = name
+        self._on_death = on_death
         self._lock = threading.Lock()
         self._waiting: deque[Work] = deque()
         self._sent: deque[Work] = deque()
@@ -84,6 +97,7 @@ class WorkerClient:
         self._sequence = 0
         self._error: DeviceError | None = None
         self._closing = False
+        self._killed: str | None = None
         self._process, self._channel, self._flags = launch(name, cores)
         self._cancelled = memoryview(self._flags.buffer).cast("q")
         self._reader = threading.Thread(target=self._read, name=f"plait-{name}", daemon=True)
@@ -95,9 +109,9 @@ class WorkerClient:
         return self._process.pid
 
     @property
-    def alive(self) -> bool:
-        """True until the process was closed, or has been found dead."""
-        return self._error is None
+    def error(self) -> DeviceError | None:
+        """Why nothing can be asked any more; None until the process is closed or found dead."""
+        return self._error
 
     def put(self, work: Work) -> None:
         """Queue a request; never blocks. When the process is dead, the request fails at once."""
@@ -107,13 +121,29 @@ class WorkerClient:
                 self._waiting.append(work)
                 self._send_waiting()
         if error is not None:
-            work.complete(_again(error))
+            work.complete(_again(error, queued=True))
+
+    def kill(self, work: Event, reason: str) -> bool:
+        """Kill the process if it works at this request; say whether it did."""
+        with self._lock:
+            runs = bool(self._sent) and self._sent[0] is work and self._error is None
+            if runs:
+                self._killed = reason
+                self._process.kill()
+        return runs
 
     def call(self, kind: RequestKind, number: int, file: SharedArena) -> None:
         """Make a request that brings a file along; wait for its answer and raise its error."""
-        work = Work(kind, number, fd=file.fd)
+        answered = threading.Event()
+        work = Work(kind, number, lambda _: answered.set(), fd=file.fd)
         self.put(work)
-        work.wait()
+        answered.wait()
+        error, work.error = work.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it holds this frame, and with it mappings, until the next collection
 
     def forget(self, number: int) -> None:
         """Let the worker free an object.
@@ -180,15 +210,18 @@ class WorkerClient:
         """Reap the process and complete with an error whatever it has not answered."""
         how = end(self._process, kill=broken is not None)
         with self._lock:
-            self._error = self._why(how if broken is None else f"killed: {broken}")
+            why = self._killed or broken
+            self._error = self._why(how if why is None else f"killed: {why}")
             orphans = [*self._sent, *self._waiting]
             self._sent.clear()
             self._waiting.clear()
             self._channel.close()
             self._flags.close()
             self._cancelled = memoryview(b"")  # whoever keeps the client must not keep the mapping
-        for work in orphans:
-            work.complete(_again(self._error))
+        for index, work in enumerate(orphans):
+            work.complete(_again(self._error, queued=index > 0))
+        if self._on_death is not None and isinstance(self._error, DeviceLostError):
+            self._on_death()
 
     def _why(self, how: str) -> DeviceError:
         """Return the error of whatever is asked from now on; the lock is held."""
@@ -207,9 +240,12 @@ def closed(name: str) -> DeviceUnavailableError:
     return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")
 
 
-def _again(error: DeviceError) -> DeviceError:
+def _again(error: DeviceError, *, queued: bool) -> DeviceError:
     """Return the error once more: one exception raised by several threads mixes their traces."""
-    return type(error)(error.what, at=error.at, fix=error.fix)
+    made = type(error)(error.what, at=error.at, fix=error.fix)
+    if isinstance(made, DeviceLostError):
+        made.queued = queued
+    return made
 
 
 def _integers(data: bytes) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ it holds), process.py (inside it), wire.py (the messages).
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .. import program as programs
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceError, DeviceUnavailableError
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..event import Event
 from ..host import physical_memory
 from ..lane import ThreadLane
@@ -30,7 +30,15 @@ from .objects import WorkerObjects, WorkerProgram
 
 
 class WorkerDevice:
-    """Runs numpy kernels, and Python functions, in order in another process."""
+    """Runs numpy kernels, and Python functions, in order in another process.
+
+    Attributes
+    ----------
+    life : int
+        How many times a process has been started.
+    mourners : list of callable
+        What to call, on any thread, when the process dies.
+    """
 
     def __init__(self, name: str = "worker:0") -> None:
         self.name = name
@@ -40,6 +48,8 @@ class WorkerDevice:
             memory_bytes=physical_memory(),
             runs_python=True,
         )
+        self.life = 0
+        self.mourners: list[Callable[[], object]] = []
         self._lifecycle = threading.Lock()
         self._client: WorkerClient | None = None
         self._objects: WorkerObjects | None = None
@@ -49,6 +59,22 @@ class WorkerDevice:
     def pid(self) -> int | None:
         """The id of the worker's process; None while it is closed."""
         return None if self._client is None else self._client.pid
+
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """Why the process is lost; None while it lives, and when it is closed."""
+        error = None if self._client is None else self._client.error
+        return error if isinstance(error, DeviceLostError) else None
+
+    @property
+    def revives(self) -> bool:
+        """True: another process can be started."""
+        return True
+
+    def kill(self, event: Event, reason: str) -> bool:
+        """Kill the process if it works at this event; say whether it did."""
+        client = self._client
+        return client is not None and client.kill(event, reason)
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel, or a Python function that a worker can import."""
@@ -79,12 +105,15 @@ class WorkerDevice:
                 fix='let a script do its work under if __name__ == "__main__"',
             )
         with self._lifecycle:
-            if self._client is not None and self._client.alive:
-                return
-            self._end()
-            self._client = WorkerClient(self.name, cores)
-            self._objects = WorkerObjects(self._client)
+            if self._client is not None:
+                if self._client.error is None:
+                    return
+                self._client.close()
+            client = WorkerClient(self.name, cores, self._mourn)
+            self._objects = WorkerObjects(client)
+            self._client = client
             self._copies.open()
+            self.life += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate shared memory."""
@@ -137,6 +166,10 @@ class WorkerDevice:
         """Finish what is queued, end the process and the threads."""
         with self._lifecycle:
             self._end()
+
+    def _mourn(self) -> None:
+        for mourner in list(self.mourners):
+            mourner()
 
     def _end(self) -> None:
         if self._client is not None:

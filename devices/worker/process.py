@@ -75,12 +75,11 @@ class _Worker:
         self._channel = channel
         self._cancelled = memoryview(flags).cast("q")
         self._objects: dict[int, Any] = {}
-        self._serve: dict[str, Callable[[int], bytes | None]] = {
+        self._serve: dict[str, Callable[[int], None]] = {
             "map": self._map_arena,
             "import": self._import,
             "load": self._load,
             "bind": self._bind,
-            "run": self._run,
             "forget": self._forget,
             "end": lambda _: None,
         }
@@ -98,8 +97,10 @@ class _Worker:
         try:
             if self._cancelled[request.sequence % WINDOW] == request.sequence:
                 error = describe(CancelledWorkError("the work was cancelled before it started"))
+            elif request.kind == "run":
+                node_ns = self._run(request)
             else:
-                node_ns = self._serve[request.kind](request.number)
+                self._serve[request.kind](request.number)
         except Exception as raised:
             error = describe(raised)
         return Done(request.sequence, started_ns, time.perf_counter_ns(), node_ns, error)
@@ -133,10 +134,11 @@ class _Worker:
         steps = bind_steps(np, "cpu", graph, views, graph.constants)
         self._objects[number] = BoundProgram(self._name, graph, steps, document["measure"])
 
-    def _run(self, number: int) -> bytes | None:
-        program: BoundProgram = self._objects[number]
-        program()
-        return array("q", program.node_ns or ()).tobytes() if program.measures else None
+    def _run(self, request: Request) -> bytes | None:
+        program: BoundProgram = self._objects[request.number]
+        running = _Running(self._cancelled, request.sequence)
+        program.run(running)
+        return None if running.node_ns is None else array("q", running.node_ns).tobytes()
 
     def _forget(self, number: int) -> None:
         self._objects.pop(number, None)
@@ -144,6 +146,21 @@ class _Worker:
     def _document(self) -> Any:
         mapping = _map(self._channel.take_fd(), mmap.PROT_READ)
         return msgpack.unpackb(mapping, unicode_errors="surrogatepass")
+
+
+class _Running:
+    """A program that runs, cancelled by its parent through the shared flags."""
+
+    __slots__ = ("_flags", "_sequence", "node_ns")
+
+    def __init__(self, flags: memoryview, sequence: int) -> None:
+        self._flags = flags
+        self._sequence = sequence
+        self.node_ns: tuple[int, ...] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self._flags[self._sequence % WINDOW] == self._sequence)
 
 
 def _map(fd: int, access: int = mmap.PROT_READ | mmap.PROT_WRITE) -> mmap.mmap:

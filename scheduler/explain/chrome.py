@@ -1,5 +1,6 @@
 """A profile as a Chrome trace: one track per device, one for its transfers, arrows between steps.
 
+Each item has a bar with the phases of its way; counters show how full queues and memories were.
 Source of the format: the Trace Event Format document of the Chromium project; Perfetto reads it.
 """
 
@@ -7,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..placement import HOST_MEMORIES
 from ..profile import Profile, Record, Span
+from ..profile.attribution import moments
+from ..profile.counters import counters
 from ..steps import Outline
 
 PROCESS = 1
@@ -30,7 +34,7 @@ def trace_events(profile: Profile) -> list[dict[str, Any]]:
 class _Trace:
     def __init__(self, profile: Profile) -> None:
         self._records = profile.records
-        self._origin = min((record.admitted_ns for record in self._records), default=0)
+        self._origin = min((_phases(record)[0][1] for record in self._records), default=0)
         self._tracks: dict[str, int] = {}
         self._arrows = 0
 
@@ -38,14 +42,20 @@ class _Trace:
         events: list[dict[str, Any]] = []
         for index, record in enumerate(self._records):
             events += self._item(index, record)
-        events += self._in_flight()
+        for name, unit, changes in counters(self._records):
+            events += self._counter(name, unit, changes)
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
         """Yield an item's bar, its steps, and the arrows between them."""
-        bar = {"cat": "item", "id": index, "pid": PROCESS, "tid": 0, "name": f"item {index}"}
-        yield {**bar, "ph": "b", "ts": self._us(record.admitted_ns), "args": {"item": index}}
-        yield {**bar, "ph": "e", "ts": self._us(record.landed_ns)}
+        phases = _phases(record)
+        name, start, end = f"item {index}", phases[0][1], phases[-1][2]
+        yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
+        for phase, began, ended in phases:
+            if ended > began:
+                yield self._bar(index, phase, "b", began)
+                yield self._bar(index, phase, "e", ended)
+        yield self._bar(index, name, "e", end)
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
@@ -53,6 +63,10 @@ class _Trace:
                 for dependent in span.step.dependents:
                     if dependent in spans:
                         yield from self._arrow(span, spans[dependent])
+
+    def _bar(self, item: int, name: str, ph: str, ns: int, args: Any = None) -> dict[str, Any]:
+        bar = {"cat": "item", "id": item, "pid": PROCESS, "tid": 0, "name": name}
+        return {**bar, "ph": ph, "ts": self._us(ns), "args": args or {}}
 
     def _span(self, item: int, span: Span) -> dict[str, Any]:
         transfer = span.step.transfer
@@ -87,18 +101,21 @@ class _Trace:
             "ts": self._us(target.started_ns),
         }
 
-    def _in_flight(self) -> Iterator[dict[str, Any]]:
-        changes = [(record.admitted_ns, 1) for record in self._records]
-        changes += [(record.landed_ns, -1) for record in self._records]
-        count = 0
+    def _counter(
+        self, name: str, unit: str, changes: list[tuple[int, int]]
+    ) -> Iterator[dict[str, Any]]:
+        level = 0
+        levels = {}  # of several changes at one moment the last one stands
         for time_ns, change in sorted(changes):
-            count += change
+            level += change
+            levels[time_ns] = level
+        for time_ns, reached in levels.items():
             yield {
                 "ph": "C",
-                "name": "items in flight",
+                "name": name,
                 "pid": PROCESS,
                 "ts": self._us(time_ns),
-                "args": {"items": count},
+                "args": {unit: reached},
             }
 
     def _names(self) -> Iterator[dict[str, Any]]:
@@ -115,3 +132,13 @@ class _Trace:
 
     def _us(self, time_ns: int) -> float:
         return (time_ns - self._origin) / 1e3
+
+
+PHASES = ("source", "waits for a slot", "is fed", "runs", "lands", "waits for the consumer", "used")
+"""What an item does between its marks."""
+
+
+def _phases(record: Record) -> list[tuple[str, int, int]]:
+    """Return name, beginning and end of each phase; what was not marked took no time."""
+    between = pairwise(moments(record))
+    return [(name, start, end) for name, (start, end) in zip(PHASES, between, strict=True)]

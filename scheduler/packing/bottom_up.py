@@ -4,7 +4,7 @@ Sections of time there are none, but cliques do their service: a block's tail is
 a clique with it still has to stack. Each try places one block after another on what already lies
 below it, as in scheduling (Giffler and Thompson, 1960); a block that comes out above the target has
 its tail weighted more from then on ("squeaky wheel", Joslin and Clements, 1999). A good packing is
-then settled: all blocks rise as high as they can, and sink again ("justification", Valls, 2005).
+then settled.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .first_fit import place
+from .first_fit import FAR
 from .problem import Problem
+from .settle import settled
 
-FAR = 1 << 60
 MOST_CLIQUES = 32
 """A block's heaviest cliques, of which no more are looked at."""
 
@@ -60,7 +60,7 @@ class BottomUp:
             peak = int((offsets + self._sizes).max())
             found = offsets.tolist()
             if peak < PROMISING * best:
-                found = self._settled(found)
+                found = settled(self._problem, found)
                 best = min(best, peak, self._problem.peak(found))
             yield found
             above = np.maximum(offsets + self._sizes - self._target, 0) / self._target
@@ -93,22 +93,6 @@ class BottomUp:
             low[near] = lifted = np.maximum(low[near], top)
             ends[near] = lifted + sizes[near]
         return offsets
-
-    def _settled(self, offsets: Sequence[int]) -> list[int]:
-        """Let blocks rise, the highest first, then sink, the lowest first, while that helps."""
-        problem, sizes = self._problem, self._problem.sizes
-        blocks, best = range(len(sizes)), list(offsets)
-        peak = problem.peak(best)
-        while True:
-            # Rising is sinking upside down: what ends highest comes first.
-            falling = sorted(blocks, key=lambda b: (-best[b] - sizes[b], -sizes[b]))
-            depths = place(problem, falling, FAR)
-            assert depths is not None
-            rising = sorted(blocks, key=lambda b: (-depths[b] - sizes[b], -sizes[b]))
-            found = place(problem, rising, peak)
-            if found is None or problem.peak(found) >= peak:
-                return best
-            best, peak = found, problem.peak(found)
 
 
 def _table(

@@ -9,6 +9,9 @@ import numpy as np
 from .problem import Problem, loads_at
 from .relation import Intervals
 
+FAR = 1 << 60
+"""Beyond every offset."""
+
 CROWDED = 100
 """With more conflicts than this numpy is faster than a loop. Measured 2026-11: about 100."""
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from itertools import islice
 from time import perf_counter
 from typing import Literal, TypeAlias
 
 from . import cpsat, exact
 from .best import Best
 from .blocks import Block, Packing, PackingError
-from .bottom_up import BottomUp
 from .budget import Budget
-from .cliques import MAX_BLOCKS
 from .first_fit import orders, place
 from .improve import order_of, reorder, stack, sweep_both_sides
 from .problem import Problem
 from .relation import Conflicts, Intervals, Relation
+from .turns import take_turns
 
 Solver: TypeAlias = Literal["auto", "python", "compiled", "cpsat"]
 
@@ -37,12 +35,6 @@ PYTHON_SHARE = 0.7
 FEW_TRIES, TRIES = 10, 60
 """So many changes in a row without success end the improving: few where the exact search follows,
 else some more per block."""
-
-FILLINGS = 200
-"""So many packings of a partial order are filled from the bottom, if there is time."""
-
-FILLING_WORK = 8
-"""What one of them costs, in placements of all blocks."""
 
 MOST_STACKS = 64
 """With more labels than this, the blocks are hardly in lanes."""
@@ -132,7 +124,7 @@ class _Portfolio:
         labels: Sequence[int] | None,
     ) -> None:
         self._problem, self._best, self._budget = problem, best, budget
-        self._solver, self._labels, self._is_filled = solver, labels, False
+        self._solver, self._labels, self._had_turns = solver, labels, False
         if solver == "cpsat":
             cpsat.demand()
         if solver == "compiled" and find_spec("numba") is None:
@@ -142,9 +134,9 @@ class _Portfolio:
         """Try one after the other until the best is good enough, or the budget spent."""
         if not len(self._problem):
             return
-        partial = (self._stacked, self._bottom_up, self._at_the_bound, self._ordered)
+        partial = (self._stacked, self._in_turns, self._at_the_bound, self._ordered)
         total = (self._at_the_bound, self._ordered, self._stacked)
-        rest = (self._from_both_sides, self._change, self._exact, self._bottom_up)
+        rest = (self._from_both_sides, self._change, self._exact, self._in_turns)
         self._first_fit()
         for step in (*(partial if self._problem.intervals is None else total), *rest):
             if self._is_done():
@@ -189,19 +181,10 @@ class _Portfolio:
         self._budget.spend(self._problem.work)
         self._best.offer("stacked", stack(self._problem, self._labels, pack_alone))
 
-    def _bottom_up(self) -> None:
-        """Fill from the bottom again and again."""
-        problem, best = self._problem, self._best
-        if self._is_filled or len(problem) > MAX_BLOCKS or max(problem.fixed) >= 0:
-            return
-        self._is_filled = True
-        self._budget.spend(problem.work)
-        for found in islice(BottomUp(problem, best.target).tries(), FILLINGS):
-            # Filling, and letting all rise and sink, take as long as some placements of all.
-            self._budget.spend(FILLING_WORK * problem.work)
-            best.offer("filled from the bottom", found)
-            if self._is_done():
-                return
+    def _in_turns(self) -> None:
+        if not self._had_turns and max(self._problem.fixed) < 0:
+            self._had_turns = True
+            take_turns(self._problem, self._best, self._budget)
 
     def _at_the_bound(self) -> None:
         self._sweep(0)

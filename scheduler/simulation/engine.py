@@ -1,8 +1,9 @@
 """Discrete events: what the scheduler would do, on a clock that jumps to the next event.
 
-Which step may start is decided by the scheduler's own code, `Progress` and `Rings`. Modelled here
-are lanes that take work in the order it is submitted, the cores that they share, and the loop that
-feeds items and copies results out. Of events at the same time the one caused first comes first.
+Which step may start is decided by the scheduler's own code: `Progress`, `Rings` and `ReadyQueue`.
+Modelled here are lanes that do what they are given in that order, the cores that they share, and
+the loop that feeds items and copies results out. Of events at the same time the one caused first
+comes first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from heapq import heappop, heappush
 
 from ..memory.regions import ADMISSION, Region
 from ..progress import Progress
+from ..ready import ReadyQueue
 from ..rings import Rings
 from .cores import SharedCores
 from .workload import NEVER, Host, Timeline, Workload
@@ -69,6 +71,7 @@ class _Run:
         self._claiming, self._releasing = rings.claiming, rings.releasing
 
         count = len(workload.lanes)
+        self._ready = [ReadyQueue[int](lane.depth) for lane in workload.lanes]
         self._pending: list[deque[int]] = [deque() for _ in range(count)]
         self._is_busy = [False] * count
         self._running, self._latest = [NEVER] * count, [NEVER] * count
@@ -94,13 +97,15 @@ class _Run:
         ]
         self._notice = [lane.notice_s for lane in lanes]
         self._report = [round(lane.report_s * 1e9) for lane in lanes]
+        self._to_loop = [round((host.land_delay_s + lane.loop_s) * 1e9) for lane in lanes]
         self._on_host = [i for i, lane in enumerate(lanes) if lane.on_host]
         on_host = len(self._on_host)
         self._most = host.cores or len(lanes) + 1
         slows = host.rate(on_host) < 1.0 or (on_host > 1 and host.contention > 0)
         self._shares = [slows and lane.on_host for lane in lanes]
         self._hindered = [i for i, lane in enumerate(lanes) if lane.shares_interpreter]
-        self._counts, self._after, self._behind, self._native = workload.order()
+        order = workload.order()
+        self._counts, self._after, self._behind, self._native, self._first, self._rank = order
 
     def run(self) -> Timeline:
         self._admit(0)
@@ -141,9 +146,9 @@ class _Run:
         self._at(fed, now, FED, item)
 
     def _start_item(self, item: int, now: int) -> None:
-        self._progress[item] = progress = Progress(self._counts, self._after)
+        self._progress[item] = Progress(self._counts, self._after)
         self._left[item] = self._n
-        self._submit(item, progress.ready(), now, NEVER)
+        self._submit(item, list(self._first), now, NEVER)
         if not self._n:
             self._finish(item, now, NEVER)
         self._is_admitting = False
@@ -152,7 +157,9 @@ class _Run:
     def _finish(self, item: int, now: int, last: int) -> None:
         del self._progress[item], self._left[item]
         self._time.finished_by[item] = last
-        self._at(now + round(self._host.land_delay_s * 1e9), now, LAND, item)
+        lane = self._lane_of[last % self._n] if last != NEVER else NEVER
+        delay = self._to_loop[lane] if last != NEVER else round(self._host.land_delay_s * 1e9)
+        self._at(now + delay, now, LAND, item)
 
     def _land(self, item: int, now: int) -> None:
         start = max(now, self._loop_free)
@@ -185,25 +192,35 @@ class _Run:
             self._debt[lane] += spent // len(waiting)
         return spent
 
-    # Steps: submitted to lanes when the scheduler says so.
+    # Steps: offered to lanes when they have all they wait for.
 
     def _submit(self, item: int, steps: list[int], now: int, cause: int) -> None:
         base = item * self._n
         for step in steps:  # grows on the way
             if step in self._claiming and not self._rings.claim(item, step):
                 continue
-            steps += self._put(item, base + step, step, now, cause)
+            steps += self._offer(item, base + step, step, now, cause)
 
-    def _put(self, item: int, entry: int, step: int, now: int, cause: int) -> Sequence[int]:
-        """Submit a step; return those that may be submitted behind it now."""
-        lane = self._lane_of[step]
+    def _offer(self, item: int, entry: int, step: int, now: int, cause: int) -> Sequence[int]:
+        """Note that a step is ready; return those that are ready with it, if its lane is given it.
+
+        Else it waits for its turn.
+        """
         self._time.ready[entry] = now
         self._time.bound[entry] = cause
+        if self._ready[self._lane_of[step]].offer(item, self._rank[step], entry):
+            return self._give(item, entry, step, now)
+        return ()
+
+    def _give(self, item: int, entry: int, step: int, now: int) -> Sequence[int]:
+        """Give a lane a step; return those that may be given to lanes behind it now."""
+        lane = self._lane_of[step]
         self._pending[lane].append(entry)
-        for wait in self._native[step]:
-            before = entry - step + wait
-            if not self._known[before]:
-                self._waiters.setdefault(before, []).append(lane)
+        if waits := self._native[step]:
+            for wait in waits:
+                before = entry - step + wait
+                if not self._known[before]:
+                    self._waiters.setdefault(before, []).append(lane)
         if not self._is_busy[lane]:
             self._start(lane, now)
         behind = self._behind[step]
@@ -216,7 +233,7 @@ class _Run:
                 self._time.admitted_by[item] = cause
                 self._feed(item, now)
             else:
-                more = self._put(item, item * self._n + step, step, now, cause)
+                more = self._offer(item, item * self._n + step, step, now, cause)
                 self._submit(item, list(more), now, cause)
 
     def _start(self, lane: int, now: int) -> None:
@@ -226,7 +243,8 @@ class _Run:
             return
         entry = pending[0]
         step = entry % self._n
-        for wait in self._native[step]:
+        waits = self._native[step]
+        for wait in waits:
             if not self._known[entry - step + wait]:
                 return
         pending.popleft()
@@ -234,12 +252,14 @@ class _Run:
         cause = time.bound[entry]
         source = NEVER if cause == NEVER else self._lane_of[cause % self._n]
         start = time.ready[entry] + (self._wake[lane][source] if source != lane else 0)
-        for wait in self._native[step]:
+        for wait in waits:
             if time.ended[entry - step + wait] > start:
                 start, time.bound[entry] = time.ended[entry - step + wait], entry - step + wait
         latest = self._latest[lane]
         if latest != NEVER and self._free[lane] + self._gap[lane] > start:
             start, time.bound[entry] = self._free[lane] + self._gap[lane], latest
+        if now > start:  # it was given late, when the scheduler knew that there was room
+            start, time.bound[entry] = now, latest
         time.started[entry] = start
         self._is_busy[lane] = True
         self._running[lane] = entry
@@ -261,23 +281,41 @@ class _Run:
         self._is_busy[lane] = False
         if self._report[lane]:
             self._push(now + self._report[lane], KNOWN, entry)
-        else:
-            self._complete(entry, now)
+            self._start(lane, now)
+            return
+        is_last = self._take_note(entry, now)
         self._start(lane, now)
+        if is_last:
+            self._finish(entry // self._n, now, entry)
 
     def _complete(self, entry: int, now: int) -> None:
-        """Do what the scheduler does when it learns that a step is complete."""
+        if self._take_note(entry, now):
+            self._finish(entry // self._n, now, entry)
+
+    def _take_note(self, entry: int, now: int) -> bool:
+        """Do what the scheduler does when it learns of an end; say whether it was an item's last.
+
+        First what follows joins those that wait, then the lane is given the best of them.
+        """
         self._known[entry] = True
         item, step = divmod(entry, self._n)
-        self._hinder(self._notice[self._lane_of[step]])
-        for lane in reversed(self._waiters.pop(entry, ())):
-            self._start(lane, now)
-        self._submit(item, self._progress[item].complete(step), now, entry)
+        lane = self._lane_of[step]
+        if self._notice[lane]:
+            self._hinder(self._notice[lane])
+        if entry in self._waiters:
+            for waiting in reversed(self._waiters.pop(entry)):
+                self._start(waiting, now)
+        if after := self._after[step]:
+            self._submit(item, self._progress[item].count_down(after), now, entry)
         if step in self._releasing:
             self._resume(self._rings.complete(item, step), now, entry)
+        following = self._ready[lane].take()
+        if following is not None:
+            other, its_step = divmod(following, self._n)
+            if more := self._give(other, following, its_step, now):
+                self._submit(other, list(more), now, entry)
         self._left[item] -= 1
-        if not self._left[item]:
-            self._finish(item, now, entry)
+        return not self._left[item]
 
     def _push(self, time: int, what: int, whom: int) -> None:
         self._order += 1

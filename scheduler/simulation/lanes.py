@@ -31,6 +31,11 @@ USUAL = Loop(feed_s=15e-6, land_s=75e-6)
 """What the loop takes for an item where nobody measured it."""
 
 
+AHEAD = 3
+"""How much a lane outside this process is given at a time, lest it idle: one piece of work runs,
+the next is there, and the end of one before is still to be heard of."""
+
+
 def workload(steps: Sequence[Step], devices: Mapping[str, Device], costs: Costs) -> Workload:
     """Return the steps of a plan as work on lanes.
 
@@ -47,7 +52,8 @@ def workload(steps: Sequence[Step], devices: Mapping[str, Device], costs: Costs)
             found.append(_lane(*key, devices, costs))
         placed.append(lanes[key])
     durations = [duration_s(step, devices[step.device], costs) for step in steps]
-    return Workload(found, placed, durations, [step.waits for step in steps])
+    effects = [step.index for step in steps if step.has_effects]
+    return Workload(found, placed, durations, [step.waits for step in steps], effects)
 
 
 def duration_s(step: Step, device: Device, costs: Costs) -> float:
@@ -96,32 +102,49 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
     device = devices[name]
     if not computes_here(device):
         keeps_order = device.capabilities.native_waits
-        return Lane(f"{name} {kind}".rstrip(), name, keeps_order=keeps_order)
+        label = f"{name} {kind}".rstrip()
+        return Lane(label, name, keeps_order=keeps_order, depth=AHEAD)
     usual = costs.model(name).submit_s / 2
     from_loop = costs.hop_s(LOOP, name)
     gap = costs.hop_s(name, name)
-    wakes = {
-        other: max(0.0, hop - _report_s(other, costs))
-        for other in devices
-        if other != name and (hop := costs.hop_s(other, name)) is not None
-    }
-    in_process = _shares_interpreter(device)
+    is_thread = device.capabilities.memory == HOST
     return Lane(
         f"{name} {kind}".rstrip(),
         name,
         keeps_order=device.capabilities.native_waits,
+        depth=1 if is_thread else AHEAD,
         on_host=True,
         wake_s=usual if from_loop is None else from_loop,
-        wake_after_s=wakes,
+        wake_after_s=_wakes(name, devices, costs),
         gap_s=GAP_S if gap is None else gap,
-        report_s=_report_s(name, costs),
-        shares_interpreter=in_process and not kind,
-        notice_s=0.0 if device.capabilities.memory == HOST else NOTICE_S,
+        report_s=0.0 if is_thread else _notice_s(name, costs),
+        loop_s=_notice_s(name, costs) if is_thread else 0.0,
+        shares_interpreter=_shares_interpreter(device) and not kind,
+        notice_s=0.0 if is_thread else NOTICE_S,
     )
 
 
-def _report_s(name: str, costs: Costs) -> float:
-    """Return how long it takes until the scheduler knows what a device of the host has ended."""
+def _wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:
+    """Return what passes from when the end of work elsewhere is known until a lane begins.
+
+    A thread of this process knows of its own work at once, and wakes others itself.
+    """
+    found = {}
+    for other, device in devices.items():
+        hop = costs.hop_s(other, name)
+        is_thread = device.capabilities.memory == HOST
+        known = 0.0 if is_thread else _notice_s(other, costs)
+        if other == name:
+            continue
+        if hop is not None:
+            found[other] = max(0.0, hop - known)
+        elif is_thread and computes_here(device):
+            found[other] = (costs.model(other).submit_s + costs.model(name).submit_s) / 2
+    return found
+
+
+def _notice_s(name: str, costs: Costs) -> float:
+    """Return how long it takes until somebody else takes note of what a device has ended."""
     to_loop = costs.hop_s(name, LOOP)
     return costs.model(name).submit_s / 2 if to_loop is None else max(0.0, to_loop - LOOP_WAKE_S)
 

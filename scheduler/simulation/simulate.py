@@ -180,6 +180,7 @@ def _priced(
 
 def _profile(plan: Plan, timeline: Timeline) -> Profile:
     """Return the prediction in the form of a measurement, which reports and traces know."""
+    assert plan.memory is not None
     outlines = tuple(outline(step) for step in plan.steps)
     records = []
     for item in range(timeline.items):
@@ -189,7 +190,7 @@ def _profile(plan: Plan, timeline: Timeline) -> Profile:
             times.append(timeline.started[entry] + BEGINNING_NS)
             times.append(timeline.ended[entry] + BEGINNING_NS)
         admitted, landed = timeline.admitted[item], timeline.landed[item]
-        part = Part(outlines, times)
+        part = Part(outlines, times, plan.memory.pools)
         marks = Marks(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
         records.append(Record((part,), marks, False))
     return Profile(tuple(records), ())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
+
+from ..ready import ranks
 
 NEVER = -1
 
@@ -19,6 +22,8 @@ class Lane:
     device : str
     keeps_order : bool
         True when it takes work that still waits for other work of its device (`native_waits`).
+    depth : int
+        How much work it is given at a time; the rest waits where the scheduler may choose.
     on_host : bool
         True when its work keeps one of the host's cores busy.
     wake_s : float
@@ -29,6 +34,8 @@ class Lane:
         Between two pieces of work.
     report_s : float
         From the end of work until the scheduler knows.
+    loop_s : float
+        From then until the scheduler's loop does, besides what it takes to wake up.
     shares_interpreter : bool
         True when its kernels are called one by one by a Python thread of the loop's process: while
         the loop works, the next one waits.
@@ -39,10 +46,12 @@ class Lane:
     name: str
     device: str
     keeps_order: bool = False
+    depth: int = 1
     on_host: bool = False
     wake_s: float = 0.0
     gap_s: float = 0.0
     report_s: float = 0.0
+    loop_s: float = 0.0
     shares_interpreter: bool = False
     wake_after_s: Mapping[str, float] = field(default_factory=dict)
     notice_s: float = 0.0
@@ -60,15 +69,21 @@ class Order(NamedTuple):
     counts : sequence of int
         How many it waits for.
     after, behind : sequence of sequences of int
-        Those to count down when it is complete, and when it is submitted.
+        Those to count down when it is complete, and when its lane is given it; by rank.
     ahead : sequence of sequences of int
         Those that its device lets it wait for.
+    first : sequence of int
+        The steps that wait for nothing, by rank.
+    rank : sequence of int
+        Which steps of an item go first, see `ranks`.
     """
 
     counts: Sequence[int]
     after: Sequence[Sequence[int]]
     behind: Sequence[Sequence[int]]
     ahead: Sequence[Sequence[int]]
+    first: Sequence[int]
+    rank: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +99,26 @@ class Workload:
         For every step how long it takes, alone on the machine.
     waits : sequence of sequences of int
         For every step those that must be complete before.
+    effects : sequence of int
+        The steps that do more than their results tell, in ascending order: each has a lower rank
+        than the next.
     """
 
     lanes: Sequence[Lane]
     lane: Sequence[int]
     duration_s: Sequence[float]
     waits: Sequence[Sequence[int]]
+    effects: Sequence[int] = ()
 
     def order(self) -> Order:
         """Return what follows what, as the scheduler and its lanes keep it."""
+        rank = self._ranks()
         after: list[list[int]] = [[] for _ in self.waits]
         behind: list[list[int]] = [[] for _ in self.waits]
         ahead: list[list[int]] = [[] for _ in self.waits]
-        for step, waits in enumerate(self.waits):
+        first = []
+        for step in sorted(range(len(rank)), key=rank.__getitem__):
+            waits = self.waits[step]
             own = self.lanes[self.lane[step]]
             for wait in waits:
                 other = self.lanes[self.lane[wait]]
@@ -104,7 +126,15 @@ class Workload:
                 (behind if chained else after)[wait].append(step)
                 if chained:
                     ahead[step].append(wait)
-        return Order([len(waits) for waits in self.waits], after, behind, ahead)
+            if not waits:
+                first.append(step)
+        return Order([len(waits) for waits in self.waits], after, behind, ahead, first, rank)
+
+    def _ranks(self) -> list[int]:
+        waits = [*self.waits]
+        for earlier, later in pairwise(self.effects):
+            waits[later] = (*waits[later], earlier)
+        return ranks(self.duration_s, waits)
 
 
 @dataclass(frozen=True, slots=True)

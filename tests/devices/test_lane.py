@@ -180,3 +180,51 @@ def test_every_accepted_piece_of_work_completes_however_closing_races() -> None:
         lane.close()
         producer.join()
         assert all(event.done for event in accepted)
+
+
+def test_work_runs_on_the_calling_thread_if_the_lane_is_idle(lane: ThreadLane) -> None:
+    event, names = Event(), list[str]()
+    assert lane.run_here(event, lambda: names.append(threading.current_thread().name))
+    assert event.done
+    assert names == [threading.current_thread().name]
+
+
+def test_work_does_not_run_on_the_calling_thread_beside_the_lane_s(lane: ThreadLane) -> None:
+    running, going, queued = threading.Event(), threading.Event(), Event()
+
+    def work() -> None:
+        running.set()
+        assert going.wait(20)
+
+    lane.put(queued, work)
+    assert running.wait(20)
+    refused = Event()
+    assert not lane.run_here(refused, lambda: None)
+    assert not refused.done
+    going.set()
+    queued.wait(20)
+
+
+def test_the_lane_does_not_begin_beside_work_on_another_thread(lane: ThreadLane) -> None:
+    order, queued = list[str](), Event()
+
+    def work() -> None:
+        lane.put(queued, lambda: order.append("lane"))
+        assert not lane.run_here(Event(), lambda: order.append("nested"))
+        order.append("here")
+
+    assert lane.run_here(Event(), work)
+    queued.wait(20)
+    assert order == ["here", "lane"]
+
+
+def test_numpy_does_not_warn_of_work_on_the_calling_thread(lane: ThreadLane) -> None:
+    event, before = Event(), np.geterr()
+    assert lane.run_here(event, lambda: np.divide(1, np.zeros(1)))
+    assert event.error is None
+    assert np.geterr() == before
+
+
+def test_a_closed_lane_runs_nothing_on_the_calling_thread() -> None:
+    lane = ThreadLane("plait-test")
+    assert not lane.run_here(Event(), lambda: None)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from plait.devices import program
 from plait.devices.device import scratch_name
-from plait.devices.errors import KernelError
-from plait.devices.event import Event
+from plait.devices.errors import DeviceMemoryError, KernelError
+from plait.devices.event import CancelledWorkError, Event
 from plait.devices.kernels import registry
 from plait.devices.kernels.registry import find_kernel, kernel, kernels
 from plait.devices.memory import View, host_arena, host_view
@@ -336,11 +336,48 @@ def test_measuring_leaves_one_time_per_node_with_the_event() -> None:
     b.output("y", b.op("Relu", x))
     graph = b.build()
     bound, event = bind(graph, views_of(graph), measure=True), Event()
-    bound.run_measured(event)
+    bound.run(event)
     assert bound.measures
     assert event.node_ns is not None
     assert len(event.node_ns) == 3
     assert sum(event.node_ns) > 0
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_the_node_that_runs_when_an_event_is_cancelled_is_the_last(measure: bool) -> None:
+    event, ran = Event(), list[str]()
+
+    @operator(name="test.cancel")
+    def cancel(x: Array) -> Array:
+        ran.append("cancel")
+        event.cancel()
+        return x
+
+    @operator(name="test.later")
+    def later(x: Array) -> Array:
+        ran.append("later")
+        return x
+
+    b = GraphBuilder()
+    x = b.call(cancel, b.input("x", "float32", (3,)))
+    b.output("y", b.call(later, x, name="last"))
+    graph = b.build()
+    with pytest.raises(CancelledWorkError, match="before node 'last'"):
+        bind(graph, views_of(graph), measure=measure).run(event)
+    assert ran == ["cancel"]
+    assert event.node_ns is None
+
+
+def test_a_node_without_memory_is_an_error_of_the_device() -> None:
+    @operator(name="test.full")
+    def full(x: Array) -> Array:
+        raise MemoryError("cannot allocate 8 EiB")
+
+    graph = single(full)
+    with pytest.raises(DeviceMemoryError, match="cannot allocate 8 EiB") as caught:
+        bind(graph, views_of(graph))()
+    assert caught.value.at == "node 'call': test.full(x) -> y, on device 'cpu'"
+    assert isinstance(caught.value.__cause__, MemoryError)
 
 
 def test_without_measuring_there_are_no_times() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plait as pl
 import pytest
 from plait import devices
 from plait.devices.errors import (
@@ -181,6 +182,28 @@ def test_work_that_has_started_is_not_cancelled(bench: Bench, gate: Gate) -> Non
     event.cancel()
     os.close(writer)
     event.wait(WAIT_S)
+
+
+def test_a_cancelled_program_ends_with_the_node_that_runs(
+    bench: Bench, gate: Gate, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    b = pl.GraphBuilder("chain")
+    x = b.call(functions.wait_for, b.input("x", "float32", (4,)), path=gate.path)
+    b.output("y", b.call(functions.note, x, path=str(notes), name="later"))
+    with Bound(bench.device, b.build()) as bound:
+        event = bound.submit()
+        writer = gate.arrived()
+        event.cancel()
+        os.close(writer)
+        with pytest.raises(CancelledWorkError, match="before node 'later'"):
+            event.wait(WAIT_S)
+        assert not notes.exists()
+        opener = threading.Thread(target=gate.open)
+        opener.start()
+        bound.run()
+        opener.join()
+        assert notes.read_text() == "."
 
 
 def test_cancelling_what_is_done_touches_nothing_later(bench: Bench) -> None:

@@ -14,7 +14,7 @@ import plait as pl
 import pytest
 import trio
 from plait.devices.cpu import CpuDevice
-from plait.scheduler.blocking_session import BlockingSession
+from plait.scheduler.bridges.blocking_session import BlockingSession
 from small_graphs import X, unary
 
 
@@ -106,7 +106,7 @@ def test_a_trio_task_is_not_blocked() -> None:
 def test_an_interpreter_ends_although_a_session_is_open() -> None:
     code = """
 import numpy as np, plait as pl
-from plait.scheduler.blocking_session import BlockingSession
+from plait.scheduler.bridges.blocking_session import BlockingSession
 b = pl.GraphBuilder("relu")
 b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
 session = BlockingSession(pl.plan(b.build()))
@@ -116,3 +116,22 @@ print(session.run({"x": np.ones(2, np.float32)})["y"].sum())
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert (answer.stdout.strip(), answer.stderr) == ("2.0", "")
+
+
+def test_a_run_has_a_deadline() -> None:
+    @pl.operator(name="test_blocking_session.stuck")
+    def stuck(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        assert go_on.wait(60)
+        return x
+
+    go_on = threading.Event()
+    builder = pl.GraphBuilder("stuck")
+    builder.output("y", builder.call(stuck, builder.input("x", "float32", X.shape)))
+    with BlockingSession(pl.plan(builder.build())) as session:
+        releasing = threading.Timer(0.05, go_on.set)
+        releasing.start()
+        with pytest.raises(pl.DeadlineError, match=r"within 0\.01 s"):
+            session.run({"x": X}, deadline_s=0.01)
+        releasing.join()
+        assert session.run({"x": X}, deadline_s=60)["y"].shape == X.shape
+        assert len(session.profile().records) == 2

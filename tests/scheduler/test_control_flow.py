@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nested_graphs import doubled, doubling_body, growing_body, running_sum_body, scaled
 from plait.graph.ir import Graph
-from plait.scheduler import inlining, runtime
+from plait.scheduler import inlining, starter
 from plait.scheduler.open_plan import Slot
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
@@ -175,13 +175,13 @@ async def test_constants_that_a_body_captures_are_not_fed(
 ) -> None:
     monkeypatch.setattr(inlining, "UNROLLED_NODES", 0)
     fed: list[set[str]] = []
-    feed = runtime._feed
+    feed = starter._feed
 
     def noted(slot: Slot, arrays: Mapping[str, np.ndarray]) -> None:
         fed.append(set(arrays))
         feed(slot, arrays)
 
-    monkeypatch.setattr(runtime, "_feed", noted)
+    monkeypatch.setattr(starter, "_feed", noted)
     b = pl.GraphBuilder("captured")
     x, count = b.input("x", "float32", (3,)), b.input("trips", "int64", ())
     weight = np.array([3, 5, 7], np.float32)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.scheduler.memory import memory_plan
-from plait.scheduler.open_plan import Slot
+from plait.scheduler.open_plan import OpenPlan, Slot
 from random_graphs import expected, feeds, graphs
-from staged import Guest, Stage, devices, pins
+from staged import Guest, Known, Stage, devices, pins
 
 
 @pytest.mark.parametrize("small", [0, 1 << 16])
@@ -53,9 +53,7 @@ def test_any_order_and_any_number_in_flight_gives_the_same_bits(
 
 
 @given(graphs(), st.randoms(use_true_random=False))
-def test_a_step_is_submitted_when_its_count_is_met_and_not_before(
-    graph: Graph, random: Random
-) -> None:
+def test_a_step_is_ready_when_its_count_is_met_and_not_before(graph: Graph, random: Random) -> None:
     stage = Stage(graph, devices(), pins(graph, random))
     execution = stage.start(0, feeds(graph)).execution
     while busy := stage.busy():
@@ -63,7 +61,7 @@ def test_a_step_is_submitted_when_its_count_is_met_and_not_before(
         for step in stage.plan.steps:
             events = [execution.events[wait] for wait in step.waits]
             complete = all(event is not None and event.done for event in events)
-            assert (execution.events[step.index] is not None) == complete
+            assert (execution.ready_ns[step.index] > 0) == complete
 
 
 def fork() -> Graph:
@@ -126,7 +124,7 @@ def test_a_device_that_refuses_work_fails_the_item() -> None:
 
     slot = stage.open_plan.make_slot(0)
     stage.open_plan.slots[0] = Slot(
-        slot.feeds, slot.results, (refuse,) * len(stage.plan.steps)  # type: ignore[arg-type]
+        slot.feeds, slot.results, (refuse,) * len(stage.plan.steps), slot.here  # type: ignore[arg-type]
     )  # fmt: skip
     execution = stage.start(0, {"x": np.arange(4, dtype=np.int32)}).execution
     assert stage.finished == [0]
@@ -176,3 +174,64 @@ def test_arenas_and_programs_are_made_when_opened_and_never_while_items_run(
     stage.start(0, feeds(fork()))
     stage.run_all(Random(0))
     assert stage.finished == [0]
+
+
+def chains(names: str) -> Stage:
+    """Return a stage of a chain over devices without copies, for three items."""
+    builder = pl.GraphBuilder("chain")
+    last = builder.input("x", "int32", (4,))
+    for index, _ in enumerate(names):
+        last = builder.op("Neg", last, name=f"n{index}")
+    builder.output("y", last)
+    on = [SteppedDevice(name, private=False) for name in sorted(set(names))]
+    return Stage(builder.build(), on, {f"n{i}": name for i, name in enumerate(names)}, 3)
+
+
+def given_to(stage: Stage, guests: list[Guest]) -> set[tuple[int, int]]:
+    """Return the steps that lanes have been given, by item."""
+    return {
+        (guest.index, step)
+        for guest in guests
+        for step, event in enumerate(guest.execution.events)
+        if event is not None
+    }
+
+
+def test_an_older_item_goes_first_where_several_wait_for_a_lane() -> None:
+    stage = chains("aba")
+    guests = [stage.start(index, {"x": np.full(4, index, np.int32)}) for index in range(3)]
+    assert given_to(stage, guests) == {(0, 0)}
+    stage.devices["a"].step()
+    stage.devices["b"].step()  # the first item is back at a, where the second one is at work
+    assert given_to(stage, guests) == {(0, 0), (0, 1), (1, 0)}
+    stage.devices["a"].step()
+    assert given_to(stage, guests) == {(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)}
+    stage.run_all(Random(0))
+    assert stage.finished == [0, 1, 2]
+
+
+def test_a_cancelled_item_that_waits_for_a_lane_ends_at_once() -> None:
+    stage = chains("a")
+    first, second, third = (stage.start(i, {"x": np.full(4, i, np.int32)}) for i in range(3))
+    second.execution.cancel()
+    assert stage.finished == [1]
+    stage.run_all(Random(0))
+    assert stage.finished == [1, 0, 2]
+    assert first.execution.is_complete
+    assert third.execution.is_complete
+
+
+def test_lanes_that_plans_share_are_given_one_thing_at_a_time() -> None:
+    first, second = chains("a"), chains("a")
+    device = first.devices["a"]
+    second.devices["a"] = device
+    second.open_plan = OpenPlan(second.plan, first.devices, lanes=first.open_plan.lanes)
+    second.open_plan.estimates = Known(quick=False)
+    second.open_plan.open()
+    for stage in (first, second):
+        stage.start(0, {"x": np.ones(4, np.int32)})
+    assert len(device.queue) == 1
+    device.step()
+    assert (first.finished, second.finished) == ([0], [])
+    device.step()
+    assert second.finished == [0]

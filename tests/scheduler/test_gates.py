@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -43,9 +44,9 @@ def fed(value: int) -> dict[str, Array]:
     return {"x": np.full(4, value, np.int32)}
 
 
-def submitted(guest: Guest) -> list[int]:
-    events = guest.execution.events
-    return [step for step, event in enumerate(events) if event is not None]
+def offered(guest: Guest) -> list[int]:
+    """Return the steps that were ready and had what they claim; their lanes may be busy."""
+    return [step for step, ready_ns in enumerate(guest.execution.ready_ns) if ready_ns]
 
 
 def check(guest: Guest) -> None:
@@ -64,7 +65,7 @@ def test_a_step_is_submitted_by_whoever_releases_what_it_waits_for() -> None:
         on.busy()[0].step()
     on.busy()[0].step()
     assert on.finished == [0]
-    assert submitted(second) == [0]
+    assert offered(second) == [0]
     on.run_all(Random(0))
     check(first)
     check(second)
@@ -76,11 +77,11 @@ def test_items_overtake_nobody_on_a_ring_but_go_on_where_they_have_copies() -> N
     a, b = on.devices["a"], on.devices["b"]
     for _ in range(2):  # both up to a
         a.step()
-    assert [submitted(guest) for guest in guests[:2]] == [[0, 1], [0, 1]]
+    assert [offered(guest) for guest in guests[:2]] == [[0, 1], [0, 1]]
     assert not any(hasattr(guest, "execution") for guest in guests[2:])
     while a.queue:
         a.step()
-    assert [submitted(guest) for guest in guests[:2]] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert [offered(guest) for guest in guests[:2]] == [[0, 1, 2, 3], [0, 1, 2, 3]]
     while b.queue:
         b.step()
     assert on.finished == [0, 1]
@@ -190,7 +191,7 @@ def test_all_items_cancelled_at_once_end_and_leave_the_copies_usable() -> None:
 def test_a_cancelled_item_does_not_wait_for_what_it_would_have_needed() -> None:
     on = stage(copies=6)
     guests = [on.start(index, fed(index)) for index in range(6)]
-    assert [submitted(guest) for guest in guests] == [[0]] * 3 + [[]] * 3, "three copies on a"
+    assert [offered(guest) for guest in guests] == [[0]] * 3 + [[]] * 3, "three copies on a"
     guests[5].execution.cancel()
     assert on.finished == [5]
     on.run_all(Random(0))
@@ -251,7 +252,7 @@ def test_a_device_that_refuses_work_fails_the_item_and_frees_its_copies() -> Non
         raise pl.DeviceLostError("gone")
 
     refusing = (*slot.launches[:3], refuse, *slot.launches[4:])
-    on.open_plan.slots[0] = Slot(slot.feeds, slot.results, refusing)  # type: ignore[arg-type]
+    on.open_plan.slots[0] = Slot(slot.feeds, slot.results, refusing, slot.here)  # type: ignore[arg-type]
     guests = [on.start(index, fed(index)) for index in range(4)]
     on.run_all(Random(0))
     assert on.finished == [0, 1, 2, 3]
@@ -301,13 +302,13 @@ def test_a_step_that_fails_releases_nothing_before_its_item_ends() -> None:
     on.start(0, fed(0))
     second = on.start(1, fed(1))
     fail(on.devices["a"])
-    assert submitted(second) == [steps["b"]]
+    assert offered(second) == [steps["b"]]
     on.devices["b"].step()
     assert on.finished == [0]
-    assert submitted(second) == [steps["a"], steps["b"]]
+    assert offered(second) == [steps["a"], steps["b"]]
 
 
-def test_an_item_ends_after_the_step_that_waited_is_known_to_be_submitted() -> None:
+def test_an_item_ends_after_the_step_that_waited_is_known_to_be_offered() -> None:
     on, steps = branches("a", "a")
     on.start(0, fed(0))
     second = on.start(1, fed(1))
@@ -321,7 +322,7 @@ def test_an_item_ends_after_the_step_that_waited_is_known_to_be_submitted() -> N
         return event
 
     launches[steps["a"]] = at_once
-    second.execution._slot = Slot(second.slot.feeds, second.slot.results, tuple(launches))
+    second.execution._slot = replace(second.slot, launches=tuple(launches))
     known: list[object] = []
     second.execution._on_finish = lambda: known.extend(second.execution.events)
     on.devices["a"].step()

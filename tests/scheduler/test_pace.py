@@ -15,7 +15,7 @@ from plait.devices.device import Device
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import Faults, SimModel
-from plait.scheduler import runtime, stages
+from plait.scheduler import stages, starter
 from trio.testing import wait_all_tasks_blocked
 
 # A kernel on four elements takes 5 µs, and so does copying them.
@@ -85,7 +85,7 @@ async def test_what_a_source_does_in_the_loop_takes_no_time() -> None:
 
 
 async def test_what_is_copied_on_a_thread_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "INLINE_BYTES", 0)
+    monkeypatch.setattr(starter, "INLINE_BYTES", 0)
     expected = [30, 35, 60, 65, 90, 95]
     assert await landings(planned(VirtualClock(), 2), [{"x": X}] * 6) == expected
 

@@ -134,7 +134,7 @@ async def test_a_trace_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 async def test_a_profile_says_when_it_has_forgotten_the_first_items(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("plait.scheduler.profile.KEPT_SPANS", 20)
+    monkeypatch.setattr("plait.scheduler.profile.recorder.KEPT_SPANS", 40)
     profile = await profiled(9)  # of four steps each
     assert (len(profile.records), profile.forgotten) == (4, 5)
     assert profile.table().startswith("the last 4 items in ")

@@ -15,7 +15,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
-from plait.scheduler import landing, open_devices, open_plans, runtime
+from plait.scheduler import landing, open_devices, open_plans, starter
 from plait.scheduler.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
 
@@ -191,14 +191,15 @@ async def test_idle_plans_give_way_to_one_that_has_no_room() -> None:
 
 async def test_an_item_takes_any_slot_that_is_free() -> None:
     """The second of two items ends first; the third does not wait for the first one's slot."""
-    device = SteppedDevice("stepped", private=False)
+    device = SteppedDevice("stepped")
     plan = pl.plan(relu(2), device, max_in_flight=2)
     async with pl.Session(plan) as session, trio.open_nursery() as nursery:
         for value in range(2):
             nursery.start_soon(session.run, {"x": X + value})
         await wait_all_tasks_blocked()
-        device.queue.reverse()
-        device.step()
+        for _ in range(3):  # there, on the device, and back
+            device.queue.reverse()
+            device.step()
         await wait_all_tasks_blocked()
         nursery.start_soon(session.run, {"x": X + 2})
         await wait_all_tasks_blocked()
@@ -241,16 +242,16 @@ async def test_errors_keep_their_causes() -> None:
 
 async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The item being fed on a thread when the stream is left is not started, or awaited."""
-    monkeypatch.setattr(runtime, "INLINE_BYTES", 0)
+    monkeypatch.setattr(starter, "INLINE_BYTES", 0)
     feeding, left = threading.Event(), threading.Event()
-    feed = runtime._feed
+    feed = starter._feed
 
     def slow_feed(*arguments: Any) -> None:
         feeding.set()
         left.wait(20)
         feed(*arguments)
 
-    monkeypatch.setattr(runtime, "_feed", slow_feed)
+    monkeypatch.setattr(starter, "_feed", slow_feed)
     device = SteppedDevice("stepped")
     steps = 0
 

@@ -21,7 +21,7 @@ from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import SimModel
 from plait.graph.ir import Graph
-from plait.scheduler import runtime, slots
+from plait.scheduler import slots, starter
 from plait.scheduler.memory import memory_plan
 from random_graphs import expected, feeds, graphs
 from staged import ringed
@@ -227,14 +227,14 @@ def test_control_c_while_an_item_waits_to_be_fed_ends_the_program() -> None:
 async def test_an_item_that_cannot_be_fed_gives_its_turn_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    feed: Callable[..., None] = runtime._feed
+    feed: Callable[..., None] = starter._feed
 
     def failing(slot: Any, arrays: Any) -> None:
         if arrays["x"][0] == 7:
             raise MemoryError("no room to copy")
         feed(slot, arrays)
 
-    monkeypatch.setattr(runtime, "_feed", failing)
+    monkeypatch.setattr(starter, "_feed", failing)
     with trio.fail_after(20):
         async with pl.Session(planned(*lanes())) as session:
             for _ in range(5):

@@ -8,9 +8,12 @@ from typing import Any
 from ....graph.printing import bytes_text, counted, seconds_text
 from ...planning import Plan
 from ...profile import Profile
+from ...profile.attribution import attributions, total
+from ...profile.table import MEANINGS
 from ...simulation.simulation import Simulation
 from ...steps import Transfer
 from .columns import rounded
+from .timelines import shown
 
 LATENCIES = 5_000
 """Items whose latency is shown, the last ones."""
@@ -64,8 +67,18 @@ def profile_figures(profile: Profile) -> dict[str, Any]:
             [name, rounded(s / wall_s if wall_s else 0.0)] for name, s in profile.busy_s.items()
         ],
         "latency_us": [rounded(latency) for latency in latencies[-LATENCIES:]],
+        "spent": list(_spent(profile)),
         "steps": profile.steps(),
     }
+
+
+def _spent(profile: Profile) -> Iterator[list[Any]]:
+    """Yield on what an item's time was spent: what, mean µs, share, and what that means."""
+    whole = total(attributions(shown(profile)))
+    for kind, ns in whole.spent_ns.items():
+        mean_us = ns / whole.items / 1e3 if whole.items else 0.0
+        name = kind.replace("_", " ")
+        yield [name, rounded(mean_us), rounded(whole.shares[kind]), MEANINGS[kind]]
 
 
 def _plan_facts(plan: Plan) -> Iterator[Fact]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....graph.printing import counted
 from ...profile import Profile, Record
+from ...profile.critical import critical_path
 from ...steps import Outline
 from .columns import Texts, microseconds, rounded
 
@@ -23,15 +24,16 @@ SPANS = 6_000
 
 def measured(profile: Profile, subgraphs: Subgraphs, texts: Texts) -> dict[str, Any] | None:
     """Return the timeline of a profile's last items; None where nothing ran."""
-    records = _last(profile.records)
+    records = shown(profile)
     if not records:
         return None
     before = len(profile.records) - len(records) + profile.forgotten
     everything = counted(before + len(records), "item")
-    shown = f"the last {len(records)} of {everything}" if before else everything
+    which = f"the last {len(records)} of {everything}" if before else everything
+    path = critical_path(records)
     lines = _Lines(subgraphs, texts)
-    lines.add(records, before)
-    return {"kind": "measured", "title": f"measured: {shown}", "slack": None, **lines.plain()}
+    lines.add(records, before, {(before + one.item, one.step.index) for one in path})
+    return {"kind": "measured", "title": f"measured: {which}", "slack": None, **lines.plain()}
 
 
 def predicted(simulation: Simulation, subgraphs: Subgraphs, texts: Texts) -> dict[str, Any]:
@@ -60,7 +62,9 @@ class _Bar(NamedTuple):
     critical: bool
 
 
-def _last(records: Sequence[Record]) -> Sequence[Record]:
+def shown(profile: Profile) -> Sequence[Record]:
+    """Return the items of a profile that the page shows one by one, the last ones."""
+    records = profile.records
     spans = count = 0
     for record in reversed(records):
         spans += record.n_steps

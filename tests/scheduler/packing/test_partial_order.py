@@ -139,7 +139,7 @@ def test_loose_lanes_are_packed_near_their_antichain(seed: int) -> None:
     assert bound <= packing.nbytes <= 1.15 * bound
 
 
-@pytest.mark.parametrize(("crossing", "most"), [(0.0, 1.0), (0.02, 1.05), (0.2, 1.15)])
+@pytest.mark.parametrize(("crossing", "most"), [(0.0, 1.0), (0.02, 1.01), (0.2, 1.05)])
 def test_lanes_are_packed_near_their_antichain_and_never_above_one_arena_each(
     crossing: float, most: float
 ) -> None:

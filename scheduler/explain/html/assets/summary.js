@@ -52,7 +52,25 @@ function decision() {
   );
 }
 
-/** How busy each device was, and how latencies spread. */
+/** On what the time of items was spent, as bars. */
+function spent(profile) {
+  const rows = profile.spent.map(([name, us, share, meaning]) => {
+    const bar = element("span", { class: "bar" });
+    bar.style.width = `${Math.min(share, 1) * 100}%`;
+    return element(
+      "tr",
+      { title: meaning },
+      element("th", { scope: "row" }, name),
+      element("td", { class: "right" }, duration(us)),
+      element("td", { class: "right" }, `${(share * 100).toFixed(1)} %`),
+      element("td", { class: "bars" }, bar),
+    );
+  });
+  const table = element("table", { class: "candidates spent", "aria-label": "time of items" }, element("tbody", {}, ...rows));
+  return element("figure", {}, element("figcaption", {}, "Where the time of an item went, mean"), table);
+}
+
+/** How busy each device was, where time went, and how latencies spread. */
 function measurements() {
   const { profile } = data;
   if (!profile) return null;
@@ -73,6 +91,7 @@ function measurements() {
     "div",
     { class: "measured" },
     element("figure", {}, element("figcaption", {}, "Busy, of the time measured"), busy),
+    profile.latency_us.length ? spent(profile) : null,
     profile.latency_us.length > 1 ? element("figure", {}, element("figcaption", {}, "Latency of items"), histogram(profile.latency_us)) : null,
   );
 }

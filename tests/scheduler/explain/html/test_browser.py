@@ -106,6 +106,17 @@ def test_measured_times_stand_in_the_tables(page: Browser) -> None:
     assert page.run("return document.querySelectorAll('#summary .histogram rect').length") > 3
 
 
+def test_the_summary_says_where_the_time_of_items_went(page: Browser) -> None:
+    rows = page.run(
+        "return [...document.querySelectorAll('table[aria-label=\"time of items\"] tr')]"
+        ".map((row) => [...row.children].map((cell) => cell.textContent))"
+    )
+    shares = {name: float(share.rstrip(" %")) for name, _, share, _ in rows}
+    assert sum(shares.values()) == pytest.approx(100, abs=1)
+    assert {"compute", "device busy", "back pressure", "consumer"} <= set(shares)
+    assert shares["compute"] > 0
+
+
 def test_the_theme_goes_through_automatic_light_and_dark(page: Browser) -> None:
     paper = "return getComputedStyle(document.querySelector('section')).backgroundColor"
     seen = []

@@ -197,6 +197,10 @@ def test_a_profile_brings_measured_times(tmp_path: Path) -> None:
     assert set(values["nodes"]["runs"]) == {3}
     assert len(values["profile"]["latency_us"]) == 3
     assert [name for name, _ in values["profile"]["busy"]] == list(profile.busy_s)
+    means = {name: us for name, us, _, _ in values["profile"]["spent"]}
+    assert means["compute"] == pytest.approx(profile.attribution().compute_ns / 3e3, rel=1e-3)
+    assert sum(share for _, _, share, _ in values["profile"]["spent"]) == pytest.approx(1, abs=0.01)
+    assert any(next(t for t in values["timelines"] if t["kind"] == "measured")["critical"])
 
 
 def test_a_profile_alone_makes_a_report(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Options for how items are streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .plan import Request
+
+if TYPE_CHECKING:
+    from ..scheduler.streaming.options import StreamArguments
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """How items are to be streamed.
+
+    Attributes
+    ----------
+    arguments : StreamArguments
+        For the session.
+    stop : bool
+        End with the first item that fails.
+    """
+
+    arguments: StreamArguments
+    stop: bool = False
+
+
+def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that `asks_for_plan` the options of streaming, as `streaming`."""
+
+    @wraps(command)
+    def with_streaming(
+        request: Request,
+        *,
+        unordered: bool,
+        batch: int | None,
+        max_delay_ms: float | None,
+        deadline_ms: float | None,
+        on_error: str,
+        **options: Any,
+    ) -> None:
+        arguments: StreamArguments = {
+            "ordered": not unordered,
+            "batch": batch,
+            "max_delay_s": None if max_delay_ms is None else max_delay_ms / 1e3,
+            "deadline_s": None if deadline_ms is None else deadline_ms / 1e3,
+        }
+        command(request, streaming=Streaming(arguments, stop=on_error == "stop"), **options)
+
+    asking: Callable[..., None] = with_streaming
+    for option in reversed(_OPTIONS):
+        asking = option(asking)
+    return asking
+
+
+_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
+    click.option("--unordered", is_flag=True, help="Take results as they come, not in order."),
+    click.option(
+        "--batch",
+        type=click.IntRange(min=1),
+        metavar="B",
+        help="Run B items at once, stacked along the first axis; --max-in-flight counts batches.",
+    ),
+    click.option(
+        "--max-delay-ms",
+        type=click.FloatRange(min=0),
+        metavar="MS",
+        help="How long a batch may wait to fill up; for ever when left out.",
+    ),
+    click.option(
+        "--deadline-ms",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="MS",
+        help="An item that takes longer fails.",
+    ),
+    click.option(
+        "--on-error",
+        type=click.Choice(["continue", "stop"]),
+        default="continue",
+        show_default=True,
+        help="What to do when an item fails.",
+    ),
+)

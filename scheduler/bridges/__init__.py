@@ -1,0 +1,1 @@
+"""Sessions for callers that run no trio loop: synchronous code and asyncio."""

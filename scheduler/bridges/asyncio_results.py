@@ -1,0 +1,137 @@
+"""Results of a stream for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ..errors import SessionError
+from ..item import Item
+from ..streaming.options import StreamOptions
+from ..streaming.sources import Source, iterate
+from .bridge import Bridge, Delivery, End
+from .loop_thread import LoopThread
+
+T = TypeVar("T")
+
+
+class AsyncioResults:
+    """The results of a stream: enter it, then iterate once, in one task."""
+
+    def __init__(self, loop: LoopThread, source: Source, options: StreamOptions) -> None:
+        self._loop = loop
+        self._source = source
+        self._options = options
+        self._arguments = options.beyond_threads()
+        self._permits = asyncio.Semaphore(options.max_in_flight)
+        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._bridge: Bridge | None = None
+        self._feeding: asyncio.Task[None] | None = None
+        self._source_error: Exception | None = None
+        self._item: Item | None = None
+        self._end: End | None = None
+
+    async def __aenter__(self) -> AsyncioResults:
+        if self._bridge is not None:
+            raise SessionError("the stream is open already", fix="open another one")
+        self._running = asyncio.get_running_loop()
+        self._bridge = Bridge(self._loop, self._arguments, self._deliver)
+        try:
+            await asyncio.shield(awaitable(self._bridge.opened))
+        except BaseException:
+            await self._close(self._bridge)
+            raise
+        self._feeding = asyncio.create_task(self._feed(self._bridge))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._bridge is not None, "it was entered"
+        await self._close(self._bridge)
+
+    def __aiter__(self) -> AsyncioResults:
+        return self
+
+    async def __anext__(self) -> Item:
+        """Release the last result and return the next one.
+
+        Raises
+        ------
+        StopAsyncIteration
+            After the last.
+        SessionError
+            If the session was closed, or the stream is not open.
+        Exception
+            What the source raised, after the results of what it had given; what the item failed
+            with, if the stream was opened with ``on_error="raise"``.
+        """
+        if self._feeding is None:
+            raise SessionError("the stream is not open", fix="async with session.stream(source)")
+        if self._item is not None:
+            self._item.release()
+        if self._end is not None:
+            raise StopAsyncIteration
+        delivery = await self._deliveries.get()
+        if isinstance(delivery, End):
+            self._end = delivery
+            raise delivery.error or self._source_error or StopAsyncIteration
+        self._item = delivery.passed_on(self._release)
+        return self._item.checked(self._options.on_error)
+
+    async def _feed(self, bridge: Bridge) -> None:
+        """Ask the source for items, while permits last."""
+        iterator = iterate(self._source)
+        try:
+            while True:
+                await self._permits.acquire()
+                bridge.put(await anext(iterator))
+        except StopAsyncIteration:
+            pass
+        except Exception as error:
+            self._source_error = error
+        finally:
+            await iterator.aclose()
+            bridge.end()
+
+    async def _close(self, bridge: Bridge) -> None:
+        """Cancel everything and wait for it to end, whoever is cancelled meanwhile."""
+        bridge.close()
+        closed = awaitable(bridge.closed)
+        if self._feeding is None:
+            await settled(closed)
+        else:
+            self._feeding.cancel()
+            await settled(self._feeding, closed)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        with suppress(RuntimeError):  # the asyncio loop is gone
+            self._running.call_soon_threadsafe(self._deliveries.put_nowait, delivery)
+
+    def _release(self, item: Item) -> None:
+        self._permits.release()
+
+
+def awaitable(future: concurrent.futures.Future[T]) -> asyncio.Future[T]:
+    """Return what asyncio can wait for; nobody needs to look what came of it."""
+    wrapped = asyncio.wrap_future(future)
+    wrapped.add_done_callback(lambda done: done.exception())
+    return wrapped
+
+
+async def settled(*futures: asyncio.Future[Any]) -> None:
+    """Wait until things are done, and only then be cancelled."""
+    cancelled = False
+    while not all(future.done() for future in futures):
+        try:
+            await asyncio.wait(futures)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError

@@ -1,0 +1,134 @@
+"""A session for asyncio: its trio loop runs on a thread of its own, from opening to closing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from ...graph.tensor import Array
+from ..errors import SessionError
+from ..planning import Plan
+from ..profile import Profile
+from ..streaming.options import StreamArguments, stream_options
+from ..streaming.sources import Source, check_source
+from .asyncio_results import AsyncioResults, awaitable, settled
+from .loop_thread import LoopThread, SessionArguments
+
+T = TypeVar("T")
+
+
+class AsyncioSession:
+    """Owns devices, arenas and lanes from ``async with`` to its end, as a `Session` does.
+
+    Parameters
+    ----------
+    plan : Plan
+    **arguments
+        As for a `Session`.
+
+    Examples
+    --------
+    ::
+
+        async with pl.AsyncioSession(plan) as session:
+            outputs = await session.run({"x": image})
+            async with session.stream(frames, max_in_flight=4) as results:
+                async for item in results:
+                    show(item["boxes"])
+
+    Notes
+    -----
+    It belongs to the asyncio loop that it is opened in; any task there may use it, several at once.
+    `on_event` is called on another thread.
+    """
+
+    def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
+        self.plan = plan
+        self._arguments = arguments
+        self._loop: LoopThread | None = None
+        self._ended: LoopThread | None = None
+
+    async def __aenter__(self) -> AsyncioSession:
+        if self._loop is not None:
+            raise SessionError("the session is open already", fix="make another session")
+        opening = _on_thread(partial(LoopThread, self.plan, self._arguments))
+        try:
+            self._loop = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await settled(opening)
+            if opening.exception() is None:
+                await settled(_on_thread(opening.result().close))
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        loop, self._loop = self._open_loop(), None
+        self._ended = loop
+        closing = _on_thread(loop.close)
+        await settled(closing)
+        closing.result()
+
+    async def run(
+        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None
+    ) -> dict[str, Array]:
+        """Run one item and return its outputs by name, as `Session.run` does.
+
+        When it is cancelled, what has not started is skipped and what runs ends before it returns.
+
+        Raises
+        ------
+        PlaitError
+            Whatever running raises.
+        """
+        loop = self._open_loop()
+        job = loop.start(partial(loop.session.run, inputs, deadline_s=deadline_s))
+        outcome = awaitable(job.outcome)
+        try:
+            return await asyncio.shield(outcome)
+        except asyncio.CancelledError:
+            job.cancel()
+            await settled(outcome)
+            raise
+
+    def stream(self, source: Source, **arguments: Unpack[StreamArguments]) -> AsyncioResults:
+        """Run the items of a source, several at a time; enter what is returned to iterate over it.
+
+        Parameters
+        ----------
+        source : iterable or async iterable of Mapping
+            Asked for items in a task of the asyncio loop, when there is room for one more. A
+            generator is closed at the end.
+        **arguments
+            As for `Session.stream`. Results are always copies.
+
+        Raises
+        ------
+        SessionError
+            If the session is closed or the arguments make no sense.
+        """
+        loop = self._open_loop()
+        check_source(source)
+        return AsyncioResults(loop, source, stream_options(self.plan, arguments))
+
+    def profile(self) -> Profile:
+        """Return when everything ran, as `Session.profile` does; also after it has ended."""
+        return (self._ended or self._open_loop()).session.profile()
+
+    def _open_loop(self) -> LoopThread:
+        if self._loop is None:
+            raise SessionError(
+                "the session is not open", fix="async with AsyncioSession(plan) as session"
+            )
+        return self._loop
+
+
+def _on_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(None, function)

@@ -1,0 +1,115 @@
+"""Results of a stream for synchronous code: a plain iterator."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from inspect import isgenerator
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+from ..item import Item
+from ..streaming.options import StreamOptions
+from .bridge import Bridge, Delivery, End
+from .loop_thread import LoopThread
+
+
+class BlockingResults:
+    """The results of a stream; iterate once, on one thread.
+
+    `owner` is what must not be collected meanwhile.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        source: Iterable[Mapping[str, Any]],
+        options: StreamOptions,
+        owner: object,
+    ) -> None:
+        self._owner = owner
+        self._source = iter(source)
+        self._options = options
+        self._room = _Room(options.max_in_flight)
+        self._exhausted = False
+        self._source_error: Exception | None = None
+        self._item: Item | None = None
+        self._deliveries: SimpleQueue[Delivery] = SimpleQueue()
+        self._bridge = Bridge(loop, options.beyond_threads(), self._deliveries.put)
+        self._abandon = weakref.finalize(self, self._bridge.close)
+        self._bridge.opened.result()
+
+    def __iter__(self) -> BlockingResults:
+        return self
+
+    def __next__(self) -> Item:
+        """Release the last result and return the next one.
+
+        Raises
+        ------
+        StopIteration
+            After the last, or when the stream is closed.
+        SessionError
+            If the session was closed.
+        Exception
+            What the source raised, after the results of what it had given; what the item failed
+            with, if the stream was opened with ``on_error="raise"``.
+        """
+        if self._item is not None:
+            self._item.release()
+        if not self._abandon.alive:
+            raise StopIteration
+        while self._room.free and not self._exhausted:
+            self._pull()
+        delivery = self._deliveries.get()
+        if isinstance(delivery, End):
+            self.close()
+            error = delivery.error or self._source_error
+            raise error or StopIteration
+        self._item = delivery.passed_on(self._room.leave)
+        return self._item.checked(self._options.on_error)
+
+    def close(self) -> None:
+        """Cancel what is under way, wait for it to end, and close a source that is a generator."""
+        self._abandon()
+        self._exhausted = True
+        if isgenerator(self._source):
+            self._source.close()
+        self._bridge.closed.exception()
+
+    def __enter__(self) -> BlockingResults:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _pull(self) -> None:
+        """Ask the source for an item."""
+        try:
+            self._bridge.put(next(self._source))
+            self._room.free -= 1
+        except StopIteration:
+            self._exhaust()
+        except Exception as error:
+            self._source_error = error
+            self._exhaust()
+
+    def _exhaust(self) -> None:
+        self._exhausted = True
+        self._bridge.end()
+
+
+class _Room:
+    """How many more items may be alive; items know of it, and so do not keep a stream open."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def leave(self, item: Item) -> None:
+        self.free += 1

@@ -1,0 +1,135 @@
+"""A session for synchronous code: its loop runs on a thread of its own, from opening to closing."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Unpack
+
+import trio
+
+from ...graph.tensor import Array
+from ..errors import SessionError
+from ..planning import Plan
+from ..profile import Profile
+from ..streaming.options import StreamArguments, stream_options
+from .blocking_results import BlockingResults
+from .loop_thread import LoopThread, SessionArguments
+
+
+class BlockingSession:
+    """Owns devices, arenas and lanes until it is closed, as a `Session` does.
+
+    Parameters
+    ----------
+    plan : Plan
+    **arguments
+        As for a `Session`.
+
+    Raises
+    ------
+    PlaitError
+        Whatever opening a session raises.
+
+    Examples
+    --------
+    ::
+
+        with pl.BlockingSession(plan) as session:
+            outputs = session.run({"x": image})
+            for item in session.stream(frames, max_in_flight=4):
+                show(item["boxes"])
+
+    Notes
+    -----
+    Any thread may run items, several at once. One that is dropped without being closed is closed
+    when it is collected, or when the interpreter ends.
+    """
+
+    def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
+        self._loop = LoopThread(plan, arguments)
+        self._close = weakref.finalize(self, self._loop.close)
+
+    def run(
+        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None
+    ) -> dict[str, Array]:
+        """Run one item and return its outputs by name, as `Session.run` does.
+
+        Raises
+        ------
+        SessionError
+            If the session is closed, or a trio task calls, which would be blocked.
+        PlaitError
+            Whatever running raises.
+        """
+        _check_no_trio()
+        job = self._loop.start(partial(self._loop.session.run, inputs, deadline_s=deadline_s))
+        try:
+            return job.outcome.result()
+        except KeyboardInterrupt:
+            job.cancel()
+            job.outcome.exception()
+            raise
+
+    def stream(
+        self, source: Iterable[Mapping[str, Any]], **arguments: Unpack[StreamArguments]
+    ) -> BlockingResults:
+        """Run the items of a source, several at a time; iterate over what is returned.
+
+        Parameters
+        ----------
+        source : iterable of Mapping
+            Asked for items on the thread that iterates, while that waits for the next result. A
+            generator is closed at the end.
+        **arguments
+            As for `Session.stream`. Results are always copies.
+
+        Raises
+        ------
+        SessionError
+            If the session is closed, a trio task calls, or the arguments make no sense.
+        PlaitError
+            Whatever opening a stream raises.
+
+        Notes
+        -----
+        A stream that is not iterated to its end is closed when it is dropped; used as a context
+        manager, or by `close`, it is closed at once.
+        """
+        _check_no_trio()
+        if not isinstance(source, Iterable):
+            raise SessionError(
+                f"a {type(source).__name__} is no source of items",
+                fix="stream from an iterable of mappings of input name to array",
+            )
+        options = stream_options(self._loop.session.plan, arguments)
+        return BlockingResults(self._loop, source, options, owner=self)
+
+    def profile(self) -> Profile:
+        """Return when everything ran, as `Session.profile` does; also when it is closed."""
+        return self._loop.session.profile()
+
+    def close(self) -> None:
+        """Free everything; what is under way is cancelled. Closing twice is allowed."""
+        self._close()
+
+    def __enter__(self) -> BlockingSession:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_no_trio() -> None:
+    if trio.lowlevel.in_trio_run():
+        raise SessionError(
+            "running would block the trio task it is called from",
+            fix="async with Session(plan) as session: await session.run(inputs)",
+        )

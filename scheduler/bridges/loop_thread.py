@@ -1,0 +1,170 @@
+"""A trio loop on a thread of its own, with an open session, for callers that run no trio loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Generic, TypedDict, TypeVar
+
+import trio
+
+from ..errors import SessionError
+from ..events import Observer
+from ..faults import FaultPolicy
+from ..planning import Plan
+from ..session import Session
+
+T = TypeVar("T")
+
+
+class SessionArguments(TypedDict, total=False):
+    """The arguments of a `Session`, but for the plan."""
+
+    measure: bool
+    trace: bool
+    on_event: Observer | None
+    faults: FaultPolicy | None
+
+
+class Job(Generic[T]):
+    """Something that runs on the loop; methods may be called from any thread.
+
+    Attributes
+    ----------
+    outcome : Future
+        What came of it. It is done when everything has ended, also after a `cancel`.
+    """
+
+    def __init__(self, function: Callable[[], Awaitable[T]], token: trio.lowlevel.TrioToken):
+        self.outcome: Future[T] = Future()
+        self.outcome.set_running_or_notify_cancel()  # or a waiter that gives up would cancel it
+        self._function = function
+        self._token = token
+        self._scope = trio.CancelScope()
+
+    def cancel(self) -> None:
+        """Have it end early; does not wait."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
+
+    def refuse(self) -> None:
+        """Let it never run."""
+        self.outcome.set_exception(closed_session())
+
+    async def run(self) -> None:
+        """Run it, on the loop."""
+        try:
+            with self._scope:
+                result = await self._function()
+        except Exception as error:
+            self.outcome.set_exception(error)
+        except BaseException:  # the session is being closed
+            self.refuse()
+        else:
+            if self._scope.cancelled_caught:
+                self.refuse()
+            else:
+                self.outcome.set_result(result)
+
+
+class LoopThread:
+    """The thread and what runs on it; it knows nothing of who uses it, who may be collected.
+
+    Parameters
+    ----------
+    plan : Plan
+    arguments : SessionArguments
+
+    Attributes
+    ----------
+    session : Session
+        Open.
+
+    Raises
+    ------
+    PlaitError
+        Whatever opening a session raises.
+    """
+
+    def __init__(self, plan: Plan, arguments: SessionArguments) -> None:
+        self.session = Session(plan, **arguments)
+        self._stop = trio.Event()
+        self._opened: Future[trio.lowlevel.TrioToken] = Future()
+        self._failure: BaseException | None = None
+        self._nursery: trio.Nursery | None = None
+        # A daemon, so that the interpreter, when it ends, gets to close it.
+        self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
+        self._thread.start()
+        try:
+            self._token = self._opened.result()
+        except BaseException:
+            with suppress(Exception):  # it may have opened, if Ctrl-C is what brought us here
+                self._opened.result().run_sync_soon(self._stop.set)
+            self._thread.join()
+            raise
+
+    def start(self, function: Callable[[], Awaitable[T]]) -> Job[T]:
+        """Run something on the loop.
+
+        Raises
+        ------
+        SessionError
+            If the session is closed.
+        """
+        job = Job(function, self._token)
+        self.call_soon(lambda: self._spawn(job))
+        return job
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop.
+
+        Raises
+        ------
+        SessionError
+            If the session is closed.
+        """
+        try:
+            self._token.run_sync_soon(function)
+        except trio.RunFinishedError:
+            raise closed_session() from None
+
+    def close(self) -> None:
+        """End everything and free it; closing twice is allowed."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._stop.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            if self._failure is not None:
+                raise self._failure
+
+    def _work(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            if self._opened.done():
+                self._failure = error
+            else:
+                self._opened.set_exception(error)
+
+    async def _main(self) -> None:
+        async with self.session:
+            try:
+                async with trio.open_nursery() as self._nursery:
+                    self._opened.set_result(trio.lowlevel.current_trio_token())
+                    await self._stop.wait()
+                    self._nursery.cancel_scope.cancel()
+            finally:
+                self._nursery = None
+
+    def _spawn(self, job: Job[T]) -> None:
+        if self._nursery is None or self._stop.is_set():
+            job.refuse()
+        else:
+            self._nursery.start_soon(job.run)
+
+
+def closed_session() -> SessionError:
+    """Return what callers see whose session is closed."""
+    return SessionError("the session is closed", fix="open another one")

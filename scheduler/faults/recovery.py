@@ -1,0 +1,234 @@
+"""Devices that are lost: noticed, started again, stood in for meanwhile.
+
+A device that dies is started again at once; if it dies again before an item has ended well on it,
+or does not start, after a pause that grows. While it is away, plans that need it are replaced by
+plans for what remains; where there is none, who needs it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+import trio
+
+from ...devices.device import Mortal
+from ...devices.errors import DeviceLostError
+from ..events import Announcer, DeviceLost, DeviceRestored, PlanReplaced
+from ..open_devices import OpenDevices
+from ..pace import Pace
+from ..planning import Plan
+from ..slots import session_closed
+from .policy import FaultPolicy
+from .standby import devices_of, standby
+
+KEPT_STANDBYS = 64
+"""Plans for what remains that are remembered."""
+
+Retire: TypeAlias = Callable[[str], object]
+"""Takes plans out of use, given the device that is lost or back."""
+
+
+class Recovery:
+    """Looks after the devices of a session that may die; used on the trio thread only.
+
+    Parameters
+    ----------
+    devices : OpenDevices
+    pace : Pace
+    policy : FaultPolicy
+    announcer : Announcer
+
+    Attributes
+    ----------
+    lost : Mapping of str to DeviceLostError
+        The devices that are away, and why.
+    on_loss, on_return : callable
+        Called with a device's name when it is found to be lost, and when it is back.
+    """
+
+    def __init__(
+        self, devices: OpenDevices, pace: Pace, policy: FaultPolicy, announcer: Announcer
+    ) -> None:
+        self.policy = policy
+        self.lost: dict[str, DeviceLostError] = {}
+        self.on_loss: Retire = _ignore
+        self.on_return: Retire = _ignore
+        self._devices = devices
+        self._pace = pace
+        self._announcer = announcer
+        self._mortal: dict[str, Mortal] = {}
+        self._lives: dict[str, int] = {}
+        self._starts: dict[str, int] = {}
+        self._given_up: set[str] = set()
+        self._replaced: set[frozenset[str]] = set()
+        self._standbys: dict[tuple[int, frozenset[str]], tuple[Plan, Plan | None]] = {}
+        self._changed = trio.Event()
+        self._scopes: set[trio.CancelScope] = set()
+        self._ended = trio.Event()
+        self._stopped = False
+        self._mourner = partial(pace.post, self.examine)
+
+    def add(self, name: str) -> None:
+        """Look after a device that is open, if it may die."""
+        device = self._devices.by_name[name]
+        if isinstance(device, Mortal):
+            self._mortal[name] = device
+            device.mourners.append(self._mourner)
+            self._lives[name] = device.life
+
+    def concerns(self, plan: Plan) -> bool:
+        """True when a plan has work for a device that may die."""
+        return bool(self._mortal) and not self._mortal.keys().isdisjoint(devices_of(plan))
+
+    def lives(self, plan: Plan) -> Mapping[str, int | None]:
+        """Return in which life each device of a plan is; None while it is lost."""
+        names = devices_of(plan) & self._mortal.keys()
+        return {name: None if name in self.lost else self._lives[name] for name in names}
+
+    def device(self, name: str) -> Mortal | None:
+        """Return a device, if it may die."""
+        return self._mortal.get(name)
+
+    def examine(self) -> bool:
+        """Find out which devices have died; True if there are new ones."""
+        found = [name for name in self._mortal if name not in self.lost and self._is_dead(name)]
+        for name in found:
+            device = self._mortal[name]
+            self.lost[name] = device.loss or DeviceLostError(f"{name!r} was started again")
+            self._announcer.tell(DeviceLost(name, self.lost[name]))
+            self.on_loss(name)
+            if device.revives and not self._stopped:
+                self._spawn(partial(self._revive, name))
+        return bool(found)
+
+    def trust(self, plan: Plan) -> None:
+        """Take note that an item has ended well: devices may be started without a pause."""
+        if self._starts:
+            for name in devices_of(plan):
+                self._starts.pop(name, None)
+
+    async def adapt(self, plan: Plan) -> Plan:
+        """Return a static plan, or what stands in for it; wait while nothing does.
+
+        Raises
+        ------
+        DeviceLostError
+            If it needs a device that does not come back.
+        SessionError
+            If the session is being closed.
+        """
+        while lost := self._lost_of(plan):
+            if self._stopped:
+                raise session_closed()
+            stand_in = await self._standby(plan, lost) if self.policy.standby else None
+            if self._lost_of(plan) != lost:
+                continue
+            if stand_in is not None:
+                self._announcer.tell(PlanReplaced(tuple(sorted(devices_of(stand_in)))))
+                self._replaced.add(devices_of(plan))
+                return stand_in
+            for name in lost:
+                if name in self._given_up or not self._mortal[name].revives:
+                    raise _again(self.lost[name])
+            await self._changed.wait()
+        return plan
+
+    def prepare(self, plan: Plan) -> None:
+        """Plan, beside the loop, for the loss of each device that may die."""
+        if self.policy.standby:
+            for name in devices_of(plan) & self._mortal.keys():
+                self._spawn(partial(self._prepare, plan, frozenset({name})))
+
+    def stop(self) -> None:
+        """Start no more devices, and turn away whoever waits for one."""
+        self._stopped = True
+        for device in self._mortal.values():
+            device.mourners.remove(self._mourner)
+        for scope in self._scopes:
+            scope.cancel()
+        self._wake()
+
+    async def wait_stopped(self) -> None:
+        """Wait until nothing goes on any more."""
+        if self._scopes:
+            await self._ended.wait()
+
+    def _lost_of(self, plan: Plan) -> frozenset[str]:
+        return devices_of(plan).intersection(self.lost)
+
+    def _is_dead(self, name: str) -> bool:
+        device = self._mortal[name]
+        return device.loss is not None or device.life != self._lives[name]
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        scope = trio.CancelScope()
+        self._scopes.add(scope)
+        trio.lowlevel.spawn_system_task(self._in_scope, scope, work)
+
+    async def _in_scope(
+        self, scope: trio.CancelScope, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        with scope:
+            await work()
+        self._scopes.discard(scope)
+        if self._stopped and not self._scopes:
+            self._ended.set()
+
+    async def _revive(self, name: str) -> None:
+        """Start a device until it lives."""
+        attempts = 0
+        while self._is_dead(name) or not attempts:
+            starts = self._starts.get(name, 0)
+            await trio.sleep(self.policy.pause_s(starts))
+            attempts += 1
+            self._starts[name] = starts + 1
+            await self._start(name)
+            if self._is_dead(name) and attempts == max(1, self.policy.patience):
+                self._given_up.add(name)
+                self._wake()
+        del self.lost[name]
+        self._given_up.discard(name)
+        self._announcer.tell(DeviceRestored(name, attempts))
+        self.on_return(name)
+        for devices in self._replaced:
+            self._announcer.tell(PlanReplaced(tuple(sorted(devices - self.lost.keys()))))
+        self._replaced.clear()
+        self._wake()
+
+    async def _start(self, name: str) -> None:
+        try:
+            await self._pace.on_thread(partial(self._devices.reopen, name))
+        except Exception as error:  # whatever it is, the loop must survive, and try again
+            self.lost[name].__cause__ = error
+        else:
+            self._lives[name] = self._mortal[name].life
+
+    async def _standby(self, plan: Plan, lost: frozenset[str]) -> Plan | None:
+        key = id(plan), lost
+        if key not in self._standbys:
+            made = await self._pace.on_thread(partial(standby, plan, lost))
+            self._standbys[key] = plan, made  # the plan too: nothing else gets its identity
+            if len(self._standbys) > KEPT_STANDBYS:
+                del self._standbys[next(iter(self._standbys))]
+        return self._standbys[key][1]
+
+    async def _prepare(self, plan: Plan, lost: frozenset[str]) -> None:
+        with suppress(Exception):  # it is tried again when it is needed
+            await self._standby(plan, lost)
+
+
+def _again(error: DeviceLostError) -> DeviceLostError:
+    made = DeviceLostError(error.what, at=error.at, fix=error.fix)
+    made.__cause__ = error.__cause__
+    return made
+
+
+def _ignore(_: str) -> None:
+    """Do nothing."""

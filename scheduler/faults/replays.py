@@ -1,0 +1,272 @@
+"""Items that were under way on a device when it died, run again from their inputs.
+
+They start again in the order in which they had been admitted, before any other item does and after
+the last one has left the plans that were lost: so items overtake each other no more than they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import trio
+
+from ...devices.errors import DeviceLostError
+from ...graph.ir import Node
+from ...graph.nested import has_effects
+from ...graph.tensor import Array
+from ..events import Announcer, ItemReplayed
+from ..executor import Execution
+from ..item import Flight
+from ..partition.partition import Subgraph
+from ..slots import Slots, session_closed
+from ..steps import Step
+from .recovery import Recovery
+from .standby import devices_of
+
+Inputs: TypeAlias = Mapping[str, Array]
+
+PREPARED_AFTER = 16
+"""After so many items a session goes on for long, so that it pays to plan for losses ahead."""
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """An item's way through one open plan, and what is needed to start it again.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the order of admission.
+    inputs : Mapping of str to Array
+    slots : Slots
+        Where it is, or was when the device died.
+    deaths : int
+        How many devices died while they worked at it.
+    pooled : bool
+        True when the inputs are copies, whose room is used again.
+    scope : trio.CancelScope
+        Where it is started again.
+    """
+
+    number: int
+    inputs: Inputs
+    slots: Slots
+    deaths: int = 0
+    pooled: bool = False
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept for the items of an open plan."""
+
+    effects: tuple[tuple[Step, Node], ...]
+    free: list[dict[str, Array]]
+
+
+Start: TypeAlias = Callable[[Flight, Attempt], Awaitable[None]]
+Fail: TypeAlias = Callable[[Flight, BaseException], object]
+
+
+class Replays:
+    """Keeps inputs and starts items again; used on the trio thread only.
+
+    Parameters
+    ----------
+    recovery : Recovery
+    broken : container of Slots
+        Those that a device was lost for.
+    announcer : Announcer
+    start : callable
+        Starts an item on the plan that is in use by then.
+    fail : callable
+        Ends an item that cannot be started again.
+    """
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        broken: Container[Slots],
+        announcer: Announcer,
+        start: Start,
+        fail: Fail,
+    ) -> None:
+        self._recovery = recovery
+        self._broken = broken
+        self._announcer = announcer
+        self._start = start
+        self._fail = fail
+        self._kept: WeakKeyDictionary[Slots, _Kept | None] = WeakKeyDictionary()
+        self._attempts: dict[Flight, Attempt] = {}
+        self._waiting: dict[Flight, Attempt] = {}
+        self._landed = trio.Event()
+        self._settled: trio.Event | None = None
+        self._count = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """True while items have to be started again."""
+        return self._settled is not None or self._is_any_on_broken()
+
+    async def settle(self) -> None:
+        """Wait until no item has to be started again: others are admitted after them."""
+        while self.is_busy:
+            event = self._landed if self._settled is None else self._settled
+            await event.wait()
+
+    def guards(self, slots: Slots) -> bool:
+        """True when the items of an open plan may have to run again, or be ended by force."""
+        if slots not in self._kept:
+            plan = slots.open_plan.plan
+            concerned = self._recovery.concerns(plan)
+            self._kept[slots] = _Kept(_effects(plan.steps), []) if concerned else None
+        return self._kept[slots] is not None
+
+    def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
+        """Return a new attempt; its inputs are still to be copied unless they are `owned`."""
+        self._count += 1
+        kept = self._kept[slots]
+        assert kept is not None, "guarded"
+        if owned or not self._recovery.policy.replays:
+            return Attempt(self._count, inputs, slots)
+        room = kept.free.pop() if kept.free else _room(slots, inputs)
+        return Attempt(self._count, room, slots, pooled=True)
+
+    def drop(self, attempt: Attempt) -> None:
+        """Take back what was kept for an attempt that is over."""
+        kept = self._kept.get(attempt.slots)
+        if attempt.pooled and kept is not None:
+            kept.free.append(dict(attempt.inputs))
+
+    def begin(self, flight: Flight, slots: Slots, attempt: Attempt) -> None:
+        """Take note that an item is about to start."""
+        attempt.slots = slots
+        self._attempts[flight] = attempt
+
+    def abandon(self, flight: Flight) -> None:
+        """Take note that it did not."""
+        if self._attempts.pop(flight, None) is not None:
+            self._land()
+
+    def take(self, flight: Flight) -> bool:
+        """Take over an item that has left its slot if it is to run again; say whether it is."""
+        attempt, execution = self._attempts.pop(flight, None), flight.execution
+        if attempt is None:
+            return False
+        assert execution is not None
+        self._land()
+        error = execution.error
+        if execution.is_complete:
+            self._end_well(attempt)
+            return False
+        if isinstance(error, DeviceLostError):
+            self._recovery.examine()
+            if attempt.slots in self._broken and not flight.cancelled:
+                attempt.deaths += not error.queued
+                refusal = self._refusal(attempt, execution, error)
+                if refusal is None:
+                    self._queue(flight, attempt)
+                    return True
+                execution.error = refusal
+        self.drop(attempt)
+        return False
+
+    def cancel(self, flight: Flight) -> None:
+        """Start an item no more."""
+        attempt = self._waiting.pop(flight, None)
+        if attempt is not None:
+            attempt.scope.cancel()
+            self._give_up(flight, attempt, session_closed())
+
+    def _land(self) -> None:
+        self._landed.set()
+        self._landed = trio.Event()
+
+    def _end_well(self, attempt: Attempt) -> None:
+        self.drop(attempt)
+        plan = attempt.slots.open_plan.plan
+        self._recovery.trust(plan)
+        if attempt.number == PREPARED_AFTER:
+            self._recovery.prepare(plan)
+
+    def _refusal(
+        self, attempt: Attempt, execution: Execution, error: DeviceLostError
+    ) -> DeviceLostError | None:
+        """Return what an item fails with that may not run again."""
+        most, kept = self._recovery.policy.replays, self._kept[attempt.slots]
+        assert kept is not None, "guarded"
+        if attempt.deaths > most:
+            fix = f"see what it does there: a device died of this item {attempt.deaths} times"
+            return _because(error, fix if most else "run it again, or allow replays: FaultPolicy()")
+        for step, node in kept.effects:
+            event = execution.events[step.index]
+            if event is not None and not _never_began(event.error):
+                return _because(error, f"{node} has effects, so the item was not run again")
+        return None
+
+    def _queue(self, flight: Flight, attempt: Attempt) -> None:
+        """Have an item start again."""
+        flight.execution = None
+        self._waiting[flight] = attempt
+        lost = devices_of(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
+        self._announcer.tell(ItemReplayed(", ".join(sorted(lost))))
+        if self._settled is None:
+            self._settled = trio.Event()
+            trio.lowlevel.spawn_system_task(self._start_all, self._settled)
+
+    async def _start_all(self, settled: trio.Event) -> None:
+        while self._waiting:
+            while self._is_any_on_broken():
+                await self._landed.wait()
+            if self._waiting:
+                flight = min(self._waiting, key=lambda flight: self._waiting[flight].number)
+                await self._start_again(flight, self._waiting[flight])
+        self._settled = None
+        settled.set()
+
+    def _is_any_on_broken(self) -> bool:
+        return any(attempt.slots in self._broken for attempt in self._attempts.values())
+
+    async def _start_again(self, flight: Flight, attempt: Attempt) -> None:
+        attempt.scope = trio.CancelScope()
+        try:
+            with attempt.scope:
+                await self._start(flight, attempt)
+                self._waiting.pop(flight, None)
+        except Exception as error:  # whatever it is, it is the item's
+            if self._waiting.pop(flight, None) is not None:
+                self._give_up(flight, attempt, error)
+
+    def _give_up(self, flight: Flight, attempt: Attempt, error: BaseException) -> None:
+        self.drop(attempt)
+        self._fail(flight, error)
+
+
+def _effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
+    """Return the nodes of a plan that do more than their outputs tell, and their steps."""
+    return tuple(
+        (step, node)
+        for step in steps
+        if isinstance(step.work, Subgraph)
+        for node in step.work.graph.nodes
+        if has_effects(node)
+    )
+
+
+def _never_began(error: BaseException | None) -> bool:
+    return isinstance(error, DeviceLostError) and error.queued
+
+
+def _room(slots: Slots, inputs: Inputs) -> dict[str, Array]:
+    tensors = slots.open_plan.plan.graph.tensors
+    return {name: np.empty(tensors[name].static_shape, tensors[name].dtype) for name in inputs}
+
+
+def _because(error: DeviceLostError, fix: str) -> DeviceLostError:
+    made = DeviceLostError(error.what, at=error.at, fix=fix)
+    made.__cause__ = error
+    return made

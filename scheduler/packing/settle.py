@@ -1,0 +1,28 @@
+"""Rising and sinking, which closes the gaps of a packing: "justification" (Valls, 2005)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .first_fit import FAR, place
+from .problem import Problem
+
+
+def settled(problem: Problem, offsets: Sequence[int]) -> list[int]:
+    """Let blocks rise, the highest first, then sink, the lowest first, while that helps.
+
+    None of them may be fixed.
+    """
+    sizes = problem.sizes
+    blocks, best = range(len(sizes)), list(offsets)
+    peak = problem.peak(best)
+    while True:
+        # Rising is sinking upside down: what ends highest comes first.
+        falling = sorted(blocks, key=lambda b: (-best[b] - sizes[b], -sizes[b]))
+        depths = place(problem, falling, FAR)
+        assert depths is not None
+        rising = sorted(blocks, key=lambda b: (-depths[b] - sizes[b], -sizes[b]))
+        found = place(problem, rising, peak)
+        if found is None or problem.peak(found) >= peak:
+            return best
+        best, peak = found, problem.peak(found)

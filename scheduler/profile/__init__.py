@@ -1,0 +1,8 @@
+"""What ran when: recorded per item while a session runs, summed up and explained on demand."""
+
+from .attribution import Attribution
+from .profile import Profile
+from .recorder import Recorder
+from .records import NodeTime, Part, Record, Span
+
+__all__ = ["Attribution", "NodeTime", "Part", "Profile", "Record", "Recorder", "Span"]

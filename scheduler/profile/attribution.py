@@ -1,0 +1,233 @@
+"""Where the time of items went, from asking the source until the consumer let go of the result.
+
+Marks divide an item's time among source, queues and consumer. While its steps run, its critical
+path is followed backwards from the end: to the step that ended last, what that one waited for, and
+so on. All that lies on the way is booked, each ns once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from .intervals import Lanes, covered_ns
+from .records import Order, Orders, Part, Record, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The time of an item, or of several, in ns by what it was spent on.
+
+    Attributes
+    ----------
+    items : int
+    wall_ns : int
+        From asking the source for the item until the consumer was through with its result.
+    source_ns : int
+        The source made it.
+    back_pressure_ns : int
+        It waited for a slot, or for memory that earlier items held.
+    feed_ns : int
+        Its inputs were written.
+    compute_ns, transfer_ns : int
+        Its kernels ran, its tensors were copied between memories; what ran beside is not counted.
+    device_busy_ns : int
+        A step could have begun, but its device worked for other items.
+    scheduler_ns : int
+        Threads, processes and the loop woke up, steps were handed on.
+    land_ns : int
+        Its results were copied out.
+    order_ns : int
+        It was done, and waited for items before it.
+    consumer_ns : int
+        It waited for the consumer, who then had it.
+    """
+
+    items: int = 0
+    wall_ns: int = 0
+    source_ns: int = 0
+    back_pressure_ns: int = 0
+    feed_ns: int = 0
+    compute_ns: int = 0
+    transfer_ns: int = 0
+    device_busy_ns: int = 0
+    scheduler_ns: int = 0
+    land_ns: int = 0
+    order_ns: int = 0
+    consumer_ns: int = 0
+
+    def __add__(self, other: Attribution) -> Attribution:
+        sums = {
+            one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)
+        }
+        return Attribution(**sums)
+
+    @property
+    def residual_ns(self) -> int:
+        """What nothing is known of: steps timed on another clock than their items."""
+        return self.wall_ns - sum(self.spent_ns.values())
+
+    @property
+    def spent_ns(self) -> dict[str, int]:
+        """The ns by category, in the order of an item's way."""
+        return {kind: getattr(self, f"{kind}_ns") for kind in KINDS}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of the wall time by category."""
+        return {kind: ns / (self.wall_ns or 1) for kind, ns in self.spent_ns.items()}
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the mean of an item in ms, by category, as plain values for JSON."""
+        whole = {"wall": self.wall_ns, **self.spent_ns, "residual": self.residual_ns}
+        return {f"{kind}_ms": ns / 1e6 / (self.items or 1) for kind, ns in whole.items()}
+
+
+KINDS = tuple(
+    one.name.removesuffix("_ns")
+    for one in fields(Attribution)
+    if one.name not in ("items", "wall_ns")
+)
+"""What time is spent on."""
+
+
+def attributions(records: Sequence[Record]) -> list[Attribution]:
+    """Return for every item where its time went."""
+    lanes, turns = Lanes(records), _turns(records)
+    orders = Orders()
+    found = []
+    for item, record in enumerate(records):
+        way = _Way(record)
+        way.book_queues(turns.get(item, 0))
+        spans = list(record.spans())
+        if all(way.fed <= one.started_ns <= one.ended_ns <= way.finished for one in spans):
+            path = _Path(item, way.fed, way.finished, lanes, way.booked)
+            for part in reversed(record.parts):
+                path.follow(part, orders.of(part))
+            path.book(way.fed, "scheduler")
+        found.append(Attribution(1, way.wall, **{f"{k}_ns": ns for k, ns in way.booked.items()}))
+    return found
+
+
+def total(every: Iterable[Attribution]) -> Attribution:
+    """Return the sum of all."""
+    whole = Attribution()
+    for one in every:
+        whole += one
+    return whole
+
+
+def _turns(records: Sequence[Record]) -> dict[int, int]:
+    """Return for every item when the last of those that were handed out before it had landed."""
+    turns: dict[int, int] = {}
+    landed: dict[int, int] = {}
+    by_turn = sorted(range(len(records)), key=lambda item: records[item].marks.taken_ns)
+    for item in by_turn:
+        marks = records[item].marks
+        if marks.taken_ns:
+            before = turns[item] = landed.get(marks.stream, 0)
+            landed[marks.stream] = max(before, marks.landed_ns)
+    return turns
+
+
+class _Way:
+    """An item's marks, each in its place: what was not marked took no time."""
+
+    def __init__(self, record: Record) -> None:
+        self.booked = dict.fromkeys(KINDS, 0)
+        self._moments = moments(record)
+        self.wall = self._moments[-1] - self._moments[0]
+        self.fed, self.finished, self.landed = self._moments[3:6]
+
+    def book_queues(self, turn: int) -> None:
+        """Book all but the time in which the item's steps run; its turn came at that moment."""
+        asked, given, admitted, fed, finished, landed, taken, released = self._moments
+        turn = min(max(turn, landed), taken)
+        self.booked |= {
+            "source": given - asked,
+            "back_pressure": admitted - given,
+            "feed": fed - admitted,
+            "land": landed - finished,
+            "order": turn - landed,
+            "consumer": released - turn,
+        }
+
+
+def moments(record: Record) -> list[int]:
+    """Return an item's marks in their order; what was not marked took no time."""
+    marks = record.marks
+    spans = list(record.spans())
+    # Predictions mark less; and clocks of their own may begin at 0, which stands for no mark.
+    ended = max((span.ended_ns for span in spans), default=0)
+    known = [
+        marks.asked_ns, marks.given_ns, marks.admitted_ns, marks.fed_ns,
+        marks.finished_ns or ended, marks.landed_ns, marks.taken_ns, marks.released_ns,
+    ]  # fmt: skip
+    latest = min(filter(None, known), default=0)
+    latest = min((latest, *(span.ready_ns for span in spans)))
+    for at, moment in enumerate(known):
+        known[at] = latest = max(moment, latest)
+    return known
+
+
+class _Path:
+    """Goes back along an item's critical path and books what it passes."""
+
+    def __init__(
+        self, item: int, begin: int, end: int, lanes: Lanes, booked: dict[str, int]
+    ) -> None:
+        self._item, self._begin, self._at = item, begin, end
+        self._lanes, self._booked = lanes, booked
+
+    def book(self, until: int, kind: str) -> None:
+        """Go back to a moment."""
+        until = max(until, self._begin)
+        if until < self._at:
+            self._booked[kind] += self._at - until
+            self._at = until
+
+    def follow(self, part: Part, order: Order) -> None:
+        """Go back through the steps of one plan."""
+        spans = {span.step.index: span for span in part.spans()}
+        span = max(spans.values(), key=lambda one: one.ended_ns, default=None)
+        while span is not None:
+            self.book(span.ended_ns, "scheduler")
+            self.book(span.started_ns, "transfer" if span.step.transfer else "compute")
+            before = _last(spans, order.waits[span.step.index])
+            self._book_wait(span, before, span.step.index in order.claiming)
+            span = before
+
+    def _book_wait(self, span: Span, before: Span | None, claims: bool) -> None:
+        """Go back to the moment from which nothing but lanes and memory held a step up."""
+        ready = min(span.ready_ns, self._at)
+        freed = self._begin if before is None else before.ended_ns
+        if claims:
+            release = self._lanes.last_release(self._item, freed, ready)
+            self._book_lane(release, span.step.device)
+            self.book(freed, "back_pressure")
+        else:
+            self._book_lane(ready if before is None else freed, span.step.device)
+
+    def _book_lane(self, until: int, device: str) -> None:
+        """Go back to a moment since which a step waited for its device, or to be woken up."""
+        until = max(until, self._begin)
+        if until >= self._at:
+            return
+        works = list(self._lanes.between(device, until, self._at))
+        if not works:
+            self.book(until, "scheduler")
+            return
+        own = [work for work in works if work.item == self._item]
+        computing = covered_ns(work[:2] for work in own if not work.is_transfer)
+        working = covered_ns(work[:2] for work in own)
+        busy = covered_ns(work[:2] for work in works)
+        self._booked["compute"] += computing
+        self._booked["transfer"] += working - computing
+        self._booked["device_busy"] += busy - working
+        self._booked["scheduler"] += self._at - until - busy
+        self._at = until
+
+
+def _last(spans: Mapping[int, Span], steps: Iterable[int]) -> Span | None:
+    found = (spans[step] for step in steps if step in spans)
+    return max(found, key=lambda one: one.ended_ns, default=None)

@@ -1,0 +1,77 @@
+"""Intervals of time: united, measured, and found by when they were."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from .records import Record
+
+
+def merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the union of intervals as disjoint ones (a device may copy while it computes)."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return how long at least one of them lasts."""
+    return sum(end - start for start, end in merged(intervals))
+
+
+class Work(NamedTuple):
+    """What a device did: a step of the item of that number in the profile."""
+
+    started_ns: int
+    ended_ns: int
+    item: int
+    is_transfer: bool
+
+
+class Lanes:
+    """All that the devices did for some items, to be asked about moments."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._work: dict[str, list[Work]] = {}
+        self._ends: list[tuple[int, int]] = []
+        for item, record in enumerate(records):
+            self._ends.append((record.landed_ns, item))
+            for step, _, started, ended in record.spans():
+                work = Work(started, ended, item, step.transfer is not None)
+                self._work.setdefault(step.device, []).append(work)
+                self._ends.append((ended, item))
+        self._ends.sort()
+        for works in self._work.values():
+            works.sort()
+        self._latest = {
+            device: list(accumulate((one.ended_ns for one in works), max))
+            for device, works in self._work.items()
+        }
+
+    def between(self, device: str, start: int, end: int) -> Iterator[Work]:
+        """Yield what a device did from one moment to another, cut off there."""
+        works = self._work.get(device, [])
+        for at in range(bisect_right(self._latest.get(device, []), start), len(works)):
+            work = works[at]
+            if work.started_ns >= end:
+                return
+            if work.ended_ns > start:
+                yield work._replace(
+                    started_ns=max(work.started_ns, start), ended_ns=min(work.ended_ns, end)
+                )
+
+    def last_release(self, item: int, start: int, end: int) -> int:
+        """Return when other items ended something last before a moment; `start` if none did."""
+        at = bisect_right(self._ends, (end, len(self._ends))) - 1
+        while at >= 0 and self._ends[at][0] > start:
+            if self._ends[at][1] != item:
+                return self._ends[at][0]
+            at -= 1
+        return start

@@ -1,0 +1,204 @@
+"""A profile: the times of a session's latest items, as figures, tables and files."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SessionError
+from ..planning import Plan
+from .attribution import Attribution, attributions, total
+from .critical import CriticalSpan, critical_path
+from .intervals import merged
+from .records import NodeTime, Record, Span
+from .table import profile_table
+
+if TYPE_CHECKING:
+    from .what_if import WhatIf
+
+
+@dataclass(frozen=True)
+class Profile:
+    """When everything ran.
+
+    Attributes
+    ----------
+    records : tuple of Record
+        One per item, the latest last.
+    nodes : tuple of NodeTime
+        The costliest first; empty unless the session measures.
+    forgotten : int
+        Items before those, of which only the node times are kept.
+    """
+
+    records: tuple[Record, ...]
+    nodes: tuple[NodeTime, ...]
+    forgotten: int = 0
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the first item's admission to the last one's end."""
+        if not self.records:
+            return 0.0
+        first = min(record.admitted_ns for record in self.records)
+        return (max(record.landed_ns for record in self.records) - first) / 1e9
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds that each device worked, transfers included."""
+        return {
+            device: sum(end - start for start, end in spans) / 1e9
+            for device, spans in self._by_device().items()
+        }
+
+    @property
+    def overlap(self) -> float:
+        """Of the time in which any device worked, the share in which at least two did."""
+        events: list[tuple[int, int]] = []
+        for spans in self._by_device().values():
+            for start, end in merged(spans):
+                events += [(start, 1), (end, -1)]
+        some = several = active = previous = 0
+        for time_ns, change in sorted(events):
+            some += (time_ns - previous) * (active > 0)
+            several += (time_ns - previous) * (active > 1)
+            active, previous = active + change, time_ns
+        return several / some if some else 0.0
+
+    def latency_s(self, quantile: float) -> float:
+        """Return a quantile of the seconds from admission to result."""
+        latencies = sorted(record.landed_ns - record.admitted_ns for record in self.records)
+        if not latencies:
+            return 0.0
+        return latencies[min(int(quantile * len(latencies)), len(latencies) - 1)] / 1e9
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Return per step: runs, and median milliseconds running and waiting for its device."""
+        spans: dict[tuple[str, str], list[Span]] = {}
+        for record in self.records:
+            for span in record.spans():
+                spans.setdefault((span.step.name, span.step.device), []).append(span)
+        return [
+            {
+                "step": name,
+                "device": device,
+                "kind": "transfer" if found[0].step.transfer else "subgraph",
+                "runs": len(found),
+                "run_ms": statistics.median(s.ended_ns - s.started_ns for s in found) / 1e6,
+                "queued_ms": statistics.median(s.started_ns - s.ready_ns for s in found) / 1e6,
+            }
+            for (name, device), found in spans.items()
+        ]
+
+    @cached_property
+    def attributions(self) -> tuple[Attribution, ...]:
+        """Where the time of each item went, in the order of `records`."""
+        return tuple(attributions(self.records))
+
+    def attribution(self) -> Attribution:
+        """Return where the time of all items together went.
+
+        Examples
+        --------
+        >>> import plait as pl
+        >>> b = pl.GraphBuilder("doubled")
+        >>> b.output("y", b.op("Add", b.input("x", "float32", (1000,)), 1.0))
+        >>> spent = pl.simulate(pl.plan(b.build()), items=8).profile.attribution()
+        >>> spent.items, spent.residual_ns, spent.wall_ns == sum(spent.spent_ns.values())
+        (8, 0, True)
+        """
+        return total(self.attributions)
+
+    @cached_property
+    def critical_path(self) -> tuple[CriticalSpan, ...]:
+        """The steps, of whichever item, that the last result waited for, the first one first."""
+        return critical_path(self.records)
+
+    def what_if(
+        self, plan: Plan, faster: Mapping[str, float], *, max_in_flight: int | None = None
+    ) -> WhatIf:
+        """Predict what a stream would gain if some operators, or nodes, were faster.
+
+        Parameters
+        ----------
+        plan : Plan
+            The one that ran, its shapes known.
+        faster : Mapping of str to float
+            How many times as fast, by operator or name of node.
+        max_in_flight : int, optional
+            How many items are under way at a time; the plan's number when left out.
+
+        Raises
+        ------
+        PlanError
+            If the plan's shapes are not known, or it has no such operator or node.
+        SessionError
+            If the profile is empty, or its nodes were not timed.
+        """
+        from .what_if import what_if
+
+        return what_if(self, plan, faster, max_in_flight)
+
+    def totals(self) -> dict[str, Any]:
+        """Return the figures of all items together as plain values."""
+        return {
+            "items": len(self.records),
+            "forgotten": self.forgotten,
+            "failed": sum(record.failed for record in self.records),
+            "wall_s": self.wall_s,
+            "items_per_s": len(self.records) / self.wall_s if self.wall_s else 0.0,
+            "latency_ms": {
+                name: self.latency_s(q) * 1e3 for name, q in (("p50", 0.5), ("p99", 0.99))
+            },
+            "busy_s": self.busy_s,
+            "overlap": self.overlap,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON."""
+        return {
+            **self.totals(),
+            "attribution": self.attribution().to_dict(),
+            "steps": self.steps(),
+            "nodes": [node._asdict() for node in self.nodes],
+        }
+
+    def table(self) -> str:
+        """Return the figures for people."""
+        return profile_table(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+        Raises
+        ------
+        SessionError
+            If the file cannot be written.
+        """
+        from ..explain.chrome import write_trace
+
+        try:
+            write_trace(self, Path(path))
+        except OSError as error:
+            raise SessionError(
+                f"cannot write the trace: {error.strerror}",
+                at=str(path),
+                fix="choose a file in a folder that exists and can be written to",
+            ) from error
+
+    def save_html(self, path: str | Path, plan: Plan | None = None) -> None:
+        """Write a report for a browser, with the plan's if that is given: see `Plan.save_html`."""
+        from ..explain.html import write_html
+
+        write_html(path, plan, self)
+
+    def _by_device(self) -> Mapping[str, list[tuple[int, int]]]:
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for record in self.records:
+            for span in record.spans():
+                spans.setdefault(span.step.device, []).append((span.started_ns, span.ended_ns))
+        return spans

@@ -1,0 +1,129 @@
+"""What is remembered of items: when each step was submitted, began and ended, and the marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ..marks import Marks
+from ..memory.regions import Pool, Region
+from ..steps import Outline
+
+UNKNOWN: Mapping[str, Pool] = {}
+
+
+class Span(NamedTuple):
+    """One step of one item: when it was submitted, began and ended, in ns."""
+
+    step: Outline
+    ready_ns: int
+    started_ns: int
+    ended_ns: int
+
+
+class NodeTime(NamedTuple):
+    """The time spent in one node, over all measured items."""
+
+    name: str
+    op: str
+    device: str
+    runs: int
+    total_ns: int
+
+
+class Part(NamedTuple):
+    """What ran of one plan: for each step when it was submitted, began and ended.
+
+    Attributes
+    ----------
+    steps : tuple of Outline
+    times : sequence of int
+        Three for each step, in ns; 0 for what has not happened.
+    pools : Mapping of str to Pool
+        The memory that its plan gave it; empty if that is not known.
+    """
+
+    steps: tuple[Outline, ...]
+    times: Sequence[int]
+    pools: Mapping[str, Pool] = UNKNOWN
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the steps that ran."""
+        for step in self.steps:
+            ready, started, ended = self.times[3 * step.index : 3 * step.index + 3]
+            if ended:
+                yield Span(step, ready, started, ended)
+
+    def regions(self) -> Iterator[Region]:
+        """Yield what it had of all memories."""
+        return (region for pool in self.pools.values() for region in pool.regions.values())
+
+
+class Record(NamedTuple):
+    """One item's times.
+
+    They are those of the `time.perf_counter_ns` clock; where all devices are simulated on one
+    virtual clock, of that clock. The times of a step are always those of its device's clock.
+
+    It has several parts where shapes depend on values, or there are loops.
+    """
+
+    parts: tuple[Part, ...]
+    marks: Marks
+    failed: bool
+
+    @property
+    def admitted_ns(self) -> int:
+        """When it got a slot."""
+        return self.marks.admitted_ns
+
+    @property
+    def landed_ns(self) -> int:
+        """When its results were there."""
+        return self.marks.landed_ns
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the steps that ran."""
+        return (span for part in self.parts for span in part.spans())
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps its plans have."""
+        count = 0
+        for part in self.parts:
+            count += len(part.steps)
+        return count
+
+
+class Order(NamedTuple):
+    """What the steps of a plan wait for.
+
+    Attributes
+    ----------
+    waits : sequence of sequences of int
+        For every step those that must be complete before.
+    claiming : frozenset of int
+        The steps that wait until earlier items have released memory.
+    """
+
+    waits: Sequence[Sequence[int]]
+    claiming: frozenset[int]
+
+
+class Orders:
+    """The orders of plans, each found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Part, Order]] = {}  # a part keeps its plan's steps alive
+
+    def of(self, part: Part) -> Order:
+        """Return what the steps of a part's plan wait for."""
+        known = self._known.get(id(part.steps))
+        if known is None:
+            waits: list[list[int]] = [[] for _ in part.steps]
+            for step in part.steps:
+                for later in step.dependents:
+                    waits[later].append(step.index)
+            claiming = frozenset(step for region in part.regions() for step in region.claims)
+            known = self._known[id(part.steps)] = part, Order(waits, claiming)
+        return known[1]

@@ -1,0 +1,84 @@
+"""What a session does at this moment: for live views and gauges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..item import Flight
+    from ..planning import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One device now.
+
+    Attributes
+    ----------
+    at_work : int
+        Steps that it was given and has not ended.
+    waiting : int
+        Steps that have all their inputs and wait for it.
+    """
+
+    at_work: int = 0
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One session now.
+
+    Attributes
+    ----------
+    done, failed : int
+        Items that have ended so far, and those among them that failed.
+    in_flight : int
+        Items that are under way.
+    devices : Mapping of str to DeviceStatus
+    memory : Mapping of str to int
+        The bytes that its open plans have of each memory, without constants.
+    """
+
+    done: int
+    failed: int
+    in_flight: int
+    devices: Mapping[str, DeviceStatus]
+    memory: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {
+            "done": self.done,
+            "failed": self.failed,
+            "in_flight": self.in_flight,
+            "devices": {
+                name: {"at_work": one.at_work, "waiting": one.waiting}
+                for name, one in self.devices.items()
+            },
+            "memory": dict(self.memory),
+        }
+
+
+def device_status(devices: Iterable[str], flights: Iterable[Flight]) -> dict[str, DeviceStatus]:
+    """Return how many steps of these items each device has, and how many wait for it."""
+    found = {name: [0, 0] for name in devices}
+    for execution in filter(None, map(_execution, flights)):
+        for device, given in execution.pending():
+            found.setdefault(device, [0, 0])[0 if given else 1] += 1
+    return {name: DeviceStatus(*counts) for name, counts in found.items()}
+
+
+def memory_status(plans: Iterable[Plan]) -> dict[str, int]:
+    """Return the bytes that open plans have of each memory."""
+    found: dict[str, int] = {}
+    for plan in plans:
+        for name, pool in plan.memory.pools.items() if plan.memory is not None else ():
+            found[name] = found.get(name, 0) + pool.nbytes
+    return found
+
+
+def _execution(flight: Flight) -> Any:
+    return (flight if flight.part is None else flight.part).execution

@@ -1,0 +1,106 @@
+"""A profile as text: totals, where the time of items went, steps, nodes, the critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .profile import Profile
+
+LISTED_NODES = 25
+LISTED_ON_PATH = 10
+
+MEANINGS = {
+    "source": "the source made it",
+    "back_pressure": "waited for a slot, or memory",
+    "feed": "inputs written",
+    "compute": "kernels",
+    "transfer": "copies between memories",
+    "device_busy": "devices worked for other items",
+    "scheduler": "wake-ups, hand-overs",
+    "land": "results copied out",
+    "order": "waited for items before it",
+    "consumer": "the consumer had it, or did not ask",
+}
+
+
+def profile_table(profile: Profile) -> str:
+    """Return the figures of a profile for people."""
+    parts = (
+        _totals(profile),
+        _attribution(profile),
+        _critical_path(profile),
+        _steps(profile),
+        _nodes(profile),
+    )
+    return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines)
+
+
+def _totals(profile: Profile) -> Iterator[str]:
+    figures = profile.totals()
+    yield (
+        f"{'the last ' if profile.forgotten else ''}"
+        "{items} items in {wall_s:.3f} s: {items_per_s:.1f} items/s, {failed} failed".format(
+            **figures
+        )
+    )
+    yield "latency p50 {p50:.2f} ms, p99 {p99:.2f} ms".format(**figures["latency_ms"])
+    for device, busy_s in figures["busy_s"].items():
+        share = busy_s / profile.wall_s if profile.wall_s else 0.0
+        yield f"{device}: busy {busy_s:.3f} s, {share:.0%} of the time"
+    yield f"two devices or more at work: {figures['overlap']:.0%} of the busy time"
+
+
+def _attribution(profile: Profile) -> Iterator[str]:
+    spent = profile.attribution()
+    if not spent.wall_ns:
+        return
+    items = spent.items
+    yield f"{'time of an item':16} {'mean ms':>9} {'share':>6}"
+    for kind, ns in spent.spent_ns.items():
+        name = kind.replace("_", " ")
+        yield f"{name:16} {ns / items / 1e6:9.3f} {ns / spent.wall_ns:6.1%}  {MEANINGS[kind]}"
+    yield f"{'total':16} {spent.wall_ns / items / 1e6:9.3f}"
+    if spent.residual_ns:
+        share = spent.residual_ns / spent.wall_ns
+        yield f"{'unknown':16} {spent.residual_ns / items / 1e6:9.3f} {share:6.1%}"
+
+
+def _critical_path(profile: Profile) -> Iterator[str]:
+    spent: dict[tuple[str, str], list[int]] = {}
+    for one in profile.critical_path:
+        spent.setdefault((one.step.name, one.step.device), []).append(one.ended_ns - one.started_ns)
+    whole = profile.wall_s * 1e9
+    if not spent or not whole:
+        return
+    rows = sorted(spent.items(), key=lambda row: -sum(row[1]))
+    yield f"{'critical path':32} {'device':12} {'times':>6} {'share':>9}"
+    for (name, device), times in rows[:LISTED_ON_PATH]:
+        yield f"{name[:32]:32} {device:12} {len(times):6} {sum(times) / whole:9.0%}"
+    if len(rows) > LISTED_ON_PATH:
+        yield f"and {len(rows) - LISTED_ON_PATH} more steps"
+
+
+def _steps(profile: Profile) -> Iterator[str]:
+    yield f"{'step':32} {'device':12} {'runs':>6} {'median ms':>9} {'queued ms':>9}"
+    for row in profile.steps():
+        yield (
+            f"{row['step'][:32]:32} {row['device']:12} {row['runs']:6} "
+            f"{row['run_ms']:9.3f} {row['queued_ms']:9.3f}"
+        )
+
+
+def _nodes(profile: Profile) -> Iterator[str]:
+    if not profile.nodes:
+        return
+    everything = sum(node.total_ns for node in profile.nodes) or 1
+    yield f"{'node':40} {'op':20} {'device':12} {'mean ms':>9} {'share':>6}"
+    for node in profile.nodes[:LISTED_NODES]:
+        yield (
+            f"{node.name[:40]:40} {node.op[:20]:20} {node.device:12} "
+            f"{node.total_ns / node.runs / 1e6:9.3f} {node.total_ns / everything:6.1%}"
+        )
+    more = len(profile.nodes) - LISTED_NODES
+    if more > 0:
+        yield f"and {more} more nodes"

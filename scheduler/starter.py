@@ -1,0 +1,210 @@
+"""The start of an item: it gets a slot, its inputs are written there, its first steps begin.
+
+Where devices may die, this happens again: a plan may be lost before an item has got a slot of it,
+or when it is under way there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import trio
+
+from ..devices.errors import DeviceLostError
+from ..graph.tensor import Array
+from .events import Announcer
+from .executor import Execution
+from .faults.recovery import Recovery
+from .faults.replays import Attempt, Replays
+from .faults.watch import Watch
+from .item import Flight
+from .landing import INLINE_BYTES, Landing
+from .open_plan import Slot
+from .open_plans import OpenPlans
+from .pace import Pace
+from .slots import Slots, Turn, session_closed
+
+T = TypeVar("T")
+
+
+class Starter:
+    """Starts items; used on the trio thread only.
+
+    Parameters
+    ----------
+    pace : Pace
+    open_plans : OpenPlans
+    recovery : Recovery
+    landing : Landing
+    flights : set of Flight
+        Those that are under way; who starts is put in.
+    announcer : Announcer
+    """
+
+    def __init__(
+        self,
+        pace: Pace,
+        open_plans: OpenPlans,
+        recovery: Recovery,
+        landing: Landing,
+        flights: set[Flight],
+        announcer: Announcer,
+    ) -> None:
+        self._pace = pace
+        self._open_plans = open_plans
+        self._recovery = recovery
+        self._landing = landing
+        self._flights = flights
+        self._replays = Replays(
+            recovery, open_plans.broken, announcer, self._start_again, self._fail
+        )
+        self._watch = Watch(recovery)
+        self._closing = False
+
+    def refuse(self) -> None:
+        """Start no more items."""
+        self._closing = True
+
+    async def settle(self) -> None:
+        """Wait until no item waits to be started again: others are admitted after them."""
+        await self._replays.settle()
+
+    async def start(
+        self,
+        flight: Flight,
+        slots: Slots,
+        arrays: Mapping[str, Array],
+        attempt: Attempt | None = None,
+    ) -> None:
+        """Start an item on a free slot, or again after another attempt.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            If it cannot start; it holds no slot then.
+        """
+        slots, turn = await self._turn(slots, again=attempt is not None)
+        await self.begin(flight, slots, turn, arrays, attempt)
+
+    def turn_nowait(self, slots: Slots | None) -> Turn | None:
+        """Return a slot that an item can start on at once; None if something is to be waited for.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        """
+        if slots is None or slots in self._open_plans.broken or self._replays.is_busy:
+            return None
+        return slots.acquire_nowait()
+
+    async def begin(
+        self,
+        flight: Flight,
+        slots: Slots,
+        turn: Turn,
+        arrays: Mapping[str, Array],
+        attempt: Attempt | None = None,
+    ) -> None:
+        """Start an item on the slot that it has got.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            If it cannot start; it holds no slot then.
+        """
+        flight.marks.admitted_ns = self._pace.now_ns()
+        try:
+            await self.copying(arrays.values(), partial(_feed, turn.slot, arrays))
+            if self._replays.guards(slots):
+                await self._guard(flight, slots, arrays, attempt)
+            flight.marks.fed_ns = self._pace.now_ns()
+            if self._closing:
+                raise session_closed()
+        except BaseException:
+            self._replays.abandon(flight)
+            slots.release(turn)
+            raise
+        ended = partial(self._pace.call, partial(self._land, flight, slots, turn))
+        if flight.age is None:
+            flight.age = slots.open_plan.lanes.next_age()
+        flight.execution = Execution(slots.open_plan, turn.slot, ended, turn.number, flight.age)
+        self._flights.add(flight)
+        flight.execution.start()
+        self._pace.wake()
+
+    async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
+        """Call what copies arrays, on a thread if they are large."""
+        if sum(array.nbytes for array in arrays) > INLINE_BYTES:
+            return await self._pace.on_thread(copy)
+        return copy()
+
+    async def _turn(self, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
+        """Wait for a slot; devices may die while it is made, or before."""
+        deaths, broken = 0, self._open_plans.broken
+        while True:
+            try:
+                if slots in broken:
+                    if not again:
+                        await self._replays.settle()
+                    slots = await self._open_plans.again(slots)
+                turn = await slots.acquire()
+            except DeviceLostError:
+                deaths += 1
+                self._recovery.examine()
+                if slots not in broken or deaths > self._recovery.policy.replays:
+                    raise
+            else:
+                if slots not in broken:
+                    return slots, turn
+                slots.release(turn)
+
+    async def _guard(
+        self,
+        flight: Flight,
+        slots: Slots,
+        arrays: Mapping[str, Array],
+        attempt: Attempt | None,
+    ) -> None:
+        """Be prepared for the loss of a device that an item runs on."""
+        if attempt is None:
+            attempt = self._replays.keep(slots, arrays, owned=flight.is_part)
+            if attempt.inputs is not arrays:
+                await self.copying(arrays.values(), partial(_copy, attempt.inputs, arrays))
+        self._replays.begin(flight, slots, attempt)
+        flight.on_cancel = partial(self._given_up, flight, slots)
+
+    def _given_up(self, flight: Flight, slots: Slots) -> None:
+        self._replays.cancel(flight)
+        if flight.execution is not None:
+            self._watch.over(flight, slots.open_plan.plan.steps)
+
+    def _land(self, flight: Flight, slots: Slots, turn: Turn) -> None:
+        """End an item, or start it again."""
+        if self._replays.take(flight):
+            slots.release(turn)
+        else:
+            self._landing.land(flight, slots, turn)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _start_again(self, flight: Flight, attempt: Attempt) -> None:
+        slots = await self._open_plans.again(attempt.slots)
+        await self.start(flight, slots, attempt.inputs, attempt)
+
+    def _fail(self, flight: Flight, error: BaseException) -> None:
+        if not flight.is_part:
+            self._landing.record(flight, flight.cause or error)
+        self._flights.discard(flight)
+        flight.finish(error=error)
+
+
+def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:
+    _copy(slot.feeds, arrays)
+
+
+def _copy(targets: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+    for name, array in arrays.items():
+        np.copyto(targets[name], array)

@@ -1,0 +1,240 @@
+"""The line that items stand in between their source and their slots.
+
+The source is asked for the next item while earlier ones wait for slots: how many items are alive is
+not for the memory to decide. What waits has inputs of its own, for the source may use its arrays
+again for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import trio
+
+from ...graph.tensor import Array
+from ..errors import FeedError
+from ..item import Flight, copies, views
+from ..runtime import Runtime
+from ..slots import session_closed
+from .batching import Batch, Batching
+from .deadlines import Deadlines
+from .options import StreamOptions
+
+
+class Line:
+    """Starts items in the order they come; used on the trio thread only.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    options : StreamOptions
+    batching : Batching or None
+    on_done : callable
+        Called with every item that was put in, when it is done.
+    is_stuck : callable
+        Says whether no item comes or goes as long as nothing is done here.
+
+    Attributes
+    ----------
+    deadlines : Deadlines or None
+        Whose `run` somebody must call while there may be items.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: StreamOptions,
+        batching: Batching | None,
+        on_done: Callable[[Flight], object],
+        is_stuck: Callable[[], bool],
+    ) -> None:
+        self.deadlines: Deadlines | None = None
+        if options.deadline_s is not None:
+            self.deadlines = Deadlines(options.deadline_s, self._give_up)
+        self._runtime = runtime
+        self._options = options
+        self._batching = batching
+        self._on_done = on_done
+        self._is_stuck = is_stuck
+        self._waiting: dict[Flight, Mapping[str, Any]] = {}
+        self._under_way: set[Flight] = set()
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self._ended = False
+        self._admitting: Flight | None = None
+        self._admission = trio.CancelScope()
+
+    def new_flight(self) -> Flight:
+        """Return an item that is to be put in."""
+        copy = self._options.copy
+        return Flight(take=copies if copy else views, holds=not copy, on_done=self._done)
+
+    @trio.lowlevel.enable_ki_protection
+    async def put(self, flight: Flight, inputs: Mapping[str, Any]) -> None:
+        """Start an item, or have it wait at the end of the line; its source may go on."""
+        if self.deadlines is not None:
+            self.deadlines.add(flight)
+        is_first = not self._waiting and self._admitting is None and self._batching is None
+        if is_first and await self._start_at_once(flight, inputs):
+            return
+        self._waiting[flight] = await self._runtime.copying(_arrays(inputs), partial(_own, inputs))
+        if self._arrivals:
+            self._arrivals.unpark_all()
+
+    def end(self) -> None:
+        """Let no more come."""
+        self._ended = True
+        self._arrivals.unpark_all()
+
+    def look_again(self) -> None:
+        """Find out whether `is_stuck`: then a batch goes as it is."""
+        if self._batching is not None and self._arrivals:
+            self._arrivals.unpark_all()
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Start one after the other until the line has ended."""
+        batching = self._batching
+        if batching is None:
+            while await self._arrived():
+                flight, inputs = self._pop()
+                await self._admit(flight, inputs)
+        else:
+            while (batch := await self._gather(batching)).members:
+                await self._admit(batch.flight, batch)
+
+    async def drain(self) -> None:
+        """Cancel everything and wait for what runs to end; nobody may `run` it any more."""
+        while self._waiting:
+            self._waiting.popitem()[0].finish(error=session_closed())
+        await self._runtime.drain(self._under_way)
+
+    async def _gather(self, batching: Batching) -> Batch:
+        """Wait until a batch is full, or has waited long enough, or no more can come to it."""
+        batch, until = Batch(batching, self._under_way.discard), float("inf")
+        patience_s = self._options.max_delay_s
+        try:
+            while not batch.is_full and await self._arrived(batch, until) and self._join(batch):
+                if patience_s is not None and len(batch.members) == 1:
+                    until = trio.current_time() + patience_s
+        except BaseException as error:
+            batch.flight.finish(error=error)
+            raise
+        return batch
+
+    async def _arrived(self, batch: Batch | None = None, until: float = float("inf")) -> bool:
+        """Wait for an item; False if that takes too long, or no more come."""
+        while not self._waiting and not self._ended:
+            if batch is not None and batch.members and not self._under_way and self._is_stuck():
+                return False
+            if until == float("inf"):
+                await self._arrivals.park()
+                continue
+            with trio.move_on_at(until) as patience:
+                await self._arrivals.park()
+            if patience.cancelled_caught:
+                return False
+        return bool(self._waiting)
+
+    def _join(self, batch: Batch) -> bool:
+        """Take the first in the line into a batch; False, and leave it there, if it has to wait."""
+        flight, inputs = next(iter(self._waiting.items()))
+        try:
+            if not batch.add(flight, inputs):
+                return False
+        except FeedError as error:
+            flight.finish(error=error)
+        self._pop()
+        return True
+
+    def _pop(self) -> tuple[Flight, Mapping[str, Any]]:
+        flight = next(iter(self._waiting))
+        return flight, self._waiting.pop(flight)
+
+    async def _start_at_once(self, flight: Flight, inputs: Mapping[str, Any]) -> bool:
+        """Start an item if there is a slot for it, and say whether it needs to wait no more."""
+        self._admitting = flight
+        self._under_way.add(flight)
+        is_started = False
+        try:
+            options = self._options
+            is_started = await self._runtime.admit_at_once(inputs, options.slots, flight)
+        except Exception as error:
+            flight.finish(error=error)
+            return True
+        finally:
+            self._admitting = None
+            if not is_started:
+                self._under_way.discard(flight)
+        if is_started and flight.cause is not None:  # it was given up meanwhile
+            flight.cancel()
+        return is_started
+
+    async def _admit(self, flight: Flight, inputs: Mapping[str, Any] | Batch) -> None:
+        """Start an item as soon as there is a slot."""
+        if flight.was_given_up():
+            flight.finish()
+            return
+        self._admitting = flight
+        self._under_way.add(flight)
+        try:
+            if self.deadlines is None:
+                await self._start(flight, inputs)
+            else:
+                with trio.CancelScope() as self._admission:
+                    await self._start(flight, inputs)
+                if self._admission.cancelled_caught:
+                    flight.finish()
+        except BaseException as error:
+            flight.finish(error=error)
+            if not isinstance(error, Exception):  # a cancellation, not a failure of the item
+                raise
+        finally:
+            self._admitting = None
+        if flight.was_given_up():  # at the last moment
+            flight.cancel()
+
+    async def _start(self, flight: Flight, inputs: Mapping[str, Any] | Batch) -> None:
+        if isinstance(inputs, Batch):
+            inputs = await self._runtime.copying(inputs.arrays(), inputs.stacked)
+        await self._runtime.admit(inputs, self._options.slots, flight)
+
+    def _give_up(self, flight: Flight, cause: BaseException) -> None:
+        """Fail an item, wherever it is; what runs of it ends first."""
+        flight.cause = cause
+        if self._waiting.pop(flight, None) is not None:
+            flight.finish()
+        elif flight.batch is None:
+            self._abandon(flight)
+        else:
+            flight.finish()  # the others of the batch go on
+            if flight.batch.is_deserted:
+                flight.batch.flight.cause = cause
+                self._abandon(flight.batch.flight)
+
+    def _abandon(self, flight: Flight) -> None:
+        if flight is self._admitting:
+            self._admission.cancel()
+        else:
+            flight.cancel()
+
+    def _done(self, flight: Flight) -> None:
+        self._under_way.discard(flight)
+        self._runtime.announce(flight)
+        self._on_done(flight)
+        self.look_again()
+
+
+def _arrays(inputs: Any) -> Iterator[Array]:
+    """Yield the arrays among what is fed, which may be anything yet."""
+    values = inputs.values() if isinstance(inputs, Mapping) else ()
+    return (value for value in values if isinstance(value, np.ndarray))
+
+
+def _own(inputs: Any) -> Any:
+    """Return what is fed, its arrays copied."""
+    if not isinstance(inputs, Mapping):
+        return inputs
+    return {n: np.array(v) if isinstance(v, np.ndarray) else v for n, v in inputs.items()}

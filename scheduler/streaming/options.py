@@ -1,0 +1,89 @@
+"""What may be said of a stream, checked before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from ..errors import SessionError
+from ..planning import Plan
+
+OnError = Literal["yield", "raise"]
+
+
+class StreamArguments(TypedDict, total=False):
+    """The arguments of `Session.stream`, but for the source."""
+
+    max_in_flight: int | None
+    ordered: bool
+    batch: int | None
+    max_delay_s: float | None
+    deadline_s: float | None
+    on_error: OnError
+    copy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The arguments of `Session.stream`, with its defaults.
+
+    Raises
+    ------
+    SessionError
+        If they make no sense, alone or together.
+    """
+
+    max_in_flight: int
+    ordered: bool = True
+    batch: int | None = None
+    max_delay_s: float | None = None
+    deadline_s: float | None = None
+    on_error: OnError = "yield"
+    copy: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight < 1:
+            raise SessionError(f"max_in_flight is {self.max_in_flight}", fix="use 1 or more")
+        if self.batch is not None and self.batch < 1:
+            raise SessionError(f"batch is {self.batch}", fix="use 1 or more")
+        if self.batch is not None and self.batch > self.max_in_flight:
+            raise SessionError(
+                f"a batch of {self.batch} items never fills up with {self.max_in_flight} in flight",
+                fix=f"max_in_flight={2 * self.batch}, so that one is filled while one runs",
+            )
+        if self.max_delay_s is not None and (self.batch is None or self.max_delay_s < 0):
+            raise SessionError(
+                f"max_delay_s is {self.max_delay_s}",
+                fix="give the seconds that a batch may wait to fill up, and batch=",
+            )
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise SessionError(f"deadline_s is {self.deadline_s}", fix="give more than 0 seconds")
+        if self.on_error not in ("yield", "raise"):
+            raise SessionError(f"on_error is {self.on_error!r}", fix="use 'yield' or 'raise'")
+
+    @property
+    def slots(self) -> int:
+        """How many slots keep that many items, or full batches, in flight."""
+        return -(-self.max_in_flight // (self.batch or 1))
+
+    def beyond_threads(self) -> StreamArguments:
+        """Return what to open a stream with whose results go to another thread."""
+        if not self.copy:
+            raise SessionError(
+                "views into memory of the session are for its own loop",
+                fix="leave copy=False out, or stream with Session under trio",
+            )
+        return {
+            "max_in_flight": self.max_in_flight,
+            "ordered": self.ordered,
+            "batch": self.batch,
+            "max_delay_s": self.max_delay_s,
+            "deadline_s": self.deadline_s,
+        }
+
+
+def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
+    """Return checked options; by default as many items, or batches, as the plan has slots."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    given.setdefault("max_in_flight", plan.max_in_flight * (arguments.get("batch") or 1))
+    return StreamOptions(**given)  # type: ignore[arg-type]

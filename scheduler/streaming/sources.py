@@ -1,0 +1,42 @@
+"""Where the items of a stream come from: iterables, async iterables, trio channels."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from inspect import isgenerator
+from typing import Any, TypeAlias
+
+import trio
+
+from ..errors import SessionError
+
+Source: TypeAlias = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+
+
+def check_source(source: object) -> None:
+    """Raise SessionError unless items can be pulled from it."""
+    if not isinstance(source, AsyncIterable | Iterable):
+        raise SessionError(
+            f"a {type(source).__name__} is no source of items",
+            fix="stream from an iterable or async iterable of mappings of input name to array",
+        )
+
+
+async def iterate(source: Source) -> AsyncGenerator[Mapping[str, Any], None]:
+    """Yield from a source of either kind; generators and channels are closed at the end."""
+    if isinstance(source, AsyncIterable):
+        asynchronous = aiter(source)
+        try:
+            async for inputs in asynchronous:
+                yield inputs
+        finally:
+            if isinstance(asynchronous, AsyncGenerator | trio.abc.AsyncResource):
+                await asynchronous.aclose()
+    else:
+        synchronous = iter(source)
+        try:
+            for inputs in synchronous:
+                yield inputs
+        finally:
+            if isgenerator(synchronous):
+                synchronous.close()

@@ -1,0 +1,177 @@
+"""Simulated devices that are lost under a session: stood in for, restarted, items run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from cupy_double import CupyDouble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.devices.sim import Faults, SimDevice, SimModel
+from plait.scheduler.events import DeviceRestored, PlanReplaced
+from staged import ringed
+
+from .fault_devices import WAIT_S, Mayfly, Observed, Stubborn, planned, right
+from .fault_graphs import answer, feeds, halves
+
+
+async def test_an_item_of_a_lost_device_runs_again_on_what_remains() -> None:
+    sim, observed = Stubborn(refusals=1_000), Observed()
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(sim), on_event=observed) as session:
+            assert await right(session, 1)
+            sim.lose("unplugged")
+            for value in range(5):
+                assert await right(session, value)
+            assert sim.loss is not None
+    assert observed.kinds == ["DeviceLost", "ItemReplayed", "PlanReplaced"]
+    assert observed.seen[-6:-5] == [PlanReplaced(("cpu",))]
+
+
+async def test_the_whole_plan_takes_over_again_when_the_device_is_back() -> None:
+    sim, observed = SimDevice("sim:a"), Observed()
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(sim), on_event=observed) as session:
+            sim.lose()
+            assert await right(session, 1)
+            await observed.restored.wait()
+            before = sim._accepted
+            assert await right(session, 2)
+            assert sim._accepted > before
+    assert "DeviceRestored" in observed.kinds
+    restored = next(event for event in observed.seen if isinstance(event, DeviceRestored))
+    assert restored == DeviceRestored("sim:a", 1)
+
+
+@pytest.mark.parametrize("copy", [True, False], ids=["copies", "views"])
+@pytest.mark.parametrize("alone", [False, True], ids=["stood in for", "alone"])
+async def test_a_stream_over_a_device_that_is_lost_again_and_again_is_whole(
+    copy: bool, alone: bool
+) -> None:
+    sim, observed = SimDevice("sim:a"), Observed()
+
+    def source() -> Iterator[dict[str, Any]]:
+        for value in range(60):
+            if value % 12 == 7:
+                sim.lose()
+            yield feeds(value)
+
+    plan = planned(sim, alone=alone, max_in_flight=3)
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(restart_s=0)
+        async with pl.Session(plan, on_event=observed, faults=policy) as session:
+            async with session.stream(source(), copy=copy) as stream:
+                results = [item["y"].tolist() async for item in stream]
+    assert results == [answer(value) for value in range(60)]
+    assert observed.kinds.count("DeviceLost") >= 1
+    assert observed.kinds.count("ItemReplayed") >= 1
+
+
+@given(
+    deaths=st.sets(st.integers(0, 60), max_size=8),
+    alone=st.booleans(),
+    copy=st.booleans(),
+    in_flight=st.integers(1, 4),
+    copies=st.integers(1, 4),
+)
+@settings(max_examples=25, deadline=None)
+def test_whenever_a_device_is_lost_each_item_comes_once_in_order(
+    deaths: set[int], alone: bool, copy: bool, in_flight: int, copies: int
+) -> None:
+    """Also where memory is shared by turns, and results are read where they lie."""
+    plan = planned(Mayfly(deaths), alone=alone, max_in_flight=in_flight)
+    plan = ringed(plan, min(copies, in_flight))
+    policy = pl.FaultPolicy(restart_s=0, replays=len(deaths) + 1)
+
+    async def main() -> list[list[float]]:
+        with trio.fail_after(WAIT_S):
+            async with pl.Session(plan, faults=policy) as session:
+                async with session.stream(map(feeds, range(20)), copy=copy) as stream:
+                    return [item["y"].tolist() async for item in stream]
+
+    assert trio.run(main) == [answer(value) for value in range(20)]
+
+
+async def test_what_becomes_of_an_array_after_it_was_fed_does_not_matter() -> None:
+    sim, given = SimDevice("sim:a", SimModel(submit_s=0.1)), feeds(1)
+
+    async def interfere() -> None:
+        while not sim._accepted:
+            await trio.lowlevel.checkpoint()
+        given["x"].fill(77)
+        sim.lose()
+
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(restart_s=0)
+        async with trio.open_nursery() as nursery:
+            async with pl.Session(planned(sim), faults=policy) as session:
+                nursery.start_soon(interfere)
+                assert (await session.run(given))["y"].tolist() == answer(1)
+
+
+async def test_shapes_that_are_fed_first_after_a_loss() -> None:
+    sim = SimDevice("sim:a")
+    graph = halves("n")
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(pl.plan(graph, [sim, "cpu"], pin={"first": "sim:a"})) as session:
+            for n in (3, 4):
+                sim.lose()
+                assert (await session.run(feeds(1, n)))["y"].tolist() == answer(1, n)
+
+
+async def test_parts_of_a_graph_whose_shapes_depend_on_values_run_again() -> None:
+    builder = pl.GraphBuilder("positives")
+    x = builder.input("x", "float32", (4,))
+    h = builder.op("Relu", x, name="first")
+    places = builder.op("Flatten", builder.op("NonZero", builder.op("Greater", x, np.float32(0))))
+    found = builder.op("Gather", h, builder.op("Squeeze", places, np.array([0])))
+    builder.output("y", builder.op("Add", found, found, name="second"))
+    sim = SimDevice("sim:a")
+    plan = pl.plan(builder.build(), [sim, "cpu"], pin={"first": "sim:a", "second": "sim:a"})
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session:
+            for _ in range(3):
+                sim.lose()
+                outputs = await session.run({"x": np.array([-1, 2, 0, 3], np.float32)})
+                assert outputs["y"].tolist() == [4, 6]
+
+
+async def test_a_gpu_that_is_lost_stays_away() -> None:
+    double, observed = CupyDouble(), Observed()
+    pins = {"first": "cuda:0", "second": "cpu"}
+    plan = pl.plan(halves(), [double.device(), "cpu"], pin=pins)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, on_event=observed) as session:
+            assert await right(session, 1)
+            double.gpu.break_next()
+            for value in range(3):
+                assert await right(session, value)
+    assert observed.kinds == ["DeviceLost", "ItemReplayed", "PlanReplaced"]
+
+
+async def test_sessions_that_share_a_device_both_go_on_after_its_loss() -> None:
+    sim = SimDevice("sim:a")
+    plan = planned(sim)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as one, pl.Session(plan) as other:
+            for value in range(3):
+                sim.lose()
+                assert await right(one, value)
+                assert await right(other, value)
+
+
+async def test_a_device_lost_in_the_middle_of_an_item() -> None:
+    """Of the copy in, the kernel and the copy out, the middle one is the last that is accepted."""
+    for after in range(3):
+        model = SimModel(faults=Faults(lost_after=after))
+        observed = Observed()
+        plan = planned(SimDevice("sim:a", model))
+        with trio.fail_after(WAIT_S):
+            async with pl.Session(plan, on_event=observed) as session:
+                assert await right(session, 1)
+        assert observed.kinds[:2] == ["DeviceLost", "ItemReplayed"]

@@ -1,0 +1,145 @@
+"""Devices that are started again: pauses, patience, items that wait meanwhile or give up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from plait.devices.sim import SimDevice
+from plait.scheduler.events import DeviceRestored
+from trio.testing import MockClock
+
+from .fault_devices import WAIT_S, Observed, Stubborn, planned, right
+from .fault_graphs import feeds
+
+
+async def test_an_item_waits_for_its_device_where_nothing_stands_in() -> None:
+    sim, observed = Stubborn(refusals=1), Observed()
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(restart_s=0)
+        async with pl.Session(planned(sim, alone=True), on_event=observed, faults=policy) as s:
+            sim.lose()
+            assert await right(s, 1)
+    assert observed.kinds == ["DeviceLost", "ItemReplayed", "DeviceRestored"]
+    assert observed.seen[2] == DeviceRestored("sim:a", 2)
+
+
+async def test_nothing_stands_in_if_the_policy_forbids_it() -> None:
+    sim, observed = SimDevice("sim:a"), Observed()
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(standby=False)
+        async with pl.Session(planned(sim), on_event=observed, faults=policy) as session:
+            sim.lose()
+            assert await right(session, 1)
+    assert observed.kinds == ["DeviceLost", "ItemReplayed", "DeviceRestored"]
+
+
+async def test_items_fail_where_replays_are_switched_off_and_the_session_goes_on() -> None:
+    sim, observed = SimDevice("sim:a"), Observed()
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(replays=0)
+        async with pl.Session(planned(sim), on_event=observed, faults=policy) as session:
+            sim.lose("unplugged")
+            with pytest.raises(pl.DeviceLostError, match="unplugged"):
+                await session.run(feeds(1))
+            assert await right(session, 2)
+
+
+async def test_a_device_that_dies_of_an_item_each_time_fails_it_with_the_cause() -> None:
+    class Fragile(SimDevice):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            event = super().submit(*arguments, **options)
+            self.lose("too hot")
+            return event
+
+    sim, observed = Fragile("sim:a"), Observed()
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(replays=3, restart_s=0)
+        async with pl.Session(planned(sim, alone=True), on_event=observed, faults=policy) as s:
+            with pytest.raises(pl.DeviceLostError, match="too hot") as caught:
+                await s.run(feeds(1))
+    assert caught.value.fix == "see what it does there: a device died of this item 4 times"
+    assert observed.kinds.count("DeviceLost") == 4
+    assert observed.kinds.count("ItemReplayed") == 3
+
+
+async def test_items_fail_when_their_device_does_not_come_back() -> None:
+    sim = Stubborn(refusals=10**9)
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(patience=3, restart_s=0)
+        async with pl.Session(planned(sim, alone=True), faults=policy) as session:
+            sim.lose("unplugged")
+            for _ in range(2):
+                with pytest.raises(pl.DeviceLostError, match="unplugged") as caught:
+                    await session.run(feeds(1))
+                assert isinstance(caught.value.__cause__, pl.DeviceUnavailableError)
+            sim.refusals = 0
+            while sim.loss is not None:
+                await trio.lowlevel.checkpoint()
+            with trio.move_on_after(WAIT_S / 2):
+                while True:
+                    try:
+                        assert await right(session, 2)
+                        break
+                    except pl.DeviceLostError:
+                        await trio.lowlevel.checkpoint()
+
+
+async def test_pauses_between_attempts_grow(autojump_clock: MockClock) -> None:
+    sim, observed, asked = Stubborn(refusals=7), Observed(), list[float]()
+    opens = sim.open
+
+    def timed(cores: int | None = None) -> None:
+        if sim.loss is not None:
+            asked.append(autojump_clock.current_time())
+        opens(cores)
+
+    async with pl.Session(planned(sim), on_event=observed) as session:
+        sim.open = timed  # type: ignore[method-assign]
+        sim.lose()
+        began = trio.current_time()
+        assert await right(session, 1)
+        await observed.restored.wait()
+    times = np.cumsum([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0])
+    assert [time - began for time in asked] == pytest.approx(list(times))
+
+
+async def test_an_item_that_waits_for_its_device_can_be_given_up() -> None:
+    sim = Stubborn(refusals=10**9)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(sim, alone=True), faults=pl.FaultPolicy(patience=100)) as s:
+            sim.lose()
+            with trio.move_on_after(0.05) as scope:
+                await s.run(feeds(1))
+            assert scope.cancelled_caught
+            sim.refusals = 0
+            assert await right(s, 2)
+
+
+async def test_a_session_can_be_closed_while_items_wait_for_a_device() -> None:
+    sim, outcomes = Stubborn(refusals=10**9), list[str]()
+
+    async def run(session: pl.Session) -> None:
+        try:
+            await session.run(feeds(1))
+        except pl.SessionError as error:
+            outcomes.append(error.what)
+
+    plan = planned(sim, alone=True, max_in_flight=2)
+    with trio.fail_after(WAIT_S):
+        async with trio.open_nursery() as nursery:
+            async with pl.Session(plan, faults=pl.FaultPolicy(patience=100)) as session:
+                sim.lose()
+                for _ in range(3):
+                    nursery.start_soon(run, session)
+                while sim.asked < 2:
+                    await trio.lowlevel.checkpoint()
+    assert outcomes == ["the session was closed before the item was done"] * 3
+
+
+def test_a_policy_of_negative_numbers_is_refused() -> None:
+    with pytest.raises(pl.SessionError, match="grace_s is -1"):
+        pl.FaultPolicy(grace_s=-1)

@@ -1,0 +1,120 @@
+"""Ctrl-C at every moment of the loop, and at every instruction of the scheduler."""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import signal
+import sys
+from functools import cache
+from itertools import count
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import plait as pl
+import pytest
+import trio
+from moments import AtMoment
+from plait import scheduler
+from resources import held, left_since
+
+from .subjects import SECONDS, Watched, consume, planned, run_one, same, two_steps
+
+SCHEDULER = Path(scheduler.__file__).parent
+
+
+async def whole_life(plan: pl.Plan) -> None:
+    with trio.fail_after(SECONDS):
+        async with pl.Session(plan) as session:
+            await run_one(session, same(4))
+            await consume(session, Watched(same(4), 3, asynchronous=False))
+
+
+def control_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("shape", [4, "n"])
+def test_control_c_at_any_moment_ends_the_program_and_leaves_nothing_behind(
+    shape: int | str,
+) -> None:
+    plan, before = planned(two_steps(shape)), held()
+    for moment in count(0, 5):
+        at_moment = AtMoment(moment, control_c)
+        try:
+            trio.run(whole_life, plan, instruments=[at_moment])
+        except KeyboardInterrupt:
+            assert at_moment.struck
+        else:
+            break
+        assert not left_since(before)
+    assert moment > 50
+
+
+CHECKS = {"CALL", "JUMP_BACKWARD", "RESUME"}
+"""Where the interpreter looks for signals."""
+
+
+class AtInstruction:
+    """A trace function that sends Ctrl-C at the n-th instruction below a path that can get it.
+
+    Attributes
+    ----------
+    struck : str or None
+        Where it did.
+    """
+
+    def __init__(self, path: Path, instruction: int) -> None:
+        self._path = str(path)
+        self._left = instruction
+        self.struck: str | None = None
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(self._path):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._instruction
+
+    def _instruction(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode" and _may_be_interrupted(frame):
+            self._left -= 1
+            if self._left < 0 and self.struck is None:
+                self.struck = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                control_c()
+        return self._instruction
+
+
+def _may_be_interrupted(frame: FrameType) -> bool:
+    if dis.opname[_code(frame.f_code)[frame.f_lasti]] not in CHECKS:
+        return False
+    # Contexts are left by a call that no signal can come before.
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0).lstrip()
+    return not line.startswith(("with ", "async with "))
+
+
+@cache
+def _code(code: CodeType) -> bytes:
+    return code.co_code
+
+
+@pytest.mark.parametrize(("path", "stride"), [("", 31), ("session.py", 1)])
+def test_control_c_at_any_instruction_ends_the_program_and_leaves_nothing_behind(
+    path: str, stride: int
+) -> None:
+    plan, before = planned(two_steps(4)), held()
+    tracing = sys.gettrace()
+    for instruction in count(0, stride):
+        at = AtInstruction(SCHEDULER / path, instruction)
+        sys.settrace(at)
+        try:
+            trio.run(whole_life, plan)
+        except KeyboardInterrupt:
+            assert at.struck
+        else:
+            assert not at.struck, f"Ctrl-C was lost at {at.struck}"
+            break
+        finally:
+            sys.settrace(tracing)
+        assert not left_since(before), f"Ctrl-C at {at.struck}"
+    assert instruction > 10

@@ -1,0 +1,198 @@
+"""Workers that are killed, die of items or hang, under sessions: nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import plait as pl
+import pytest
+import trio
+from plait.devices.worker.device import WorkerDevice
+from plait.graph.ir import Graph
+from plait.graph.tensor import Array
+from plait.scheduler.events import DeviceLost, DeviceRestored, SessionEvent
+
+from . import fault_functions as functions
+from .fault_graphs import answer, calling, feeds, halves
+
+WAIT_S = 60
+FATAL = functions.FATAL
+
+
+@pytest.fixture
+def worker() -> WorkerDevice:
+    return WorkerDevice("worker:0")
+
+
+def planned(worker: WorkerDevice, graph: Graph, **options: Any) -> pl.Plan:
+    first = graph.nodes[0].name
+    pins = {first: "worker:0", "second": "cpu"}
+    return pl.plan(graph, [worker, "cpu"], pin=pins, **options)
+
+
+def on_worker(worker: WorkerDevice, function: Callable[..., Array], **attributes: Any) -> pl.Plan:
+    return planned(worker, calling(function, **attributes), max_in_flight=3)
+
+
+def kill(worker: WorkerDevice) -> None:
+    assert worker.pid is not None
+    with suppress(ProcessLookupError):  # it may not be back yet
+        os.kill(worker.pid, signal.SIGKILL)
+
+
+def kinds(seen: list[SessionEvent]) -> Counter[str]:
+    return Counter(type(event).__name__ for event in seen)
+
+
+async def results_of(session: pl.Session, values: list[float]) -> list[list[float] | str]:
+    """Return each item's output, or the name of its error."""
+    source = (feeds(value) for value in values)
+    async with session.stream(source) as stream:
+        return [
+            item["y"].tolist() if item.error is None else type(item.error).__name__
+            async for item in stream
+        ]
+
+
+async def test_a_stream_over_a_worker_that_is_killed_is_whole(worker: WorkerDevice) -> None:
+    seen: list[SessionEvent] = []
+
+    def source() -> Iterator[dict[str, Any]]:
+        for value in range(200):
+            if value in (20, 150):
+                kill(worker)
+            yield feeds(value)
+
+    plan = planned(worker, halves(), max_in_flight=4)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, on_event=seen.append) as session:
+            async with session.stream(source()) as stream:
+                results = [item["y"].tolist() async for item in stream]
+    assert results == [answer(value) for value in range(200)]
+    assert kinds(seen)["DeviceLost"] >= 1
+    assert kinds(seen)["ItemDone"] == 200
+
+
+async def test_a_worker_that_dies_between_items_is_started_again_at_once(
+    worker: WorkerDevice,
+) -> None:
+    seen: list[SessionEvent] = []
+    restored = trio.Event()
+
+    def observe(event: SessionEvent) -> None:
+        seen.append(event)
+        if isinstance(event, DeviceRestored):
+            restored.set()
+
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(on_worker(worker, functions.twice), on_event=observe) as session:
+            await session.run(feeds(1))
+            kill(worker)
+            await restored.wait()
+            assert (await session.run(feeds(2)))["y"].tolist() == answer(2)
+    assert [type(event).__name__ for event in seen] == [
+        "ItemDone",
+        "DeviceLost",
+        "DeviceRestored",
+        "ItemDone",
+    ]
+    assert worker.mourners == []
+
+
+async def test_an_item_that_a_worker_died_of_once_runs_again_there(
+    worker: WorkerDevice, tmp_path: Path
+) -> None:
+    """Not here: what brings down a worker would bring down this process."""
+    seen: list[SessionEvent] = []
+    plan = on_worker(worker, functions.die_once, path=str(tmp_path / "died"))
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, on_event=seen.append) as session:
+            assert await results_of(session, [1, 2, 3]) == [answer(v) for v in (1, 2, 3)]
+    assert kinds(seen)["DeviceLost"] == 1
+    assert kinds(seen)["PlanReplaced"] == 0
+
+
+async def test_only_the_item_that_workers_die_of_fails(worker: WorkerDevice) -> None:
+    """Those that were queued behind it are not to blame, however often the worker dies."""
+    plan = on_worker(worker, functions.die_of_some)
+    policy = pl.FaultPolicy(replays=1, restart_s=0)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, faults=policy) as session:
+            found = await results_of(session, [1, FATAL, 2, 3])
+    assert found == [answer(1), "DeviceLostError", answer(2), answer(3)]
+
+
+async def test_a_node_with_effects_is_not_run_again(worker: WorkerDevice, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    plan = on_worker(worker, functions.write_and_die, path=str(path))
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session:
+            with pytest.raises(pl.DeviceLostError, match="killed by signal 9") as caught:
+                await session.run(feeds(FATAL))
+            assert (await session.run(feeds(2)))["y"].tolist() == answer(2)
+    assert caught.value.fix is not None
+    assert "node 'call'" in caught.value.fix
+    assert "has effects, so the item was not run again" in caught.value.fix
+    assert path.read_text().split() == [f"{FATAL}.0", "2.0"]
+
+
+async def test_a_worker_that_hangs_is_killed_after_a_time_of_grace(
+    worker: WorkerDevice, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "gate")
+    os.mkfifo(path)
+    seen: list[SessionEvent] = []
+    plan = on_worker(worker, functions.hang_on_some, path=path)
+    policy = pl.FaultPolicy(grace_s=0.05)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, on_event=seen.append, faults=policy) as session:
+            with trio.move_on_after(0.05) as scope:
+                await session.run(feeds(FATAL))
+            assert scope.cancelled_caught
+            assert (await session.run(feeds(1)))["y"].tolist() == answer(1)
+    (lost,) = (event for event in seen if isinstance(event, DeviceLost))
+    assert "it went on for 0.05 s after its item was given up" in str(lost.error)
+
+
+async def test_items_beside_one_that_hangs_run_again(worker: WorkerDevice, tmp_path: Path) -> None:
+    path = str(tmp_path / "gate")
+    os.mkfifo(path)
+    plan = on_worker(worker, functions.hang_on_some, path=path)
+    policy = pl.FaultPolicy(grace_s=0.05)
+    outputs: list[list[float]] = []
+
+    async def run(session: pl.Session, value: int) -> None:
+        outputs.append((await session.run(feeds(value)))["y"].tolist())
+
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, faults=policy) as session, trio.open_nursery() as nursery:
+            with trio.move_on_after(0.1):
+                nursery.start_soon(run, session, 1)
+                nursery.start_soon(run, session, 2)
+                await session.run(feeds(FATAL))
+    assert sorted(outputs) == [answer(1), answer(2)]
+
+
+async def test_a_session_whose_worker_hangs_can_be_closed(
+    worker: WorkerDevice, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "gate")
+    os.mkfifo(path)
+    plan = on_worker(worker, functions.hang_on_some, path=path)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, faults=pl.FaultPolicy(grace_s=0.05)) as session:
+            async with session.stream([feeds(FATAL)]):
+                await trio.sleep(0.01)
+
+
+async def test_running_out_of_memory_fails_one_item() -> None:
+    plan = pl.plan(calling(functions.run_out_of_memory_on_some))
+    async with pl.Session(plan) as session:
+        found = await results_of(session, [1, FATAL, 2])
+    assert found == [answer(1), "DeviceMemoryError", answer(2)]

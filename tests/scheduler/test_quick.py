@@ -1,0 +1,209 @@
+"""Steps that run on the thread that made them ready: which, where, and how many in a row."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.devices.event import Event
+from plait.scheduler import executor
+from plait.scheduler.executor import Execution
+from plait.scheduler.open_plan import OpenPlan
+from plait.scheduler.quick import MOST_NS, QUICK_NS, Estimates
+from plait.scheduler.trampoline import Trampoline
+from staged import Known
+
+ran_on: list[str] = []
+
+
+def test_a_step_is_quick_only_when_it_was_seen_to_be() -> None:
+    estimates = Estimates([1e-6, 1.0])
+    assert not estimates.is_quick(0)
+    estimates.note(0, 1000)
+    assert estimates.is_quick(0)
+    assert not estimates.is_quick(1)
+
+
+def test_a_step_that_was_predicted_to_be_slow_has_to_be_quick_often() -> None:
+    estimates, runs = Estimates([100e-6]), 0
+    while not estimates.is_quick(0):
+        estimates.note(0, 5000)
+        runs += 1
+    assert 5 < runs < 50
+
+
+def test_a_slow_run_ends_it_and_is_forgotten_after_some_quick_ones() -> None:
+    estimates = Estimates([0.0])
+    for _ in range(50):
+        estimates.note(0, 1000)
+    estimates.note(0, 10 * MOST_NS)
+    assert not estimates.is_quick(0)
+    for _ in range(50):
+        estimates.note(0, 1000)
+    assert estimates.is_quick(0)
+
+
+def test_a_step_that_takes_long_as_waking_a_thread_never_gets_quick() -> None:
+    estimates = Estimates([0.0])
+    for _ in range(1000):
+        estimates.note(0, QUICK_NS + 8)
+    assert not estimates.is_quick(0)
+
+
+def test_what_follows_is_done_by_the_outermost_call_and_what_takes_time_last() -> None:
+    trampoline, done = Trampoline(), list[str]()
+
+    def nesting(name: str, *more: str) -> None:
+        done.append(name)
+        trampoline.later.extend(partial(nesting, one) for one in more)
+        trampoline.first.append(lambda: done.append(f"{name} first"))
+        trampoline.run()
+        done.append(f"{name} ends")
+
+    trampoline.later.append(lambda: nesting("a", "b", "c"))
+    trampoline.run()
+    assert done == [
+        "a", "a ends", "a first", "b", "b ends", "b first", "c", "c ends", "c first",
+    ]  # fmt: skip
+
+
+def test_actions_as_many_as_there_are_do_not_go_deeper() -> None:
+    trampoline, left = Trampoline(), [100_000]
+
+    def again() -> None:
+        left[0] -= 1
+        if left[0]:
+            trampoline.first.append(again)
+            trampoline.run()
+
+    trampoline.first.append(again)
+    trampoline.run()
+    assert left == [0]
+
+
+@pytest.fixture
+def operators(forget_operators: None) -> None:
+    ran_on.clear()
+
+    @pl.operator(name="test_quick.pure")
+    def pure(x: np.ndarray) -> np.ndarray:
+        ran_on.append(threading.current_thread().name)
+        return x
+
+    @pl.operator(name="test_quick.tap", effects=True)
+    def tap(x: np.ndarray) -> np.ndarray:
+        ran_on.append(threading.current_thread().name)
+        return x
+
+
+class Stage:
+    """A chain of one step each on devices of this process, all of which are taken to be quick."""
+
+    def __init__(self, *ops: str) -> None:
+        builder = pl.GraphBuilder("chain")
+        last = builder.input("x", "float32", (2,))
+        for index, op in enumerate(ops):
+            last = builder.op(op, last, name=f"n{index}")
+        builder.output("y", last)
+        pins = {f"n{index}": "cpu:1" if index % 2 else "cpu" for index in range(len(ops))}
+        plan = pl.plan(builder.build(), ["cpu", "cpu:1"], pin=pins)
+        self.devices = {name: plan.prototypes[name] for name in plan.devices}
+        for device in self.devices.values():
+            device.open()
+        self.plan = OpenPlan(plan, self.devices)
+        self.plan.open()
+        self.plan.estimates = Known(quick=True)
+        self.slot = self.plan.make_slot(0)
+
+    def run(self) -> Execution:
+        """Run one item, and wait for its end."""
+        ended = threading.Event()
+        execution = Execution(self.plan, self.slot, ended.set)
+        execution.start()
+        assert ended.wait(20)
+        assert execution.is_complete
+        return execution
+
+    def close(self) -> None:
+        self.plan.close()
+        for device in self.devices.values():
+            device.close()
+
+
+@pytest.fixture
+def here(operators: None) -> Iterator[Stage]:
+    stage = Stage(*["test_quick.pure"] * 4)
+    yield stage
+    stage.close()
+
+
+def test_quick_steps_run_on_the_thread_that_made_them_ready(here: Stage) -> None:
+    execution = here.run()
+    assert ran_on == [threading.current_thread().name] * 4
+    times = [(event.started_ns, event.ended_ns) for event in execution.events if event is not None]
+    assert len(times) == 4
+    assert times == sorted(times)
+    assert all(
+        ready and ready <= start
+        for ready, (start, _) in zip(execution.ready_ns, times, strict=True)
+    )
+
+
+def test_a_thread_runs_so_many_quick_steps_in_a_row(
+    here: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "MOST_HERE", 2)
+    here.run()
+    assert ran_on[:2] == [threading.current_thread().name] * 2
+    assert ran_on[2] == "plait-cpu"
+
+
+def test_what_is_not_quick_runs_on_the_threads_of_its_devices(here: Stage) -> None:
+    here.plan.estimates = Known(quick=False)
+    here.run()
+    assert ran_on == ["plait-cpu", "plait-cpu:1"] * 2
+
+
+@pytest.mark.usefixtures("operators")
+def test_what_has_effects_runs_on_its_device_s_thread() -> None:
+    stage = Stage("test_quick.pure", "test_quick.tap")
+    stage.run()
+    stage.close()
+    assert ran_on == [threading.current_thread().name, "plait-cpu:1"]
+
+
+def test_a_step_whose_lane_is_at_work_waits_for_it(here: Stage) -> None:
+    """Another session may be using the device, of which this one's queue knows nothing."""
+    device, busy, going = here.devices["cpu:1"], threading.Event(), threading.Event()
+    event = Event()
+
+    def work() -> None:
+        busy.set()
+        assert going.wait(20)
+
+    device._lane.put(event, work)  # type: ignore[attr-defined]
+    assert busy.wait(20)
+    execution = Execution(here.plan, here.slot, lambda: None)
+    ended = threading.Event()
+    execution._on_finish = ended.set
+    execution.start()
+    assert ran_on == [threading.current_thread().name]
+    going.set()
+    assert ended.wait(20)
+    assert ran_on[1] == "plait-cpu:1"
+    assert execution.is_complete
+
+
+def test_an_error_in_a_quick_step_is_its_item_s(here: Stage) -> None:
+    execution = Execution(here.plan, here.slot, lambda: None)
+    execution.cancel()
+    finished: list[bool] = []
+    execution._on_finish = lambda: finished.append(True)
+    execution.start()
+    assert finished == [True]
+    assert isinstance(execution.error, pl.DeviceError)
+    assert ran_on == []
