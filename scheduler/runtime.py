@@ -26,6 +26,7 @@ from .planning import Plan
 from .profile import Recorder
 from .profile.status import Status, device_status, memory_status
 from .slots import Slots, session_closed
+from .spares import Spares
 from .specialise import Shapes, bind_inputs
 from .stages import Entry
 from .starter import Starter
@@ -68,6 +69,7 @@ class Runtime:
             self._pace, self._open_plans, recovery, self._landing, self._flights, announcer
         )
         self.copying = self._starter.copying
+        self.spares = Spares()
         self._admissions = 0
         self._admitted = trio.Event()
         self._closing = False

@@ -7,11 +7,10 @@ again for the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import trio
 
 from ...graph.tensor import Array
@@ -19,6 +18,7 @@ from ..errors import FeedError
 from ..item import Flight, copies, views
 from ..runtime import Runtime
 from ..slots import session_closed
+from ..spares import copied
 from .batching import Batch, Batching
 from .deadlines import Deadlines
 from .options import StreamOptions
@@ -62,6 +62,10 @@ class Line:
         self._waiting: dict[Flight, Mapping[str, Any]] = {}
         self._under_way: set[Flight] = set()
         self._arrivals = trio.lowlevel.ParkingLot()
+        self._spares = runtime.spares
+        most = options.max_in_flight * len(runtime.plan.graph.inputs)
+        self._spares.most = max(self._spares.most, most)
+        self._rooms: dict[Flight, dict[str, Array]] = {}
         self._ended = False
         self._admitting: Flight | None = None
         self._admission = trio.CancelScope()
@@ -79,7 +83,10 @@ class Line:
         is_first = not self._waiting and self._admitting is None and self._batching is None
         if is_first and await self._start_at_once(flight, inputs):
             return
-        self._waiting[flight] = await self._runtime.copying(_arrays(inputs), partial(_own, inputs))
+        room = self._spares.room_for(inputs)
+        own = partial(copied, inputs, room)
+        self._waiting[flight] = await self._runtime.copying(room.values(), own)
+        self._rooms[flight] = room
         if self._arrivals:
             self._arrivals.unpark_all()
 
@@ -145,9 +152,14 @@ class Line:
             if not batch.add(flight, inputs):
                 return False
         except FeedError as error:
+            self._take_back(flight)
             flight.finish(error=error)
         self._pop()
         return True
+
+    def _take_back(self, flight: Flight) -> None:
+        """Keep the arrays that an item waited with for others."""
+        self._spares.take_back(self._rooms.pop(flight, {}).values())
 
     def _pop(self) -> tuple[Flight, Mapping[str, Any]]:
         flight = next(iter(self._waiting))
@@ -168,13 +180,14 @@ class Line:
             self._admitting = None
             if not is_started:
                 self._under_way.discard(flight)
-        if is_started and flight.cause is not None:  # it was given up meanwhile
+        if is_started and flight.was_given_up():  # meanwhile
             flight.cancel()
         return is_started
 
     async def _admit(self, flight: Flight, inputs: Mapping[str, Any] | Batch) -> None:
         """Start an item as soon as there is a slot."""
         if flight.was_given_up():
+            self._take_back(flight)
             flight.finish()
             return
         self._admitting = flight
@@ -193,6 +206,8 @@ class Line:
                 raise
         finally:
             self._admitting = None
+            for member in inputs.members if isinstance(inputs, Batch) else (flight,):
+                self._take_back(member)
         if flight.was_given_up():  # at the last moment
             flight.cancel()
 
@@ -205,6 +220,7 @@ class Line:
         """Fail an item, wherever it is; what runs of it ends first."""
         flight.cause = cause
         if self._waiting.pop(flight, None) is not None:
+            self._take_back(flight)
             flight.finish()
         elif flight.batch is None:
             self._abandon(flight)
@@ -225,16 +241,3 @@ class Line:
         self._runtime.announce(flight)
         self._on_done(flight)
         self.look_again()
-
-
-def _arrays(inputs: Any) -> Iterator[Array]:
-    """Yield the arrays among what is fed, which may be anything yet."""
-    values = inputs.values() if isinstance(inputs, Mapping) else ()
-    return (value for value in values if isinstance(value, np.ndarray))
-
-
-def _own(inputs: Any) -> Any:
-    """Return what is fed, its arrays copied."""
-    if not isinstance(inputs, Mapping):
-        return inputs
-    return {n: np.array(v) if isinstance(v, np.ndarray) else v for n, v in inputs.items()}

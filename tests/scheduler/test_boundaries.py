@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from plait.graph.ir import Graph
 from plait.scheduler import runtime, stages
 from plait.scheduler.boundaries import cut
+from plait.scheduler.landing import INLINE_BYTES
 from plait.scheduler.passage import Passage
 from plait.scheduler.specialise import specialise
 
@@ -231,7 +232,31 @@ def test_results_are_the_callers_own() -> None:
         assert not any(np.shares_memory(array, other) for other in found[:i])
 
 
-async def test_a_source_may_use_its_arrays_again() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_in_flight": 8}, {"batch": 3}, {"ordered": False}, {"deadline_s": 60.0}],
+    ids=str,
+)
+@pytest.mark.parametrize("length", [4, (INLINE_BYTES >> 2) + 1], ids=["small", "large"])
+async def test_a_source_may_use_its_arrays_again(options: dict[str, Any], length: int) -> None:
+    x = np.zeros((1, length), np.float32)
+
+    def source() -> Iterator[dict[str, np.ndarray]]:
+        for i in range(20):
+            x[:] = i
+            yield {"x": x}
+
+    b = pl.GraphBuilder("two stages")
+    first = b.op("Neg", b.input("x", "float32", ("n", length)), name="first")
+    b.output("y", b.op("Neg", first, name="second"))
+    pins = {"first": "cpu:1", "second": "cpu"}
+    async with pl.Session(pl.plan(b.build(), ["cpu", "cpu:1"], pin=pins)) as session:
+        async with session.stream(source(), **{"max_in_flight": 4, **options}) as results:
+            found = [(item.index, item["y"][0, -1]) async for item in results]
+    assert sorted(found) == [(i, i) for i in range(20)]
+
+
+async def test_a_source_of_a_graph_that_loops_may_use_its_arrays_again() -> None:
     x = np.zeros(3, np.float32)
 
     def source() -> Iterator[dict[str, np.ndarray]]:
