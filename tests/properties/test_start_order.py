@@ -135,14 +135,15 @@ def test_of_the_steps_that_a_lane_could_do_it_is_given_the_first_of_the_oldest_i
 
 @given(
     graph=graphs(),
-    random=st.randoms(use_true_random=False),
+    seed=st.integers(0, 1 << 32),
     limit=st.integers(1, 5),
     copies=st.sampled_from([None, 1, 2]),
 )
 @settings(max_examples=40)
 def test_whoever_runs_a_quick_step_the_bits_are_the_same(
-    graph: Graph, random: Random, limit: int, copies: int | None
+    graph: Graph, seed: int, limit: int, copies: int | None
 ) -> None:
+    random = Random(seed)  # what is quick depends on the machine: nothing may be drawn by that
     devices = [WillingDevice(name, private=False) for name in NAMES]
     for device in devices:
         device.random = random
