@@ -16,7 +16,7 @@ from plait.scheduler.memory.verify import verify_memory
 from resources import lanes_processes_and_arenas
 
 settings.register_profile("local", deadline=None, print_blob=True)
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, max_examples=60)
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, max_examples=40)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
