@@ -1,24 +1,27 @@
-"""Who speaks when? A recurrent network listens to recordings, chunk by chunk, several at a time.
+"""Who speaks when? A recurrent network listens to several sounds, and tells as soon as it knows.
 
-Every chunk goes through the network with the state that the chunk before it left behind, so each
-recording is a stream with one chunk in flight; the recordings share a session, and the devices.
+Every chunk of a sound goes through the network with the state that the chunk before it left, so
+each sound is a stream with one chunk in flight. All share a session, and the devices; none waits
+for another. A segment of speech is given out as soon as the pause after it is long enough.
 Needs ``pip install 'plait[onnx]'`` and ``pip install --no-deps silero-vad==6.2.3``, whose code is
 not used: only its model. Without recordings, it listens to two that it makes up.
 
-    python examples/voice_activity.py [WAV ...] [--devices cpu,worker:0] [--threshold 0.5]
+    python examples/voice_activity.py [WAV ...] [--live] [--devices cpu,worker:0]
+    arecord -q -t raw -f S16_LE -r 16000 | python examples/voice_activity.py -
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import wave
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +33,8 @@ CHUNKS = {8000: 256, 16000: 512}
 QUIET_CHUNKS = 4
 """This many chunks below the threshold end a segment, fewer are a pause within it."""
 
-Samples = npt.NDArray[np.float32]
+Samples: TypeAlias = npt.NDArray[np.float32]
+Pieces: TypeAlias = AsyncGenerator[Samples, None] | trio.abc.ReceiveChannel[Samples]
 
 
 class Recording(NamedTuple):
@@ -39,6 +43,23 @@ class Recording(NamedTuple):
     name: str
     samples: Samples
     rate: int
+
+
+class Sound(NamedTuple):
+    """Something to listen to: its samples come in pieces of any length."""
+
+    name: str
+    pieces: Pieces
+    rate: int
+
+
+class Segment(NamedTuple):
+    """Where somebody speaks, and the highest probability of that."""
+
+    name: str
+    start_s: float
+    end_s: float
+    peak: float
 
 
 def model_path() -> Path:
@@ -90,79 +111,138 @@ def _vowel(random: np.random.Generator, rate: int) -> npt.NDArray[np.float64]:
     return 0.1 * sound * np.sin(np.pi * t / seconds) ** 0.5
 
 
-def cut(recording: Recording) -> Iterator[Samples]:
-    """Yield the chunks of a recording, each with the end of the one before it in front."""
-    length = CHUNKS[recording.rate]
+def play(recording: Recording, *, live: bool = False) -> Sound:
+    """Return the sound of a recording; if live, pieces come when a microphone would have them."""
+
+    async def pieces() -> AsyncGenerator[Samples, None]:
+        start_s = trio.current_time()
+        length = CHUNKS[recording.rate]
+        for end in range(length, len(recording.samples) + length, length):
+            await trio.sleep_until(start_s + end / recording.rate * live)
+            yield recording.samples[end - length : end]
+
+    return Sound(recording.name, pieces(), recording.rate)
+
+
+async def receive(descriptor: int) -> AsyncGenerator[Samples, None]:
+    """Yield what comes from a file or pipe: one channel, 16 bits a sample, no header."""
+    rest = b""
+    # Not through a file object: nobody can wait for the read that is abandoned at the end.
+    while data := await trio.to_thread.run_sync(os.read, descriptor, 4096, abandon_on_cancel=True):
+        data = rest + data
+        n_bytes = len(data) // 2 * 2
+        rest = data[n_bytes:]
+        yield np.frombuffer(data[:n_bytes], "<i2").astype(np.float32) / 32768
+
+
+async def cut(sound: Sound) -> AsyncGenerator[Samples, None]:
+    """Yield the chunks of a sound, each with the end of the one before it in front."""
+    length = CHUNKS[sound.rate]
     context = length // 8
-    padding = -len(recording.samples) % length
-    padded = np.pad(recording.samples, (context, padding))
-    for start in range(0, len(padded) - context, length):
-        yield padded[None, start : start + context + length]
+    heard = np.zeros(context, np.float32)
+    async with aclosing(sound.pieces) as pieces:
+        async for piece in pieces:
+            heard = np.concatenate([heard, piece])
+            while len(heard) >= context + length:
+                yield heard[None, : context + length]
+                heard = heard[length:]
+    if len(heard) > context:
+        yield np.pad(heard, (0, context + length - len(heard)))[None]
 
 
-async def listen(session: pl.Session, recording: Recording) -> list[float]:
-    """Return the probability of speech in every chunk of a recording."""
+class Segmenter:
+    """Makes segments of the probabilities for the chunks of a sound, which come one by one."""
+
+    def __init__(self, sound: Sound, threshold: float) -> None:
+        self._name = sound.name
+        self._chunk_s = CHUNKS[sound.rate] / sound.rate
+        self._threshold = threshold
+        self._chunk = self._first = self._last = -1
+        self._peak = 0.0
+
+    def hear(self, probability: float) -> Segment | None:
+        """Return the segment that is over when this chunk has been heard, if one is."""
+        self._chunk += 1
+        if probability >= self._threshold:
+            self._first = self._first if self._peak else self._chunk
+            self._last = self._chunk
+            self._peak = max(self._peak, probability)
+        return self.end() if self._chunk - self._last >= QUIET_CHUNKS else None
+
+    def end(self) -> Segment | None:
+        """Return the segment that has begun, if one has."""
+        peak, self._peak = self._peak, 0.0
+        start_s, end_s = self._first * self._chunk_s, (self._last + 1) * self._chunk_s
+        return Segment(self._name, start_s, end_s, peak) if peak else None
+
+
+async def listen(
+    session: pl.Session, sound: Sound, threshold: float, found: trio.MemorySendChannel[Segment]
+) -> None:
+    """Send the segments of a sound, each when it is over."""
     state = np.zeros((2, 1, 128), np.float32)
+    segmenter = Segmenter(sound, threshold)
 
-    def chunks() -> Iterator[Mapping[str, object]]:
-        # With one in flight, a chunk is pulled only when the result before it was seen.
-        for chunk in cut(recording):
-            yield {"input": chunk, "state": state, "sr": np.int64(recording.rate)}
+    async def inputs() -> AsyncGenerator[Mapping[str, object], None]:
+        # With one in flight, a chunk is asked for only when the result before it was seen.
+        async for chunk in chunks:
+            yield {"input": chunk, "state": state, "sr": np.int64(sound.rate)}
 
-    found: list[float] = []
-    async with session.stream(chunks(), max_in_flight=1) as results:
-        async for item in results:
-            state = item["stateN"]
-            found.append(float(item["output"][0, 0]))
-    return found
-
-
-def segments(probabilities: Sequence[float], threshold: float) -> list[tuple[int, int]]:
-    """Return where speech starts and ends, in chunks."""
-    loud = np.flatnonzero(np.asarray(probabilities) >= threshold).tolist()
-    breaks = [(a + 1, b) for a, b in pairwise(loud) if b - a > QUIET_CHUNKS]
-    edges = [*loud[:1], *(edge for ends in breaks for edge in ends), *(n + 1 for n in loud[-1:])]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+    async with found, aclosing(cut(sound)) as chunks:
+        async with session.stream(inputs(), max_in_flight=1) as results:
+            async for item in results:
+                state = item["stateN"]
+                if segment := segmenter.hear(item["output"].item()):
+                    await found.send(segment)
+        if segment := segmenter.end():
+            await found.send(segment)
 
 
-async def listen_to_all(
-    recordings: Sequence[Recording], devices: Sequence[str]
-) -> list[list[float]]:
-    """Return the probabilities for every recording; all are heard at the same time."""
-    plan = pl.plan(pl.load(model_path()), devices, max_in_flight=len(recordings))
-    found: list[list[float]] = [[] for _ in recordings]
-
-    async def listen_to(index: int) -> None:
-        found[index] = await listen(session, recordings[index])
-
+@trio.as_safe_channel
+async def segments(
+    plan: pl.Plan, sounds: Sequence[Sound], threshold: float
+) -> AsyncGenerator[Segment, None]:
+    """Yield the segments of all sounds, as they end; a consumer that is slow holds them up."""
+    send, found = trio.open_memory_channel[Segment](0)
     async with pl.Session(plan) as session, trio.open_nursery() as nursery:
-        for index in range(len(recordings)):
-            nursery.start_soon(listen_to, index)
-    return found
+        async with send:
+            for sound in sounds:
+                nursery.start_soon(listen, session, sound, threshold, send.clone())
+        async for segment in found:
+            yield segment
+
+
+async def report(plan: pl.Plan, sounds: Sequence[Sound], threshold: float) -> None:
+    async with segments(plan, sounds, threshold) as found:
+        async for name, start_s, end_s, peak in found:
+            print(f"{start_s:7.2f} s to {end_s:7.2f} s  up to {peak:.0%} sure  {name}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Find speech in recordings.")
-    parser.add_argument("recordings", type=Path, nargs="*", metavar="WAV")
+    parser = argparse.ArgumentParser(description="Find speech in recordings, or as it is spoken.")
+    parser.add_argument("recordings", nargs="*", metavar="WAV", help="or - for standard input, raw")
+    parser.add_argument("--rate", type=int, choices=CHUNKS, default=16000, help="of standard input")
+    parser.add_argument("--live", action="store_true", help="play recordings as they are heard")
     parser.add_argument("--devices", default="cpu", help="in order of preference")
     parser.add_argument("--threshold", type=float, default=0.5, help="speech is above it")
     options = parser.parse_args(arguments)
     try:
-        recordings = [read(path) for path in options.recordings]
-        recordings = recordings or [synthesise(rate, 12) for rate in CHUNKS]
+        recordings = [read(Path(path)) for path in options.recordings if path != "-"]
+        if not options.recordings:
+            recordings = [synthesise(rate, 12) for rate in CHUNKS]
+        sounds = [play(recording, live=options.live) for recording in recordings]
+        if "-" in options.recordings:
+            sounds.append(Sound("-", receive(sys.stdin.fileno()), options.rate))
+        plan = pl.plan(pl.load(model_path()), options.devices.split(","), max_in_flight=len(sounds))
         start_s = time.perf_counter()
-        found = trio.run(listen_to_all, recordings, options.devices.split(","))
+        trio.run(report, plan, sounds, options.threshold)
+    except KeyboardInterrupt:
+        return 130
     except (pl.PlaitError, ModuleNotFoundError, OSError, ValueError, wave.Error) as error:
         parser.exit(2, f"{error}\n")
-    elapsed_s = time.perf_counter() - start_s
-    for recording, probabilities in zip(recordings, found, strict=True):
-        chunk_s = CHUNKS[recording.rate] / recording.rate
-        print(recording.name)
-        for first, end in segments(probabilities, options.threshold):
-            peak = max(probabilities[first:end])
-            print(f"  {first * chunk_s:7.2f} s to {end * chunk_s:7.2f} s  at most {peak:.0%} sure")
-    total_s = sum(len(recording.samples) / recording.rate for recording in recordings)
-    print(f"{total_s:.1f} s of sound in {elapsed_s:.2f} s")
+    if recordings:
+        total_s = sum(len(recording.samples) / recording.rate for recording in recordings)
+        print(f"{total_s:.1f} s of recordings in {time.perf_counter() - start_s:.2f} s")
     return 0
 
 
