@@ -118,7 +118,7 @@ def play(recording: Recording, *, live: bool = False) -> Sound:
         start_s = trio.current_time()
         length = CHUNKS[recording.rate]
         for end in range(length, len(recording.samples) + length, length):
-            await trio.sleep_until(start_s + end / recording.rate * live)
+            await trio.sleep_until(start_s + live * end / recording.rate)
             yield recording.samples[end - length : end]
 
     return Sound(recording.name, pieces(), recording.rate)
@@ -127,12 +127,12 @@ def play(recording: Recording, *, live: bool = False) -> Sound:
 async def receive(descriptor: int) -> AsyncGenerator[Samples, None]:
     """Yield what comes from a file or pipe: one channel, 16 bits a sample, no header."""
     rest = b""
-    # Not through a file object: nobody can wait for the read that is abandoned at the end.
+    # A file object would be locked by a read that was abandoned, and keep Python from exiting.
     while data := await trio.to_thread.run_sync(os.read, descriptor, 4096, abandon_on_cancel=True):
         data = rest + data
         n_bytes = len(data) // 2 * 2
         rest = data[n_bytes:]
-        yield np.frombuffer(data[:n_bytes], "<i2").astype(np.float32) / 32768
+        yield np.frombuffer(data[:n_bytes], "<i2").astype(np.float32) / np.float32(32768)
 
 
 async def cut(sound: Sound) -> AsyncGenerator[Samples, None]:
