@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ BY_ROUNDING = {
 
 WRITTEN_OUT = "several operators, or one written out as several"
 OTHERS = "operators that plait lacks"
-ONE_NODE = "one node does not alternate"
+PASSED_OVER = "passed over"
 
 
 @dataclass
@@ -63,10 +64,10 @@ class Outcomes:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def run_suite(*, alternate: bool = False, single: bool = True) -> Outcomes:
+def run_suite(*, alternate: bool = False, one_in: int = 1) -> Outcomes:
     """Run all tests on cpu, or each other node on a worker; the devices are opened once.
 
-    Without `single`, models of one node, which do not alternate, are passed over.
+    With `one_in`, one in so many is run, and of those that alternate none that has one node.
     """
     from onnx.backend.test import BackendTest
 
@@ -78,13 +79,15 @@ def run_suite(*, alternate: bool = False, single: bool = True) -> Outcomes:
             open_shared(device, 1)  # sessions leave it open then
             stack.callback(close_shared, device)
         warnings.simplefilter("ignore")  # numpy's, about numbers that make good tests
-        backend: Any = _backend(opened, alternate, single)
+        backend: Any = _backend(opened, alternate, one_in)
         suite = BackendTest(backend, __name__).test_suite
         suite.run(_Collector(found))
     return found
 
 
-def _backend(opened: Sequence[Device], alternating: bool, single: bool) -> type[OnnxBackend]:
+def _backend(opened: Sequence[Device], alternating: bool, one_in: int) -> type[OnnxBackend]:
+    number = count()
+
     class Backend(OnnxBackend):
         devices = tuple(opened)
         alternate = alternating
@@ -95,8 +98,10 @@ def _backend(opened: Sequence[Device], alternating: bool, single: bool) -> type[
                 prepared = super().prepare(model, device)
             except UnsupportedError as error:
                 raise unittest.SkipTest(str(error)) from error
-            if not single and len(list(all_nodes(prepared.graph))) < 2:
-                raise unittest.SkipTest(ONE_NODE)
+            if one_in > 1:
+                single = alternating and len(list(all_nodes(prepared.graph))) < 2
+                if single or next(number) % one_in:
+                    raise unittest.SkipTest(PASSED_OVER)
             return prepared
 
         @classmethod
@@ -117,7 +122,7 @@ class _Collector(unittest.TestResult):
         self._outcomes.passed.add(_name(test))
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        if not test.id().endswith("_cuda") and reason != ONE_NODE:
+        if not test.id().endswith("_cuda") and reason != PASSED_OVER:
             self._outcomes.refused.add(_name(test))
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
