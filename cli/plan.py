@@ -102,14 +102,14 @@ class Request:
                 f"{', '.join(other)}: that is decided in a saved plan",
                 fix="plan the model again, and save it",
             )
-        if self.devices and self.devices != plan.devices:
+        if self.devices and self.devices != plan.device_names:
             raise CommandError(
-                f"the plan is for {','.join(plan.devices)}, not for {','.join(self.devices)}",
+                f"the plan is for {','.join(plan.device_names)}, not for {','.join(self.devices)}",
                 fix="leave --devices out, or plan the model again",
             )
-        if max_in_flight not in (None, plan.max_in_flight):
+        if max_in_flight not in (None, plan.in_flight):
             raise CommandError(
-                f"the plan is for {plan.max_in_flight} items in flight, not for {max_in_flight}",
+                f"the plan is for {plan.in_flight} items in flight, not for {max_in_flight}",
                 fix="leave --max-in-flight out, or plan the model again",
             )
         fixed = {name: spec.shape for name, spec in plan.graph.tensors.items()}

@@ -135,5 +135,5 @@ def stream(
     else:
         batch = streaming.arguments.get("batch")
         batches = f" batches of {batch}" if batch else ""
-        click.echo(f"{streamed}, up to {plan.max_in_flight}{batches} in flight")
+        click.echo(f"{streamed}, up to {plan.in_flight}{batches} in flight")
     exit_if_failed(streamed)

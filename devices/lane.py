@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -14,6 +14,13 @@ from .errors import DeviceUnavailableError
 from .event import Event
 
 _Queue: TypeAlias = SimpleQueue[tuple[Event, Callable[[], Any]] | None]
+
+_is_work: ContextVar[bool] = ContextVar("plait work", default=False)
+
+
+def is_work() -> bool:
+    """Return whether the caller is a lane's work that runs on a thread which is not the lane's."""
+    return _is_work.get()
 
 
 class ThreadLane:
@@ -28,6 +35,7 @@ class ThreadLane:
         # What work sees and sets besides its arguments is not the caller's.
         self._elsewhere = Context()
         self._elsewhere.run(np.seterr, all="ignore")
+        self._elsewhere.run(_is_work.set, True)
 
     def open(self) -> None:
         """Start the thread; a daemon, so that a killed program ends."""

@@ -72,7 +72,7 @@ class Metrics:
 
     async def read_forever(self, session: pl.Session, every_s: float = 1.0) -> None:
         """Read the gauges every now and then, until cancelled."""
-        for name in session.plan.devices:
+        for name in session.plan.every_device:
             self.up.labels(name).set(1)
         while True:
             self.read(session)

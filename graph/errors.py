@@ -18,7 +18,7 @@ The other layers add their own branches: `plait.devices.errors`, `plait.schedule
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class PlaitError(Exception):
@@ -49,6 +49,12 @@ class PlaitError(Exception):
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+    def again(self) -> Self:
+        """Return the same error anew: of one that is raised twice, the traces and notes mix."""
+        made = type(self)(self.what, at=self.at, fix=self.fix)
+        made.__cause__ = self.__cause__
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         notes = getattr(self, "__notes__", None)

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from ..devices.device import Device
+from ..devices.lane import is_work
 from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .errors import PlanError, SessionError
@@ -66,8 +67,10 @@ def run(
 
 
 def _block_on(function: Callable[[], Awaitable[T]]) -> T:
-    """Run a trio loop, on another thread if an asyncio loop runs on this."""
+    """Run a trio loop, on another thread if a loop runs on this."""
     if trio.lowlevel.in_trio_run():
+        if is_work():  # a quick Python function that a session runs on its loop's thread
+            return _Beside(function).wait()
         raise SessionError(
             "plait.run() would block the trio task it is called from",
             fix="async with Session(plan) as session: await session.run(inputs)",

@@ -193,7 +193,7 @@ class Execution:
                 self._complete += 1
             ready = [] if self._stopped else self._progress.complete(step)
             self._obligations += len(ready)
-        if self._slot.here[step] is not None:
+        if self._slot.here[step] is not None and event.error is None:
             self._open_plan.estimates.note(step, event.ended_ns - event.started_ns)
         if ready:
             self._offer(ready)

@@ -65,6 +65,8 @@ class Flight:
         What ran of it, the latest last.
     marks : Marks
         When it was where.
+    variant : int
+        Which replicas it runs on, once it was admitted.
     cancelled : bool
         True when no further one may be started.
     cause : BaseException or None
@@ -76,6 +78,7 @@ class Flight:
     """
 
     __slots__ = (
+        "__weakref__",
         "_release_slot",
         "age",
         "batch",
@@ -94,6 +97,7 @@ class Flight:
         "parts",
         "results",
         "take",
+        "variant",
     )
 
     def __init__(
@@ -117,11 +121,17 @@ class Flight:
         self.execution: Execution | None = None
         self.part: Flight | None = None
         self.parts: deque[Part] = deque(maxlen=LATEST_PARTS)
+        self.variant = 0
         self.cancelled = False
         self.cause: BaseException | None = None
         self.on_cancel: Callable[[], object] | None = None
         self.batch: Batch | None = None
         self._release_slot: Callable[[], object] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True when it has ended and holds no slot."""
+        return self.done.is_set() and self._release_slot is None
 
     def land(
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
@@ -160,7 +170,11 @@ class Flight:
         return self.cause is not None
 
     def let_go(self) -> None:
-        """Free the slot if it is held: what was taken of it must not be read any more."""
+        """Free the slot if it is held: what was taken of it must not be read any more.
+
+        The error is forgotten: its frames know the item, and what the item was to lie in.
+        """
+        self.error = None
         release_slot, self._release_slot = self._release_slot, None
         if release_slot is not None:
             release_slot()

@@ -12,6 +12,7 @@ from .costs.overheads import computes_here
 from .leases import close_shared, open_shared, reopen_shared
 from .partition.partition import SESSION
 from .planning import Plan
+from .replicas.groups import every_device
 
 
 class OpenDevices:
@@ -30,7 +31,7 @@ class OpenDevices:
     @property
     def used(self) -> list[Device]:
         """The open devices that have nodes to run."""
-        used = set(self._plan.assignment.values()) - {SESSION}
+        used = every_device(self._planned_for(), self._plan.replicas)
         return [device for name, device in self.by_name.items() if name in used]
 
     def open(self, name: str) -> Device:
@@ -74,6 +75,10 @@ class OpenDevices:
     def _cores(self) -> int:
         """Return each device's share of the cores; one is left to the loop and to others."""
         prototypes = self._plan.prototypes
-        used = set(self._plan.assignment.values()) - {SESSION}
-        sharing = sum(computes_here(prototypes[name]) for name in used)
+        here = (name for name in self._planned_for() if computes_here(prototypes[name]))
+        sharing = len(every_device(here, self._plan.replicas))
         return max(1, (core_count() - 1) // max(1, sharing))
+
+    def _planned_for(self) -> set[str]:
+        """Return the devices that have nodes; replicas are not among them."""
+        return set(self._plan.assignment.values()) - {SESSION}

@@ -28,7 +28,7 @@ from .slots import Slots, session_closed
 T = TypeVar("T")
 
 KEPT_PLANS = 8
-"""Idle plans beyond this number are closed, the least recently used first."""
+"""Idle plans beyond this number are closed, the least recently used first; of each variant."""
 
 KEPT_PARTS = 64
 """The same where items go through several plans."""
@@ -42,7 +42,7 @@ class _Origin:
     """How an open plan came about, and whether it stands in for that."""
 
     key: Hashable
-    make: Callable[[], Plan]
+    make: Callable[[int], Plan]
     kept: int | None
     stands_in: bool
 
@@ -59,6 +59,8 @@ class OpenPlans:
         Open.
     pace : Pace
     recovery : Recovery
+    variants : int
+        Of every plan; each is opened for itself.
     measure : bool
         Time every node.
 
@@ -69,7 +71,13 @@ class OpenPlans:
     """
 
     def __init__(
-        self, devices: Mapping[str, Device], pace: Pace, recovery: Recovery, *, measure: bool
+        self,
+        devices: Mapping[str, Device],
+        pace: Pace,
+        recovery: Recovery,
+        *,
+        variants: int,
+        measure: bool,
     ) -> None:
         self.broken: WeakSet[Slots] = WeakSet()
         self._devices = devices
@@ -77,10 +85,11 @@ class OpenPlans:
         self._origins: WeakKeyDictionary[Slots, _Origin] = WeakKeyDictionary()
         self._retired: list[Slots] = []
         self._pace = pace
+        self._variants = variants
         self._measure = measure
         self._lanes: Lanes = OpenLanes()
-        self._slots: OrderedDict[Hashable, Slots] = OrderedDict()
-        self._refusals: OrderedDict[Hashable, PlaitError] = OrderedDict()
+        self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
+        self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
         self._opening = trio.Lock()
         self._closing = False
 
@@ -89,7 +98,7 @@ class OpenPlans:
         """Yield the plans that are open."""
         return (slots.open_plan.plan for slots in (*self._retired, *self._slots.values()))
 
-    def find(self, key: Hashable) -> Slots | None:
+    def find(self, key: Hashable, variant: int) -> Slots | None:
         """Return the slots of an open plan.
 
         Raises
@@ -97,15 +106,20 @@ class OpenPlans:
         SessionError
             If the session is being closed.
         """
-        slots = self._slots.get(key)
+        slots = self._slots.get((key, variant))
         if self._closing:
             raise session_closed()
         if slots is not None:
-            self._slots.move_to_end(key)
+            self._slots.move_to_end((key, variant))
         return slots
 
     async def open(
-        self, key: Hashable, make: Callable[[], Plan], *, kept: int | None = None
+        self,
+        key: Hashable,
+        make: Callable[[int], Plan],
+        variant: int,
+        *,
+        kept: int | None = None,
     ) -> Slots | None:
         """Return the slots of an open plan; it is made and opened unless somebody did meanwhile.
 
@@ -122,22 +136,22 @@ class OpenPlans:
             If the session is being closed.
         """
         async with self._opening:
-            slots = self.find(key)
+            slots = self.find(key, variant)
             if slots is not None:
                 return slots
-            plan = await self._make(key, make)
+            plan = await self._make((key, variant), partial(make, variant))
             if not plan.is_static:
                 return None
             await self._dispose()
-            await self._evict(keep=(kept or KEPT_PLANS) - 1)
+            await self._evict(keep=(kept or KEPT_PLANS) * self._variants - 1)
             open_plan = await self._opened(plan)
             slots = Slots(open_plan, self._with_room, self._pace)
             self._origins[slots] = _Origin(key, make, kept, open_plan.plan is not plan)
-            self._slots[key] = slots
-        return self.find(key)
+            self._slots[key, variant] = slots
+        return self.find(key, variant)
 
-    async def again(self, slots: Slots) -> Slots:
-        """Return the slots that are in use now instead of those of a plan that was replaced.
+    async def again(self, slots: Slots, variant: int) -> Slots:
+        """Return the slots of a variant that are in use now instead of those of a lost plan.
 
         Raises
         ------
@@ -145,8 +159,8 @@ class OpenPlans:
             As `open`.
         """
         origin = self._origins[slots]
-        found = self.find(origin.key)
-        found = found or await self.open(origin.key, origin.make, kept=origin.kept)
+        found = self.find(origin.key, variant)
+        found = found or await self.open(origin.key, origin.make, variant, kept=origin.kept)
         assert found is not None, "its shapes are known"
         return found
 
@@ -166,7 +180,7 @@ class OpenPlans:
     def refuse(self) -> None:
         """Open no more, give out no more slots, and turn away whoever waits for one."""
         self._closing = True
-        for slots in self._slots.values():
+        for slots in (*self._retired, *self._slots.values()):
             slots.refuse()
 
     def closings(self) -> Iterator[Callable[[], None]]:
@@ -176,7 +190,7 @@ class OpenPlans:
         self._retired.clear()
         self._slots.clear()
 
-    async def _make(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
+    async def _make(self, key: tuple[Hashable, int], make: Callable[[], Plan]) -> Plan:
         """Make a plan; if there is none for a key, that is found out once."""
         if key in self._refusals:
             raise copy(self._refusals[key])
@@ -188,7 +202,7 @@ class OpenPlans:
                 self._refusals.popitem(last=False)
             raise
 
-    def _retire(self, key: Hashable) -> None:
+    def _retire(self, key: tuple[Hashable, int]) -> None:
         self._retired.append(self._slots.pop(key))
 
     async def _dispose(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
@@ -27,6 +27,16 @@ from .partition.decision import Decision
 from .partition.partition import Partition, Pins, Subgraph, check_pins, may_merge
 from .partition.strategies import Objective, Request, Strategy, choices
 from .placement import Placement
+from .replicas.groups import (
+    Groups,
+    as_range,
+    check_no_effects,
+    every_device,
+    grouped,
+    shared_limits,
+    variants,
+    without_ranges,
+)
 from .specialise import Shapes, specialise
 from .steps import Step
 
@@ -53,7 +63,7 @@ class Plan:
         In order of preference.
     pins : Mapping of str to str
     max_in_flight : int
-        For how many items at once memory is planned.
+        For how many items at once memory is planned; with replicas for so many on each variant.
     partition : Partition
     placement : Placement or None
         None while dimensions are symbolic.
@@ -80,6 +90,8 @@ class Plan:
     """What nodes and copies were taken to cost."""
     max_subgraphs: int | None = None
     memory_limits: Mapping[str, int] = field(default_factory=dict)
+    replicas: Groups = ()
+    """The devices that the first of each group stands for: items take turns there."""
     decision: Decision | None = field(repr=False, compare=False, default=None)
     """What was weighed before nodes were given to devices."""
 
@@ -87,6 +99,27 @@ class Plan:
     def is_static(self) -> bool:
         """True when all shapes are known, and thereby all memory."""
         return self.memory is not None
+
+    @property
+    def variants(self) -> int:
+        """On how many sets of devices the plan runs at once: 1 without replicas."""
+        return variants(self.replicas)
+
+    @property
+    def in_flight(self) -> int:
+        """How many items there is memory for, on all variants together."""
+        return self.max_in_flight * self.variants
+
+    @property
+    def every_device(self) -> tuple[str, ...]:
+        """The devices that a session opens, replicas included."""
+        return every_device(self.devices, self.replicas)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The devices as users name them: replicas as a range, ``"worker:0..3"``."""
+        ranges = {names[0]: as_range(names) for names in self.replicas}
+        return tuple(ranges.get(name, name) for name in self.devices)
 
     @property
     def assignment(self) -> Mapping[str, str]:
@@ -134,7 +167,8 @@ class Plan:
             self.max_subgraphs,
             self.memory_limits,
         )
-        return _decide(graph, request, self.given, self.passes)
+        made = _decide(graph, request, self.given, self.passes)
+        return replace(made, replicas=self.replicas) if self.replicas else made
 
     def report(self, *, nodes: bool = False) -> str:
         """Return the plan for people: subgraphs, transfers, memory and reasons.
@@ -225,7 +259,8 @@ def plan(
     ----------
     graph : Graph
     devices : str, Device, or iterable of them, default ("cpu",)
-        In order of preference, which decides where costs do not.
+        In order of preference, which decides where costs do not. A range, ``"worker:0..3"``, stands
+        for replicas: what is planned for the first runs on all, each item on one of them.
     pin : Mapping of str to str, optional
         Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
         and of patterns the first that matches.
@@ -233,7 +268,7 @@ def plan(
         Shapes of the inputs. Left out, dimensions that are symbolic stay so, and sessions plan for
         each combination of shapes that they are fed.
     max_in_flight : int, default 1
-        For how many items at once memory is planned.
+        For how many items at once memory is planned; replicas have equal shares, rounded up.
     passes : sequence of callable, default `plait.graph.passes.PASSES`
         What makes the graph simpler first: activations written out in arithmetic become one node,
         scales and shifts go into the convolutions beside them. Floats differ by rounding; ``()``
@@ -268,10 +303,25 @@ def plan(
         If this machine lacks one of the devices.
     FeedError, ShapeError
         If the shapes do not fit.
+
+    Examples
+    --------
+    Items go to the workers in turn, whichever is free; a stream restores their order:
+
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("twice")
+    >>> x = b.input("x", "float32", (4,))
+    >>> h = b.op("Add", x, x, name="heavy/add")
+    >>> b.output("y", b.op("Relu", h, name="relu"))
+    >>> pins = {"heavy/*": "worker:0..3", "relu": "cpu"}
+    >>> made = pl.plan(b.build(), ["cpu", "worker:0..3"], pin=pins, max_in_flight=8)
+    >>> made.variants, made.max_in_flight
+    (4, 2)
     """
     check_arguments(graph, pin, shapes, max_in_flight, passes)
-    prototypes, given = prototypes_of(devices)
-    pins = dict(pin or {})
+    listed, replicas = grouped(devices)
+    prototypes, given = prototypes_of(listed)
+    pins = without_ranges(pin or {}, replicas)
     check_pins(check(graph), prototypes, pins)
     if not isinstance(memory_limits, Mapping | None):
         raise PlanError(
@@ -279,10 +329,13 @@ def plan(
         )
     limits = dict(memory_limits or {})
     limits_of(limits, prototypes)  # raises now if one names nothing
+    if replicas:
+        check_no_effects(graph)
+        limits = shared_limits(limits, prototypes, replicas)
     request = Request(
         prototypes,
         pins,
-        max_in_flight,
+        -(-max_in_flight // variants(replicas)),
         strategy,
         objective,
         costs_of(costs, prototypes),
@@ -290,7 +343,8 @@ def plan(
         limits,
     )
     check_request(request)
-    return _decide(specialise(graph, shapes), request, given, tuple(passes))
+    made = _decide(specialise(graph, shapes), request, given, tuple(passes))
+    return replace(made, replicas=replicas) if replicas else made
 
 
 def _decide(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -19,20 +19,22 @@ from .feeds import check_feeds, own_feeds
 from .item import Flight
 from .landing import Landing
 from .open_devices import OpenDevices
-from .open_plans import KEPT_PARTS, OpenPlans
+from .open_plans import KEPT_PARTS, KEPT_PLANS, OpenPlans
 from .pace import Pace
 from .passage import Passage, own_results
 from .planning import Plan
 from .profile import Recorder
 from .profile.status import Status, device_status, memory_status
+from .replicas.dispatch import Dispatcher
+from .replicas.variant import variant
 from .slots import Slots, session_closed
 from .spares import Spares
-from .specialise import Shapes, bind_inputs
+from .specialise import bind_inputs
 from .stages import Entry
 from .starter import Starter
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]
-"""The shapes of the inputs, and the number of slots."""
+"""The shapes of the inputs, and the number of slots of each variant."""
 
 
 class Runtime:
@@ -60,13 +62,23 @@ class Runtime:
         self._devices = OpenDevices(plan)
         self._pace = Pace()
         recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
-        self._open_plans = OpenPlans(self._devices.by_name, self._pace, recovery, measure=measure)
+        self._open_plans = OpenPlans(
+            self._devices.by_name, self._pace, recovery, variants=plan.variants, measure=measure
+        )
+        self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
+        self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
         recovery.on_loss, recovery.on_return = self._open_plans.retire, self._open_plans.restore
         self._entries: dict[int, Entry] = {}
         self._flights: set[Flight] = set()
         self._landing = Landing(self.recorder, self._pace, self._flights)
         self._starter = Starter(
-            self._pace, self._open_plans, recovery, self._landing, self._flights, announcer
+            self._pace,
+            self._open_plans,
+            recovery,
+            self._landing,
+            self._flights,
+            announcer,
+            self._dispatcher,
         )
         self.copying = self._starter.copying
         self.spares = Spares()
@@ -81,13 +93,15 @@ class Runtime:
     def status(self) -> Status:
         """Return what happens at this moment."""
         done, failed = self.recorder.done, self.recorder.failed
-        devices = device_status(self.plan.devices, self._flights)
+        devices = device_status(self.plan.every_device, self._flights)
         memory = memory_status(self._open_plans.plans)
         return Status(done, failed, len(self._flights), devices, memory)
 
     def announce(self, flight: Flight) -> None:
-        """Tell observers that an item has ended."""
-        latency_ns = flight.marks.landed_ns - flight.marks.admitted_ns
+        """Count an item that has ended, and tell observers."""
+        self.recorder.count(flight.error is not None)
+        marks = flight.marks
+        latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
         self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
 
     async def open(self) -> None:
@@ -100,13 +114,13 @@ class Runtime:
         """
         self._pace.start()
         try:
-            for name in self.plan.devices:
+            for name in self.plan.every_device:
                 self._pace.add(await trio.to_thread.run_sync(self._devices.open, name))
                 self._recovery.add(name)
             self._pace.tell_time_of(self._devices.used)
             if self.plan.is_static:
-                slots = await self._static_slots(self.plan.max_in_flight)
-                await self._pace.on_thread(slots.fill)
+                for slots in await self._static_slots(self.plan.max_in_flight):
+                    await self._pace.on_thread(slots.fill)
         except BaseException:
             await self.close()
             raise
@@ -187,7 +201,8 @@ class Runtime:
         self._admissions += 1
         try:
             arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
-            slots, arrays = self._find(self._count(max_in_flight), arrays)
+            flight.variant = self._dispatcher.choose(flight)
+            slots, arrays = self._find(self._count(max_in_flight), arrays, flight.variant)
             turn = self._starter.turn_nowait(slots)
             if slots is None or turn is None:
                 return False
@@ -218,14 +233,16 @@ class Runtime:
             self._admitted.set()
 
     def _count(self, max_in_flight: int) -> int:
-        return max(max_in_flight, self.plan.max_in_flight)
+        """Return how many slots each variant has, so that together they have that many."""
+        return max(-(-max_in_flight // self.plan.variants), self.plan.max_in_flight)
 
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
         arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
         await self._starter.settle()
-        slots, arrays = self._find(count, arrays)
+        flight.variant = self._dispatcher.choose(flight)
+        slots, arrays = self._find(count, arrays, flight.variant)
         if slots is None:
-            slots = await self._slots(_key(arrays, count))
+            slots = await self._slots(_key(arrays, count), flight.variant)
         if slots is None:
             own = partial(own_feeds, self.plan.graph, arrays)
             arrays = await self._starter.copying(arrays.values(), own)
@@ -235,21 +252,21 @@ class Runtime:
             await self._starter.start(flight, slots, arrays)
 
     def _find(
-        self, count: int, arrays: Mapping[str, Array]
+        self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one open plan that these inputs need, and what it is fed."""
-        slots = self._open_plans.find(_key(arrays, count))
-        return (slots, arrays) if slots is not None else self._whole(count, arrays)
+        slots = self._open_plans.find(_key(arrays, count), index)
+        return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def _whole(
-        self, count: int, arrays: Mapping[str, Array]
+        self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one plan that these inputs need, and what it is fed, if so."""
         entry = self._entries.get(count)
         stage = entry.find(arrays) if entry is not None else None
         if stage is None or stage.whole is None:
             return None, arrays
-        slots = self._open_plans.find(id(stage.whole))
+        slots = self._open_plans.find(id(stage.whole), index)
         fed = arrays if slots is None else {n: arrays[n] for n in stage.whole.graph.inputs}
         return slots, fed
 
@@ -279,13 +296,15 @@ class Runtime:
         """Run one of the plans that an item goes through."""
         with trio.CancelScope() as starting:
             flight.on_cancel = starting.cancel  # it may wait for a device to come back
-            slots = self._open_plans.find(id(plan))
+            slots = self._open_plans.find(id(plan), flight.variant)
             if slots is None:
-                slots = await self._open_plans.open(id(plan), lambda: plan, kept=KEPT_PARTS)
+                slots = await self._open_plans.open(
+                    id(plan), partial(variant, plan), flight.variant, kept=KEPT_PARTS
+                )
             assert slots is not None, "the plan of a part is static"
             self._check(flight)
             part = flight.part = Flight(is_part=True)
-            part.age = flight.age
+            part.age, part.variant = flight.age, flight.variant
             await self._starter.start(part, slots, inputs)
             flight.age = part.age
         flight.on_cancel = None
@@ -299,29 +318,36 @@ class Runtime:
             raise part.error
         return part.results
 
-    async def _static_slots(self, count: int) -> Slots:
-        """Open a plan whose shapes are all known."""
+    async def _static_slots(self, count: int) -> list[Slots]:
+        """Open the variants of a plan whose shapes are all known."""
         shapes = [self.plan.graph.tensors[n].static_shape for n in self.plan.graph.inputs]
-        slots = await self._slots((tuple(shapes), count))
-        assert slots is not None, "the plan is static"
-        return slots
+        found = [
+            await self._slots((tuple(shapes), count), index) for index in range(self.plan.variants)
+        ]
+        return [slots for slots in found if slots is not None]
 
-    async def _slots(self, key: Key) -> Slots | None:
+    async def _slots(self, key: Key, index: int) -> Slots | None:
         """Open a plan for some shapes; return its slots, None where values have to be known too."""
         shapes, count = dict(zip(self.plan.graph.inputs, key[0], strict=True)), key[1]
         bind_inputs(self.plan.graph, shapes)
         if count in self._entries:
             return None
-        slots = await self._open_plans.open(key, partial(self._planned, shapes, count))
+        slots = await self._open_plans.open(key, partial(self._variant, key), index)
         if slots is None:
             whole = replace(self.plan, max_in_flight=count)
             self._entries.setdefault(count, Entry(whole, whole.graph, OrderedDict()))
         return slots
 
-    def _planned(self, shapes: Shapes, count: int) -> Plan:
-        if self.plan.is_static and count == self.plan.max_in_flight:
-            return self.plan
-        return self.plan.for_shapes(shapes, count)
+    def _variant(self, key: Key, index: int) -> Plan:
+        return variant(self._planned(key), index)
+
+
+def _planned(plan: Plan, key: Key) -> Plan:
+    """Return the plan for some shapes and number of slots, for the first of all replicas."""
+    shapes, count = dict(zip(plan.graph.inputs, key[0], strict=True)), key[1]
+    if plan.is_static and count == plan.max_in_flight:
+        return plan
+    return plan.for_shapes(shapes, count)
 
 
 def _key(arrays: Mapping[str, Array], count: int) -> Key:

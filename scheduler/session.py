@@ -136,15 +136,19 @@ class Session:
         runtime = self._open_runtime()
         flight = Flight(on_done=runtime.announce)
         flight.marks.asked_ns = flight.marks.given_ns = runtime.now_ns()
-        if deadline_s is None:
-            await _fly(runtime, inputs, flight)
-        else:
-            with trio.move_on_after(deadline_s) as scope:
-                await _fly(runtime, inputs, flight, late=deadline_passed(deadline_s), scope=scope)
-        flight.marks.taken_ns = flight.marks.released_ns = runtime.now_ns()
-        if flight.error is not None:
-            raise flight.error
-        return dict(flight.results)
+        try:
+            if deadline_s is None:
+                await _fly(runtime, inputs, flight)
+            else:
+                with trio.move_on_after(deadline_s) as scope:
+                    late = deadline_passed(deadline_s)
+                    await _fly(runtime, inputs, flight, late, scope)
+            flight.marks.taken_ns = flight.marks.released_ns = runtime.now_ns()
+            if flight.error is not None:
+                raise flight.error
+            return dict(flight.results)
+        finally:
+            flight.let_go()
 
     def stream(
         self,
@@ -164,7 +168,8 @@ class Session:
         ----------
         source : iterable or async iterable of Mapping
             Pulled from only when there is room for one more item. A generator or trio channel is
-            closed at the end; what it raises after the consumer has left is not seen.
+            closed at the end; leaving the context raises what that raises. What else a source
+            raises after the consumer has left is not seen.
         max_in_flight : int, optional
             How many items are alive at most, from before they are pulled until the consumer asks
             for the next result; the plan's number when left out, times `batch`.

@@ -18,7 +18,7 @@ _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class Spares:
-    """Arrays to copy inputs into; used on the trio thread only.
+    """Arrays to copy inputs into; used on one thread only.
 
     Attributes
     ----------
@@ -59,10 +59,23 @@ class Spares:
 
 
 def copied(inputs: Any, room: Mapping[str, Array]) -> Any:
-    """Return what is fed, its arrays copied to where there is room."""
+    """Return what is fed, its arrays copied to where there is room, and whatever else is like one.
+
+    What is no array at all stays as it is, to be refused in its turn.
+    """
+    if not isinstance(inputs, Mapping):
+        return inputs
     for name, array in room.items():
         np.copyto(array, inputs[name])
-    return {**inputs, **room} if room else inputs
+    others = {name: _own(value) for name, value in inputs.items() if name not in room}
+    return {**others, **room}
+
+
+def _own(value: Any) -> Any:
+    try:
+        return np.array(value)
+    except Exception:
+        return value
 
 
 def arrays_in(inputs: Any) -> Iterator[tuple[str, Array]]:

@@ -25,6 +25,7 @@ from .landing import INLINE_BYTES, Landing
 from .open_plan import Slot
 from .open_plans import OpenPlans
 from .pace import Pace
+from .replicas.dispatch import Dispatcher
 from .slots import Slots, Turn, session_closed
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class Starter:
     flights : set of Flight
         Those that are under way; who starts is put in.
     announcer : Announcer
+    dispatcher : Dispatcher
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class Starter:
         landing: Landing,
         flights: set[Flight],
         announcer: Announcer,
+        dispatcher: Dispatcher,
     ) -> None:
         self._pace = pace
         self._open_plans = open_plans
         self._recovery = recovery
         self._landing = landing
         self._flights = flights
+        self._dispatcher = dispatcher
         self._replays = Replays(
             recovery, open_plans.broken, announcer, self._start_again, self._fail
         )
@@ -86,7 +90,7 @@ class Starter:
         DeviceError, SessionError
             If it cannot start; it holds no slot then.
         """
-        slots, turn = await self._turn(slots, again=attempt is not None)
+        slots, turn = await self._turn(flight, slots, again=attempt is not None)
         await self.begin(flight, slots, turn, arrays, attempt)
 
     def turn_nowait(self, slots: Slots | None) -> Turn | None:
@@ -122,7 +126,7 @@ class Starter:
             if self._replays.guards(slots):
                 await self._guard(flight, slots, arrays, attempt)
             flight.marks.fed_ns = self._pace.now_ns()
-            if self._closing:
+            if self._closing or flight.done.is_set():  # it was given up meanwhile
                 raise session_closed()
         except BaseException:
             self._replays.abandon(flight)
@@ -142,7 +146,7 @@ class Starter:
             return await self._pace.on_thread(copy)
         return copy()
 
-    async def _turn(self, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
+    async def _turn(self, flight: Flight, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
         """Wait for a slot; devices may die while it is made, or before."""
         deaths, broken = 0, self._open_plans.broken
         while True:
@@ -150,7 +154,7 @@ class Starter:
                 if slots in broken:
                     if not again:
                         await self._replays.settle()
-                    slots = await self._open_plans.again(slots)
+                    slots = await self._redirected(flight, slots)
                 turn = await slots.acquire()
             except DeviceLostError:
                 deaths += 1
@@ -189,9 +193,14 @@ class Starter:
         else:
             self._landing.land(flight, slots, turn)
 
+    async def _redirected(self, flight: Flight, slots: Slots) -> Slots:
+        """Return slots in place of those of a plan that was lost."""
+        flight.variant = self._dispatcher.move(flight)
+        return await self._open_plans.again(slots, flight.variant)
+
     @trio.lowlevel.enable_ki_protection
     async def _start_again(self, flight: Flight, attempt: Attempt) -> None:
-        slots = await self._open_plans.again(attempt.slots)
+        slots = await self._redirected(flight, attempt.slots)
         await self.start(flight, slots, attempt.inputs, attempt)
 
     def _fail(self, flight: Flight, error: BaseException) -> None:

@@ -241,8 +241,8 @@ def closed(name: str) -> DeviceUnavailableError:
 
 
 def _again(error: DeviceError, *, queued: bool) -> DeviceError:
-    """Return the error once more: one exception raised by several threads mixes their traces."""
-    made = type(error)(error.what, at=error.at, fix=error.fix)
+    """Return the error once more, for another request."""
+    made = error.again()
     if isinstance(made, DeviceLostError):
         made.queued = queued
     return made

@@ -72,7 +72,7 @@ class AsyncioResults:
             What the source raised, after the results of what it had given; what the item failed
             with, if the stream was opened with ``on_error="raise"``.
         """
-        if self._feeding is None:
+        if self._bridge is None or self._feeding is None:
             raise SessionError("the stream is not open", fix="async with session.stream(source)")
         if self._item is not None:
             self._item.release()
@@ -82,7 +82,7 @@ class AsyncioResults:
         if isinstance(delivery, End):
             self._end = delivery
             raise delivery.error or self._source_error or StopAsyncIteration
-        self._item = delivery.passed_on(self._release)
+        self._item = self._bridge.pass_on(delivery, self._release)
         return self._item.checked(self._options.on_error)
 
     async def _feed(self, bridge: Bridge) -> None:
@@ -97,8 +97,10 @@ class AsyncioResults:
         except Exception as error:
             self._source_error = error
         finally:
-            await iterator.aclose()
-            bridge.end()
+            try:
+                await iterator.aclose()
+            finally:
+                bridge.end()
 
     async def _close(self, bridge: Bridge) -> None:
         """Cancel everything and wait for it to end, whoever is cancelled meanwhile."""
@@ -109,6 +111,8 @@ class AsyncioResults:
         else:
             self._feeding.cancel()
             await settled(self._feeding, closed)
+            if not self._feeding.cancelled():
+                self._feeding.result()  # the source may have failed to close
 
     def _deliver(self, delivery: Delivery) -> None:
         with suppress(RuntimeError):  # the asyncio loop is gone

@@ -67,16 +67,18 @@ class BlockingResults:
             self.close()
             error = delivery.error or self._source_error
             raise error or StopIteration
-        self._item = delivery.passed_on(self._room.leave)
+        self._item = self._bridge.pass_on(delivery, self._room.leave)
         return self._item.checked(self._options.on_error)
 
     def close(self) -> None:
         """Cancel what is under way, wait for it to end, and close a source that is a generator."""
         self._abandon()
         self._exhausted = True
-        if isgenerator(self._source):
-            self._source.close()
-        self._bridge.closed.exception()
+        try:
+            if isgenerator(self._source):
+                self._source.close()
+        finally:
+            self._bridge.closed.exception()
 
     def __enter__(self) -> BlockingResults:
         return self

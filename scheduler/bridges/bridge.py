@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 
 import trio
 
+from ...graph.tensor import Array
 from ..errors import SessionError
 from ..item import Item
+from ..spares import Spares, copied
 from ..streaming.options import StreamArguments
 from .loop_thread import LoopThread
 
@@ -30,7 +32,8 @@ Delivery: TypeAlias = Item | End
 class Bridge:
     """Feeds a stream from elsewhere and delivers its results there.
 
-    Whoever is on the other side sees to it that no more items are alive than it wants.
+    Whoever is on the other side, in one thread, sees to it that no more items are alive than it
+    wants.
 
     Parameters
     ----------
@@ -48,6 +51,10 @@ class Bridge:
         self._arguments = arguments
         self._deliver = deliver
         self._opened: Future[None] = Future()
+        self._spares = Spares()
+        self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
+        self._rooms: dict[int, Mapping[str, Array]] = {}
+        self._count = 0
         self._send, self._receive = trio.open_memory_channel[Mapping[str, Any]](math.inf)
         self._job = loop.start(self._run)
         self._job.outcome.add_done_callback(self._end)
@@ -63,9 +70,18 @@ class Bridge:
         return self._job.outcome
 
     def put(self, inputs: Mapping[str, Any]) -> None:
-        """Feed an item."""
+        """Feed an item; its source may go on."""
+        room = self._spares.room_for(inputs)
+        own = copied(inputs, room)  # the loop comes to it later
+        self._rooms[self._count] = room
+        self._count += 1
         with suppress(SessionError):  # the end says so
-            self._loop.call_soon(lambda: self._put(inputs))
+            self._loop.call_soon(lambda: self._put(own))
+
+    def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
+        """Return a result that was delivered for whoever releases it there."""
+        self._spares.take_back(self._rooms.pop(item.index).values())
+        return item.passed_on(on_release)
 
     def end(self) -> None:
         """Feed no more."""

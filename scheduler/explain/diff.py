@@ -46,7 +46,7 @@ class PlanSummary:
     transferred_nbytes : int
         Per item.
     memory : Mapping of str to int
-        Bytes of each memory, for all items in flight.
+        Bytes of each memory, for all items in flight; with replicas, on one variant.
     predicted_s : float or None
         Of one item; None where shapes are not known.
     items_per_s : float or None
@@ -158,10 +158,10 @@ def _summary(plan: Plan, judge: Plan) -> PlanSummary:
     copied, prediction = _copied(plan), predicted(plan, judge.costs)
     return PlanSummary(
         plan.graph.name,
-        plan.devices,
+        plan.device_names,
         plan.strategy,
         plan.objective,
-        plan.max_in_flight,
+        plan.in_flight,
         len(plan.subgraphs),
         sum(isinstance(step.work, Transfer) for step in plan.steps),
         sum(copied.values()),

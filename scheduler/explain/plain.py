@@ -36,6 +36,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "outputs": {name: str(graph.tensors[name]) for name in graph.outputs},
         "devices": list(plan.devices),
         "pins": dict(plan.pins),
+        "replicas": [list(names) for names in plan.replicas],
         "max_in_flight": plan.max_in_flight,
         "memory_limits": dict(plan.memory_limits or {}),
         "predicted": None if prediction is None else asdict(prediction),

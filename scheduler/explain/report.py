@@ -40,12 +40,16 @@ def _heading(plan: Plan) -> Iterator[str]:
     yield (
         f"plan for {graph.name!r}: {counted(len(graph.nodes), 'node')} in "
         f"{counted(len(plan.subgraphs), 'subgraph')} "
-        f"on {', '.join(plan.devices)}; {plan.max_in_flight:,} in flight"
+        f"on {', '.join(plan.device_names)}; {plan.in_flight:,} in flight"
     )
+    for names in plan.replicas:
+        yield f"  {names[0]} stands for {names[0]} to {names[-1]}: items take turns there"
+    if plan.replicas:
+        yield f"  {plan.max_in_flight:,} in flight on each, with memory of its own as below"
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
         yield f"  {kind}  " + ", ".join(f"{name} {_spec(graph.tensors[name])}" for name in names)
     if (prediction := predicted(plan)) is not None:
-        stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.max_in_flight > 1 else ""
+        stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
 
 

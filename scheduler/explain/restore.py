@@ -22,6 +22,7 @@ from ..memory.verify import verify_memory
 from ..partition.partition import SESSION, Partition, Subgraph
 from ..placement import SCRATCH, Placement, place
 from ..planning import Plan
+from ..replicas.groups import check_alike
 from ..steps import Transfer
 from .requirements import AGAIN
 
@@ -109,9 +110,15 @@ def verified(plan: Plan, at: str) -> Plan:
         If buffers overlap, or lie outside of their regions.
     DoesNotFitError
         If a device has too little memory.
+    DeviceUnavailableError, PlanError
+        If a replica is not here, or is not like the others.
     """
     if plan.max_in_flight < 1 or not set(plan.pins.values()) <= set(plan.devices):
         raise damaged("its numbers or pins make no sense", at)
+    if any(len(names) < 2 or names[0] not in plan.devices for names in plan.replicas):
+        raise damaged("its replicas make no sense", at)
+    for names in plan.replicas:
+        check_alike(names)
     if plan.memory is None:
         return plan
     for name, pool in plan.memory.pools.items():

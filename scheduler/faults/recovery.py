@@ -132,7 +132,7 @@ class Recovery:
                 return stand_in
             for name in lost:
                 if name in self._given_up or not self._mortal[name].revives:
-                    raise _again(self.lost[name])
+                    raise self.lost[name].again()
             await self._changed.wait()
         return plan
 
@@ -222,12 +222,6 @@ class Recovery:
     async def _prepare(self, plan: Plan, lost: frozenset[str]) -> None:
         with suppress(Exception):  # it is tried again when it is needed
             await self._standby(plan, lost)
-
-
-def _again(error: DeviceLostError) -> DeviceLostError:
-    made = DeviceLostError(error.what, at=error.at, fix=error.fix)
-    made.__cause__ = error.__cause__
-    return made
 
 
 def _ignore(_: str) -> None:

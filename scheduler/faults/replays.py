@@ -199,7 +199,7 @@ class Replays:
         """Return what an item fails with that may not run again."""
         most, kept = self._recovery.policy.replays, self._kept[attempt.slots]
         assert kept is not None, "guarded"
-        if attempt.deaths > most:
+        if attempt.deaths > most or not most:  # of inputs that may run again there are copies
             fix = f"see what it does there: a device died of this item {attempt.deaths} times"
             return _because(error, fix if most else "run it again, or allow replays: FaultPolicy()")
         for step, node in kept.effects:

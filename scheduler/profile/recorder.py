@@ -62,10 +62,13 @@ class Recorder:
         assert memory is not None, "an open plan has one"
         return Part(open_plan.outlines, times, memory.pools)
 
-    def record(self, parts: Iterable[Part], marks: Marks, failed: bool) -> None:
-        """Take over what is known of an item; its last marks follow."""
+    def count(self, failed: bool) -> None:
+        """Count an item that has ended, be it that it never started, or ran in a batch."""
         self.done += 1
         self.failed += failed
+
+    def record(self, parts: Iterable[Part], marks: Marks, failed: bool) -> None:
+        """Take over what is known of an item, or of a batch; its last marks follow."""
         if not self._keeps:
             return
         record = Record(tuple(parts), marks, failed)

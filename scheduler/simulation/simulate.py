@@ -68,7 +68,8 @@ def simulate(
     Raises
     ------
     PlanError
-        If the plan's shapes are not known, or an argument makes no sense.
+        If the plan's shapes are not known, an argument makes no sense, or it is a stream over
+        replicas.
     DoesNotFitError
         If that many items do not fit into a memory.
     ParseError
@@ -86,6 +87,7 @@ def simulate(
     True
     """
     _check(plan, devices, items, max_in_flight, faster)
+    _check_replicas(plan, items)
     plan = for_items_in_flight(plan, max_in_flight)
     assert plan.memory is not None
     priced = _priced(plan, devices or {}, costs, faster or {})
@@ -131,6 +133,15 @@ def _check(
             raise PlanError(
                 f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.devices)}"
             )
+
+
+def _check_replicas(plan: Plan, items: int) -> None:
+    """Raise PlanError for a stream over replicas: each item is on one of them, by who is free."""
+    if items > 1 and plan.replicas:
+        raise PlanError(
+            f"streams over replicas are not simulated: {', '.join(plan.device_names)}",
+            fix="simulate one item, or a plan for one device of each range",
+        )
 
 
 def for_items_in_flight(plan: Plan, count: int | None) -> Plan:

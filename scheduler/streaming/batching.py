@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import ShapeError
+from ...graph.errors import PlaitError, ShapeError
 from ...graph.ir import Graph
 from ...graph.tensor import Array, Dim
 from ..errors import FeedError, SessionError
@@ -195,7 +195,8 @@ class Batch:
             flight.let_go()
         for member, part in ending:
             _share_marks(member, flight)
-            member.land(part, error, self._leave)
+            own = error.again() if isinstance(error, PlaitError) else error
+            member.land(part, own, self._leave)
 
     def _leave(self) -> None:
         self._left -= 1

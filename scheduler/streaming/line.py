@@ -14,7 +14,6 @@ from typing import Any
 import trio
 
 from ...graph.tensor import Array
-from ..errors import FeedError
 from ..item import Flight, copies, views
 from ..runtime import Runtime
 from ..slots import session_closed
@@ -83,9 +82,13 @@ class Line:
         is_first = not self._waiting and self._admitting is None and self._batching is None
         if is_first and await self._start_at_once(flight, inputs):
             return
-        room = self._spares.room_for(inputs)
-        own = partial(copied, inputs, room)
-        self._waiting[flight] = await self._runtime.copying(room.values(), own)
+        try:
+            room = self._spares.room_for(inputs)
+            own = partial(copied, inputs, room)
+            self._waiting[flight] = await self._runtime.copying(room.values(), own)
+        except Exception as error:  # there may be no memory for it
+            flight.finish(error=error)
+            return
         self._rooms[flight] = room
         if self._arrivals:
             self._arrivals.unpark_all()
@@ -151,7 +154,7 @@ class Line:
         try:
             if not batch.add(flight, inputs):
                 return False
-        except FeedError as error:
+        except Exception as error:  # whatever is wrong with it is its own
             self._take_back(flight)
             flight.finish(error=error)
         self._pop()
@@ -186,14 +189,12 @@ class Line:
 
     async def _admit(self, flight: Flight, inputs: Mapping[str, Any] | Batch) -> None:
         """Start an item as soon as there is a slot."""
-        if flight.was_given_up():
-            self._take_back(flight)
-            flight.finish()
-            return
         self._admitting = flight
         self._under_way.add(flight)
         try:
-            if self.deadlines is None:
+            if flight.was_given_up() or (isinstance(inputs, Batch) and inputs.is_deserted):
+                flight.finish()
+            elif self.deadlines is None:
                 await self._start(flight, inputs)
             else:
                 with trio.CancelScope() as self._admission:
@@ -226,9 +227,10 @@ class Line:
             self._abandon(flight)
         else:
             flight.finish()  # the others of the batch go on
-            if flight.batch.is_deserted:
-                flight.batch.flight.cause = cause
-                self._abandon(flight.batch.flight)
+            shared = flight.batch.flight
+            if flight.batch.is_deserted and shared in self._under_way:  # nobody joins it any more
+                shared.cause = cause
+                self._abandon(shared)
 
     def _abandon(self, flight: Flight) -> None:
         if flight is self._admitting:

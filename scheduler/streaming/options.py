@@ -85,5 +85,5 @@ class StreamOptions:
 def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
     """Return checked options; by default as many items, or batches, as the plan has slots."""
     given = {name: value for name, value in arguments.items() if value is not None}
-    given.setdefault("max_in_flight", plan.max_in_flight * (arguments.get("batch") or 1))
+    given.setdefault("max_in_flight", plan.in_flight * (arguments.get("batch") or 1))
     return StreamOptions(**given)  # type: ignore[arg-type]

@@ -97,6 +97,7 @@ class Results:
             self._exhausted = True
             self._news.unpark_all()
 
+    @trio.lowlevel.enable_ki_protection
     async def drain(self) -> None:
         """Cancel what is under way, wait for it to end, and let go of all memory."""
         self._release_last()
@@ -120,6 +121,7 @@ class Results:
         if self._news and self._is_ready:
             self._news.unpark_all()
 
+    @trio.lowlevel.enable_ki_protection  # whoever has no place in the line any more is released
     def _hand_out(self) -> Item:
         flight = self._queue.popleft()
         for marks in _marks(flight):

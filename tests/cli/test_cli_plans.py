@@ -51,6 +51,16 @@ def test_a_saved_plan_streams_with_as_many_in_flight_as_it_is_for(folder: Path) 
     assert "up to 2 in flight" in result.stdout
 
 
+def test_a_plan_over_replicas_is_saved_and_streams(folder: Path) -> None:
+    options = ("--shape", "x=2,3", "--devices", "cpu:0..1", "--max-in-flight", "3")
+    shown = plait(folder, "plan", "affine.plait", *options, "--save", "a.plan").stdout
+    assert "cpu:0 stands for cpu:0 to cpu:1" in shown
+    streamed = plait(folder, "stream", "a.plan", "--count", "3", "--devices", "cpu:0..1")
+    assert "up to 4 in flight" in streamed.stdout
+    other = plait(folder, "run", "a.plan", "--devices", "cpu:0")
+    assert_mistake(other, "the plan is for cpu:0..1, not for cpu:0", "leave --devices out")
+
+
 def test_a_saved_plan_is_profiled(folder: Path) -> None:
     assert "3 items" in plait(folder, "profile", "two.plan", "--repeat", "3").stdout
 

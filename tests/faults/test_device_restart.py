@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import plait as pl
 import pytest
 import trio
+from fake_devices import SteppedDevice
 from plait.devices.sim import SimDevice
 from plait.scheduler.events import DeviceRestored
-from trio.testing import MockClock
+from plait.scheduler.open_plan import Slot
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from .fault_devices import WAIT_S, Observed, Stubborn, planned, right
-from .fault_graphs import feeds
+from .fault_graphs import feeds, halves
 
 
 async def test_an_item_waits_for_its_device_where_nothing_stands_in() -> None:
@@ -119,6 +123,32 @@ async def test_an_item_that_waits_for_its_device_can_be_given_up() -> None:
             assert await right(s, 2)
 
 
+async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sim, observed, let_go = SimDevice("sim:a"), Observed(), threading.Event()
+    fed: list[int] = []
+
+    def feed(slot: Slot, arrays: Any) -> None:
+        fed.append(len(fed))
+        if len(fed) == 1:
+            sim.lose()
+        else:
+            let_go.wait(WAIT_S)
+
+    monkeypatch.setattr("plait.scheduler.starter._feed", feed)
+    monkeypatch.setattr("plait.scheduler.starter.INLINE_BYTES", 0)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
+            async with session.stream([feeds(1)], deadline_s=0.05) as results:
+                late = (await anext(results)).error
+            let_go.set()
+            await session.run(feeds(2))
+    assert isinstance(late, pl.DeadlineError)
+    assert len(fed) == 3
+    assert [type(event).__name__ for event in observed.seen].count("ItemDone") == 2
+
+
 async def test_a_session_can_be_closed_while_items_wait_for_a_device() -> None:
     sim, outcomes = Stubborn(refusals=10**9), list[str]()
 
@@ -138,6 +168,42 @@ async def test_a_session_can_be_closed_while_items_wait_for_a_device() -> None:
                 while sim.asked < 2:
                     await trio.lowlevel.checkpoint()
     assert outcomes == ["the session was closed before the item was done"] * 3
+
+
+async def test_closing_turns_away_who_waits_for_a_stand_in_that_was_replaced() -> None:
+    sim, cpu, observed = Stubborn(refusals=10**9), SteppedDevice("cpu", private=False), Observed()
+    refused = trio.Event()
+
+    async def run(session: pl.Session) -> None:
+        with suppress(pl.SessionError):  # it ends one way or the other
+            await session.run(feeds(1))
+
+    async def wait_for_slot(session: pl.Session) -> None:
+        with pytest.raises(pl.SessionError, match="was closed"):
+            await session.run(feeds(2))
+        refused.set()
+
+    async def go_on() -> None:
+        try:
+            with trio.fail_after(5):
+                await refused.wait()
+        finally:
+            cpu.step()
+
+    plan = pl.plan(halves(), [sim, cpu], pin={"first": "sim:a", "second": "cpu"})
+    policy = pl.FaultPolicy(patience=10**9, longest_restart_s=0.01)
+    with trio.fail_after(WAIT_S):
+        async with trio.open_nursery() as nursery:
+            async with pl.Session(plan, on_event=observed, faults=policy) as session:
+                sim.lose()
+                nursery.start_soon(run, session)
+                while not cpu.queue:
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(wait_for_slot, session)
+                await wait_all_tasks_blocked()
+                sim.refusals = 0
+                await observed.restored.wait()
+                nursery.start_soon(go_on)
 
 
 def test_a_policy_of_negative_numbers_is_refused() -> None:

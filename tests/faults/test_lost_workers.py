@@ -128,6 +128,28 @@ async def test_only_the_item_that_workers_die_of_fails(worker: WorkerDevice) -> 
     assert found == [answer(1), "DeviceLostError", answer(2), answer(3)]
 
 
+@pytest.mark.parametrize("in_flight", [3, 4])
+async def test_without_replays_items_that_were_queued_fail_too(
+    in_flight: int, worker: WorkerDevice
+) -> None:
+    """Of their inputs there are no copies, and the source has used its array again."""
+    plan = on_worker(worker, functions.die_of_some)
+    memory, values = feeds(0), [1, FATAL, 2, 3, 4]
+
+    def source() -> Iterator[dict[str, Any]]:
+        for value in values:
+            memory["x"][...] = feeds(value)["x"]
+            yield memory
+
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, faults=pl.FaultPolicy(replays=0)) as session:
+            async with session.stream(source(), max_in_flight=in_flight) as stream:
+                found = [None if item.error else item["y"].tolist() async for item in stream]
+    assert found[1] is None
+    # Those that come when the worker is back are as good as any.
+    assert all(one in (None, answer(value)) for one, value in zip(found, values, strict=True))
+
+
 async def test_a_node_with_effects_is_not_run_again(worker: WorkerDevice, tmp_path: Path) -> None:
     path = tmp_path / "lines"
     plan = on_worker(worker, functions.write_and_die, path=str(path))

@@ -300,3 +300,35 @@ def test_closing_the_session_ends_its_streams() -> None:
         await results.__aexit__(None, None, None)
 
     run(main())
+
+
+def test_a_source_may_use_its_arrays_again_at_once() -> None:
+    def source() -> Iterator[dict[str, Array]]:
+        fed = item(0)
+        for value in range(30):
+            fed["x"].fill(value)
+            yield fed
+
+    async def main() -> list[float]:
+        async with pl.AsyncioSession(plan(4)) as session, session.stream(source()) as results:
+            return [one["y"][0] async for one in results]
+
+    assert run(main()) == [value + 1 for value in range(30)]
+
+
+def test_leaving_a_stream_raises_what_closing_its_source_raises() -> None:
+    async def source() -> AsyncIterator[dict[str, Array]]:
+        try:
+            while True:
+                yield item(1)
+        finally:
+            raise LookupError("no such file")
+
+    async def main() -> None:
+        async with pl.AsyncioSession(plan(3)) as session:
+            with pytest.raises(LookupError, match="no such file"):
+                async with session.stream(source()) as results:
+                    await anext(results)
+            assert (await session.run(item(1)))["y"][0] == 2
+
+    run(main())

@@ -45,6 +45,17 @@ def test_a_stream_is_a_plain_iterator(limit: int) -> None:
         assert list(results) == []
 
 
+def test_a_source_may_use_its_arrays_again_at_once() -> None:
+    def source() -> Iterator[dict[str, Array]]:
+        fed = item(0)
+        for value in range(30):
+            fed["x"].fill(value)
+            yield fed
+
+    with opened(4) as session:
+        assert values(session.stream(source())) == [v + 1 for v in range(30)]
+
+
 def test_the_source_is_asked_on_the_thread_that_iterates_and_only_when_there_is_room() -> None:
     pulled = 0
 
@@ -131,6 +142,22 @@ def test_a_stream_that_is_left_closes_its_source() -> None:
         gc.collect()
         assert closed == [True, True]
         assert session.run(item(1))["y"][0, 0] == 2
+
+
+def test_a_source_that_fails_to_close_does_so_when_everything_has_ended() -> None:
+    def source() -> Iterator[dict[str, Array]]:
+        try:
+            while True:
+                yield item(1)
+        finally:
+            raise LookupError("no such file")
+
+    with opened(3) as session:
+        results = session.stream(source())
+        next(results)
+        with pytest.raises(LookupError, match="no such file"):
+            results.close()
+        assert results._bridge.closed.done()
 
 
 def test_a_stream_keeps_its_session_open() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import plait as pl
 import pytest
+from fake_devices import SteppedDevice
 from plait.devices.event import Event
 from plait.scheduler import executor
 from plait.scheduler.executor import Execution
@@ -52,6 +53,22 @@ def test_a_step_that_takes_long_as_waking_a_thread_never_gets_quick() -> None:
     for _ in range(1000):
         estimates.note(0, QUICK_NS + 8)
     assert not estimates.is_quick(0)
+
+
+def test_runs_that_were_cut_short_say_nothing_of_how_long_a_step_takes() -> None:
+    device = SteppedDevice("cpu", private=False)
+    builder = pl.GraphBuilder("relu")
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", (2,))))
+    open_plan = OpenPlan(pl.plan(builder.build(), device), {"cpu": device})
+    device.open()
+    open_plan.open()
+    for _ in range(100):
+        execution = Execution(open_plan, open_plan.make_slot(0), lambda: None)
+        execution.start()
+        execution.cancel()
+        device.step()
+    assert not open_plan.estimates.is_quick(0)
+    open_plan.close()
 
 
 def test_what_follows_is_done_by_the_outermost_call_and_what_takes_time_last() -> None:
@@ -207,3 +224,22 @@ def test_an_error_in_a_quick_step_is_its_item_s(here: Stage) -> None:
     assert finished == [True]
     assert isinstance(execution.error, pl.DeviceError)
     assert ran_on == []
+
+
+async def test_a_function_that_is_quick_mostly_may_block_like_any_other() -> None:
+    inner = pl.GraphBuilder("inner")
+    inner.output("y", inner.op("Neg", inner.input("x", "float32", (2,))))
+    negated, threads = pl.plan(inner.build()), set[int]()
+
+    @pl.operator(name="test_quick.rarely")
+    def rarely(x: np.ndarray) -> np.ndarray:
+        threads.add(threading.get_ident())
+        return pl.run(negated, {"x": x})["y"] if x[0] > 100 else x
+
+    builder = pl.GraphBuilder("outer")
+    builder.output("y", builder.call(rarely, builder.input("x", "float32", (2,))))
+    async with pl.Session(pl.plan(builder.build())) as session:
+        for number in (*range(60), 101):
+            found = await session.run({"x": np.full(2, number, np.float32)})
+    assert threading.get_ident() in threads, "it ran on the loop's thread"
+    assert found["y"].tolist() == [-101, -101]

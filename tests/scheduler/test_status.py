@@ -59,6 +59,18 @@ async def test_failed_items_are_counted_as_such() -> None:
         assert (status.done, status.failed) == (1, 1)
 
 
+async def test_items_of_a_batch_and_items_that_never_start_are_counted_too() -> None:
+    builder = pl.GraphBuilder("rows")
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", ("n", 8))))
+    items = [{"x": np.ones((1, 8), np.float32)}, {}] * 3
+    async with pl.Session(pl.plan(builder.build())) as session:
+        async with session.stream(items, batch=3) as results:
+            errors = [one.error async for one in results]
+        status = session.status()
+    assert errors.count(None) == 3
+    assert (status.done, status.failed) == (6, 3)
+
+
 async def test_a_session_that_is_not_traced_only_counts() -> None:
     async with pl.Session(relu("cpu", 1), trace=False, measure=True) as session:
         await session.run(ITEM)

@@ -200,6 +200,21 @@ async def test_leaving_early_closes_the_source_and_drains() -> None:
         assert await collect(session, items(2)) == [1, 2]
 
 
+async def test_leaving_early_raises_what_closing_the_source_raises() -> None:
+    async def source() -> AsyncIterator[dict[str, Any]]:
+        try:
+            while True:
+                yield item(1)
+        finally:
+            raise LookupError("no such file")
+
+    async with pl.Session(pl.plan(graph())) as session:
+        with pytest.raises(LookupError, match="no such file"):
+            async with session.stream(source()) as results:
+                await anext(results)
+        assert await collect(session, items(1))
+
+
 async def test_leaving_early_waits_for_what_runs() -> None:
     device = SteppedDevice("stepped")
     builder = pl.GraphBuilder("waits")

@@ -155,6 +155,17 @@ async def test_what_fails_in_a_batch_fails_all_of_it_and_no_more() -> None:
     assert [isinstance(one, pl.KernelError) for one in got] == [True, True, False, False]
 
 
+async def test_the_error_of_a_batch_tells_each_item_its_own_number() -> None:
+    async with pl.Session(pl.plan(doubling())) as session:
+        source = [row(13), row(1)]
+        async with session.stream(source, batch=2, on_error="raise") as results:
+            for number in (0, 1):
+                with pytest.raises(pl.KernelError, match="thirteen") as caught:
+                    await anext(results)
+                assert caught.value.__notes__ == [f"this was item {number} of a stream"]
+                assert isinstance(caught.value.__cause__, ValueError)
+
+
 async def test_a_batch_waits_no_longer_than_it_may(autojump_clock: trio.abc.Clock) -> None:
     async def arriving() -> AsyncIterator[dict[str, Array]]:
         for value, pause in enumerate([0.0, 1.0, 1.5, 9.0, 0.0, 0.0, 0.0]):
@@ -216,6 +227,28 @@ async def test_one_late_item_does_not_stop_its_batch(autojump_clock: trio.abc.Cl
             got = await collect(session, arriving(), batch=2, deadline_s=2.0)
         assert isinstance(got[0], pl.DeadlineError)
         assert got[1] == [[1, 1]]
+
+
+async def test_items_that_join_late_ones_are_not_late(autojump_clock: trio.abc.Clock) -> None:
+    device = SteppedDevice("stepped", private=False)
+    builder = pl.GraphBuilder("relu")
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", (2, 2))))
+
+    async def arriving() -> AsyncIterator[dict[str, Array]]:
+        yield row(0)
+        await trio.sleep(5.0)
+        yield row(1)
+
+    async def work() -> None:
+        await trio.sleep(6.0)
+        device.step()
+
+    async with pl.Session(pl.plan(builder.build(), device)) as session:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            got = await collect(session, arriving(), batch=2, deadline_s=2.0)
+    assert isinstance(got[0], pl.DeadlineError)
+    assert got[1] == [[1, 1]]
 
 
 @pytest.mark.parametrize("full", [False, True])

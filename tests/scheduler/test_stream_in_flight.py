@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,3 +148,37 @@ async def test_the_source_waits_for_a_slow_consumer_and_the_consumer_for_a_slow_
         async with session.stream(census.source([2.0] * 30)) as results:
             async for one in results:
                 assert trio.current_time() >= 60 + 2.0 * (one.index + 1)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, memoryview])
+async def test_a_source_may_use_its_memory_again_at_once(kind: Callable[[Any], object]) -> None:
+    memory = np.zeros(2, np.float32)
+
+    def source() -> Iterator[dict[str, Any]]:
+        for value in range(1, 30):
+            memory[:] = value
+            yield {"x": kind(memory)}
+
+    plan = ringed(pl.plan(relu(), max_in_flight=8), copies=1)
+    async with pl.Session(plan) as session, session.stream(source()) as results:
+        assert [one["y"][0] async for one in results] == [*range(1, 30)]
+
+
+async def test_no_memory_for_an_item_that_waits_fails_that_item(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    device = SteppedDevice("stepped")
+    plan = ringed(pl.plan(relu(), device, max_in_flight=2), copies=1)
+    async with pl.Session(plan) as session:
+        monkeypatch.setattr("plait.scheduler.spares.Spares.room_for", refuse)
+        async with trio.open_nursery() as nursery:
+            async with session.stream([item(0), item(1)]) as results:
+                await wait_all_tasks_blocked()
+                nursery.start_soon(finish, device)
+                with trio.fail_after(5):
+                    errors = [type(one.error) async for one in results]
+            nursery.cancel_scope.cancel()
+    assert errors == [type(None), MemoryError]

@@ -257,6 +257,18 @@ async def test_observers_hear_of_every_item_once() -> None:
     assert all(event.latency_s > 0 for event in heard if event.error is None)
 
 
+async def test_an_item_that_never_started_took_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise MemoryError
+
+    heard: list[Any] = []
+    async with pl.Session(pl.plan(relu()), on_event=heard.append) as session:
+        monkeypatch.setattr("plait.scheduler.starter._feed", failing)
+        with pytest.raises(MemoryError):
+            await session.run(item(0))
+    assert [event.latency_s for event in heard] == [0]
+
+
 async def test_what_an_observer_raises_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     def failing(event: object) -> None:
         raise LookupError("no such metric")

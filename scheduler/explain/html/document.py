@@ -8,6 +8,7 @@ from typing import Any
 from ....version import VERSION
 from ...planning import Plan
 from ...profile import Profile
+from ...replicas.variant import variant
 from ...simulation.simulate import simulate
 from ...simulation.simulation import Simulation
 from .arenas import arenas
@@ -56,7 +57,7 @@ def _simulations(plan: Plan | None) -> Iterator[Simulation]:
         return
     yield simulate(plan)
     items = min(STREAM_ITEMS, MOST_STEPS // max(len(plan.steps), 1))
-    if items > 1:
+    if items > 1 and not plan.replicas:
         yield simulate(plan, items=items)
 
 
@@ -64,12 +65,18 @@ def _timelines(
     plan: Plan | None, profile: Profile | None, simulations: Sequence[Simulation], texts: Texts
 ) -> Iterator[dict[str, Any]]:
     """Yield what is predicted and what was measured."""
-    subgraphs = {one.name: one.index for one in plan.subgraphs} if plan is not None else {}
+    subgraphs = dict(_subgraphs(plan)) if plan is not None else {}
     for simulation in simulations:
         yield predicted(simulation, subgraphs, texts)
     timeline = measured(profile, subgraphs, texts) if profile is not None else None
     if timeline is not None:
         yield timeline
+
+
+def _subgraphs(plan: Plan) -> Iterator[tuple[str, int]]:
+    """Yield the names of subgraphs, on replicas too, and their places."""
+    for index in range(plan.variants):
+        yield from ((one.name, one.index) for one in variant(plan, index).subgraphs)
 
 
 def _shared(timelines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -84,10 +84,10 @@ def _spent(profile: Profile) -> Iterator[list[Any]]:
 def _plan_facts(plan: Plan) -> Iterator[Fact]:
     graph = plan.graph
     yield "nodes", f"{len(graph.nodes):,}, in {counted(len(plan.subgraphs), 'subgraph')}"
-    yield "devices", ", ".join(plan.devices)
+    yield "devices", ", ".join(plan.device_names)
     for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         yield kind, ", ".join(f"{name} {graph.tensors[name]}" for name in names) or "none"
-    yield "in flight", counted(plan.max_in_flight, "item")
+    yield "in flight", counted(plan.in_flight, "item")
     if plan.is_static:
         transfers = [step.work for step in plan.steps if isinstance(step.work, Transfer)]
         moved = sum(transfer.nbytes for transfer in transfers)

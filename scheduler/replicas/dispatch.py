@@ -1,0 +1,58 @@
+"""Which of the replicas an item goes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+from weakref import WeakKeyDictionary
+
+from ..item import Flight
+from .groups import Groups, variants
+
+
+class Dispatcher:
+    """Gives each item to a variant of the plan; used on the trio thread only.
+
+    Parameters
+    ----------
+    groups : tuple of tuple of str
+        The replicas.
+    lost : container of str
+        The devices that are away; items go there last.
+    """
+
+    def __init__(self, groups: Groups, lost: Container[str]) -> None:
+        self._groups = groups
+        self._lost = lost
+        self._count = variants(groups)
+        self._following = 0
+        self._given: WeakKeyDictionary[Flight, int] = WeakKeyDictionary()
+
+    def choose(self, flight: Flight) -> int:
+        """Return the variant with the fewest items under way, of equals the next in turn."""
+        if self._count == 1:
+            return 0
+        given = self._given
+        given.pop(flight, None)  # it found no slot before, and is given a place anew
+        for other in [one for one in given if one.is_over]:
+            del given[other]
+        load = Counter(given.values())
+
+        def preference(index: int) -> tuple[bool, int, int]:
+            return self._is_lost(index), load[index], (index - self._following) % self._count
+
+        chosen = min(range(self._count), key=preference)
+        self._following = (chosen + 1) % self._count
+        given[flight] = chosen
+        return chosen
+
+    def move(self, flight: Flight) -> int:
+        """Return the variant for an item whose own was lost.
+
+        It stays while slots are held for consumers: these may be waiting for this very item.
+        """
+        is_held = any(one.holds for one in self._given if not one.is_over)
+        return flight.variant if is_held else self.choose(flight)
+
+    def _is_lost(self, index: int) -> bool:
+        return any(names[index % len(names)] in self._lost for names in self._groups)

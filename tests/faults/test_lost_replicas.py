@@ -1,0 +1,72 @@
+"""Replicas on real workers, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import plait as pl
+import pytest
+import trio
+from plait.devices.worker.device import WorkerDevice
+from plait.graph.ir import Graph
+from plait.graph.tensor import Array
+from plait.scheduler.events import DeviceLost, PlanReplaced, SessionEvent
+
+from . import fault_functions as functions
+from .fault_graphs import answer, calling, feeds, halves
+
+WAIT_S = 60
+N_ITEMS = 60
+
+
+def planned(graph: Graph) -> pl.Plan:
+    first = graph.nodes[0].name
+    pins = {first: "worker:0..1", "second": "cpu"}
+    return pl.plan(graph, ["cpu", "worker:0..1"], pin=pins, max_in_flight=4)
+
+
+def share(profile: Any) -> Counter[str]:
+    spans = (span for record in profile.records for span in record.spans())
+    return Counter(span.step.device for span in spans)
+
+
+async def test_two_workers_share_the_items() -> None:
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(halves())) as session:
+            async with session.stream(map(feeds, range(N_ITEMS))) as stream:
+                found = [item["y"].tolist() async for item in stream]
+    assert found == [answer(value) for value in range(N_ITEMS)]
+    ran = share(session.profile())
+    assert ran["worker:0"] + ran["worker:1"] == N_ITEMS
+    assert min(ran["worker:0"], ran["worker:1"]) >= N_ITEMS // 4
+
+
+@pytest.mark.parametrize("function", [None, functions.twice])
+async def test_a_replica_that_is_killed_leaves_a_stream_whole(
+    function: Callable[..., Array] | None,
+) -> None:
+    """Also where no other kind of device may stand in for it, as with Python functions."""
+    seen: list[SessionEvent] = []
+    graph = halves() if function is None else calling(function)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(graph), on_event=seen.append) as session:
+            assert session._runtime is not None
+            fated = session._runtime._devices.by_name["worker:1"]
+            assert isinstance(fated, WorkerDevice)
+
+            def source() -> Iterator[dict[str, Any]]:
+                for value in range(N_ITEMS):
+                    if value == N_ITEMS // 2:
+                        assert fated.pid is not None
+                        os.kill(fated.pid, signal.SIGKILL)
+                    yield feeds(value)
+
+            async with session.stream(source()) as stream:
+                found = [item["y"].tolist() async for item in stream]
+    assert found == [answer(value) for value in range(N_ITEMS)]
+    assert [event.device for event in seen if isinstance(event, DeviceLost)] == ["worker:1"]
+    assert not any(isinstance(event, PlanReplaced) for event in seen)
