@@ -95,7 +95,7 @@ class Load:
 LOADS = {
     "cpu": Load(("cpu",)),
     "two lanes": Load(("cpu", "cpu:1")),
-    "cpu and a worker": Load(("cpu", "worker:0"), share=0.3),
+    "cpu and a worker": Load(("cpu", "worker:0")),
     f"{KEPT} shapes at random": Load(("cpu", "cpu:1"), range(1, 1 + KEPT)),
     f"{MANY} shapes at random": Load(("cpu", "cpu:1"), range(1, 1 + MANY), share=0.02, trace=False),
     "slow consumer": Load(("cpu", "cpu:1"), pause_consumer_s=0.02, share=0.3),
