@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .budget import Budget
 from .first_fit import FAR, place
 from .problem import Problem
 
 
-def settled(problem: Problem, offsets: Sequence[int]) -> list[int]:
+def settled(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
     """Let blocks rise, the highest first, then sink, the lowest first, while that helps.
 
-    None of them may be fixed.
+    None of them may be fixed. Where a budget is given, no more is begun than it has time for.
     """
     sizes = problem.sizes
     blocks, best = range(len(sizes)), list(offsets)
@@ -26,3 +27,5 @@ def settled(problem: Problem, offsets: Sequence[int]) -> list[int]:
         if found is None or problem.peak(found) >= peak:
             return best
         best, peak = found, problem.peak(found)
+        if budget is not None and not budget.left_s():
+            return best

@@ -78,5 +78,5 @@ class _Turns:
             if found is None:
                 return
             budget.spend(SETTLING_WORK * problem.work)
-            offsets = settled(problem, found)
+            offsets = settled(problem, found, budget)
             self._best.offer("lowered by ejection", offsets)
