@@ -118,7 +118,9 @@ class Line:
     async def drain(self) -> None:
         """Cancel everything and wait for what runs to end; nobody may `run` it any more."""
         while self._waiting:
-            self._waiting.popitem()[0].finish(error=session_closed())
+            flight, _ = self._pop()
+            self._take_back(flight)
+            flight.finish(error=session_closed())
         await self._runtime.drain(self._under_way)
 
     async def _gather(self, batching: Batching) -> Batch:

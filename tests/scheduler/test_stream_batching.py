@@ -207,40 +207,25 @@ async def test_without_patience_a_batch_takes_what_is_there() -> None:
             assert [one async for one in results] == []
 
 
-async def test_one_late_item_does_not_stop_its_batch(autojump_clock: trio.abc.Clock) -> None:
+@pytest.mark.parametrize(
+    ("joins_s", "runs_s"),
+    [(1.0, 2.5), (5.0, 6.0)],
+    ids=["late together with others", "late before others come"],
+)
+async def test_one_late_item_does_not_stop_its_batch(
+    autojump_clock: trio.abc.Clock, joins_s: float, runs_s: float
+) -> None:
     device = SteppedDevice("stepped", private=False)
     builder = pl.GraphBuilder("relu")
     builder.output("y", builder.op("Relu", builder.input("x", "float32", (2, 2))))
 
     async def arriving() -> AsyncIterator[dict[str, Array]]:
         yield row(0)
-        await trio.sleep(1.0)
+        await trio.sleep(joins_s)
         yield row(1)
 
     async def work() -> None:
-        await trio.sleep(2.5)
-        device.step()
-
-    async with pl.Session(pl.plan(builder.build(), device)) as session:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(work)
-            got = await collect(session, arriving(), batch=2, deadline_s=2.0)
-        assert isinstance(got[0], pl.DeadlineError)
-        assert got[1] == [[1, 1]]
-
-
-async def test_items_that_join_late_ones_are_not_late(autojump_clock: trio.abc.Clock) -> None:
-    device = SteppedDevice("stepped", private=False)
-    builder = pl.GraphBuilder("relu")
-    builder.output("y", builder.op("Relu", builder.input("x", "float32", (2, 2))))
-
-    async def arriving() -> AsyncIterator[dict[str, Array]]:
-        yield row(0)
-        await trio.sleep(5.0)
-        yield row(1)
-
-    async def work() -> None:
-        await trio.sleep(6.0)
+        await trio.sleep(runs_s)
         device.step()
 
     async with pl.Session(pl.plan(builder.build(), device)) as session:
