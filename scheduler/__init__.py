@@ -16,9 +16,9 @@ from .errors import (
 from .explain.diff import PlanDiff, diff
 from .explain.plan_file import load_plan
 from .faults import FaultPolicy
-from .item import Item
 from .planning import Plan, plan
 from .profile import Profile
+from .running.item import Item
 from .session import Session
 from .simulation.models import modelled_device
 from .simulation.simulate import simulate

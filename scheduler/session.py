@@ -13,11 +13,11 @@ from ..graph.tensor import Array
 from .errors import DeadlineError, SessionError
 from .events import Announcer, Observer
 from .faults import FaultPolicy
-from .item import Flight
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
-from .runtime import Runtime
+from .running.item import Flight
+from .running.runtime import Runtime
 from .streaming.deadlines import deadline_passed
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source

@@ -17,7 +17,7 @@ from plait import Plan
 from plait.scheduler.memory.buffers import Buffer, collect_buffers
 from plait.scheduler.memory.happens_before import START, HappensBefore, Point
 from plait.scheduler.memory.regions import ADMISSION, Location, MemoryPlan
-from plait.scheduler.rings import Rings
+from plait.scheduler.running.rings import Rings
 from plait.scheduler.steps import Transfer
 
 

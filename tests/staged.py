@@ -12,11 +12,11 @@ from fake_devices import POISON, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.executor import Execution
-from plait.scheduler.gates import Gates
 from plait.scheduler.memory.regions import ADMISSION, Region
-from plait.scheduler.open_plan import OpenPlan, Slot
-from plait.scheduler.quick import Estimates
+from plait.scheduler.running.executor import Execution
+from plait.scheduler.running.gates import Gates
+from plait.scheduler.running.open_plan import OpenPlan, Slot
+from plait.scheduler.running.quick import Estimates
 
 
 def ringed(plan: pl.Plan, copies: int) -> pl.Plan:

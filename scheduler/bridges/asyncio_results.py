@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..errors import SessionError
-from ..item import Item
+from ..running.item import Item
 from ..streaming.options import StreamOptions
 from ..streaming.sources import Source, iterate
 from .bridge import Bridge, Delivery, End

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from ..item import Item
+from ..running.item import Item
 from ..streaming.options import StreamOptions
 from .bridge import Bridge, Delivery, End
 from .loop_thread import LoopThread

@@ -13,8 +13,8 @@ import trio
 
 from ...graph.tensor import Array
 from ..errors import SessionError
-from ..item import Item
-from ..spares import Spares, copied
+from ..running.item import Item
+from ..running.spares import Spares, copied
 from ..streaming.options import StreamArguments
 from .loop_thread import LoopThread
 

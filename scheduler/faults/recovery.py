@@ -17,10 +17,10 @@ import trio
 from ...devices.device import Mortal
 from ...devices.errors import DeviceLostError
 from ..events import Announcer, DeviceLost, DeviceRestored, PlanReplaced
-from ..open_devices import OpenDevices
-from ..pace import Pace
 from ..planning import Plan
-from ..slots import session_closed
+from ..running.open_devices import OpenDevices
+from ..running.pace import Pace
+from ..running.slots import session_closed
 from .policy import FaultPolicy
 from .standby import devices_of, standby
 

@@ -19,10 +19,10 @@ from ...graph.ir import Node
 from ...graph.nested import has_effects
 from ...graph.tensor import Array
 from ..events import Announcer, ItemReplayed
-from ..executor import Execution
-from ..item import Flight
 from ..partition.partition import Subgraph
-from ..slots import Slots, session_closed
+from ..running.executor import Execution
+from ..running.item import Flight
+from ..running.slots import Slots, session_closed
 from ..steps import Step
 from .recovery import Recovery
 from .standby import devices_of

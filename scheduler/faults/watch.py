@@ -6,7 +6,7 @@ import logging
 
 import trio
 
-from ..item import Flight
+from ..running.item import Flight
 from ..steps import Step
 from .recovery import Recovery
 

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from ...devices.event import Event
-from ..executor import Execution
-from ..marks import Marks
-from ..open_plan import OpenPlan
+from ..running.executor import Execution
+from ..running.marks import Marks
+from ..running.open_plan import OpenPlan
 from ..steps import Step, Transfer
 from .profile import Profile
 from .records import NodeTime, Part, Record

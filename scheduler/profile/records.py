@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..marks import Marks
 from ..memory.regions import Pool, Region
+from ..running.marks import Marks
 from ..steps import Outline
 
 UNKNOWN: Mapping[str, Pool] = {}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..item import Flight
     from ..planning import Plan
+    from ..running.item import Flight
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container
 from weakref import WeakKeyDictionary
 
-from ..item import Flight
+from ..running.item import Flight
 from .groups import Groups, variants
 
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from ..memory.regions import ADMISSION, Region
-from ..progress import Progress
-from ..ready import ReadyQueue
-from ..rings import Rings
+from ..running.progress import Progress
+from ..running.ready import ReadyQueue
+from ..running.rings import Rings
 from .cores import SharedCores
 from .workload import NEVER, Host, Timeline, Workload
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ..costs import Costs
 from ..errors import PlanError
-from ..marks import Marks
 from ..memory.memory_plan import plan_memory
 from ..placement import place
 from ..planning import Plan
 from ..profile import Part, Profile, Record
+from ..running.marks import Marks
 from ..steps import outline
 from .engine import run
 from .lanes import host_of, workload

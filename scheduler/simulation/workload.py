@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..ready import ranks
+from ..running.ready import ranks
 
 NEVER = -1
 

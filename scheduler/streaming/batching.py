@@ -19,8 +19,8 @@ from ...graph.errors import PlaitError, ShapeError
 from ...graph.ir import Graph
 from ...graph.tensor import Array, Dim
 from ..errors import FeedError, SessionError
-from ..feeds import check_feeds
-from ..item import Flight, Results, copies, views
+from ..running.feeds import check_feeds
+from ..running.item import Flight, Results, copies, views
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import trio
 
 from ..errors import DeadlineError
-from ..item import Flight
+from ..running.item import Flight
 
 
 def deadline_passed(deadline_s: float) -> DeadlineError:

@@ -14,10 +14,10 @@ from typing import Any
 import trio
 
 from ...graph.tensor import Array
-from ..item import Flight, copies, views
-from ..runtime import Runtime
-from ..slots import session_closed
-from ..spares import copied
+from ..running.item import Flight, copies, views
+from ..running.runtime import Runtime
+from ..running.slots import session_closed
+from ..running.spares import copied
 from .batching import Batch, Batching
 from .deadlines import Deadlines
 from .options import StreamOptions

@@ -14,9 +14,9 @@ from functools import partial
 
 import trio
 
-from ..item import Flight, Item
-from ..marks import Marks
-from ..runtime import Runtime
+from ..running.item import Flight, Item
+from ..running.marks import Marks
+from ..running.runtime import Runtime
 from .batching import Batching, batching_of
 from .line import Line
 from .options import StreamOptions

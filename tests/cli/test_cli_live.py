@@ -9,9 +9,9 @@ import plait as pl
 import pytest
 from command_line import plait
 from plait.cli.live import frame, moment
-from plait.scheduler.marks import Marks
 from plait.scheduler.profile import Part, Record
 from plait.scheduler.profile.status import DeviceStatus, Status
+from plait.scheduler.running.marks import Marks
 from plait.scheduler.steps import Outline
 from rich.console import Console
 

@@ -13,7 +13,7 @@ import trio
 from fake_devices import SteppedDevice
 from plait.devices.sim import SimDevice
 from plait.scheduler.events import DeviceRestored
-from plait.scheduler.open_plan import Slot
+from plait.scheduler.running.open_plan import Slot
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from .fault_devices import WAIT_S, Observed, Stubborn, planned, right
@@ -136,8 +136,8 @@ async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
         else:
             let_go.wait(WAIT_S)
 
-    monkeypatch.setattr("plait.scheduler.starter._feed", feed)
-    monkeypatch.setattr("plait.scheduler.starter.INLINE_BYTES", 0)
+    monkeypatch.setattr("plait.scheduler.running.starter._feed", feed)
+    monkeypatch.setattr("plait.scheduler.running.starter.INLINE_BYTES", 0)
     with trio.fail_after(WAIT_S):
         async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
             async with session.stream([feeds(1)], deadline_s=0.05) as results:

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from machines import random_graph, random_machine
 from plait.devices.sim import SimDevice, VirtualClock
 from plait.scheduler.errors import PlanError
-from plait.scheduler.marks import Marks
 from plait.scheduler.memory.regions import Pool, Region
 from plait.scheduler.profile import Attribution, NodeTime, Part, Profile, Record
+from plait.scheduler.running.marks import Marks
 from plait.scheduler.simulation.workload import Host
 from plait.scheduler.steps import Outline, Transfer, outline
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 from plait.graph.ir import Graph
-from plait.scheduler import runtime, stages
+from plait.scheduler import stages
 from plait.scheduler.boundaries import cut
-from plait.scheduler.landing import INLINE_BYTES
-from plait.scheduler.passage import Passage
+from plait.scheduler.running import runtime
+from plait.scheduler.running.landing import INLINE_BYTES
+from plait.scheduler.running.passage import Passage
 from plait.scheduler.specialise import specialise
 
 

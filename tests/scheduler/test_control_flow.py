@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nested_graphs import doubled, doubling_body, growing_body, running_sum_body, scaled
 from plait.graph.ir import Graph
-from plait.scheduler import inlining, starter
-from plait.scheduler.open_plan import Slot
+from plait.scheduler import inlining
+from plait.scheduler.running import starter
+from plait.scheduler.running.open_plan import Slot
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 

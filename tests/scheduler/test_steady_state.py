@@ -13,7 +13,7 @@ import plait as pl
 import pytest
 import trio
 from plait.graph.tensor import Array
-from plait.scheduler.spares import Spares
+from plait.scheduler.running.spares import Spares
 from resources import held, left_since
 from trio.testing import MockClock
 

@@ -12,7 +12,7 @@ import trio
 from fake_devices import SteppedDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.scheduler.item import Flight
+from plait.scheduler.running.item import Flight
 from plait.scheduler.streaming.batching import Batch, batching_of
 from trio.testing import wait_all_tasks_blocked
 

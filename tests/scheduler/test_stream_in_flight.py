@@ -173,7 +173,7 @@ async def test_no_memory_for_an_item_that_waits_fails_that_item(
     device = SteppedDevice("stepped")
     plan = ringed(pl.plan(relu(), device, max_in_flight=2), copies=1)
     async with pl.Session(plan) as session:
-        monkeypatch.setattr("plait.scheduler.spares.Spares.room_for", refuse)
+        monkeypatch.setattr("plait.scheduler.running.spares.Spares.room_for", refuse)
         async with trio.open_nursery() as nursery:
             async with session.stream([item(0), item(1)]) as results:
                 await wait_all_tasks_blocked()

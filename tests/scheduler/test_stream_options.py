@@ -263,7 +263,7 @@ async def test_an_item_that_never_started_took_no_time(monkeypatch: pytest.Monke
 
     heard: list[Any] = []
     async with pl.Session(pl.plan(relu()), on_event=heard.append) as session:
-        monkeypatch.setattr("plait.scheduler.starter._feed", failing)
+        monkeypatch.setattr("plait.scheduler.running.starter._feed", failing)
         with pytest.raises(MemoryError):
             await session.run(item(0))
     assert [event.latency_s for event in heard] == [0]

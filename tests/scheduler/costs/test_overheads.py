@@ -10,8 +10,8 @@ import pytest
 from machines import chain
 from plait.scheduler.costs.figures import LOOP
 from plait.scheduler.costs.overheads import hops, loop
-from plait.scheduler.marks import Marks
 from plait.scheduler.profile import Part, Profile, Record
+from plait.scheduler.running.marks import Marks
 from plait.scheduler.steps import outline
 
 US = 1000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.item import Flight
 from plait.scheduler.replicas.dispatch import Dispatcher
+from plait.scheduler.running.item import Flight
 
 GROUPS = (("w:0", "w:1", "w:2"), ("v:4", "v:5"))
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from plait.devices.model import DeviceModel
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
-from plait.scheduler import landing
 from plait.scheduler.costs import Costs, overheads
+from plait.scheduler.running import landing
 from plait.scheduler.simulation.lanes import host_of
 from plait.scheduler.simulation.workload import Host
 from random_graphs import graphs

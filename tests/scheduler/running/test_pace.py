@@ -15,7 +15,8 @@ from plait.devices.device import Device
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import Faults, SimModel
-from plait.scheduler import stages, starter
+from plait.scheduler import stages
+from plait.scheduler.running import starter
 from trio.testing import wait_all_tasks_blocked
 
 # A kernel on four elements takes 5 µs, and so does copying them.

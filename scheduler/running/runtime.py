@@ -11,10 +11,17 @@ from typing import Any, TypeAlias
 
 import trio
 
-from ..graph.tensor import Array
-from .events import Announcer, ItemDone
-from .faults.policy import FaultPolicy
-from .faults.recovery import Recovery
+from ...graph.tensor import Array
+from ..events import Announcer, ItemDone
+from ..faults.policy import FaultPolicy
+from ..faults.recovery import Recovery
+from ..planning import Plan
+from ..profile import Recorder
+from ..profile.status import Status, device_status, memory_status
+from ..replicas.dispatch import Dispatcher
+from ..replicas.variant import variant
+from ..specialise import bind_inputs
+from ..stages import Entry
 from .feeds import check_feeds, own_feeds
 from .item import Flight
 from .landing import Landing
@@ -22,15 +29,8 @@ from .open_devices import OpenDevices
 from .open_plans import KEPT_PARTS, KEPT_PLANS, OpenPlans
 from .pace import Pace
 from .passage import Passage, own_results
-from .planning import Plan
-from .profile import Recorder
-from .profile.status import Status, device_status, memory_status
-from .replicas.dispatch import Dispatcher
-from .replicas.variant import variant
 from .slots import Slots, session_closed
 from .spares import Spares
-from .specialise import bind_inputs
-from .stages import Entry
 from .starter import Starter
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]

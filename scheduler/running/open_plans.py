@@ -13,16 +13,16 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import trio
 
-from ..devices.device import Device
-from ..devices.errors import DeviceLostError, DeviceMemoryError
-from ..graph.errors import PlaitError, ShapeError
-from .errors import PlanError
-from .faults.recovery import Recovery
-from .faults.standby import devices_of
+from ...devices.device import Device
+from ...devices.errors import DeviceLostError, DeviceMemoryError
+from ...graph.errors import PlaitError, ShapeError
+from ..errors import PlanError
+from ..faults.recovery import Recovery
+from ..faults.standby import devices_of
+from ..planning import Plan
 from .lanes import OpenLanes
 from .open_plan import Lanes, OpenPlan
 from .pace import Pace
-from .planning import Plan
 from .slots import Slots, session_closed
 
 T = TypeVar("T")

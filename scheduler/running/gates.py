@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from .memory.regions import Region
+from ..memory.regions import Region
 from .rings import Grant, Rings
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ..devices.event import Event
+from ...devices.event import Event
 from .open_plan import OpenPlan, Slot
 from .progress import Progress
 from .trampoline import Trampoline

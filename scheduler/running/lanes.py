@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Generic, TypeVar
 
+from ..simulation.workload import Lane
 from .ready import ReadyQueue
-from .simulation.workload import Lane
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.progress import Progress
+from plait.scheduler.running.progress import Progress
 
 Waits = list[set[int]]
 

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import trio
 
-from ..devices.device import Device, OnDone
-from ..devices.event import Event
-from ..devices.sim.clock import VirtualClock
+from ...devices.device import Device, OnDone
+from ...devices.event import Event
+from ...devices.sim.clock import VirtualClock
 
 T = TypeVar("T")
 

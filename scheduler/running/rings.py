@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .memory.regions import Region
+from ..memory.regions import Region
 
 Grant: TypeAlias = tuple[int, int]
 """An item, and the step of it that may start now."""

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from plait.scheduler.memory.regions import ADMISSION, Region
-from plait.scheduler.rings import Rings
+from plait.scheduler.running.rings import Rings
 
 STEPS = 4
 LANDING = STEPS

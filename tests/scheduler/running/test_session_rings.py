@@ -21,8 +21,8 @@ from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import SimModel
 from plait.graph.ir import Graph
-from plait.scheduler import slots, starter
 from plait.scheduler.memory import memory_plan
+from plait.scheduler.running import slots, starter
 from random_graphs import expected, feeds, graphs
 from staged import ringed
 from trio.testing import wait_all_tasks_blocked

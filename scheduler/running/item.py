@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import trio
 
-from ..graph.tensor import Array
-from .errors import SessionError
+from ...graph.tensor import Array
+from ..errors import SessionError
 from .marks import Marks
 
 if TYPE_CHECKING:
+    from ..profile import Part
+    from ..streaming.batching import Batch
+    from ..streaming.options import OnError
     from .executor import Execution
-    from .profile import Part
-    from .streaming.batching import Batch
-    from .streaming.options import OnError
 
 LATEST_PARTS = 10_000
 """Of an item that loops for long, the profile knows the latest parts."""

@@ -7,14 +7,14 @@ from functools import partial
 
 import trio
 
-from ..devices.event import CancelledWorkError
-from ..graph.errors import PlaitError
-from ..graph.tensor import Array
+from ...devices.event import CancelledWorkError
+from ...graph.errors import PlaitError
+from ...graph.tensor import Array
+from ..profile import Recorder
 from .executor import Execution
 from .item import Flight
 from .open_plan import Slot
 from .pace import Pace
-from .profile import Recorder
 from .slots import Slots, Turn, session_closed
 
 INLINE_BYTES = 1 << 20

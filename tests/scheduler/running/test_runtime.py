@@ -15,8 +15,8 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
-from plait.scheduler import landing, open_devices, open_plans, starter
-from plait.scheduler.open_plan import OpenPlan
+from plait.scheduler.running import landing, open_devices, open_plans, starter
+from plait.scheduler.running.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
 
 X = np.array([-1.0, 2.0], np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.ready import ReadyQueue, bottom_levels, ranks
+from plait.scheduler.running.ready import ReadyQueue, bottom_levels, ranks
 
 Waits = list[set[int]]
 

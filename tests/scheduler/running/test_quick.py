@@ -11,11 +11,11 @@ import plait as pl
 import pytest
 from fake_devices import SteppedDevice
 from plait.devices.event import Event
-from plait.scheduler import executor
-from plait.scheduler.executor import Execution
-from plait.scheduler.open_plan import OpenPlan
-from plait.scheduler.quick import MOST_NS, QUICK_NS, Estimates
-from plait.scheduler.trampoline import Trampoline
+from plait.scheduler.running import executor
+from plait.scheduler.running.executor import Execution
+from plait.scheduler.running.open_plan import OpenPlan
+from plait.scheduler.running.quick import MOST_NS, QUICK_NS, Estimates
+from plait.scheduler.running.trampoline import Trampoline
 from staged import Known
 
 ran_on: list[str] = []

@@ -13,10 +13,10 @@ from fake_devices import SteppedDevice
 from plait.devices.event import Event
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.gates import Gates
 from plait.scheduler.memory import memory_plan
 from plait.scheduler.memory.regions import ADMISSION, Region
-from plait.scheduler.open_plan import Slot
+from plait.scheduler.running.gates import Gates
+from plait.scheduler.running.open_plan import Slot
 from staged import Guest, Stage
 
 STEPS = 6

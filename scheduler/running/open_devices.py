@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ..devices.device import Device
-from ..devices.host import core_count
-from ..devices.registry import find
-from .costs.overheads import computes_here
+from ...devices.device import Device
+from ...devices.host import core_count
+from ...devices.registry import find
+from ..costs.overheads import computes_here
+from ..partition.partition import SESSION
+from ..planning import Plan
+from ..replicas.groups import every_device
 from .leases import close_shared, open_shared, reopen_shared
-from .partition.partition import SESSION
-from .planning import Plan
-from .replicas.groups import every_device
 
 
 class OpenDevices:

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..devices.cpu import CpuDevice
-from ..devices.device import Device, scratch_specs
-from ..devices.event import Event
-from ..devices.memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
-from ..graph.tensor import Array, TensorSpec
+from ...devices.cpu import CpuDevice
+from ...devices.device import Device, scratch_specs
+from ...devices.event import Event
+from ...devices.memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
+from ...graph.tensor import Array, TensorSpec
+from ..memory.regions import Region, Replica
+from ..partition.partition import Subgraph
+from ..placement import OUTSIDE, SCRATCH
+from ..planning import Plan
+from ..simulation.lanes import workload
+from ..steps import Step, Transfer, outline
 from .gates import Gates
 from .lanes import OpenLanes
-from .memory.regions import Region, Replica
 from .pace import Launch, Pace, clock_of
-from .partition.partition import Subgraph
-from .placement import OUTSIDE, SCRATCH
-from .planning import Plan
 from .quick import Estimates
-from .simulation.lanes import workload
-from .steps import Step, Transfer, outline
 
 if TYPE_CHECKING:
     from .executor import Execution

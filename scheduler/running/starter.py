@@ -13,19 +13,19 @@ from typing import TypeVar
 import numpy as np
 import trio
 
-from ..devices.errors import DeviceLostError
-from ..graph.tensor import Array
-from .events import Announcer
+from ...devices.errors import DeviceLostError
+from ...graph.tensor import Array
+from ..events import Announcer
+from ..faults.recovery import Recovery
+from ..faults.replays import Attempt, Replays
+from ..faults.watch import Watch
+from ..replicas.dispatch import Dispatcher
 from .executor import Execution
-from .faults.recovery import Recovery
-from .faults.replays import Attempt, Replays
-from .faults.watch import Watch
 from .item import Flight
 from .landing import INLINE_BYTES, Landing
 from .open_plan import Slot
 from .open_plans import OpenPlans
 from .pace import Pace
-from .replicas.dispatch import Dispatcher
 from .slots import Slots, Turn, session_closed
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.tensor import Array
+from ...graph.tensor import Array
 
 _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import trio
 
-from ..graph.dims import normalise_axis
-from ..graph.errors import ShapeError
-from ..graph.ir import Graph, Node
-from ..graph.nested import result_specs
-from ..graph.tensor import Array, spec_of
-from .planning import Plan
-from .stages import Entry, Stage
+from ...graph.dims import normalise_axis
+from ...graph.errors import ShapeError
+from ...graph.ir import Graph, Node
+from ...graph.nested import result_specs
+from ...graph.tensor import Array, spec_of
+from ..planning import Plan
+from ..stages import Entry, Stage
 
 Known: TypeAlias = dict[str, Array]
 RunPart: TypeAlias = Callable[[Plan, Mapping[str, Array]], Awaitable[Mapping[str, Array]]]

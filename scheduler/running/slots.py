@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import trio
 
-from .errors import SessionError
-from .memory.regions import ADMISSION
+from ..errors import SessionError
+from ..memory.regions import ADMISSION
 from .open_plan import OpenPlan, Slot
 from .pace import Pace
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.ir import Graph
-from ..graph.tensor import Array
-from .errors import FeedError
+from ...graph.ir import Graph
+from ...graph.tensor import Array
+from ..errors import FeedError
 
 
 def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ..devices.device import Device
+from ...devices.device import Device
 
 _lock = threading.Lock()
 _users: dict[int, int] = {}

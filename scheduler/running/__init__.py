@@ -1,0 +1,1 @@
+"""Running a plan: items admitted, steps started where they are ready, results landed."""
