@@ -1,0 +1,90 @@
+"""The C that kernels are written in, and what makes CUDA's and OpenCL's compilers understand it.
+
+==================  ===========================================================
+KERNEL(n)           begins a kernel whose groups have n threads
+FUNCTION            begins a function
+GLOBAL, SHARED      where a pointer points; where a variable of a group lies
+GROUP, THREAD       numbers of the group, and of the thread in its group
+BARRIER             waits for the threads of a group; what they wrote to SHARED
+                    and GLOBAL variables before is seen after
+LOAD_F16, STORE_F16 halves, see `types`
+INF_F32, NAN_F32    and for F64
+BITS_F32(x)         the u32 that holds x; BITS_F64 the u64; F32_BITS, F64_BITS back
+==================  ===========================================================
+
+Functions of mathematics have one name for all types: ``exp(x)``, ``sqrt(x)``, ``fmin(x, y)``,
+``rint(x)``, ``erf(x)``... ``a * b + c`` is never contracted to one rounding; ``fma(a, b, c)`` is
+one where it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .kernel import Kernel
+
+OPENCL = """\
+#pragma OPENCL FP_CONTRACT OFF
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+typedef char i8; typedef short i16; typedef int i32; typedef long i64;
+typedef uchar u8; typedef ushort u16; typedef uint u32; typedef ulong u64;
+typedef float f32; typedef half f16;
+#ifdef cl_khr_fp64
+typedef double f64;
+#define INF_F64 ((f64)INFINITY)
+#define NAN_F64 ((f64)NAN)
+#define BITS_F64(x) as_ulong(x)
+#define F64_BITS(x) as_double(x)
+#endif
+#define KERNEL(n) kernel __attribute__((reqd_work_group_size(n, 1, 1))) void
+#define FUNCTION static inline
+#define GLOBAL global
+#define SHARED local
+#define GROUP ((i32)get_group_id(0))
+#define THREAD ((i32)get_local_id(0))
+#define BARRIER barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define LOAD_F16(p, i) vload_half(i, p)
+#define STORE_F16(p, i, x) vstore_half_rte(x, i, p)
+#define INF_F32 INFINITY
+#define NAN_F32 NAN
+#define BITS_F32(x) as_uint(x)
+#define F32_BITS(x) as_float(x)
+"""
+
+CUDA = """\
+typedef signed char i8; typedef short i16; typedef int i32; typedef long long i64;
+typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32;
+typedef unsigned long long u64; typedef float f32; typedef double f64;
+struct f16 { u16 bits; };
+#define KERNEL(n) extern "C" __global__ void __launch_bounds__(n)
+#define FUNCTION static __device__ __forceinline__
+#define GLOBAL
+#define SHARED __shared__
+#define GROUP ((i32)blockIdx.x)
+#define THREAD ((i32)threadIdx.x)
+#define BARRIER __syncthreads()
+FUNCTION f32 LOAD_F16(const f16* p, i64 i) {
+    f32 x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(p[i].bits)); return x;
+}
+FUNCTION void STORE_F16(f16* p, i64 i, f32 x) {
+    u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); p[i].bits = h;
+}
+#define INF_F32 __int_as_float(0x7f800000)
+#define NAN_F32 __int_as_float(0x7fc00000)
+#define INF_F64 __longlong_as_double(0x7ff0000000000000LL)
+#define NAN_F64 __longlong_as_double(0x7ff8000000000000LL)
+#define BITS_F32(x) ((u32)__float_as_int(x))
+#define F32_BITS(x) __int_as_float((i32)(x))
+#define BITS_F64(x) ((u64)__double_as_longlong(x))
+#define F64_BITS(x) __longlong_as_double((i64)(x))
+"""
+
+
+def program_source(prelude: str, kernels: Iterable[Kernel]) -> str:
+    """Return one source with each of the kernels once."""
+    listed = tuple(kernels)
+    functions = dict.fromkeys(function for kernel in listed for function in kernel.functions)
+    entries = {kernel.name: kernel.source for kernel in listed}
+    return "\n".join((prelude, *functions, *entries.values()))

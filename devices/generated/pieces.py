@@ -1,0 +1,105 @@
+"""A subgraph as pieces that a device queues one after another: copies of bytes, and kernels.
+
+Shared by the devices that run generated kernels; how buffers are bound is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from ...graph.aliasing import only_copies, runs_of
+from ...graph.ir import Graph, Node
+from ..device import scratch_name
+from ..memory import View
+from ..program import is_in_place, lies
+from .kernel import Code, Kernel
+from .registry import generate, why_not
+
+
+class Transfer(NamedTuple):
+    """Bytes of one tensor that become bytes of another.
+
+    Attributes
+    ----------
+    source, target : str
+        Tensors; the source may be a constant.
+    start, begin : int
+        Where the bytes are in the source, and in the target.
+    nbytes : int
+    """
+
+    source: str
+    target: str
+    start: int
+    begin: int
+    nbytes: int
+
+
+class Launch(NamedTuple):
+    """A kernel, and the tensors and scratch buffers it is given, by name."""
+
+    kernel: Kernel
+    buffers: tuple[str, ...]
+
+
+Queued: TypeAlias = Transfer | Launch
+
+
+class Piece(NamedTuple):
+    """Nodes that are computed together, and what is queued for them.
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+        The last one is the one that errors and times name.
+    queued : tuple of Transfer or Launch
+    """
+
+    nodes: tuple[Node, ...]
+    queued: tuple[Queued, ...]
+
+
+def transfers_of(
+    graph: Graph, node: Node, views: Mapping[str, View]
+) -> tuple[Transfer, ...] | None:
+    """Return the copies that a node comes down to; None if it has to be computed.
+
+    There are none where all its outputs lie where they belong before it runs.
+    """
+    runs = runs_of(graph, node)
+    if not only_copies(node, runs):
+        return None
+    left = [run for run in runs if not lies(run, views)]
+    return tuple(Transfer(run.source, run.target, run.start, run.begin, run.nbytes) for run in left)
+
+
+def piece_of(graph: Graph, node: Node, views: Mapping[str, View]) -> Piece | None:
+    """Return the piece of one node, None if no kernel can be generated for it."""
+    transfers = transfers_of(graph, node, views)
+    if transfers is not None:
+        return Piece((node,), transfers)
+    call = graph.call(node)
+    if why_not(node, call) is not None:
+        return None
+    return Piece((node,), launches(node, generate(node, call, graph.output_specs(node))))
+
+
+def launches(node: Node, code: Code) -> tuple[Launch, ...]:
+    """Return the launches of a node's code; those without groups are left out."""
+    return tuple(
+        Launch(kernel, tuple(_buffer(node, role, index) for _, _, role, index in kernel.parameters))
+        for kernel in code.kernels
+        if kernel.groups
+    )
+
+
+def working_nodes(graph: Graph, views: Mapping[str, View]) -> tuple[Node, ...]:
+    """Return the nodes that have something to do."""
+    return tuple(node for node in graph.nodes if not is_in_place(graph, node, views))
+
+
+def _buffer(node: Node, role: str, index: int) -> str:
+    if role == "scratch":
+        return scratch_name(node, index)
+    return (node.inputs if role == "input" else node.outputs)[index]

@@ -1,0 +1,70 @@
+"""Which operators have a generator: a dict and a decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from ...graph.errors import GraphError
+from ...graph.ir import Node
+from ...graph.operator import Call, Specs
+from .kernel import Code
+from .types import CTYPES
+
+Generator: TypeAlias = Callable[[Call, Specs], Code]
+"""Returns the code of a node, given its input and output specs, all of them static."""
+Question: TypeAlias = Callable[[Call], str | None]
+"""Returns why a node has no code, None if it has; shapes may be symbolic."""
+
+
+class _Entry(NamedTuple):
+    generator: Generator
+    unless: Question | None
+
+
+_generators: dict[str, _Entry] = {}
+
+
+def generates(*ops: str, unless: Question | None = None) -> Callable[[Generator], Generator]:
+    """Register a generator for operators.
+
+    `unless` says of a node whether the generator does not take it, and why; dtypes without a C
+    type are refused in any case.
+
+    Raises
+    ------
+    GraphError
+        If there is one already.
+    """
+
+    def decorate(generator: Generator) -> Generator:
+        for op in ops:
+            if op in _generators:
+                raise GraphError(f"two generators for {op!r}", fix="remove one")
+            _generators[op] = _Entry(generator, unless)
+        return generator
+
+    return decorate
+
+
+def generated_ops() -> tuple[str, ...]:
+    """Return the operators that have a generator, sorted."""
+    return tuple(sorted(_generators))
+
+
+def why_not(node: Node, call: Call) -> str | None:
+    """Return why a node cannot be generated; None if it can."""
+    if {output for output, _ in node.operator.views}.issuperset(range(call.n_outputs)):
+        return None  # bytes are copied, whatever they mean
+    entry = _generators.get(node.op)
+    if entry is None:
+        return f"no kernel is generated for {node.op!r}"
+    for spec in (*call.inputs, *node.operator.infer(call)):
+        if spec is not None and spec.dtype.name not in CTYPES:
+            return f"generated kernels have no dtype {spec.dtype.name!r}"
+    return entry.unless(call) if entry.unless is not None else None
+
+
+def generate(node: Node, call: Call, outputs: Specs) -> Code:
+    """Return the code of a node that `why_not` has no objection to."""
+    return _generators[node.op].generator(call, outputs)

@@ -1,0 +1,114 @@
+"""Runs generated kernels on PoCL, straight from numpy arrays: no device, no plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from plait.devices.device import scratch_name
+from plait.devices.generated.dialect import OPENCL, program_source
+from plait.devices.generated.kernel import Kernel
+from plait.devices.generated.pieces import Launch, Piece, piece_of
+from plait.graph.ir import Graph
+from plait.graph.tensor import Array
+from pocl import pocl_device
+
+GUARD = 256
+"""Bytes before and behind each buffer that no kernel may write."""
+
+
+@cache
+def context() -> Any:
+    import pyopencl as cl
+
+    return cl.Context([pocl_device()])
+
+
+@cache
+def compiled(source: str) -> Any:
+    import pyopencl as cl
+
+    return cl.Program(context(), source).build()
+
+
+def run_generated(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Return all tensors that the nodes of a static graph write, each node alone.
+
+    All kernels of the graph are compiled as one program: put many nodes into one graph.
+    """
+    pieces = [piece_of(graph, node, {}) for node in graph.nodes]
+    refused = [node for node, piece in zip(graph.nodes, pieces, strict=True) if piece is None]
+    assert not refused, f"not generated: {refused}"
+    return run_pieces(graph, [piece for piece in pieces if piece is not None], feeds)
+
+
+def run_pieces(graph: Graph, pieces: list[Piece], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Return all tensors that the pieces write."""
+    queued = [item for piece in pieces for item in piece.queued]
+    kernels = [item.kernel for item in queued if isinstance(item, Launch)]
+    program = compiled(program_source(OPENCL, kernels)) if kernels else None
+    memory = _Memory(graph, {**graph.constants, **feeds})
+    for item in queued:
+        if isinstance(item, Launch):
+            _launch(program, item.kernel, [memory.buffer(name) for name in item.buffers])
+        else:
+            end = item.begin + item.nbytes
+            source = memory.bytes(item.source)[item.start : item.start + item.nbytes]
+            memory.bytes(item.target)[item.begin : end] = source
+    return {name: memory.array(name) for node in graph.nodes for name in node.outputs if name}
+
+
+class _Memory:
+    """Tensors by name, in guarded buffers that hold rubbish until they are written."""
+
+    def __init__(self, graph: Graph, given: Mapping[str, Array]) -> None:
+        self._graph = graph
+        self._raw: dict[str, Array] = {}
+        self._specs = dict(graph.tensors)
+        for node in graph.nodes:
+            from plait.devices.generated.registry import generate, why_not
+
+            if why_not(node, graph.call(node)) is None and node.op not in _VIEWS:
+                code = generate(node, graph.call(node), graph.output_specs(node))
+                for index, spec in enumerate(code.scratch):
+                    self._specs[scratch_name(node, index)] = spec
+        for name, value in given.items():
+            self.bytes(name)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+
+    def bytes(self, name: str) -> Array:
+        if name not in self._raw:
+            self._raw[name] = np.full(self._specs[name].nbytes + 2 * GUARD, 0xA5, np.uint8)
+        return self._raw[name][GUARD : GUARD + self._specs[name].nbytes]
+
+    def buffer(self, name: str) -> tuple[Array, int]:
+        self.bytes(name)
+        return self._raw[name], self._specs[name].nbytes
+
+    def array(self, name: str) -> Array:
+        spec, raw = self._specs[name], self._raw.get(name)
+        if raw is None:
+            return np.empty(spec.static_shape, spec.dtype)
+        edges = np.concatenate([raw[:GUARD], raw[GUARD + spec.nbytes :]])
+        assert (edges == 0xA5).all(), f"written beyond {name}"
+        return self.bytes(name).view(spec.dtype).reshape(spec.static_shape)
+
+
+_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+
+
+def _launch(program: Any, kernel: Kernel, buffers: list[tuple[Array, int]]) -> None:
+    import pyopencl as cl
+
+    queue = cl.CommandQueue(context())
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+    held = [cl.Buffer(context(), flags, hostbuf=raw) for raw, _ in buffers]
+    entry = cl.Kernel(program, kernel.name)
+    for index, (buffer, (_, nbytes)) in enumerate(zip(held, buffers, strict=True)):
+        entry.set_arg(index, buffer.get_sub_region(GUARD, max(nbytes, 1)))
+    size = (kernel.groups * kernel.threads,)
+    cl.enqueue_nd_range_kernel(queue, entry, size, (kernel.threads,))
+    for buffer, (raw, _) in zip(held, buffers, strict=True):
+        cl.enqueue_map_buffer(queue, buffer, cl.map_flags.READ, 0, raw.shape, raw.dtype)
+    queue.finish()
