@@ -9,7 +9,10 @@ Memory: the resident set of this process and its workers over 100,000 items, as 
 through 100 readings, after a warm-up in which the profile, which keeps the latest items, has filled
 up. Once with one shape, on `cpu` alone, on two lanes and on `cpu` and a worker; with random shapes;
 with a consumer, and with a source, that pauses. Random shapes of more kinds than a session keeps
-plans for make it plan again and again: fewer items then.
+plans for make it plan again and again: fewer items then. Within declared bounds there is one plan
+for all of them.
+
+Shapes never seen: how long the first item of a shape takes, within bounds and without.
 
 Baseline: none; what others lose is on record (OpenVINO issue 20633, ONNX Runtime issue 22297).
 Goals: no tensor allocated, less than 1 KiB for 1,000 items.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import sys
 import tracemalloc
 from collections.abc import Iterator, Mapping
@@ -42,13 +46,17 @@ KEPT, MANY = 8, 200
 """Kinds of shapes: as many as a session keeps plans for, and far more."""
 
 
-def planned(devices: list[str], *shape: int | str) -> pl.Plan:
-    """Return a plan of two steps, with the second one on the last device."""
+def planned(devices: list[str], *shape: int | str, most: int | None = None) -> pl.Plan:
+    """Return a plan of two steps, with the second one on the last device.
+
+    With `most`, for all lengths up to that.
+    """
     b = pl.GraphBuilder("steady")
     h = b.op("Relu", b.input("x", "float32", shape), name="first")
     b.output("y", b.op("Add", h, b.op("Exp", h, name="exp"), name="second"))
     pins = {"exp": devices[-1], "second": devices[-1]}
-    return pl.plan(b.build(), devices, pin=pins, max_in_flight=len(devices) + 1)
+    bounds = None if most is None else {"n": most}
+    return pl.plan(b.build(), devices, pin=pins, bounds=bounds, max_in_flight=len(devices) + 1)
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,8 @@ class Load:
         Of the items: fewer where they take long.
     trace : bool
         Keep a profile; not where there are too few items to fill it up.
+    bounded : bool
+        Plan once, for all lengths up to the largest.
     """
 
     devices: tuple[str, ...]
@@ -73,10 +83,12 @@ class Load:
     pause_consumer_s: float = 0
     share: float = 1
     trace: bool = True
+    bounded: bool = False
 
     def plan(self) -> pl.Plan:
         """Plan for one shape, or for any."""
-        return planned([*self.devices], 16 if len(self.lengths) == 1 else "n")
+        most = max(self.lengths) if self.bounded else None
+        return planned([*self.devices], 16 if len(self.lengths) == 1 else "n", most=most)
 
     async def items(self, count: int) -> Any:
         """Give items, pausing now and then."""
@@ -98,6 +110,9 @@ LOADS = {
     "cpu and a worker": Load(("cpu", "worker:0")),
     f"{KEPT} shapes at random": Load(("cpu", "cpu:1"), range(1, 1 + KEPT)),
     f"{MANY} shapes at random": Load(("cpu", "cpu:1"), range(1, 1 + MANY), share=0.02, trace=False),
+    f"{MANY} shapes at random within bounds": Load(
+        ("cpu", "cpu:1"), range(1, 1 + MANY), bounded=True
+    ),
     "slow consumer": Load(("cpu", "cpu:1"), pause_consumer_s=0.02, share=0.3),
     "slow source": Load(("cpu", "cpu:1"), pause_source_s=0.02, share=0.3),
 }
@@ -140,24 +155,44 @@ def resident_bytes() -> int:
     return sum(int(reading.split()[1]) for reading in readings) * PAGE
 
 
-async def allocations(items: int, *, copy: bool) -> dict[str, float]:
-    """Return by how much the record of memory rises, in tensors, while items go through."""
-    plan = planned(["cpu", "cpu:1"], TENSOR)
+async def allocations(items: int, *, copy: bool, kinds: int = 1) -> dict[str, float]:
+    """Return by how much the record of memory rises, in tensors, while items go through.
+
+    Of so many kinds of shapes, the largest in turn with the others.
+    """
+    devices = ["cpu", "cpu:1"]
+    plan = planned(devices, "n", most=TENSOR) if kinds > 1 else planned(devices, TENSOR)
     inputs = {"x": np.zeros(TENSOR, np.float32)}
+    feeds = [{"x": inputs["x"][: TENSOR - kind * 1000]} for kind in range(kinds)]
     async with pl.Session(plan) as session:
 
         async def stream(count: int) -> None:
-            async with session.stream([inputs] * count, copy=copy) as results:
+            source = (feeds[index % kinds] for index in range(count))
+            async with session.stream(source, copy=copy) as results:
                 async for _ in results:
                     pass
 
-        await stream(20)
+        await stream(20 * kinds)
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         await stream(items)
         peak = tracemalloc.get_traced_memory()[1] - before
         tracemalloc.stop()
     return {"items": items, "rise_in_tensors": peak / inputs["x"].nbytes}
+
+
+async def first_items(*, bounded: bool) -> float:
+    """Return the milliseconds that the first item of a shape takes, the median of many shapes."""
+    plan = planned(["cpu", "cpu:1"], "n", most=MANY if bounded else None)
+    seconds = []
+    async with pl.Session(plan) as session:
+        await session.run({"x": np.zeros(MANY, np.float32)})
+        for length in range(1, MANY, 4):
+            inputs = {"x": np.zeros(length, np.float32)}
+            start = perf_counter()
+            await session.run(inputs)
+            seconds.append(perf_counter() - start)
+    return statistics.median(seconds) * 1e3
 
 
 def main() -> None:
@@ -170,7 +205,14 @@ def main() -> None:
         "goals": GOALS,
         "allocated, results as views": trio.run(lambda: allocations(items // 300, copy=False)),
         "allocated, results copied": trio.run(lambda: allocations(items // 300, copy=True)),
+        "allocated, random shapes within bounds": trio.run(
+            lambda: allocations(items // 300, copy=False, kinds=7)
+        ),
         "growth": growths,
+        "first item of a shape, ms": {
+            "within bounds": trio.run(lambda: first_items(bounded=True)),
+            "planned anew": trio.run(lambda: first_items(bounded=False)),
+        },
         "disturbance": watch.disturbance(),
     }
     save("steady_state", figures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape, glob
 from pathlib import Path
@@ -141,6 +141,8 @@ class Feeds:
         Item number i has the same random numbers however many there are.
     fill : bool
         True when inputs that nobody gave are random too.
+    lengths : Mapping of str to int, optional
+        Of the symbols in shapes, where random arrays have them; 1 where it is not said.
 
     Attributes
     ----------
@@ -155,8 +157,17 @@ class Feeds:
         If an input is unknown, missing or given twice, or folders hold different numbers of files.
     """
 
-    def __init__(self, graph: Graph, givens: Sequence[Given], *, seed: int, fill: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        givens: Sequence[Given],
+        *,
+        seed: int,
+        fill: bool,
+        lengths: Mapping[str, int] | None = None,
+    ) -> None:
         self._graph = graph
+        self._lengths = lengths or {}
         self._seed = seed
         self._fixed: dict[str, Array] = {}
         self._sequences = [given for given in givens if given.is_sequence]
@@ -217,12 +228,13 @@ class Feeds:
             raise CommandError(
                 f"the rank of input {name!r} is not known", fix=f"--shape {name}=LENGTH,LENGTH,..."
             )
-        symbols = [dim for dim in spec.shape if isinstance(dim, str)]
+        shape = [self._lengths.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.shape]
+        symbols = [dim for dim in shape if isinstance(dim, str)]
         if symbols:
             note = f"input {name!r}: {', '.join(symbols)} taken as 1; --shape {name}=... sets them"
             if note not in self.notes:
                 self.notes.append(note)
-        return TensorSpec(spec.dtype, [1 if isinstance(dim, str) else dim for dim in spec.shape])
+        return TensorSpec(spec.dtype, [1 if isinstance(dim, str) else dim for dim in shape])
 
 
 def _common_length(sequences: Sequence[Given]) -> int | None:

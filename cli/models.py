@@ -101,7 +101,7 @@ def _planned(
     plan = request.plan(max_in_flight, IN_FLIGHT)
     if not models or request.is_saved:
         return plan
-    return replace(plan, costs=plan.costs.with_models(models)).over(plan.graph)
+    return replace(plan, costs=plan.costs.with_models(models)).again()
 
 
 def _check_named(models: Mapping[str, DeviceModel], plan: Plan) -> None:

@@ -65,6 +65,21 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_bounds(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return what ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options say."""
+    bounds: dict[str, tuple[int, int]] = {}
+    for text in texts:
+        symbol, _, lengths = text.rpartition("=")
+        low, colon, high = lengths.rpartition(":")
+        if not symbol or not high.isdecimal() or (colon and not low.isdecimal()):
+            raise CommandError(
+                f"--bound {text!r} is not SYMBOL=LARGEST, nor SYMBOL=SMALLEST:LARGEST",
+                fix="for example --bound width=32:640",
+            )
+        put_once(bounds, symbol, (int(low or 1), int(high)), "--bound")
+    return bounds
+
+
 def parse_limits(texts: Sequence[str]) -> dict[str, int]:
     """Return what ``NAME=SIZE`` options say, in bytes; a name is a device's or a memory's."""
     limits: dict[str, int] = {}

@@ -14,7 +14,7 @@ import click
 
 from .inputs import CommandError
 from .options import PATH
-from .parsing import parse_devices, parse_limits, parse_pins, parse_shapes
+from .parsing import parse_bounds, parse_devices, parse_limits, parse_pins, parse_shapes
 
 if TYPE_CHECKING:
     from ..scheduler.planning import Plan
@@ -24,6 +24,7 @@ OBJECTIVES = ("latency", "throughput")
 
 _DECISIONS = {
     "pin": ("--pin", "pins"),
+    "bounds": ("--bound", "bounds"),
     "strategy": ("--strategy", "strategy"),
     "objective": ("--objective", "objective"),
     "max_subgraphs": ("--max-subgraphs", "max_subgraphs"),
@@ -62,7 +63,7 @@ class Request:
             If the model is a saved plan, and an option contradicts it.
         """
         from ..graph.formats import load
-        from ..scheduler.planning import plan
+        from ..scheduler.make_plan import plan
 
         if self.is_saved:
             return self._saved(max_in_flight)
@@ -112,7 +113,7 @@ class Request:
                 f"the plan is for {plan.in_flight} items in flight, not for {max_in_flight}",
                 fix="leave --max-in-flight out, or plan the model again",
             )
-        fixed = {name: spec.shape for name, spec in plan.graph.tensors.items()}
+        fixed = {name: spec.shape for name, spec in plan.fed.tensors.items()}
         asked = any(fixed.get(name) != shape for name, shape in self.shapes.items())
         return plan.for_shapes(self.shapes) if asked else plan
 
@@ -126,6 +127,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         devices: str | None,
         pins: tuple[str, ...],
         shapes: tuple[str, ...],
+        bounds: tuple[str, ...],
         memory_limits: tuple[str, ...],
         costs: Path | None,
         modules: tuple[str, ...],
@@ -137,6 +139,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         import_modules(modules)
         decisions = {
             "pin": parse_pins(pins),
+            "bounds": parse_bounds(bounds),
             "strategy": strategy,
             "objective": objective,
             "max_subgraphs": max_subgraphs,
@@ -150,6 +153,11 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         asking = option(asking)
     return asking
+
+
+def largest_lengths(plan: Plan) -> dict[str, int]:
+    """Return the largest lengths of symbols, where they are bounded."""
+    return {symbol: high for symbol, (_, high) in plan.bounds.items()}
 
 
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
@@ -173,6 +181,13 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         multiple=True,
         metavar="NAME=1,3,48,320",
         help="Shape of an input whose dimensions are symbolic.",
+    ),
+    click.option(
+        "--bound",
+        "bounds",
+        multiple=True,
+        metavar="SYMBOL=32:640",
+        help="Plan once for all lengths of a symbol, from the smallest, or 1, to the largest.",
     ),
     click.option(
         "--strategy",

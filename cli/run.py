@@ -27,7 +27,7 @@ from .output import (
     summarise,
     write_arrays,
 )
-from .plan import Request, asks_for_plan
+from .plan import Request, asks_for_plan, largest_lengths
 from .streaming import Streaming, asks_for_streaming
 
 
@@ -52,7 +52,13 @@ def run(
     check_writable(output)
     check_writable(trace)
     plan = request.plan()
-    feeds = Feeds(plan.graph, [parse_input(text) for text in inputs], seed=seed, fill=False)
+    feeds = Feeds(
+        plan.fed,
+        [parse_input(text) for text in inputs],
+        seed=seed,
+        fill=False,
+        lengths=largest_lengths(plan),
+    )
     if feeds.count not in (None, 1):
         raise CommandError(f"the inputs make {feeds.count} items", fix="use plait stream")
     item = feeds.item(0)
@@ -111,7 +117,13 @@ def stream(
 
     check_writable(trace)
     plan = request.plan(max_in_flight, IN_FLIGHT)
-    feeds = Feeds(plan.graph, [parse_input(text) for text in inputs], seed=seed, fill=True)
+    feeds = Feeds(
+        plan.fed,
+        [parse_input(text) for text in inputs],
+        seed=seed,
+        fill=True,
+        lengths=largest_lengths(plan),
+    )
     counts = [number for number in (count, feeds.count) if number is not None]
     if not counts:
         raise CommandError(

@@ -52,6 +52,18 @@ def _cuda_names() -> tuple[str, ...]:
     return cuda_names()
 
 
+def _opencl(name: str) -> Device:
+    from .opencl.device import OpenClDevice
+
+    return OpenClDevice(name)
+
+
+def _opencl_names() -> tuple[str, ...]:
+    from .opencl.device import opencl_names
+
+    return opencl_names()
+
+
 register("cpu", _cpu)
 register("worker", _worker, instances=lambda: ("worker:0",))
 register("sim", _sim, instances=lambda: ("sim:npu",))
@@ -59,6 +71,7 @@ register("formal", _formal)
 register("ort", _ort)
 register("compiled", _compiled)
 register("cuda", _cuda, instances=_cuda_names)
+register("opencl", _opencl, instances=_opencl_names)
 
 __all__ = [
     "Capabilities",

@@ -11,8 +11,6 @@ from functools import partial
 from operator import sub
 from typing import Any, Protocol
 
-import numpy as np
-
 from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph, Node
@@ -85,9 +83,10 @@ class BoundProgram:
         CancelledWorkError
             If the event is cancelled; the node that runs then is the last one.
         """
-        index, stamps = 0, [time.perf_counter_ns()]
+        index = 0
         try:
             if self._measure:
+                stamps = [time.perf_counter_ns()]
                 for index, step in enumerate(self._steps):
                     if event.cancelled:
                         raise self._stopped(index)
@@ -243,9 +242,9 @@ def _python_step(
 
     def step() -> None:
         results = check_results(label, function(*frozen, **attributes), specs)
-        for output, result in zip(outputs, results, strict=True):
+        for index, output in enumerate(outputs):
             if output is not None:
-                np.copyto(output, result)
+                output[...] = results[index]
 
     return step
 

@@ -73,9 +73,13 @@ def judge(head: bytes, tokens: Tokens) -> int:
 )
 def read_features(path: Path8) -> tuple[Tokens, Tokens]:
     """Read a file's ends and return its tokens and the verdict on it."""
-    head, tail = _read_ends(decode_path(path), _config()["block_size"])
-    tokens = cut_features(head, tail)
-    return tokens[np.newaxis], np.array([judge(head, tokens)], np.int32)
+    return _features(*_read_ends(decode_path(path), _config()["block_size"]))
+
+
+def content_features(content: bytes) -> tuple[Tokens, Tokens]:
+    """Return the tokens of a file that is in memory, and the verdict on it."""
+    block = _config()["block_size"]
+    return _features(content[:block], content[-block:])
 
 
 @pl.operator(
@@ -156,6 +160,11 @@ def _package() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("magika's model is missing: pip install magika==1.0.3")
     return Path(spec.submodule_search_locations[0])
+
+
+def _features(head: bytes, tail: bytes) -> tuple[Tokens, Tokens]:
+    tokens = cut_features(head, tail)
+    return tokens[np.newaxis], np.array([judge(head, tokens)], np.int32)
 
 
 def _read_ends(path: str, block: int) -> tuple[bytes, bytes]:

@@ -256,22 +256,23 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) ->
     GraphError
         If there are too few or too many, or one has another dtype or shape than was declared.
     """
-    arrays = results if isinstance(results, tuple) else (results,)
-    if len(arrays) != len(wanted):
+    given = results if isinstance(results, tuple) else (results,)
+    if len(given) != len(wanted):
         raise GraphError(
-            f"the function returned {len(arrays)} arrays, {len(wanted)} were declared",
+            f"the function returned {len(given)} arrays, {len(wanted)} were declared",
             at=at,
             fix="return one array per declared output",
         )
-    for index, (result, spec) in enumerate(zip(arrays, wanted, strict=True)):
-        array = np.asarray(result)
+    arrays = tuple(map(np.asarray, given))
+    for index, spec in enumerate(wanted):
+        array = arrays[index]
         if spec is None or (array.shape == spec.shape and array.dtype == spec.dtype):
             continue
         if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:
-            got = "None" if result is None else f"{array.dtype.name}{list(array.shape)}"
+            got = "None" if given[index] is None else f"{array.dtype.name}{list(array.shape)}"
             raise GraphError(
                 f"output {index} of the function is {got}, declared was {spec}",
                 at=at,
                 fix="return what the operator declares, or correct its declaration",
             )
-    return tuple(map(np.asarray, arrays))
+    return arrays

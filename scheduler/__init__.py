@@ -16,7 +16,8 @@ from .errors import (
 from .explain.diff import PlanDiff, diff
 from .explain.plan_file import load_plan
 from .faults import FaultPolicy
-from .planning import Plan, plan
+from .make_plan import plan
+from .planning import Plan
 from .profile import Profile
 from .running.item import Item
 from .session import Session

@@ -16,8 +16,9 @@ from ..devices.lane import is_work
 from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .errors import PlanError, SessionError
+from .make_plan import plan
 from .partition.partition import Pins
-from .planning import Plan, plan
+from .planning import Plan
 from .session import Session
 
 T = TypeVar("T")

@@ -22,7 +22,8 @@ from .contention import contention
 from .costs import Costs
 from .costs.figures import Loop
 from .costs.overheads import computes_here, hops, loop
-from .planning import Plan, plan
+from .make_plan import plan
+from .planning import Plan
 from .profile import Profile
 from .session import Session
 

@@ -17,7 +17,8 @@ import trio
 from ..devices.device import Device
 from ..graph.tensor import Array
 from .errors import PlanError
-from .planning import Plan, plan
+from .make_plan import plan
+from .planning import Plan
 from .profile import Record
 from .session import Session
 

@@ -70,6 +70,11 @@ class Announcer:
     def __init__(self, observer: Observer | None) -> None:
         self._observer = observer
 
+    @property
+    def is_heard(self) -> bool:
+        """True when there is an observer."""
+        return self._observer is not None
+
     def tell(self, event: SessionEvent) -> None:
         """Tell the observer; on the trio thread only."""
         if self._observer is not None:

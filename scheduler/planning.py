@@ -1,41 +1,37 @@
 """The plan: everything decided before the first run, in one frozen value.
 
 A graph with symbolic dimensions is partitioned as it is; memories, transfers and offsets follow
-when the shapes are known, by `Plan.for_shapes`, which a session does for what it is fed.
+when the shapes are known, by `Plan.for_shapes`, which a session does for what it is fed. With
+bounds, all is decided for the largest shapes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
-from ..graph.check import check
 from ..graph.ir import Graph
-from ..graph.passes import PASSES, Pass, simplify
-from .arguments import check_arguments, check_request, costs_of, prototypes_of
+from ..graph.passes import Pass, simplify
 from .boundaries import is_decided
+from .bounds import Bounds, largest, leeway_of, picked, undecided
 from .costs import Costs
-from .errors import DoesNotFitError, PlanError
-from .memory.limits import limits_of
+from .errors import DoesNotFitError
+from .memory.leeway import NONE, Leeway
 from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
 from .partition.choose import Choice
 from .partition.decision import Decision
-from .partition.partition import Partition, Pins, Subgraph, check_pins, may_merge
+from .partition.partition import Partition, Pins, Subgraph, may_merge
 from .partition.strategies import Objective, Request, Strategy, choices
 from .placement import Placement
 from .replicas.groups import (
     Groups,
     as_range,
-    check_no_effects,
     every_device,
-    grouped,
-    shared_limits,
     variants,
-    without_ranges,
 )
 from .specialise import Shapes, specialise
 from .steps import Step
@@ -94,11 +90,25 @@ class Plan:
     """The devices that the first of each group stands for: items take turns there."""
     decision: Decision | None = field(repr=False, compare=False, default=None)
     """What was weighed before nodes were given to devices."""
+    bounds: Bounds = field(default_factory=dict)
+    """The smallest and the largest length of each symbol, where `graph` is of the largest."""
+    template: Graph | None = field(repr=False, default=None)
+    """The graph with its symbols, where they are bounded."""
 
     @property
     def is_static(self) -> bool:
         """True when all shapes are known, and thereby all memory."""
         return self.memory is not None
+
+    @property
+    def fed(self) -> Graph:
+        """The graph for what may be fed: with symbols where there are bounds."""
+        return self.graph if self.template is None else self.template
+
+    @property
+    def leeway(self) -> Leeway:
+        """What memory must allow for, so that all shapes within bounds find room."""
+        return NONE if self.template is None else leeway_of(self.template, self.bounds, self.graph)
 
     @property
     def variants(self) -> int:
@@ -142,7 +152,7 @@ class Plan:
         return self.placement.steps if self.placement is not None else ()
 
     def for_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-        """Return the plan for inputs of these shapes.
+        """Return the plan for inputs of these shapes, with memory of its own for just them.
 
         Shapes that depend on values are still unknown in it: see `boundaries`.
 
@@ -153,11 +163,24 @@ class Plan:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        return self.over(specialise(self.graph, shapes), max_in_flight)
+        return self.over(specialise(self.fed, shapes), max_in_flight)
 
     def over(self, graph: Graph, max_in_flight: int | None = None) -> Plan:
         """Return the plan of another graph for the same devices and pins."""
-        request = Request(
+        passes = self.passes if self.template is None else ()  # they were at work on the template
+        made = decide(graph, self._request(max_in_flight), self.given, passes)
+        return replace(made, replicas=self.replicas)
+
+    def again(self, max_in_flight: int | None = None) -> Plan:
+        """Return the plan of the same graph and bounds, for another number of items in flight."""
+        if self.template is None:
+            return self.over(self.graph, max_in_flight)
+        request = self._request(max_in_flight)
+        made = within(self.template, self.bounds, request, self.given)
+        return replace(made, passes=self.passes, replicas=self.replicas)
+
+    def _request(self, max_in_flight: int | None) -> Request:
+        return Request(
             self.prototypes,
             self.pins,
             self.max_in_flight if max_in_flight is None else max_in_flight,
@@ -167,8 +190,6 @@ class Plan:
             self.max_subgraphs,
             self.memory_limits,
         )
-        made = _decide(graph, request, self.given, self.passes)
-        return replace(made, replicas=self.replicas) if self.replicas else made
 
     def report(self, *, nodes: bool = False) -> str:
         """Return the plan for people: subgraphs, transfers, memory and reasons.
@@ -239,117 +260,23 @@ class Plan:
         return self.report()
 
 
-def plan(
+def within(template: Graph, bounds: Bounds, request: Request, given: frozenset[str]) -> Plan:
+    """Return the plan for the largest shapes, in whose memory smaller ones run as well."""
+    graph = picked(template, largest(bounds))
+    if not is_decided(graph):
+        raise undecided(graph)
+    made = decide(graph, request, given, (), leeway_of(template, bounds, graph))
+    return replace(made, bounds=bounds, template=template)
+
+
+def decide(
     graph: Graph,
-    devices: str | Device | Iterable[str | Device] = ("cpu",),
-    *,
-    pin: Pins | None = None,
-    shapes: Shapes | None = None,
-    max_in_flight: int = 1,
-    passes: Sequence[Pass] = PASSES,
-    strategy: Strategy = "auto",
-    objective: Objective = "latency",
-    costs: Costs | str | os.PathLike[str] | None = None,
-    max_subgraphs: int | None = None,
-    memory_limits: Mapping[str, int] | None = None,
+    request: Request,
+    given: frozenset[str],
+    passes: tuple[Pass, ...],
+    leeway: Leeway = NONE,
 ) -> Plan:
-    """Decide who runs what, in which memory.
-
-    Parameters
-    ----------
-    graph : Graph
-    devices : str, Device, or iterable of them, default ("cpu",)
-        In order of preference, which decides where costs do not. A range, ``"worker:0..3"``, stands
-        for replicas: what is planned for the first runs on all, each item on one of them.
-    pin : Mapping of str to str, optional
-        Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
-        and of patterns the first that matches.
-    shapes : Mapping of str to sequence of int, optional
-        Shapes of the inputs. Left out, dimensions that are symbolic stay so, and sessions plan for
-        each combination of shapes that they are fed.
-    max_in_flight : int, default 1
-        For how many items at once memory is planned; replicas have equal shares, rounded up.
-    passes : sequence of callable, default `plait.graph.passes.PASSES`
-        What makes the graph simpler first: activations written out in arithmetic become one node,
-        scales and shifts go into the convolutions beside them. Floats differ by rounding; ``()``
-        leaves every node as it is.
-    strategy : {"auto", "preference", "tengine"}, default "auto"
-        ``"auto"`` weighs many ways to share out the nodes by what they are predicted to take, and
-        never takes one that is slower than the best device alone. ``"preference"`` gives each node
-        to the first device that supports it, as ``"auto"`` does while shapes are unknown.
-        ``"tengine"`` is Tengine's rule, for comparison.
-    objective : {"latency", "throughput"}, default "latency"
-        What ``"auto"`` makes short: the time of one item, or the time per item of a stream with
-        `max_in_flight` of them under way.
-    costs : Costs or path, optional
-        Measured times, in front of the built-in models of the devices.
-    max_subgraphs : int, optional
-        Into how many subgraphs the graph may be cut at most.
-    memory_limits : Mapping of str to int, optional
-        Bytes that a device, or a memory, may take, constants included.
-
-    Raises
-    ------
-    PlanError
-        If a pin names an unknown node or device, or an argument makes no sense, or no partition
-        has so few subgraphs.
-    UnsupportedOpError
-        If nodes find no device; the message lists all of them.
-    DoesNotFitError
-        If a device has too little memory.
-    ParseError
-        If the file of costs is damaged.
-    DeviceUnavailableError
-        If this machine lacks one of the devices.
-    FeedError, ShapeError
-        If the shapes do not fit.
-
-    Examples
-    --------
-    Items go to the workers in turn, whichever is free; a stream restores their order:
-
-    >>> import plait as pl
-    >>> b = pl.GraphBuilder("twice")
-    >>> x = b.input("x", "float32", (4,))
-    >>> h = b.op("Add", x, x, name="heavy/add")
-    >>> b.output("y", b.op("Relu", h, name="relu"))
-    >>> pins = {"heavy/*": "worker:0..3", "relu": "cpu"}
-    >>> made = pl.plan(b.build(), ["cpu", "worker:0..3"], pin=pins, max_in_flight=8)
-    >>> made.variants, made.max_in_flight
-    (4, 2)
-    """
-    check_arguments(graph, pin, shapes, max_in_flight, passes)
-    listed, replicas = grouped(devices)
-    prototypes, given = prototypes_of(listed)
-    pins = without_ranges(pin or {}, replicas)
-    check_pins(check(graph), prototypes, pins)
-    if not isinstance(memory_limits, Mapping | None):
-        raise PlanError(
-            f"memory_limits is {memory_limits!r}", fix="map devices or memories to bytes"
-        )
-    limits = dict(memory_limits or {})
-    limits_of(limits, prototypes)  # raises now if one names nothing
-    if replicas:
-        check_no_effects(graph)
-        limits = shared_limits(limits, prototypes, replicas)
-    request = Request(
-        prototypes,
-        pins,
-        -(-max_in_flight // variants(replicas)),
-        strategy,
-        objective,
-        costs_of(costs, prototypes),
-        max_subgraphs,
-        limits,
-    )
-    check_request(request)
-    made = _decide(specialise(graph, shapes), request, given, tuple(passes))
-    return replace(made, replicas=replicas) if replicas else made
-
-
-def _decide(
-    graph: Graph, request: Request, given: frozenset[str], passes: tuple[Pass, ...]
-) -> Plan:
+    """Return the plan of a graph: the best choice for which there is memory."""
     devices, slots = request.devices, request.max_in_flight
     graph = simplify(graph, passes, may_merge(devices, request.pins))
     limits, costs = request.memory_limits, request.costs
@@ -366,7 +293,7 @@ def _decide(
             break
         try:
             memory = plan_memory(
-                graph, choice.placement, devices, slots, limits=limits, costs=costs
+                graph, choice.placement, devices, slots, limits=limits, costs=costs, leeway=leeway
             )
         except DoesNotFitError as error:
             refusal = refusal or error

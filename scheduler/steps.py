@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..graph.nested import has_effects
+from ..graph.nested import all_nodes, has_effects
 from .partition.partition import Subgraph
 
 
@@ -71,6 +71,13 @@ class Step:
     def has_effects(self) -> bool:
         """True when it does more than its results tell."""
         return not isinstance(self.work, Transfer) and any(map(has_effects, self.work.graph.nodes))
+
+    @property
+    def calls_python(self) -> bool:
+        """True when it calls Python functions."""
+        return not isinstance(self.work, Transfer) and any(
+            node.operator.function is not None for _, _, node in all_nodes(self.work.graph)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 from plait.graph.operator import operators, unregister_operator
 from plait.scheduler import planning
+from plait.scheduler.fitting import Fitting
 from plait.scheduler.memory.verify import verify_memory
+from plait.scheduler.specialise import Shapes
 from resources import lanes_processes_and_arenas
 
 settings.register_profile("local", deadline=None, print_blob=True)
@@ -41,7 +43,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the memory of each plan that any test makes."""
-    decide = planning._decide
+    decide = planning.decide
 
     def verified(*arguments: Any) -> planning.Plan:
         plan = decide(*arguments)
@@ -49,7 +51,16 @@ def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
             verify_memory(plan)
         return plan
 
-    monkeypatch.setattr(planning, "_decide", verified)
+    monkeypatch.setattr(planning, "decide", verified)
+    fit = Fitting.fit
+
+    def verified_fit(self: Fitting, shapes: Shapes) -> planning.Plan | None:
+        plan = fit(self, shapes)
+        if plan is not None and len(plan.graph.nodes) <= VERIFIED_NODES:
+            verify_memory(plan)
+        return plan
+
+    monkeypatch.setattr(Fitting, "fit", verified_fit)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,8 @@
 """What plait uses of CuPy, on a GPU that does not exist.
 
 Arrays live in the fake GPU's memory. Host code can look at their shapes and make views, but not at
-what they hold. Kernels are the real ones, run by numpy when the fake GPU gets to them.
+what they hold. Kernels are the real ones, run when the fake GPU gets to them: those for any array
+module by numpy, generated ones by PoCL.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from typing import Any
 
 import numpy as np
 from fake_arrays import LACKING, FakeArray, borrow
-from fake_gpu import INVALID_HANDLE, CUDARuntimeError, FakeGpu, Recording
+from fake_cublas import FakeCublas
+from fake_cuda_errors import INVALID_HANDLE, CUDARuntimeError
+from fake_driver import FakeDriver, Module
+from fake_gpu import FakeGpu, Recording
 from plait.devices.cuda.device import CudaDevice
-
-
-class CUDADriverError(RuntimeError):
-    status = 0
 
 
 class OutOfMemoryError(MemoryError):
@@ -48,6 +48,7 @@ class CupyDouble:
         self.__version__ = "14.0.1"
         self.current = threading.local()
         self.ndarray = self._ndarray
+        driver = FakeDriver(self.gpu)
         self.cuda = SimpleNamespace(
             Device=lambda index: Device(self, index),
             Stream=lambda non_blocking=False: Stream(self, non_blocking),
@@ -57,14 +58,21 @@ class CupyDouble:
             alloc_pinned_memory=self._alloc_pinned,
             get_elapsed_time=_elapsed_ms,
             runtime=self._runtime(),
-            driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            driver=driver,
+            function=SimpleNamespace(Module=lambda: Module(driver)),
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             compiler=SimpleNamespace(CompileException=CompileException),
         )
 
-    def device(self, name: str = "cuda:0") -> CudaDevice:
-        """Return a CUDA device on the fake GPU."""
-        return CudaDevice(name, cupy=self, launch=self.launch)
+    def device(self, name: str = "cuda:0", **options: Any) -> CudaDevice:
+        """Return a CUDA device on the fake GPU, with CuPy's kernels only unless told otherwise."""
+        with_defaults = {"compiler": None, "launch": self.launch, **options}
+        return CudaDevice(name, cupy=self, **with_defaults)
+
+    def generating(self, name: str = "cuda:0", **options: Any) -> CudaDevice:
+        """Return a CUDA device with generated kernels and cuBLAS."""
+        libraries = {"compiler": _uncompiled, "cublas": lambda: FakeCublas(self.gpu)}
+        return self.device(name, **libraries | options)
 
     def launch(self, step: Callable[[], Any]) -> None:
         """Queue a bound kernel on the current stream."""
@@ -114,7 +122,14 @@ class CupyDouble:
         )
 
 
+def _uncompiled(source: str, arch: str) -> bytes:
+    assert arch == "sm_90"
+    return source.encode()
+
+
 class Device:
+    compute_capability = "90"
+
     def __init__(self, double: CupyDouble, index: int) -> None:
         assert 0 <= index < double.devices
         self.id = index
@@ -151,6 +166,12 @@ class Stream:
     def synchronize(self) -> None:
         self._double.gpu.drain(self.ptr)
 
+    def begin_capture(self) -> None:
+        self._double.gpu.begin_capture(self.ptr)
+
+    def end_capture(self) -> Graph:
+        return Graph(self._double.gpu, self._double.gpu.end_capture(self.ptr))
+
     def __enter__(self) -> Stream:
         assert self.device == getattr(self._double.current, "device", 0)
         if not hasattr(self._double.current, "streams"):
@@ -165,6 +186,24 @@ class Stream:
         tb: TracebackType | None,
     ) -> None:
         self._double.current.streams.pop()
+
+
+class Graph:
+    """What was captured, to be queued again and again; memory it uses must still be there."""
+
+    def __init__(self, gpu: FakeGpu, operations: tuple[Callable[[], Any], ...]) -> None:
+        self._gpu = gpu
+        self._operations = operations
+        self._is_uploaded = False
+
+    def upload(self, stream: Stream) -> None:
+        self._is_uploaded = True
+
+    def launch(self, stream: Stream) -> None:
+        assert self._is_uploaded, "uploaded when the first item comes"
+        self._gpu.graphs_launched += 1
+        for operation in self._operations:
+            self._gpu.queue(stream.ptr, operation)
 
 
 class Event:

@@ -21,11 +21,15 @@ from plait.devices import Device, Program
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.event import Event
 from plait.devices.memory import View
+from plait.devices.opencl.device import OpenClDevice
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
+from plait.devices.queued.program import QueuedProgram
+from plait.devices.queued.queues import LANES
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.graph.ir import Graph
+from pocl import pocl_device
 from python_functions import fail, wait_at
 
 
@@ -145,8 +149,8 @@ class CudaSubject(Subject):
     @contextmanager
     def failing(self) -> Iterator[Failing]:
         launcher = _Launcher()
-        with self.opened(CudaDevice("cuda:0", launch=launcher)) as device:
-            yield Failing(device, _doubled_then("Relu"), launcher.failing_at_the_second)
+        with self.opened(CudaDevice("cuda:0", launch=launcher, compiler=None)) as device:
+            yield Failing(device, _doubled_then("Relu"), partial(launcher.failing_at, 1))
 
 
 class CompiledSubject(Subject):
@@ -227,27 +231,86 @@ class DoubleSubject(Subject):
     def failing(self) -> Iterator[Failing]:
         double = CupyDouble(self.seed)
         launcher = _Launcher(double.launch)
-        with self.opened(CudaDevice("cuda:0", cupy=double, launch=launcher)) as device:
-            yield Failing(device, _doubled_then("Relu"), launcher.failing_at_the_second)
+        with self.opened(double.device(launch=launcher)) as device:
+            yield Failing(device, _doubled_then("Relu"), partial(launcher.failing_at, 1))
+
+
+class GeneratingSubject(DoubleSubject):
+    """A CUDA device on a fake GPU, with generated kernels and CUDA graphs."""
+
+    def make(self) -> CudaDevice:
+        pocl_device()
+        return CupyDouble(self.seed).generating()
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        pocl_device()
+        double = CupyDouble(self.seed)
+        launcher = _Launcher(double.cuda.driver.launchKernel)
+        double.cuda.driver.launchKernel = launcher
+        with self.opened(double.generating(graphs=False)) as device:  # both nodes are one kernel
+            yield Failing(device, _doubled_then("Relu"), partial(launcher.failing_at, 0))
+
+
+class OpenClSubject(Subject):
+    """PoCL: what is submitted waits for an event that the host makes happen."""
+
+    def make(self) -> OpenClDevice:
+        return OpenClDevice(self.label, device=pocl_device())
+
+    @contextmanager
+    def hold(self, device: Device) -> Iterator[None]:
+        assert isinstance(device, OpenClDevice)
+        opened = device._opened()
+        gate = opened.cl.UserEvent(opened.context)
+        for lane in LANES:
+            opened.queues.stream(lane).wait_event(gate)
+        try:
+            yield
+        finally:
+            gate.set_status(opened.cl.command_execution_status.COMPLETE)
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        with self.opened(_BrokenOpenCl(self.label, device=pocl_device())) as device:
+            yield Failing(device, _doubled_then("Relu"))
+
+
+class _BrokenOpenCl(OpenClDevice):
+    """Fails to queue a node that is called ``"bad"``."""
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        program = super().compile(subgraph, views, measure=measure)
+        assert isinstance(program, QueuedProgram)
+        for index, node in enumerate(program.run._nodes):
+            if node.name == "bad":
+                program.run._steps[index] = _fail_to_queue
+        return program
+
+
+def _fail_to_queue() -> NoReturn:
+    raise ValueError("injected")
 
 
 class _Launcher:
-    """Puts bound kernels onto the current stream, but for one that it is told to fail."""
+    """Puts bound kernels onto a stream, but for one that it is told to fail."""
 
-    def __init__(self, launch: Callable[[Callable[[], Any]], object] | None = None) -> None:
+    def __init__(self, launch: Callable[..., object] | None = None) -> None:
         self._launch = launch or (lambda step: step())
         self._before_failing: int | None = None
 
-    def __call__(self, step: Callable[[], Any]) -> object:
+    def __call__(self, *given: Any) -> object:
         if self._before_failing == 0:
             raise ValueError("injected")
         if self._before_failing is not None:
             self._before_failing -= 1
-        return self._launch(step)
+        return self._launch(*given)
 
     @contextmanager
-    def failing_at_the_second(self) -> Iterator[None]:
-        self._before_failing = 1
+    def failing_at(self, number: int) -> Iterator[None]:
+        self._before_failing = number
         yield
         self._before_failing = None
 
@@ -279,6 +342,8 @@ SUBJECTS = (
     Subject("formal", "formal"),
     # Two orders of precedence among the streams that are each other's opposite, and a random one.
     *(DoubleSubject(f"cuda:0-double-{seed}", "double", False, seed) for seed in (0, 5, 7)),
+    GeneratingSubject("cuda:0-generated", "generated", False, 6),
+    OpenClSubject("opencl:0", "opencl", cancels=False),
     CudaSubject("cuda:0", "cuda", cancels=False),
 )
 ONCE = tuple(

@@ -18,6 +18,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from fake_cuda_errors import (
+    ALREADY_REGISTERED,
+    CAPTURE_UNSUPPORTED,
+    ILLEGAL_ADDRESS,
+    INVALID_VALUE,
+    LAUNCH_FAILURE,
+    NOT_REGISTERED,
+    NOT_SUPPORTED,
+    OUT_OF_MEMORY,
+    CUDARuntimeError,
+)
 
 POISON = 0xA5
 DEVICE_BASE = 1 << 52
@@ -26,28 +37,6 @@ DEVICE_BASE = 1 << 52
 ORDERS = tuple(itertools.permutations(range(3)))
 SEEDS = tuple(range(len(ORDERS) + 2))
 """All orders of precedence among three streams, and two random ones."""
-
-INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, LAUNCH_FAILURE = 1, 2, 700, 719
-NOT_SUPPORTED, ALREADY_REGISTERED, NOT_REGISTERED, INVALID_HANDLE = 801, 712, 713, 400
-NAMES = {
-    1: "cudaErrorInvalidValue: invalid argument",
-    2: "cudaErrorMemoryAllocation: out of memory",
-    35: "cudaErrorInsufficientDriver: CUDA driver version is insufficient",
-    400: "cudaErrorInvalidResourceHandle: invalid resource handle",
-    700: "cudaErrorIllegalAddress: an illegal memory access was encountered",
-    712: "cudaErrorHostMemoryAlreadyRegistered: part or all is registered already",
-    713: "cudaErrorHostMemoryNotRegistered: pointer is not registered",
-    719: "cudaErrorLaunchFailure: unspecified launch failure",
-    801: "cudaErrorNotSupported: operation not supported",
-}
-
-
-class CUDARuntimeError(RuntimeError):
-    """As in CuPy: the code is in `status`."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
-        super().__init__(NAMES[status])
 
 
 @dataclass(slots=True)
@@ -79,6 +68,7 @@ class FakeGpu:
         Page-locked ranges of host memory: address to size.
     pageable_copies : int
         Copies from or to host memory that was not page-locked; real ones block their caller.
+    graphs_launched : int
     """
 
     def __init__(self, seed: int, memory_bytes: int) -> None:
@@ -86,12 +76,14 @@ class FakeGpu:
         self.live_bytes = 0
         self.locked: dict[int, int] = {}
         self.pageable_copies = 0
+        self.graphs_launched = 0
         self.refuses_locking = False
         self.order: list[int] = []
         self._seed = seed
         self._random = random.Random(seed)
         self._changed = threading.Condition(threading.RLock())
         self._queues: list[deque[Operation]] = []
+        self._captures: dict[int, list[Callable[[], Any]]] = {}
         self._broken: CUDARuntimeError | None = None
         self._breaking: int | None = None
         self._is_paused = False
@@ -136,7 +128,10 @@ class FakeGpu:
         """Queue an operation on a stream, by its number."""
         with self._changed:
             self._check()
-            self._queues[stream - 1].append(Operation(run))
+            if stream in self._captures:
+                self._captures[stream].append(run)
+            else:
+                self._queues[stream - 1].append(Operation(run))
 
     def launch(self, stream: int, kernel: Callable[[], Any]) -> None:
         """Queue a kernel."""
@@ -144,6 +139,7 @@ class FakeGpu:
 
     def record(self, stream: int, recording: Recording) -> None:
         with self._changed:
+            self._refuse_if_capturing(stream)
             recording.recorded += 1
             version = recording.recorded
 
@@ -156,6 +152,7 @@ class FakeGpu:
         """Hold a stream until the latest recording so far has been reached."""
         with self._changed:
             self._check()
+            self._refuse_if_capturing(stream)
             version = recording.recorded
             self._queues[stream - 1].append(
                 Operation(lambda: None, lambda: recording.reached >= version)
@@ -169,8 +166,24 @@ class FakeGpu:
     def drain(self, stream: int | None = None) -> None:
         """Run until one stream, or all, have nothing left."""
         with self._changed:
+            self._refuse_if_capturing(stream)
             queues = self._queues if stream is None else [self._queues[stream - 1]]
             self._run_until(lambda: not any(queues))
+
+    def begin_capture(self, stream: int) -> None:
+        """Keep what is queued on a stream from now on, instead of running it."""
+        with self._changed:
+            self._refuse_if_capturing(stream)
+            self._captures[stream] = []
+
+    def end_capture(self, stream: int) -> tuple[Callable[[], Any], ...]:
+        """Return what was queued since."""
+        with self._changed:
+            return tuple(self._captures.pop(stream))
+
+    def _refuse_if_capturing(self, stream: int | None) -> None:
+        if stream in self._captures:
+            raise CUDARuntimeError(CAPTURE_UNSUPPORTED)
 
     def _run_until(self, reached: Callable[[], bool]) -> None:
         self._check()
@@ -238,10 +251,13 @@ class FakeGpu:
             self.live_bytes -= self._memories.pop(address).nbytes
 
     def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
-        self.queue(stream, lambda: self._cells(address, nbytes).fill(value))
+        self.queue(stream, lambda: self.cells(address, nbytes).fill(value))
 
     def copy(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         """Queue a copy; what it reads and writes is looked up when it runs."""
+        if kind == 3 and min(target, source) >= DEVICE_BASE:
+            self.queue(stream, lambda: self._copy_inside(target, source, nbytes))
+            return
         host, device = (source, target) if kind == 1 else (target, source)
         if kind not in (1, 2) or not host < DEVICE_BASE <= device:
             raise CUDARuntimeError(INVALID_VALUE)
@@ -255,25 +271,36 @@ class FakeGpu:
 
         self.queue(stream, run)
 
+    def _copy_inside(self, target: int, source: int, nbytes: int) -> None:
+        assert abs(target - source) >= nbytes, "a copy onto itself"
+        np.copyto(self.cells(target, nbytes), self.cells(source, nbytes))
+
     def _copy_pageable(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        self._refuse_if_capturing(stream)
         self.pageable_copies += 1
         if kind == 1:  # staged by the driver before the call returns
             staged = _host(source, nbytes).copy()
-            self.queue(stream, lambda: np.copyto(self._cells(target, nbytes), staged))
+            self.queue(stream, lambda: np.copyto(self.cells(target, nbytes), staged))
         else:
             self.drain(stream)
             self._copy_now(target, source, nbytes, kind)
 
     def _copy_now(self, target: int, source: int, nbytes: int, kind: int) -> None:
         if kind == 1:
-            np.copyto(self._cells(target, nbytes), _host(source, nbytes))
+            np.copyto(self.cells(target, nbytes), _host(source, nbytes))
         else:
-            np.copyto(_host(target, nbytes), self._cells(source, nbytes))
+            np.copyto(_host(target, nbytes), self.cells(source, nbytes))
 
-    def _cells(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
+    def cells(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return the bytes behind an address."""
+        memory, offset = self.memory(address, nbytes)
+        return memory[offset : offset + nbytes]
+
+    def memory(self, address: int, nbytes: int = 0) -> tuple[np.ndarray[Any, Any], int]:
+        """Return the allocation that holds these bytes, and where in it they begin."""
         for base, cells in self._memories.items():
             if base <= address and address + nbytes <= base + cells.nbytes:
-                return cells[address - base : address - base + nbytes]
+                return cells, address - base
         raise CUDARuntimeError(ILLEGAL_ADDRESS)
 
     def lock(self, address: int, nbytes: int) -> None:

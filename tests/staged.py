@@ -42,7 +42,7 @@ class PoisoningGates(Gates):
         assert open_plan.plan.memory is not None
         self._regions = [one for one in open_plan.plan.memory.regions if one.claims]
         super().__init__(self._regions)
-        self._arenas = open_plan._arenas
+        self._arenas = open_plan._arenas.made
         self._complete: dict[int, set[int]] = {}
 
     def admit(self) -> int:

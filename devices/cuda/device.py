@@ -1,46 +1,41 @@
 """CUDA devices through CuPy: kernels, uploads and downloads on three streams.
 
-Nothing inside a plan waits on the host: `queues.py` keeps the order between streams on the GPU,
-and the threads of `waiter.py` tell when events have happened.
+Nothing inside a plan waits on the host: `queued.queues` keeps the order between streams on the GPU,
+and the threads of `queued.waiter` tell when events have happened.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
-from ...graph.tensor import Array, TensorSpec
-from .. import program as programs
+from ...graph.tensor import TensorSpec
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceError, DeviceLostError
+from ..errors import DeviceLostError
 from ..event import Event
 from ..memory import HOST, SHARED, Arena, View
 from ..program import BoundProgram
+from ..queued.program import QueuedProgram, marked
+from ..queued.queues import Queues, closed
+from .binding import Binder, Launcher, Libraries
+from .copies import Copies
+from .cublas import Cublas, find_cublas
 from .driver import CuPy, cuda_names, device_index, find_device, unavailable
-from .memory import ALIGNMENT, CudaArena, HostPins, HostView
-from .program import CudaProgram, Launch, Warmer, bind, marked
-from .queues import COMPUTE, DOWNLOAD, UPLOAD, Queues, closed
-from .support import why_not
-from .waiter import Job
+from .lowering import Lowering
+from .memory import ALIGNMENT, CudaArena, HostPins
+from .modules import Compiler, Modules
+from .nvrtc import compile_cubin
+from .queues import open_queues
+from .warming import Warmer
 
 __all__ = ["CudaDevice", "cuda_names"]
 
-HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
-"""cudaMemcpyKind."""
-
-
-class StagedDownload(Event):
-    """A download whose last part, out of staging, is done by the host: no stream can see it end."""
-
-    __slots__ = ()
+FindLibrary: TypeAlias = Callable[[], Any]
 
 
 class _Opened(NamedTuple):
@@ -49,6 +44,9 @@ class _Opened(NamedTuple):
     cupy: CuPy
     queues: Queues
     pins: HostPins
+    copies: Copies
+    cublas: Cublas | None
+    binder: Binder
     warmer: Warmer
     constants: ConstantStore
 
@@ -63,7 +61,17 @@ class CudaDevice:
     cupy : module, optional
         What to use for CuPy; imported when the device is first looked at, if left out.
     launch : callable, optional
-        How a bound kernel gets onto the current stream; it is called, if left out.
+        How a kernel of CuPy's gets onto the current stream; it is called, if left out.
+    compiler : callable or None
+        Compiles generated kernels; with ``functools.partial(compile_cubin, fast_math=True)`` for
+        speed at the expense of the last bits. With None there are CuPy's kernels only.
+    cublas : callable or None
+        Returns cuBLAS, or None where there is none; products of matrices are left to generated
+        kernels then, and with None.
+    tf32 : bool, default False
+        Have tensor cores multiply float32: several times faster, factors rounded to 10 bits.
+    graphs : bool, default True
+        Launch what a program queues as CUDA graphs, where it can be captured.
 
     Notes
     -----
@@ -75,17 +83,28 @@ class CudaDevice:
     """
 
     def __init__(
-        self, name: str = "cuda:0", *, cupy: CuPy | None = None, launch: Launch | None = None
+        self,
+        name: str = "cuda:0",
+        *,
+        cupy: CuPy | None = None,
+        launch: Launcher | None = None,
+        compiler: Compiler | None = compile_cubin,
+        cublas: FindLibrary | None = find_cublas,
+        tf32: bool = False,
+        graphs: bool = True,
     ) -> None:
         self.name = name
         self._index = device_index(name)
         self._memory = f"cuda:{self._index}"
         self._cupy = cupy
-        self._launch = launch
+        self._launcher = launch
+        self._compiler = compiler
+        self._find_cublas = cublas
+        self._tf32 = tf32
+        self._graphs = graphs
         self._capabilities: Capabilities | None = None
         self._life = threading.Lock()  # one open or close at a time
         self._open: _Opened | None = None
-        self._times_copies = False
         self.life = 0
         self.mourners: list[Callable[[], object]] = []
 
@@ -105,7 +124,7 @@ class CudaDevice:
                 alignment=ALIGNMENT,
                 memory_bytes=int(total),
                 native_waits=True,
-                software=f"cupy {cupy.__version__}",
+                software=", ".join(self._software(cupy)),
             )
         return self._capabilities
 
@@ -125,14 +144,12 @@ class CudaDevice:
         return False
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether there is a kernel that CuPy can run; needs no device."""
-        support = programs.supports(node, "cuda", runs_python=False)
-        reason = why_not(node, call) if support.ok else None
-        return support if reason is None else Support(False, reason)
+        """Say whether there is a kernel; needs no device."""
+        return self._lowering.supports(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""
-        return programs.scratch(node, "cuda", call, outputs)
+        return self._lowering.scratch(node, call, outputs)
 
     def open(self, cores: int | None = None) -> None:
         """Make the streams and start the threads that wait for them."""
@@ -141,18 +158,15 @@ class CudaDevice:
                 return
             cupy = self._find()
             try:
-                queues = Queues(cupy, self._index, self.name)
+                queues = open_queues(cupy, self._index, self.name)
             except Exception as error:
                 raise unavailable(error, self.name) from error
-            self._times_copies = False
+            try:
+                self._open = self._equip(cupy, queues)
+            except Exception as error:
+                queues.close()
+                raise unavailable(error, self.name) from error
             self.life += 1
-            self._open = _Opened(
-                cupy,
-                queues,
-                HostPins(cupy),
-                Warmer(cupy, self._memory, self._launch),
-                ConstantStore(self, self._memory, ALIGNMENT, self._upload),
-            )
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate on the GPU."""
@@ -174,28 +188,28 @@ class CudaDevice:
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Upload constants, bind kernels, and have CuPy compile them."""
-        cupy, queues, _, warmer, store = self._opened()
-        with queues.current() as stream:
-            constants, held = store.place(subgraph.constants)
-            steps = bind(cupy, subgraph, views, constants, self._launch)
-            warmer.warm(subgraph, [node for node, _ in steps], constants, stream)
+        """Upload constants, compile and bind kernels, and record them as CUDA graphs."""
+        opened = self._opened()
+        with opened.queues.current() as stream:
+            constants, batches = opened.constants.place(subgraph.constants)
+            parts = self._lowering.parts(subgraph, views)
+            opened.warmer.warm(subgraph, parts, constants, stream)
+            capture = self._graphs and not measure  # no event ends a node within a graph
+            steps, held = opened.binder.bind(
+                subgraph, parts, views, constants, stream, capture=capture
+            )
             stream.synchronize()  # kernels may have computed while they were bound
         if measure:
-            self._times_copies = True
-            steps = marked(steps, queues.mark)
+            opened.copies.timed = True
+            steps = marked(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        return CudaProgram(subgraph, run, measure, held)
+        return QueuedProgram(subgraph, run, measure, (*batches, *held))
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         """Queue on the compute stream."""
-        assert isinstance(program, CudaProgram)
-        job = Job(Event(on_done), tuple(waits), held=program)
-        if program.measures:
-            job.marks = dict.fromkeys(node.name for node in program.graph.nodes)
-        return self._opened().queues.put(COMPUTE, job, program.run, timed=program.measures)
+        return self._opened().queues.submit(program, waits, on_done)
 
     def copy(
         self,
@@ -205,10 +219,7 @@ class CudaDevice:
         on_done: OnDone | None = None,
     ) -> Event:
         """Queue on the stream of that direction."""
-        if isinstance(source, HostView):
-            return self._copy_in(target, source, tuple(waits), on_done)
-        assert isinstance(target, HostView)
-        return self._copy_out(target, source, tuple(waits), on_done)
+        return self._opened().copies.queue(target, source, tuple(waits), on_done)
 
     def close(self) -> None:
         """Finish what is queued, end the threads, release streams and page-locked memory."""
@@ -217,7 +228,39 @@ class CudaDevice:
             if opened is not None:
                 opened.queues.close()
                 opened.pins.close()
+                if opened.cublas is not None:
+                    with opened.cupy.cuda.Device(self._index):
+                        opened.cublas.close()
                 self._open = None
+
+    def _equip(self, cupy: CuPy, queues: Queues) -> _Opened:
+        library, compiler = self._cublas, self._compiler
+        with queues.current():
+            cublas = None if library is None else Cublas(library, tf32=self._tf32)
+            modules = None if compiler is None else Modules(cupy, self._index, compiler)
+        binder = Binder(Libraries(cupy, modules, cublas, self._launcher))
+        warmer = Warmer(cupy, self._memory, self._lowering, binder)
+        copies = Copies(cupy, queues)
+        constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)
+        return _Opened(cupy, queues, HostPins(cupy), copies, cublas, binder, warmer, constants)
+
+    @cached_property
+    def _lowering(self) -> Lowering:
+        """How nodes are computed: known before there is a GPU, to plan for one."""
+        return Lowering(generates=self._compiler is not None, multiplies=self._cublas is not None)
+
+    @cached_property
+    def _cublas(self) -> Any:
+        if self._find_cublas is None or self._compiler is None:
+            return None
+        return self._find_cublas()
+
+    def _software(self, cupy: CuPy) -> Iterator[str]:
+        yield f"cupy {cupy.__version__}"
+        if self._lowering.generates:
+            yield "generated kernels"
+        if self._lowering.multiplies:
+            yield "cublas with tf32" if self._tf32 else "cublas"
 
     def _find(self) -> CuPy:
         self._cupy = find_device(self.name, self._index, self._cupy)
@@ -227,47 +270,3 @@ class CudaDevice:
         if self._open is None:
             raise closed(self.name)
         return self._open
-
-    def _copy_in(
-        self, target: View, source: HostView, waits: tuple[Event, ...], on_done: OnDone | None
-    ) -> Event:
-        if source.staging is not None:
-            _wait_landed(waits)
-            np.copyto(source.staging, source.array)
-        job = Job(Event(on_done), waits, held=(target, source))
-        address = target.array.data.ptr, source.address
-        return self._memcpy(UPLOAD, job, *address, source.spec.nbytes, HOST_TO_DEVICE)
-
-    def _copy_out(
-        self, target: HostView, source: View, waits: tuple[Event, ...], on_done: OnDone | None
-    ) -> Event:
-        job = Job(Event(on_done), waits, held=(target, source))
-        if target.staging is not None:
-            job.event = StagedDownload(on_done)
-            job.land = partial(np.copyto, target.array, target.staging)
-        address = target.address, source.array.data.ptr
-        return self._memcpy(DOWNLOAD, job, *address, source.spec.nbytes, DEVICE_TO_HOST)
-
-    def _memcpy(
-        self, lane: str, job: Job, target: int, source: int, nbytes: int, kind: int
-    ) -> Event:
-        cupy, queues, *_ = self._opened()
-        stream = queues.stream(lane).ptr
-        copy = partial(cupy.cuda.runtime.memcpyAsync, target, source, nbytes, kind, stream)
-        return queues.put(lane, job, copy, timed=self._times_copies)
-
-    def _upload(self, view: View, array: Array) -> None:
-        """Copy a constant to the GPU and wait for it: nothing need keep the source then."""
-        cupy, queues, *_ = self._opened()
-        source, stream = np.ascontiguousarray(array), queues.stream(COMPUTE)
-        address = view.array.data.ptr, source.ctypes.data
-        cupy.cuda.runtime.memcpyAsync(*address, source.nbytes, HOST_TO_DEVICE, stream.ptr)
-        stream.synchronize()
-
-
-def _wait_landed(waits: Sequence[Event]) -> None:
-    """Block until downloads have left their staging: what comes next reads the host's memory."""
-    for wait in waits:
-        if isinstance(wait, StagedDownload) and not wait.done:
-            with suppress(DeviceError):  # the upload fails with it, too
-                wait.wait()

@@ -19,11 +19,11 @@ CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""
 
 OUT_OF_MEMORY = 2
-REFUSED = frozenset({1, 9, 98, 209, 701})
+REFUSED = frozenset({1, 9, 98, 200, 209, 218, 222, 500, 701, *range(900, 909)})
 """Codes of launches and copies that never started (invalid value, invalid configuration, invalid
-device function, no image for this device, out of launch resources): the device lives on. After
-any other code each further call returns the same one, until the process ends (CUDA Runtime API,
-data types, cudaError)."""
+device function, out of launch resources), of programs that were not loaded (invalid, or not for
+this device), and of recording: the device lives on. After any other code each further call returns
+the same one, until the process ends (CUDA Runtime API, data types, cudaError)."""
 
 
 def load_cupy() -> CuPy:

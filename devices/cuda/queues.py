@@ -1,144 +1,71 @@
-"""The queues of an open CUDA device: three streams, and all that is under way on them."""
+"""The streams of an open CUDA device, as `devices.queued` drives them."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
-from ..event import Event
+from ..errors import DeviceError, DeviceLostError
+from ..queued.queues import LANES, Queues
 from .driver import CuPy, lost, translate
-from .timing import EventPool, Timeline
-from .waiter import Job, Lane
-
-COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
+from .timing import EventPool, timeline
 
 
-class Queues:
-    """Queues work on streams in the order it is put, and keeps the order between streams.
+class CudaBackend:
+    """Streams and events of CuPy.
 
-    Streams wait for each other's events on the GPU; the host never does. Errors of the GPU are
-    sticky: after the first one that broke it, all that is queued and all that is put later fails
-    with that one.
+    Attributes
+    ----------
+    timeline : Timeline
     """
 
     def __init__(self, cupy: CuPy, index: int, name: str) -> None:
-        self.name = name
         self._cupy = cupy
         self._index = index
-        self._changed = threading.Condition()  # guards what follows
-        self._pending = 0
-        self._is_closed = False
-        self._lost: DeviceLostError | None = None
-        self._queued: Job | None = None
-        device = cupy.cuda.Device(index)
-        with device:
-            timeline = Timeline(cupy)
-            streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
-        self._timeline = timeline
-        self._plain = EventPool(cupy, timing=False)
-        self._timed = EventPool(cupy, timing=True)
-        self._lanes = {
-            lane: Lane(f"plait-{name}-{lane}", device, stream, timeline, self.lose, self._ended)
-            for lane, stream in zip((COMPUTE, UPLOAD, DOWNLOAD), streams, strict=True)
-        }
+        self._name = name
+        self._device = cupy.cuda.Device(index)
+        self._pools = {timed: EventPool(cupy, timing=timed) for timed in (False, True)}
+        with self._device:
+            self.timeline = timeline(cupy)
 
-    def stream(self, lane: str) -> Any:
-        """Return the stream of a lane."""
-        return self._lanes[lane].stream
+    def attach(self) -> None:
+        """Make the device the calling thread's."""
+        self._device.use()
 
     @contextmanager
-    def current(self, lane: str = COMPUTE) -> Iterator[Any]:
-        """Make the device and a stream current; translate what CuPy raises meanwhile."""
-        stream = self.stream(lane)
-        try:
-            with self._cupy.cuda.Device(self._index), stream:
-                yield stream
-        except Exception as error:
-            raise self._failed(error) from error
+    def current(self, stream: Any) -> Iterator[None]:
+        """Make the device and a stream current."""
+        with self._cupy.cuda.Device(self._index), stream:
+            yield
 
-    def put(self, name: str, job: Job, queue: Callable[[], Any], *, timed: bool) -> Event:
-        """Queue work on a lane behind its waits; its event completes in any case, later."""
-        with self._changed:
-            if self._is_closed:
-                raise closed(self.name)
-            failed = (wait.error for wait in job.waits if wait.error is not None)
-            job.error = self._lost or next(failed, None)
-            if job.error is None:
-                self._queue(self._lanes[name], job, queue, timed)
-            job.event.error = job.error  # for those who will wait for it before it is complete
-            self._pending += 1
-            self._lanes[name].put(job)
-        return job.event
+    def wait_event(self, stream: Any, event: Any) -> None:
+        """Hold up a stream until an event has happened."""
+        stream.wait_event(event)
 
-    @property
-    def loss(self) -> DeviceLostError | None:
-        """The error that broke the device, if one did."""
-        return self._lost
+    def record(self, stream: Any, *, timed: bool) -> Any:
+        """Record an event of the stock on a stream."""
+        return self._pools[timed].record(stream)
 
-    def mark(self, node: str) -> None:
-        """Record where a node of the program that is being queued ends."""
-        assert self._queued is not None
-        self._queued.marks[node] = self._timed.record(self.stream(COMPUTE))
+    def synchronize(self, event: Any) -> None:
+        """Block until an event has happened."""
+        event.synchronize()
 
-    def lose(self, error: Exception) -> DeviceLostError:
-        """Return what all work fails with from now on: the first error that broke the device."""
-        with self._changed:
-            if self._lost is None:
-                found = translate(error, self._cupy, self.name)
-                self._lost = found if isinstance(found, DeviceLostError) else lost(error, self.name)
-            return self._lost
+    def give_back(self, event: Any, *, timed: bool) -> None:
+        """Put an event back into the stock."""
+        self._pools[timed].give_back(event)
 
-    def close(self) -> None:
-        """Finish what is queued, and what its callbacks put meanwhile; end the threads."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._pending == 0)
-            self._is_closed = True
-        for lane in self._lanes.values():
-            lane.close()
+    def translate(self, error: Exception) -> DeviceError:
+        """Return what an exception from CuPy means."""
+        return translate(error, self._cupy, self._name)
 
-    def _queue(self, lane: Lane, job: Job, queue: Callable[[], Any], timed: bool) -> None:
-        stream, pool = lane.stream, self._timed if timed else self._plain
-        self._queued = job
-        try:
-            with self._cupy.cuda.Device(self._index), stream:
-                for wait in job.waits:
-                    if not wait.done and (native := wait.native) is not None:
-                        stream.wait_event(native)
-                if timed:
-                    job.anchor, job.start = self._timeline.anchor, pool.record(stream)
-                job.event.started_ns = time.perf_counter_ns()
-                try:
-                    queue()
-                except Exception as error:
-                    job.error = self._failed(error)
-                # Behind what was queued before something failed, too: it must end first.
-                job.event.native = job.end = pool.record(stream)
-        except Exception as error:
-            job.error = job.error or self._failed(error)
-        finally:
-            self._queued = None  # it pins arrays
-
-    def _failed(self, error: Exception) -> DeviceError:
-        """Return what an error means; remember it when the device is lost by it."""
-        translated = translate(error, self._cupy, self.name)
-        if isinstance(translated, DeviceLostError):
-            return self.lose(error)
-        return translated
-
-    def _ended(self, job: Job) -> None:
-        pool = self._plain if job.anchor is None else self._timed
-        for native in (job.start, job.end, *job.marks.values()):
-            if native is not None:
-                pool.give_back(native)
-        with self._changed:
-            self._pending -= 1
-            self._changed.notify_all()
+    def lost(self, error: Exception) -> DeviceLostError:
+        """Return the error of all work after one that broke the device."""
+        return lost(error, self._name)
 
 
-def closed(name: str) -> DeviceUnavailableError:
-    """Return the error of using a device that is not open."""
-    return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")
+def open_queues(cupy: CuPy, index: int, name: str) -> Queues:
+    """Make a device's streams and start the threads that wait for them."""
+    with cupy.cuda.Device(index):
+        streams = [cupy.cuda.Stream(non_blocking=True) for _ in LANES]
+    return Queues(name, CudaBackend(cupy, index, name), dict(zip(LANES, streams, strict=True)))

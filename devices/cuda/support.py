@@ -51,13 +51,21 @@ DENIED: dict[str, tuple[Question, str]] = {
 """When a kernel for any array module cannot run, or would have the host wait for the GPU."""
 
 
-def why_not(node: Node, call: Call) -> str | None:
-    """Return why a node does not run on CuPy; None when it does, as far as is known."""
+def why_no_dtype(node: Node, call: Call) -> str | None:
+    """Return which dtype of a node CuPy has no arrays of; None when it has all."""
     for spec in (*call.inputs, *node.operator.infer(call)):
         if spec is not None and (
             is_extension(spec.dtype) or spec.dtype.itemsize > MAX_ITEMSIZE[spec.dtype.kind]
         ):
             return f"CuPy has no dtype {spec.dtype.name!r}"
+    return None
+
+
+def why_not(node: Node, call: Call) -> str | None:
+    """Return why a node does not run on CuPy; None when it does, as far as is known."""
+    reason = why_no_dtype(node, call)
+    if reason is not None:
+        return reason
     kernel = find_kernel(node.op, "cuda")
     if kernel is not None and kernel.device == ANY and node.op in DENIED:
         applies, reason = DENIED[node.op]

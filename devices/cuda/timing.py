@@ -1,14 +1,12 @@
-"""CUDA events: a stock of them, and what their times are on the host's clock."""
+"""CUDA events: a stock of them, and the times between them."""
 
 from __future__ import annotations
 
-import time
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
+from ..queued.timing import Timeline
 from .driver import CuPy
-
-ANCHOR_S = 1.0
-"""How old an anchor grows: CUDA gives times as float32 milliseconds, so far ones are coarse."""
 
 
 class EventPool:
@@ -36,42 +34,22 @@ class EventPool:
         self._free.append(event)
 
 
-class Anchor(NamedTuple):
-    """A CUDA event and when it happened on the host's clock."""
+def timeline(cupy: CuPy) -> Timeline:
+    """Return a timeline of the current device.
 
-    event: Any
-    host_ns: int
-
-
-class Timeline:
-    """Maps CUDA events onto `time.perf_counter_ns`, to within tens of microseconds.
-
-    Anchors are recorded on a stream of their own, where they never queue behind work. Work is
-    timed from the anchor that was current when it was submitted, so from an earlier point always.
+    Anchors are recorded on a stream of their own, where they never queue behind work.
     """
+    stream = cupy.cuda.Stream(non_blocking=True)
+    return Timeline(partial(_happen, cupy, stream), partial(_between_ns, cupy))
 
-    def __init__(self, cupy: CuPy) -> None:
-        self._cupy = cupy
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        self.anchor = self._new_anchor()
 
-    def refresh(self) -> None:
-        """Replace the anchor when it is old; blocks for as long as an idle device takes."""
-        if time.perf_counter_ns() - self.anchor.host_ns > ANCHOR_S * 1e9:
-            self.anchor = self._new_anchor()
+def _happen(cupy: CuPy, stream: Any) -> Any:
+    event = cupy.cuda.Event()  # spins: a thread that sleeps wakes too late
+    event.record(stream)
+    event.synchronize()
+    return event
 
-    def host_ns(self, anchor: Anchor, event: Any) -> int:
-        """Return when a completed event with timing happened on the host's clock."""
-        return anchor.host_ns + self.between_ns(anchor.event, event)
 
-    def between_ns(self, earlier: Any, later: Any) -> int:
-        """Return the time between two completed events with timing."""
-        elapsed_ms: float = self._cupy.cuda.get_elapsed_time(earlier, later)
-        return round(elapsed_ms * 1e6)
-
-    def _new_anchor(self) -> Anchor:
-        event = self._cupy.cuda.Event()  # spins: a thread that sleeps wakes too late
-        before_ns = time.perf_counter_ns()
-        event.record(self._stream)
-        event.synchronize()
-        return Anchor(event, (before_ns + time.perf_counter_ns()) // 2)
+def _between_ns(cupy: CuPy, earlier: Any, later: Any) -> int:
+    elapsed_ms: float = cupy.cuda.get_elapsed_time(earlier, later)
+    return round(elapsed_ms * 1e6)

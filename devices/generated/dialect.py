@@ -8,7 +8,9 @@ GROUP, THREAD       numbers of the group, and of the thread in its group
 BARRIER             waits for the threads of a group; what they wrote to SHARED
                     and GLOBAL variables before is seen after
 LOAD_F16, STORE_F16 halves, see `types`
+ROUND_F16(x)        the f32 that x is when it was stored as half
 INF_F32, NAN_F32    and for F64
+LEADING_ZEROS(x)    of the bits of a u32
 BITS_F32(x)         the u32 that holds x; BITS_F64 the u64; F32_BITS, F64_BITS back
 ==================  ===========================================================
 
@@ -47,6 +49,11 @@ typedef double f64;
 #define BARRIER barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define LOAD_F16(p, i) vload_half(i, p)
 #define STORE_F16(p, i, x) vstore_half_rte(x, i, p)
+FUNCTION f32 ROUND_F16(f32 x) {
+    u16 bits; vstore_half_rte(x, 0, (private half*)&bits);
+    return vload_half(0, (private half*)&bits);
+}
+#define LEADING_ZEROS(x) ((i32)clz((u32)(x)))
 #define INF_F32 INFINITY
 #define NAN_F32 NAN
 #define BITS_F32(x) as_uint(x)
@@ -71,6 +78,11 @@ FUNCTION f32 LOAD_F16(const f16* p, i64 i) {
 FUNCTION void STORE_F16(f16* p, i64 i, f32 x) {
     u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); p[i].bits = h;
 }
+FUNCTION f32 ROUND_F16(f32 x) {
+    u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)); return x;
+}
+#define LEADING_ZEROS(x) __clz((i32)(x))
 #define INF_F32 __int_as_float(0x7f800000)
 #define NAN_F32 __int_as_float(0x7fc00000)
 #define INF_F64 __longlong_as_double(0x7ff0000000000000LL)

@@ -26,14 +26,14 @@ class Parameter(NamedTuple):
         Of its elements, as `types.ctype` names it.
     role : str
         Whether it is an input, an output or a scratch buffer of the node.
-    index : int
+    number : int
         Which of them.
     """
 
     name: str
     ctype: str
     role: Role
-    index: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ class Kernel:
     groups: int
     threads: int = THREADS
     functions: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        """The parameters that may be written: outputs and scratch."""
+        return tuple(each for each in self.parameters if each.role != "input")
 
     @cached_property
     def name(self) -> str:

@@ -86,11 +86,14 @@ def piece_of(graph: Graph, node: Node, views: Mapping[str, View]) -> Piece | Non
 
 
 def launches(node: Node, code: Code) -> tuple[Launch, ...]:
-    """Return the launches of a node's code; those without groups are left out."""
+    """Return the launches of a node's code.
+
+    Those without groups are left out, and those that write nothing but outputs that are absent.
+    """
     return tuple(
         Launch(kernel, tuple(_buffer(node, role, index) for _, _, role, index in kernel.parameters))
         for kernel in code.kernels
-        if kernel.groups
+        if kernel.groups and any(_buffer(node, *each[2:]) for each in kernel.written)
     )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 from ...graph.errors import GraphError
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
 from .kernel import Code
 from .types import CTYPES
 
@@ -58,13 +59,23 @@ def why_not(node: Node, call: Call) -> str | None:
         return None  # bytes are copied, whatever they mean
     entry = _generators.get(node.op)
     if entry is None:
-        return f"no kernel is generated for {node.op!r}"
+        return f"no kernel for {node.op!r} is generated"
     for spec in (*call.inputs, *node.operator.infer(call)):
         if spec is not None and spec.dtype.name not in CTYPES:
             return f"generated kernels have no dtype {spec.dtype.name!r}"
+    given = [bool(name) for name in node.outputs]
+    if not all(given[: sum(given)]):
+        return "an output is left out before another one"
     return entry.unless(call) if entry.unless is not None else None
 
 
 def generate(node: Node, call: Call, outputs: Specs) -> Code:
     """Return the code of a node that `why_not` has no objection to."""
     return _generators[node.op].generator(call, outputs)
+
+
+def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+    """Return the scratch buffers that a node's code needs; none where it has no code."""
+    if node.op not in _generators or why_not(node, call) is not None:
+        return ()
+    return generate(node, call, outputs).scratch

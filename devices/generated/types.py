@@ -30,6 +30,11 @@ def ctype(dtype: np.dtype[Any]) -> str:
     return CTYPES[dtype.name]
 
 
+def dtype_name(c: str) -> str:
+    """Return the dtype of elements of a C type."""
+    return next(name for name, known in CTYPES.items() if known == c and name != "bool")
+
+
 def computed_type(dtype: np.dtype[Any]) -> str:
     """Return the C type that elements are computed with: f32 for halves."""
     return "f32" if dtype == np.float16 else ctype(dtype)

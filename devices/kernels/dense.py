@@ -127,7 +127,7 @@ class Shifted:
         framed = conv.spec(conv.channels, self.frame.length)
         self.scratch = (sums, products) if self.frame.trivial else (sums, products, framed)
         by_tap = conv.spec(*conv.window.kernel, conv.features, conv.channels)
-        self.packing = Packing(by_tap, self._pack)
+        self.packing = Packing(by_tap, self._pack, "by tap")
 
     def _span(self, rows: int) -> int:
         """Return how many flat cells a band of rows has."""

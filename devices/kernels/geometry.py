@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -94,10 +94,13 @@ class Packing:
         Of the reordered weights.
     steps : callable
         Given the array module, the weights and a buffer, returns the steps that fill it.
+    order : hashable
+        All that the steps depend on, so that methods for other shapes can share the weights.
     """
 
     spec: TensorSpec
-    steps: Callable[[ArrayModule, Array, Array], list[Step]]
+    steps: Callable[[ArrayModule, Array, Array], list[Step]] = field(compare=False)
+    order: Hashable
 
 
 def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:

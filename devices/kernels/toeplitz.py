@@ -119,7 +119,7 @@ class Toeplitz:
         reach, tile = math.prod(self.tiling.reach), math.prod(self.tiling.tile)
         self.block = count_in_block(BLOCK, self.tiles * max(reach, tile), conv.channels)
         matrices = conv.spec(conv.channels, *tiling.reach, *tiling.tile)
-        self.packing = Packing(matrices, self._pack)
+        self.packing = Packing(matrices, self._pack, self._order())
         gathered = conv.spec(self.block, self.tiles, reach)
         products = conv.spec(self.block, self.tiles, tile)
         framed = conv.spec(self.block, self.frame.length)
@@ -128,6 +128,17 @@ class Toeplitz:
             self.scratch.append(products)
         if not self.frame.trivial:
             self.scratch.append(framed)
+
+    def _order(self) -> tuple[object, ...]:
+        """Return what tells the matrices: where each tile's cells have which tap."""
+        window, axes = self.conv.window, range(len(self.tiling.axes))
+        tiles = ((axis.size, axis.reach) for axis in self.tiling.axes)
+        borders = map(self._border, axes)
+        return "toeplitz", window.kernel, window.strides, window.dilations, *tiles, *borders
+
+    def _border(self, axis: int) -> int:
+        """Return the cells of border before what a tile sees."""
+        return self.conv.window.pads_begin[axis] if self.tiling.axes[axis].number == 1 else 0
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
         """Return the steps that write each tap into the matrix, once per cell of the tile."""
@@ -167,8 +178,7 @@ class Toeplitz:
     def _seen(self, axis: int, cell: int) -> list[tuple[int, int]]:
         """Return (tap, place in the reach) for the taps that a tile's cell has in its reach."""
         tiles, window = self.tiling.axes[axis], self.conv.window
-        border = window.pads_begin[axis] if tiles.number == 1 else 0
-        first = cell * window.strides[axis] - border
+        first = cell * window.strides[axis] - self._border(axis)
         places = (first + tap * window.dilations[axis] for tap in range(window.kernel[axis]))
         return [(tap, place) for tap, place in enumerate(places) if 0 <= place < tiles.reach]
 

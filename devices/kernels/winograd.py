@@ -48,7 +48,8 @@ class Winograd:
         first = conv.spec(8 * max(conv.channels, 2 * conv.features) * cells)
         second = conv.spec(8 * max(2 * conv.channels, conv.features) * cells)
         self.scratch = (framed, first, second)
-        self.packing = Packing(conv.spec(16, conv.features, conv.channels), self._pack)
+        transformed = conv.spec(16, conv.features, conv.channels)
+        self.packing = Packing(transformed, self._pack, "winograd")
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
         """Return the step that transforms the weights: U = G w G'."""

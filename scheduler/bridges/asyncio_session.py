@@ -12,6 +12,7 @@ from ...graph.tensor import Array
 from ..errors import SessionError
 from ..planning import Plan
 from ..profile import Profile
+from ..profile.status import Status
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import Source, check_source
 from .asyncio_results import AsyncioResults, awaitable, settled
@@ -121,6 +122,10 @@ class AsyncioSession:
     def profile(self) -> Profile:
         """Return when everything ran, as `Session.profile` does; also after it has ended."""
         return (self._ended or self._open_loop()).session.profile()
+
+    async def status(self) -> Status:
+        """Return what happens at this moment, as `Session.status` does."""
+        return await awaitable(self._open_loop().status())
 
     def _open_loop(self) -> LoopThread:
         if self._loop is None:

@@ -14,7 +14,9 @@ from ...graph.tensor import Array
 from ..errors import SessionError
 from ..planning import Plan
 from ..profile import Profile
+from ..profile.status import Status
 from ..streaming.options import StreamArguments, stream_options
+from ..streaming.sources import check_source
 from .blocking_results import BlockingResults
 from .loop_thread import LoopThread, SessionArguments
 
@@ -99,17 +101,18 @@ class BlockingSession:
         manager, or by `close`, it is closed at once.
         """
         _check_no_trio()
-        if not isinstance(source, Iterable):
-            raise SessionError(
-                f"a {type(source).__name__} is no source of items",
-                fix="stream from an iterable of mappings of input name to array",
-            )
+        check_source(source, blocking=True)
         options = stream_options(self._loop.session.plan, arguments)
         return BlockingResults(self._loop, source, options, owner=self)
 
     def profile(self) -> Profile:
         """Return when everything ran, as `Session.profile` does; also when it is closed."""
         return self._loop.session.profile()
+
+    def status(self) -> Status:
+        """Return what happens at this moment, as `Session.status` does."""
+        _check_no_trio()
+        return self._loop.status().result()
 
     def close(self) -> None:
         """Free everything; what is under way is cancelled. Closing twice is allowed."""
@@ -130,6 +133,6 @@ class BlockingSession:
 def _check_no_trio() -> None:
     if trio.lowlevel.in_trio_run():
         raise SessionError(
-            "running would block the trio task it is called from",
+            "this would block the trio task it is called from",
             fix="async with Session(plan) as session: await session.run(inputs)",
         )

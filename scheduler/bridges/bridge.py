@@ -14,7 +14,7 @@ import trio
 from ...graph.tensor import Array
 from ..errors import SessionError
 from ..running.item import Item
-from ..running.spares import Spares, copied
+from ..running.spares import Spares, copied, most_nbytes
 from ..streaming.options import StreamArguments
 from .loop_thread import LoopThread
 
@@ -51,7 +51,7 @@ class Bridge:
         self._arguments = arguments
         self._deliver = deliver
         self._opened: Future[None] = Future()
-        self._spares = Spares()
+        self._spares = Spares(most_nbytes(loop.session.plan))
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self._rooms: dict[int, Mapping[str, Array]] = {}
         self._count = 0

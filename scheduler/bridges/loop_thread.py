@@ -14,6 +14,7 @@ from ..errors import SessionError
 from ..events import Observer
 from ..faults import FaultPolicy
 from ..planning import Plan
+from ..profile.status import Status
 from ..session import Session
 
 T = TypeVar("T")
@@ -130,6 +131,16 @@ class LoopThread:
         except trio.RunFinishedError:
             raise closed_session() from None
 
+    def status(self) -> Future[Status]:
+        """Return what happens when the loop comes to it.
+
+        Raises
+        ------
+        SessionError
+            If the session is closed.
+        """
+        return self.start(self._status).outcome
+
     def close(self) -> None:
         """End everything and free it; closing twice is allowed."""
         with suppress(trio.RunFinishedError):
@@ -157,6 +168,9 @@ class LoopThread:
                     self._nursery.cancel_scope.cancel()
             finally:
                 self._nursery = None
+
+    async def _status(self) -> Status:
+        return self.session.status()
 
     def _spawn(self, job: Job[T]) -> None:
         if self._nursery is None or self._stop.is_set():

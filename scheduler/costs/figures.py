@@ -32,6 +32,9 @@ class Link(NamedTuple):
 LOOP = "loop"
 """Stands for the scheduler's loop where devices are named."""
 
+HERE = "here"
+"""Stands for the thread that made a step ready where it runs it itself, for the step is quick."""
+
 
 class Loop(NamedTuple):
     """What the scheduler and the host add to what devices take.
@@ -68,6 +71,8 @@ class Figures:
     hops : Mapping of (str, str) to float
         Seconds from the end of a step on one device until one on another begins that was waiting
         for it; `LOOP` stands for the loop. From a device to itself: between two steps in a row.
+        From the loop to `HERE`: until a quick step begins that needs no other thread; from `HERE`
+        to the loop: until it takes up the results of items that it ran itself.
     loop : Loop or None
         What the scheduler was found to take; None where nobody measured it.
     """

@@ -8,13 +8,15 @@ takes from one step to the next, an item that was alone what the loop takes for 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...devices.cpu import CpuDevice
 from ...devices.device import Device
 from ...devices.memory import HOST, SHARED
-from .figures import LOOP, Loop
+from ..running.quick import QUICK_NS
+from .figures import HERE, LOOP, Loop
 
 if TYPE_CHECKING:
     from ..planning import Plan
@@ -50,9 +52,11 @@ def hops(profile: Profile, plan: Plan) -> dict[tuple[str, str], float]:
     From a device to itself it is the time between two steps of which the later one was queued.
     """
     here = {name for name, device in plan.prototypes.items() if computes_here(device)}
+    here |= {LOOP, HERE}
     found: dict[tuple[str, str], list[int]] = {}
-    for way in [*_starts(profile, plan), *_landings(profile)]:
-        if {way.source, way.target} <= here | {LOOP}:
+    quick = _quick(profile, plan)
+    for way in [*_starts(profile, plan, quick), *_landings(profile, quick)]:
+        if way.source in here and way.target in here:
             found.setdefault((way.source, way.target), []).append(max(way.ns, 0))
     return {(a, b): _usual(every, crowded=a == b) / 1e9 for (a, b), every in found.items()}
 
@@ -96,13 +100,14 @@ def _alone(profile: Profile) -> Iterator[tuple[Record, int | None]]:
             yield record, None if following is None else following.admitted_ns - record.landed_ns
 
 
-def _landings(profile: Profile) -> Iterator[_Way]:
+def _landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
     for record, _ in _alone(profile):
         last = max(record.spans(), key=lambda span: span.ended_ns)
-        yield _Way(last.step.device, LOOP, record.landed_ns - last.ended_ns)
+        on_loop = all(span.step.index in quick for span in record.spans())
+        yield _Way(HERE if on_loop else last.step.device, LOOP, record.landed_ns - last.ended_ns)
 
 
-def _starts(profile: Profile, plan: Plan) -> Iterator[_Way]:
+def _starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Way]:
     """Yield what every step waited for last, where that is sure."""
     by_device: dict[str, list[tuple[Span, Mapping[int, Span]]]] = {}
     for record in profile.records:
@@ -119,7 +124,26 @@ def _starts(profile: Profile, plan: Plan) -> Iterator[_Way]:
                 continue
             waits = [known[index] for index in plan.steps[span.step.index].waits if index in known]
             last = max(waits, key=lambda one: one.ended_ns, default=None)
+            is_quick = span.step.index in quick
             if last is None:
-                yield _Way(LOOP, device, span.started_ns - span.ready_ns)
-            else:
+                yield _Way(LOOP, HERE if is_quick else device, span.started_ns - span.ready_ns)
+            elif not is_quick:
                 yield _Way(last.step.device, device, span.started_ns - last.ended_ns)
+
+
+def _quick(profile: Profile, plan: Plan) -> set[int]:
+    """Return the steps that were usually run where they became ready: no thread had to wake up."""
+    spent: dict[int, list[int]] = {}
+    for record in profile.records:
+        for span in record.spans() if len(record.parts) == 1 else ():
+            spent.setdefault(span.step.index, []).append(span.ended_ns - span.started_ns)
+    return {
+        index
+        for index, every in spent.items()
+        if statistics.median(every) < QUICK_NS and _may_run_here(plan, index)
+    }
+
+
+def _may_run_here(plan: Plan, index: int) -> bool:
+    step = plan.steps[index]
+    return isinstance(plan.prototypes[step.device], CpuDevice) and not step.has_effects

@@ -34,6 +34,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "graph": graph.name,
         "inputs": {name: str(graph.tensors[name]) for name in graph.inputs},
         "outputs": {name: str(graph.tensors[name]) for name in graph.outputs},
+        "bounds": {symbol: list(bound) for symbol, bound in plan.bounds.items()},
         "devices": list(plan.devices),
         "pins": dict(plan.pins),
         "replicas": [list(names) for names in plan.replicas],

@@ -2,8 +2,9 @@
 
 A container, its header the length of the graph's header (u64), that header, then the plan as
 records: what it depends on, its fields, and how the graph is cut into subgraphs. Neither the nodes'
-specs nor placement are taken from the file but derived again, and the memory plan is verified: a
-damaged file is refused, whoever damaged it.
+specs nor placement are taken from the file but derived again, where there are bounds the graph of
+the largest shapes too, and the memory plan is verified: a damaged file is refused, whoever damaged
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .requirements import (
     devices_for,
     requirements,
 )
-from .restore import restored_partition, restored_placement, verified
+from .restore import restored_graph, restored_partition, restored_placement, verified
 
 _LENGTH = struct.Struct("<Q")
 
@@ -138,8 +139,9 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     wanted, values, stored = reader.read(lambda: _stored(reader, at))
     prototypes, objects = devices_for(wanted.devices, given, at)
     check_devices(wanted, prototypes, at)
-    graph = read_graph(graph_header, blob, at)
-    check_operators(wanted, graph, at)
+    fed = read_graph(graph_header, blob, at)
+    check_operators(wanted, fed, at)
+    graph = restored_graph(fed, values["bounds"], at)
     partition = restored_partition(
         graph, stored.assignment, stored.reasons, stored.groups, prototypes, at
     )
@@ -148,6 +150,7 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
         placement = restored_placement(graph, partition, prototypes, memory.added_edges, at)
     plan = Plan(
         graph=graph,
+        template=fed if values["bounds"] else None,
         partition=partition,
         placement=placement,
         passes=passes_of(stored, at),
@@ -161,7 +164,7 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
 
 
 def _chunks(plan: Plan) -> Iterator[bytes | memoryview]:
-    graph = check(plan.graph)
+    graph = check(plan.fed)
     constants = ConstantWriter()
     graph_header = pack_header(graph, constants.stored)
     writer = ScalarWriter()

@@ -21,7 +21,17 @@ from .requirements import AGAIN, Requirements
 from .restore import Group
 
 _NO_RECORDS = frozenset(
-    {"graph", "partition", "placement", "passes", "prototypes", "given", "costs", "decision"}
+    {
+        "graph",
+        "partition",
+        "placement",
+        "passes",
+        "prototypes",
+        "given",
+        "costs",
+        "decision",
+        "template",
+    }
 )
 """The fields of a Plan that are not stored as they are."""
 

@@ -36,7 +36,7 @@ def report(plan: Plan, *, nodes: bool) -> str:
 
 
 def _heading(plan: Plan) -> Iterator[str]:
-    graph = plan.graph
+    graph, specs = plan.graph, plan.fed.tensors
     yield (
         f"plan for {graph.name!r}: {counted(len(graph.nodes), 'node')} in "
         f"{counted(len(plan.subgraphs), 'subgraph')} "
@@ -47,7 +47,12 @@ def _heading(plan: Plan) -> Iterator[str]:
     if plan.replicas:
         yield f"  {plan.max_in_flight:,} in flight on each, with memory of its own as below"
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
-        yield f"  {kind}  " + ", ".join(f"{name} {_spec(graph.tensors[name])}" for name in names)
+        yield f"  {kind}  " + ", ".join(f"{name} {_spec(specs[name])}" for name in names)
+    if plan.bounds:
+        bounds = ", ".join(
+            f"{name} {low:,} to {high:,}" for name, (low, high) in plan.bounds.items()
+        )
+        yield f"  planned for all shapes with {bounds}; figures are of the largest"
     if (prediction := predicted(plan)) is not None:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"

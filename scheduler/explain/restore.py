@@ -5,15 +5,18 @@ What follows from the decisions is derived again, by the code that planned it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...devices.device import Device, scratch_specs
-from ...graph.errors import InternalError, ParseError
+from ...graph.errors import InternalError, ParseError, PlaitError
 from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.printing import bytes_text
+from ..boundaries import is_decided
+from ..bounds import Bounds, checked_bounds, largest, picked
 from ..errors import DoesNotFitError
 from ..memory.buffers import alignment_of
 from ..memory.limits import exceeded, limits_of
@@ -37,6 +40,25 @@ class Group:
     name: str
     device: str
     nodes: tuple[int, ...]
+
+
+def restored_graph(fed: Graph, bounds: Bounds, at: str) -> Graph:
+    """Return the graph that was planned: where there are bounds, that of the largest shapes.
+
+    Raises
+    ------
+    ParseError
+        If the bounds are not of what is fed.
+    """
+    if not bounds:
+        return fed
+    try:
+        graph = picked(fed, largest(checked_bounds(fed, bounds)))
+    except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
+        raise damaged(f"there is no graph of the largest shapes: {error}", at) from error
+    if not is_decided(graph):
+        raise damaged("not all shapes follow from the bounds", at)
+    return graph
 
 
 def restored_partition(
@@ -90,8 +112,11 @@ def restored_placement(
     Raises
     ------
     ParseError
-        If one of them is no wait for an earlier step, or names are not unique.
+        If one of them is no wait for an earlier step, or names are not unique; or if shapes are
+        not known.
     """
+    if not graph.is_static:
+        raise damaged("there is a memory plan, but not all shapes are known", at)
     placement = place(graph, partition, devices)
     if len({step.name for step in placement.steps}) != len(placement.steps):
         raise damaged("two steps have one name", at)
@@ -119,8 +144,10 @@ def verified(plan: Plan, at: str) -> Plan:
         raise damaged("its replicas make no sense", at)
     for names in plan.replicas:
         check_alike(names)
-    if plan.memory is None:
+    if plan.memory is None and not plan.bounds:
         return plan
+    if plan.memory is None:
+        raise damaged("with bounds there is a memory plan", at)
     for name, pool in plan.memory.pools.items():
         _check_pool(name, pool, plan, at)
     _check_locations(plan, plan.memory, at)
@@ -209,6 +236,9 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
     """Yield what needs bytes, with how many."""
     assert plan.placement is not None
     graph, home = plan.graph, plan.placement.home
+    reserved: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, nbytes in (plan.memory.scratch if plan.memory is not None else {}).items():
+        reserved[name.partition("\0")[0]][name] = nbytes
     for name in graph.inputs:
         yield (name, home[name]), graph.tensors[name].nbytes
     for step in plan.steps:
@@ -223,5 +253,7 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
                 if not atomic or name in work.graph.outputs:
                     yield (name, home[name]), graph.tensors[name].nbytes
             if not atomic:
-                for name, spec in scratch_specs(device, graph, node).items():
-                    yield (name, plan.placement.local[SCRATCH, step.device]), spec.nbytes
+                specs = scratch_specs(device, graph, node)
+                sizes = {name: spec.nbytes for name, spec in specs.items()} | reserved[node.name]
+                for name, nbytes in sizes.items():
+                    yield (name, plan.placement.local[SCRATCH, step.device]), nbytes

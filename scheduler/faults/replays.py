@@ -110,7 +110,7 @@ class Replays:
     @property
     def is_busy(self) -> bool:
         """True while items have to be started again."""
-        return self._settled is not None or self._is_any_on_broken()
+        return self._settled is not None or (bool(self._attempts) and self._is_any_on_broken())
 
     async def settle(self) -> None:
         """Wait until no item has to be started again: others are admitted after them."""
@@ -120,11 +120,13 @@ class Replays:
 
     def guards(self, slots: Slots) -> bool:
         """True when the items of an open plan may have to run again, or be ended by force."""
-        if slots not in self._kept:
+        try:
+            kept = self._kept[slots]
+        except KeyError:
             plan = slots.open_plan.plan
             concerned = self._recovery.concerns(plan)
-            self._kept[slots] = _Kept(_effects(plan.steps), []) if concerned else None
-        return self._kept[slots] is not None
+            kept = self._kept[slots] = _Kept(_effects(plan.steps), []) if concerned else None
+        return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
         """Return a new attempt; its inputs are still to be copied unless they are `owned`."""

@@ -34,7 +34,7 @@ def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
         passes=(),  # the nodes stay as they are, and their results
     )
     try:
-        return remaining.over(plan.graph)
+        return remaining.again()
     except PlaitError:
         return None
 

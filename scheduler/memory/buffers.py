@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...devices.device import Device, scratch_specs
+from ...devices.device import Device
 from ...devices.memory import HOST, SHARED
 from ...graph.aliasing import joins_of, views_of
 from ...graph.ir import Graph, Node
 from ..placement import SCRATCH, Placement
 from ..steps import Transfer
 from .happens_before import START, HappensBefore, Point
+from .leeway import NONE, Leeway
 from .reads import is_atomic, points_of, reads_of
 from .regions import Replica
 
@@ -56,14 +57,16 @@ def collect_buffers(
     *,
     joins: bool = True,
     confined: bool = False,
+    leeway: Leeway = NONE,
 ) -> list[Buffer]:
     """Return the buffers of one item, in the order of their first writers.
 
     With `joins`, what is concatenated is written in place where that can be: less is copied, but
     the bytes live from the first write to the last read of any of it. With `confined`, inputs are
-    overwritten only by what no further step touches: items in flight can pass sooner.
+    overwritten only by what no further step touches: items in flight can pass sooner. With leeway
+    there is room for other shapes too.
     """
-    return _Collector(graph, placement, devices, order, joins, confined).collect()
+    return _Collector(graph, placement, devices, order, joins, confined, leeway).collect()
 
 
 def alignment_of(memory: str, devices: Mapping[str, Device]) -> int:
@@ -87,10 +90,11 @@ class _Collector:
         order: HappensBefore,
         joins: bool,
         confined: bool,
+        leeway: Leeway,
     ) -> None:
         self._graph, self._placement = graph, placement
         self._devices, self._order = devices, order
-        self._joins, self._confined = joins, confined
+        self._joins, self._confined, self._leeway = joins, confined, leeway
         self._buffers: dict[Buffer, None] = {}
         self._of: dict[Replica, Buffer] = {}
         self._accesses: dict[Replica, set[Point]] = {}
@@ -119,13 +123,14 @@ class _Collector:
     def _visit(self, node: Node, device: str, point: Point) -> None:
         """Give the node's outputs and scratch their buffers."""
         taken: list[tuple[Buffer, bool]] = []
+        may_share = node.name not in self._leeway.apart
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
             replica, nbytes = (name, self._placement.home[name]), self._graph.tensors[name].nbytes
-            place = self._viewed(node, index, device, replica)
+            place = self._viewed(node, index, device, replica) if may_share else None
             overwrites = place is None
-            if place is None:
+            if place is None and may_share:
                 place = self._overwritten(node, index, device, replica, point)
             # Outputs may be views of one buffer, but while it is overwritten it has one taker.
             if place is None or any(
@@ -133,15 +138,16 @@ class _Collector:
                 for buffer, overwritten in taken
             ):
                 self._add(replica, nbytes, point)
-                if self._joins:
+                if self._joins and may_share:
                     self._embed(node, index, device, replica, point)
                 continue
             if overwrites:
                 self._replace(place, nbytes)
             self._put(replica, *place, nbytes, point)
             taken.append((place.buffer, overwrites))
-        for name, spec in scratch_specs(self._devices[device], self._graph, node).items():
-            self._add((name, self._placement.local[SCRATCH, device]), spec.nbytes, point)
+        scratch = self._leeway.scratch(self._devices[device], self._graph, node)
+        for name, nbytes in scratch.items():
+            self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
 
     def _viewed(self, node: Node, index: int, device: str, replica: Replica) -> _Place | None:
         """Return where the output is a view of an input."""

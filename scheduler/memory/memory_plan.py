@@ -15,6 +15,7 @@ from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs.costs import Costs
 from ..placement import Placement
+from ..steps import Transfer
 from .buffers import Buffer, alignment_of, collect_buffers
 from .constants import constants_by_memory
 from .control_edges import (
@@ -28,7 +29,9 @@ from .control_edges import (
 )
 from .happens_before import HappensBefore
 from .layouts import SMALL_NBYTES, Flow, Group, Layouts, choose
+from .leeway import NONE, Leeway
 from .limits import Limit, exceeded, limits_of, refusal
+from .reads import is_atomic
 from .regions import Location, MemoryPlan, Pool, Replica
 from .relation import relate
 
@@ -47,6 +50,7 @@ def plan_memory(
     *,
     limits: Mapping[str, int] | None = None,
     costs: Costs | None = None,
+    leeway: Leeway = NONE,
 ) -> MemoryPlan:
     """Lay out every buffer of a static graph for `slots` items in flight.
 
@@ -65,6 +69,8 @@ def plan_memory(
         say of themselves counts as well.
     costs : Costs, optional
         By which the price of waits is predicted; the devices' models when left out.
+    leeway : Leeway, optional
+        For other shapes that are to run in it.
 
     Raises
     ------
@@ -75,14 +81,14 @@ def plan_memory(
     """
     bounds = limits_of(limits or {}, devices)
     costs = costs or Costs.of(devices)
-    planner = _Planner(graph, placement, devices, slots, bounds)
+    planner = _Planner(graph, placement, devices, slots, bounds, leeway)
     plan = planner.plan_within_limits(costs)
     if slots > 1 and exceeded(plan, bounds):
         planner.serial = True
         plan = planner.plan_within_limits(costs)
     for memory in exceeded(plan, bounds):
         raise refusal(plan.pools[memory], bounds[memory], planner.buffers[memory])
-    return plan
+    return plan if leeway.is_none else replace(plan, scratch=planner.scratch())
 
 
 @dataclass
@@ -92,6 +98,7 @@ class _Planner:
     devices: Mapping[str, Device]
     slots: int
     bounds: Mapping[str, Limit]
+    leeway: Leeway
     buffers: dict[str, list[Buffer]] = field(default_factory=dict)
     """By memory."""
     serial: bool = False
@@ -101,6 +108,16 @@ class _Planner:
         self.order = HappensBefore(self.placement.steps)
         self.flow = Flow(self.placement.steps, self.order, self.slots)
         self.constants = constants_by_memory(self.graph, self.placement, self.devices)
+
+    def scratch(self) -> dict[str, int]:
+        """Return the bytes of all scratch buffers, with leeway."""
+        found: dict[str, int] = {}
+        for step in self.placement.steps:
+            if not isinstance(step.work, Transfer) and not is_atomic(step, self.devices):
+                device = self.devices[step.device]
+                for node in step.work.graph.nodes:
+                    found.update(self.leeway.scratch(device, self.graph, node))
+        return found
 
     def plan(self) -> MemoryPlan:
         """Return the best plan of several ways to let tensors share bytes by meaning.
@@ -165,7 +182,13 @@ class _Planner:
     def _collect(self, *, joins: bool, confined: bool = False) -> dict[str, list[Buffer]]:
         found: dict[str, list[Buffer]] = {}
         for buffer in collect_buffers(
-            self.graph, self.placement, self.devices, self.order, joins=joins, confined=confined
+            self.graph,
+            self.placement,
+            self.devices,
+            self.order,
+            joins=joins,
+            confined=confined,
+            leeway=self.leeway,
         ):
             found.setdefault(buffer.memory, []).append(buffer)
         return dict(sorted(found.items()))

@@ -7,8 +7,8 @@ still needs, is stated by the region's claims and releases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import lcm
 
 Replica = tuple[str, str]
@@ -129,12 +129,15 @@ class MemoryPlan:
         Waits added so that a limit is kept: a step, and a later one that waits for it.
     slowdown : float
         The makespan of one item that is predicted with these waits, relative to that without.
+    scratch : Mapping of str to int
+        Bytes of scratch buffers, where there is leeway for other shapes.
     """
 
     locations: Mapping[Replica, Location]
     pools: Mapping[str, Pool]
     added_edges: tuple[tuple[int, int], ...] = ()
     slowdown: float = 1.0
+    scratch: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -150,3 +153,8 @@ class MemoryPlan:
     def period(self) -> int:
         """After how many items the same copies come together again."""
         return lcm(*(region.copies for region in self.regions))
+
+
+def takes_turns(regions: Iterable[Region], slots: int) -> bool:
+    """True unless each of so many items in flight has a copy of everything for itself."""
+    return any(region.copies < slots for region in regions if region.claims)

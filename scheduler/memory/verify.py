@@ -63,6 +63,9 @@ class _Check:
         self._uses: dict[Replica, _Use] = {}
         self._next: dict[Place, list[Place]] = defaultdict(list)
         self._makers: dict[Replica, tuple[Node, str]] = {}
+        self._reserved: dict[str, dict[str, int]] = defaultdict(dict)
+        for name, nbytes in plan.memory.scratch.items():
+            self._reserved[name.partition("\0")[0]][name] = nbytes
         self._device = {step.name: step.device for step in plan.steps}
         self._collect()
         locations = plan.memory.locations
@@ -215,9 +218,13 @@ class _Check:
     def _scratch(self, node: Node, device: str) -> Iterator[tuple[Replica, int]]:
         owner, graph = self._plan.prototypes[device], self._plan.graph
         specs = owner.scratch(node, graph.call(node), graph.output_specs(node))
-        for index, spec in enumerate(specs):
-            memory = self._placement.local[SCRATCH, device]
-            yield (f"{node.name}\0scratch{index}", memory), spec.nbytes
+        memory, reserved = self._placement.local[SCRATCH, device], self._reserved[node.name]
+        for index in range(max(len(specs), len(reserved))):
+            name = f"{node.name}\0scratch{index}"
+            needed = specs[index].nbytes if index < len(specs) else 0
+            if needed > reserved.get(name, needed):
+                raise InternalError(f"{name!r} needs {needed} bytes")
+            yield (name, memory), reserved.get(name, needed)
 
     def _places(self, step: Step) -> list[Place]:
         if isinstance(step.work, Transfer) or self._is_atomic(step):

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from ...devices.event import Event
+from ..memory.regions import Pool
 from ..running.executor import Execution
 from ..running.marks import Marks
 from ..running.open_plan import OpenPlan
-from ..steps import Step, Transfer
+from ..steps import Outline, Step, Transfer
 from .profile import Profile
 from .records import NodeTime, Part, Record
 
 KEPT_SPANS = 50_000
-"""Steps remembered, 5 MB of them; the oldest items are forgotten beyond."""
+"""Steps remembered, and their items: 4 MB at most. The oldest items are forgotten beyond."""
 
 SPANS_OF_ITEM = 6
-"""An item takes as much memory as that many steps (0.1 KB each), besides its own."""
+"""An item counts as that many steps besides its own: it takes 0.5 KB, and 24 bytes for each."""
 
-NOTHING = Part((), ())
+Trace: TypeAlias = tuple[tuple[Outline, ...], Sequence[int], Mapping[str, Pool]]
+"""The fields of a `Part`, which is made of them when somebody asks for it."""
+
+NOTHING: Trace = (), (), {}
 
 
 class Recorder:
@@ -29,6 +34,8 @@ class Recorder:
     ----------
     keeps : bool, default True
         Otherwise it only counts items.
+    measures : bool, default False
+        Nodes are timed; where `keeps`, those times are added up.
 
     Attributes
     ----------
@@ -36,47 +43,39 @@ class Recorder:
         Items that have ended, and those among them that failed.
     """
 
-    def __init__(self, *, keeps: bool = True) -> None:
+    def __init__(self, *, keeps: bool = True, measures: bool = False) -> None:
         self.done = self.failed = 0
-        self._keeps = keeps
+        self._keeps, self._measures = keeps, measures
+        # The older ones that somebody has asked for, and what later ones are to be made of.
         self._records: deque[Record] = deque()
+        self._latest: deque[tuple[int, Marks, bool, *tuple[Trace, ...]]] = deque()
         self._spans = self._forgotten = 0
         self._nodes: dict[tuple[str, str, str], list[int]] = {}
 
-    def part(self, open_plan: OpenPlan, execution: Execution) -> Part:
+    def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
         """Return what an execution knows of its steps."""
         if not self._keeps:
             return NOTHING
-        times: list[int] = []
-        measures = False
-        for ready_ns, event in zip(execution.ready_ns, execution.events, strict=True):
-            if event is None:
-                times += (0, 0, 0)
-            else:
-                times += (ready_ns, event.started_ns, event.ended_ns)
-                if event.node_ns is not None:
-                    measures = True
-        if measures:
+        if self._measures:
             self._measure_nodes(open_plan.plan.steps, execution.events)
-        memory = open_plan.plan.memory
-        assert memory is not None, "an open plan has one"
-        return Part(open_plan.outlines, times, memory.pools)
+        return open_plan.outlines, execution.times, open_plan.pools
 
     def count(self, failed: bool) -> None:
         """Count an item that has ended, be it that it never started, or ran in a batch."""
         self.done += 1
         self.failed += failed
 
-    def record(self, parts: Iterable[Part], marks: Marks, failed: bool) -> None:
+    def record(self, traces: Sequence[Trace], marks: Marks, failed: bool) -> None:
         """Take over what is known of an item, or of a batch; its last marks follow."""
         if not self._keeps:
             return
-        record = Record(tuple(parts), marks, failed)
-        self._records.append(record)
-        self._spans += record.n_steps + SPANS_OF_ITEM
-        while self._spans > KEPT_SPANS and len(self._records) > 1:
-            self._spans -= self._records.popleft().n_steps + SPANS_OF_ITEM
-            self._forgotten += 1
+        spans = SPANS_OF_ITEM
+        for steps, _, _ in traces:
+            spans += len(steps)
+        self._latest.append((spans, marks, failed, *traces))
+        self._spans += spans
+        while self._spans > KEPT_SPANS and (self._records or len(self._latest) > 1):
+            self._spans -= self._forget()
 
     def profile(self) -> Profile:
         """Return what is known by now."""
@@ -85,7 +84,17 @@ class Recorder:
             for (name, op, device), (count, total) in self._nodes.items()
         ]
         nodes.sort(key=lambda node: -node.total_ns)
+        for _, marks, failed, *traces in self._latest:
+            self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
+        self._latest.clear()
         return Profile(tuple(self._records), tuple(nodes), self._forgotten)
+
+    def _forget(self) -> int:
+        """Drop the oldest item; return what it counted as."""
+        self._forgotten += 1
+        if self._records:
+            return self._records.popleft().n_steps + SPANS_OF_ITEM
+        return self._latest.popleft()[0]
 
     def _measure_nodes(self, steps: Sequence[Step], events: Sequence[Event | None]) -> None:
         for step, event in zip(steps, events, strict=True):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container
 from weakref import WeakKeyDictionary
 
 from ..running.item import Flight
 from .groups import Groups, variants
+from .rotation import Rotation
 
 
 class Dispatcher:
@@ -25,7 +25,7 @@ class Dispatcher:
         self._groups = groups
         self._lost = lost
         self._count = variants(groups)
-        self._following = 0
+        self._rotation = Rotation(self._count)
         self._given: WeakKeyDictionary[Flight, int] = WeakKeyDictionary()
 
     def choose(self, flight: Flight) -> int:
@@ -33,16 +33,14 @@ class Dispatcher:
         if self._count == 1:
             return 0
         given = self._given
-        given.pop(flight, None)  # it found no slot before, and is given a place anew
+        before = given.pop(flight, None)  # it found no slot there, and is given a place anew
         for other in [one for one in given if one.is_over]:
             del given[other]
-        load = Counter(given.values())
-
-        def preference(index: int) -> tuple[bool, int, int]:
-            return self._is_lost(index), load[index], (index - self._following) % self._count
-
-        chosen = min(range(self._count), key=preference)
-        self._following = (chosen + 1) % self._count
+        under_way = [0] * self._count
+        for index in given.values():
+            under_way[index] += 1
+        away = {index for index in range(self._count) if self._is_lost(index)}
+        chosen = self._rotation.choose(under_way, away, before)
         given[flight] = chosen
         return chosen
 

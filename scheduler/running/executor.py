@@ -44,9 +44,9 @@ class Execution:
     ----------
     error : BaseException or None
         What the first failing step raised.
-    ready_ns : list of int
-        When each step had all it waits for, on the clock of its device; 0 if it never had. It may
-        have waited for its lane from then on.
+    times : array of int
+        Three for each step, on the clock of its device: when it had all it waits for (though maybe
+        not its lane yet), when it began, and when it ended. 0 for what has not happened.
     events : list of Event or None
         Each step's event.
     """
@@ -65,7 +65,7 @@ class Execution:
         "_stopped",
         "error",
         "events",
-        "ready_ns",
+        "times",
     )
 
     def __init__(
@@ -90,13 +90,18 @@ class Execution:
         self._complete = 0
         self._stopped = False
         self.error: BaseException | None = None
-        self.ready_ns = [0] * len(order.counts)
-        self.events: list[Event | None] = [None] * len(self.ready_ns)
+        self.times = open_plan.no_times[:]
+        self.events: list[Event | None] = [None] * len(order.counts)
 
     @property
     def is_complete(self) -> bool:
         """True when every step has ended well."""
         return self._complete == len(self.events)
+
+    @property
+    def ready_ns(self) -> Sequence[int]:
+        """When each step had all it waits for; 0 if it never had."""
+        return self.times[::3]
 
     def start(self) -> None:
         """Start every step that waits for nothing."""
@@ -131,7 +136,7 @@ class Execution:
         for step in ready:  # grows on the way
             if gates is not None and step in gates.claiming and not self._may_start(step):
                 continue
-            self.ready_ns[step] = plan.now_ns[step]()
+            self.times[3 * step] = plan.now_ns[step]()
             if plan.lane[step].offer(self._age, plan.order.rank[step], (self, step)):
                 if here[step] is not None and plan.estimates.is_quick(step):
                     _this_thread.later.append(partial(self._run_here, step))
@@ -185,6 +190,9 @@ class Execution:
 
     def _ended(self, step: int, event: Event) -> None:
         """Count down the dependents of a step, offer those that are ready, and free its lane."""
+        started, ended = event.started_ns, event.ended_ns
+        self.times[3 * step + 1] = started
+        self.times[3 * step + 2] = ended
         with self._lock:
             if event.error is not None:
                 self.error = self.error or event.error
@@ -194,7 +202,7 @@ class Execution:
             ready = [] if self._stopped else self._progress.complete(step)
             self._obligations += len(ready)
         if self._slot.here[step] is not None and event.error is None:
-            self._open_plan.estimates.note(step, event.ended_ns - event.started_ns)
+            self._open_plan.estimates.note(step, ended - started)
         if ready:
             self._offer(ready)
         if self._gates is not None and event.error is None and step in self._gates.releasing:

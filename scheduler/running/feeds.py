@@ -27,17 +27,17 @@ def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
         raise FeedError(
             f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
         )
-    if len(inputs) != len(graph.inputs) or any(name not in inputs for name in graph.inputs):
+    if len(inputs) != len(graph.inputs):
         raise _wrong_names(graph, inputs)
-    arrays = {name: _as_array(name, inputs[name]) for name in graph.inputs}
-    for name, array in arrays.items():
-        wanted = graph.tensors[name].dtype
+    arrays = {}
+    for name in graph.inputs:
+        if name not in inputs:
+            raise _wrong_names(graph, inputs)
+        value, wanted = inputs[name], graph.tensors[name].dtype
+        array = value if type(value) is np.ndarray else _as_array(name, value)
         if array.dtype != wanted and array.dtype.newbyteorder("=") != wanted:
-            raise FeedError(
-                f"input {name!r} must be {graph.tensors[name]}, got dtype {array.dtype.name!r}",
-                at=f"graph {graph.name!r}",
-                fix=f"convert it: np.asarray(value, {wanted.name!r})",
-            )
+            raise _wrong_dtype(graph, name, array)
+        arrays[name] = array
     return arrays
 
 
@@ -53,6 +53,15 @@ def _as_array(name: str, value: Any) -> Array:
         raise FeedError(
             f"what is fed to input {name!r} is no array: {error}", fix="feed a numpy array"
         ) from error
+
+
+def _wrong_dtype(graph: Graph, name: str, array: Array) -> FeedError:
+    wanted = graph.tensors[name]
+    return FeedError(
+        f"input {name!r} must be {wanted}, got dtype {array.dtype.name!r}",
+        at=f"graph {graph.name!r}",
+        fix=f"convert it: np.asarray(value, {wanted.dtype.name!r})",
+    )
 
 
 def _wrong_names(graph: Graph, inputs: Mapping[str, Any]) -> FeedError:

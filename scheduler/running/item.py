@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,13 +14,10 @@ from ..errors import SessionError
 from .marks import Marks
 
 if TYPE_CHECKING:
-    from ..profile import Part
+    from ..profile.recorder import Trace
     from ..streaming.batching import Batch
     from ..streaming.options import OnError
     from .executor import Execution
-
-LATEST_PARTS = 10_000
-"""Of an item that loops for long, the profile knows the latest parts."""
 
 Results: TypeAlias = Mapping[str, Array]
 
@@ -61,7 +57,7 @@ class Flight:
         when it is started again.
     part : Flight or None
         Where the item goes through several plans: the one that is under way.
-    parts : deque of Part
+    traces : sequence of Trace
         What ran of it, the latest last.
     marks : Marks
         When it was where.
@@ -94,9 +90,9 @@ class Flight:
         "on_cancel",
         "on_done",
         "part",
-        "parts",
         "results",
         "take",
+        "traces",
         "variant",
     )
 
@@ -120,7 +116,7 @@ class Flight:
         self.error: BaseException | None = None
         self.execution: Execution | None = None
         self.part: Flight | None = None
-        self.parts: deque[Part] = deque(maxlen=LATEST_PARTS)
+        self.traces: Sequence[Trace] = ()
         self.variant = 0
         self.cancelled = False
         self.cause: BaseException | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import trio
@@ -44,17 +44,17 @@ class Landing:
         """
         assert flight.execution is not None
         flight.marks.finished_ns = self._pace.now_ns()
-        flight.parts.append(self._recorder.part(slots.open_plan, flight.execution))
-        nbytes = 0 if flight.holds else sum(map(_nbytes, turn.slot.results.values()))
-        if nbytes > INLINE_BYTES and flight.execution.is_complete:
+        flight.traces = (self._recorder.trace(slots.open_plan, flight.execution),)
+        is_small = flight.holds or are_small(turn.slot.results.values())
+        if is_small or not flight.execution.is_complete:
+            self._finish(flight, slots, turn, *_outcome(flight, flight.execution, turn.slot))
+        else:
             trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
-            return
-        self._finish(flight, slots, turn, *_outcome(flight, flight.execution, turn.slot))
 
     def record(self, flight: Flight, error: BaseException | None) -> None:
         """Keep the times of an item."""
         flight.marks.landed_ns = self._pace.now_ns()
-        self._recorder.record(flight.parts, flight.marks, error is not None)
+        self._recorder.record(flight.traces, flight.marks, error is not None)
 
     async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         assert flight.execution is not None
@@ -88,5 +88,9 @@ def _outcome(
         return {}, error
 
 
-def _nbytes(array: Array) -> int:
-    return int(array.nbytes)
+def are_small(arrays: Iterable[Array]) -> bool:
+    """Say whether arrays may be copied on the loop's thread."""
+    nbytes = 0
+    for array in arrays:
+        nbytes += array.nbytes
+    return nbytes <= INLINE_BYTES

@@ -7,9 +7,8 @@ threads. Slots are made on demand, up to the plan's period.
 
 from __future__ import annotations
 
-import threading
+from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,14 +16,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...devices.cpu import CpuDevice
 from ...devices.device import Device, scratch_specs
 from ...devices.event import Event
-from ...devices.memory import HOST, SHARED, Arena, SharedArena, View, host_arena, host_view
+from ...devices.memory import View, host_view
 from ...graph.tensor import Array, TensorSpec
-from ..memory.regions import Region, Replica
+from ..memory.regions import Region, Replica, takes_turns
 from ..partition.partition import Subgraph
 from ..placement import OUTSIDE, SCRATCH
 from ..planning import Plan
 from ..simulation.lanes import workload
 from ..steps import Step, Transfer, outline
+from .arenas import Arenas, OpenArenas
 from .gates import Gates
 from .lanes import OpenLanes
 from .pace import Launch, Pace, clock_of
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
 """The lanes of a session, and whose steps wait for them."""
-
-Arenas: TypeAlias = Mapping[tuple[str, str], Arena]
-"""The arenas of a slot, by memory and region."""
-
 
 Here: TypeAlias = Callable[[Event], bool]
 """Runs a step on the calling thread, if its lane is idle; says whether that was so."""
@@ -77,6 +73,9 @@ class OpenPlan:
         Of that session.
     measure : bool, default False
         Time every node.
+    base : OpenPlan, optional
+        A plan of the same steps for larger shapes, open: in its arenas this one runs, in turn with
+        it, and nothing needs to be opened or closed.
 
     Attributes
     ----------
@@ -96,6 +95,10 @@ class OpenPlan:
         For each step the clock of its device.
     outlines : tuple of Outline
         The steps for the profile, which does not keep the plan alive.
+    pools : Mapping of str to Pool
+        The memory, likewise.
+    no_times : array of int
+        The times of an item before its first step, to be copied: no time yet.
     slots : Mapping of int to Slot
         The slots made so far, of `period` ones.
     """
@@ -108,6 +111,7 @@ class OpenPlan:
         lanes: Lanes | None = None,
         *,
         measure: bool = False,
+        base: OpenPlan | None = None,
     ) -> None:
         assert plan.placement is not None, "shapes are known"
         assert plan.memory is not None
@@ -117,25 +121,44 @@ class OpenPlan:
         self._pace = pace
         self._measure = measure
         self.outlines = tuple(map(outline, plan.steps))
-        work = workload(plan.steps, devices, plan.costs)
-        self.order = work.order()
+        self.pools = plan.memory.pools
+        self.no_times = array("q", bytes(24 * len(plan.steps)))
         self.lanes: Lanes = OpenLanes() if lanes is None else lanes
-        self.used_lanes = tuple(self.lanes.of(work.lanes))
-        self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
-        self.estimates = Estimates(work.duration_s)
         self.period = self._memory.period
-        self.gates = Gates(self._memory.regions) if _takes_turns(plan) else None
         self.now_ns = tuple(clock_of(devices[step.device]) for step in plan.steps)
         self.slots: dict[int, Slot] = {}
-        self._making = threading.Lock()
-        self._open = ExitStack()
-        self._arenas: dict[tuple[str, str, int], Arena] = {}
         self._bound: dict[tuple[int, ...], tuple[Launch, Here | None]] = {}
         self._touched = [tuple(self._replicas(step)) for step in plan.steps]
         self._regions = [
             tuple({self._region(replica): None for replica, _ in touched})
             for touched in self._touched
         ]
+        if base is None:
+            self._plan_order()
+        else:
+            self._take_order(base)
+
+    def _plan_order(self) -> None:
+        plan = self.plan
+        work = workload(plan.steps, self._devices, plan.costs)
+        self.order = work.order()
+        self.used_lanes = tuple(self.lanes.of(work.lanes))
+        self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
+        python = [step.index for step in plan.steps if step.calls_python]
+        self.estimates = Estimates(work.duration_s, python)
+        in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
+        self.gates = Gates(self._memory.regions) if in_turn else None
+        self._arenas = OpenArenas(self._memory, self._devices)
+
+    def _take_order(self, base: OpenPlan) -> None:
+        self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
+        self.estimates, self.gates, self._arenas = base.estimates, base.gates, base._arenas
+
+    def resized(self, plan: Plan) -> OpenPlan:
+        """Return a plan of the same steps for smaller shapes, open as long as this one is."""
+        return OpenPlan(
+            plan, self._devices, self._pace, self.lanes, measure=self._measure, base=self
+        )
 
     def open(self) -> None:
         """Allocate what all slots share.
@@ -145,12 +168,7 @@ class OpenPlan:
         DeviceMemoryError
             If there is too little memory; nothing stays allocated.
         """
-        with ExitStack() as undo:
-            shared = (region for region in self._memory.regions if region.copies == 1)
-            self._arenas.update(
-                {(one.memory, one.name, 0): self._allocate(one, undo) for one in shared}
-            )
-            self._open.push(undo.pop_all())
+        self._arenas.open()
 
     def make_slot(self, index: int) -> Slot:
         """Return the slot with copy `index % copies` of each region; unless made, it is now.
@@ -160,18 +178,9 @@ class OpenPlan:
         DeviceError
             If a device refuses; nothing more is held then.
         """
-        with self._making, ExitStack() as undo:
+        with self._arenas.of(index) as arenas:
             if index in self.slots:
                 return self.slots[index]
-            numbered = {
-                (region.memory, region.name, index % region.copies): region
-                for region in self._memory.regions
-            }
-            made = {
-                key: self._arenas.get(key) or self._allocate(region, undo)
-                for key, region in numbered.items()
-            }
-            arenas = {key[:2]: arena for key, arena in made.items()}
             keys = [
                 (step, *(index % region.copies for region in regions))
                 for step, regions in enumerate(self._regions)
@@ -183,30 +192,19 @@ class OpenPlan:
             launches = tuple(launch for launch, _ in bound)
             here = tuple(one for _, one in bound)
             slot = Slot(self._feeds(arenas), self._results(arenas), launches, here)
-            self._arenas.update(made)
             self._bound.update(zip(keys, bound, strict=True))
-            self._open.push(undo.pop_all())
             self.slots[index] = slot
         return slot
 
     def close(self) -> None:
         """Free the arenas; no item may be in flight."""
+        self.unbind()
+        self._arenas.close()
+
+    def unbind(self) -> None:
+        """Let go of programs; items in flight keep theirs."""
         self.slots.clear()
         self._bound.clear()
-        self._arenas.clear()
-        self._open.close()
-
-    def _allocate(self, region: Region, stack: ExitStack) -> Arena:
-        memory, nbytes = region.memory, region.nbytes
-        if memory == HOST:
-            arena = host_arena(nbytes)
-        elif memory == SHARED:
-            arena = SharedArena(nbytes)
-        else:
-            owner = next(d for d in self._devices.values() if d.capabilities.memory == memory)
-            arena = owner.arena(memory, nbytes)
-        stack.callback(arena.close)
-        return arena
 
     def _region(self, replica: Replica) -> Region:
         location = self._memory.locations[replica]
@@ -278,10 +276,3 @@ class OpenPlan:
         location = self._memory.locations[replica]
         arena = arenas[location.memory, location.region]
         return host_view(arena, location.offset, self.plan.graph.tensors[replica[0]]).array
-
-
-def _takes_turns(plan: Plan) -> bool:
-    """True unless each item in flight has a copy of everything for itself."""
-    assert plan.memory is not None
-    claimed = (region for region in plan.memory.regions if region.claims)
-    return any(region.copies < plan.max_in_flight for region in claimed)

@@ -20,9 +20,11 @@ from ..errors import PlanError
 from ..faults.recovery import Recovery
 from ..faults.standby import devices_of
 from ..planning import Plan
+from ..specialise import Shapes
 from .lanes import OpenLanes
 from .open_plan import Lanes, OpenPlan
 from .pace import Pace
+from .resized import Resized
 from .slots import Slots, session_closed
 
 T = TypeVar("T")
@@ -36,6 +38,27 @@ KEPT_PARTS = 64
 KEPT_REFUSALS = 64
 """Keys that there is no plan for and that are remembered."""
 
+KEPT_SIZES, KEPT_NBYTES = 256, 1 << 28
+"""Plans that run in the arenas of others, and what they may take beside; of each variant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The plan with bounds that others run in.
+
+    Attributes
+    ----------
+    key : Hashable
+    make : callable
+        Returns the plan for a variant.
+    shapes : Mapping of str to sequence of int
+        Of the inputs of the plan that is to run in it.
+    """
+
+    key: Hashable
+    make: Callable[[int], Plan]
+    shapes: Shapes
+
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
@@ -45,6 +68,7 @@ class _Origin:
     make: Callable[[int], Plan]
     kept: int | None
     stands_in: bool
+    within: Within | None = None
 
 
 class OpenPlans:
@@ -89,6 +113,7 @@ class OpenPlans:
         self._measure = measure
         self._lanes: Lanes = OpenLanes()
         self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
+        self._resized = Resized(KEPT_SIZES * variants, KEPT_NBYTES * variants)
         self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
         self._opening = trio.Lock()
         self._closing = False
@@ -111,6 +136,11 @@ class OpenPlans:
             raise session_closed()
         if slots is not None:
             self._slots.move_to_end((key, variant))
+            return slots
+        slots = self._resized.find(key, variant)
+        within = None if slots is None else self._origins[slots].within
+        if within is not None:
+            self._slots.move_to_end((within.key, variant))
         return slots
 
     async def open(
@@ -120,11 +150,13 @@ class OpenPlans:
         variant: int,
         *,
         kept: int | None = None,
+        within: Within | None = None,
     ) -> Slots | None:
         """Return the slots of an open plan; it is made and opened unless somebody did meanwhile.
 
         None stands for a plan that cannot be opened, since not all its shapes are known. `kept` is
-        how many plans stay open at most if they are idle, `KEPT_PLANS` when left out.
+        how many plans stay open at most if they are idle, `KEPT_PLANS` when left out. Where shapes
+        fit into a plan with bounds, it is opened in the arenas of that one.
 
         Raises
         ------
@@ -135,6 +167,10 @@ class OpenPlans:
         SessionError
             If the session is being closed.
         """
+        if within is not None:
+            slots = await self._open_within(within, key, make, variant)
+            if slots is not None:
+                return slots
         async with self._opening:
             slots = self.find(key, variant)
             if slots is not None:
@@ -146,9 +182,30 @@ class OpenPlans:
             await self._evict(keep=(kept or KEPT_PLANS) * self._variants - 1)
             open_plan = await self._opened(plan)
             slots = Slots(open_plan, self._with_room, self._pace)
-            self._origins[slots] = _Origin(key, make, kept, open_plan.plan is not plan)
+            self._origins[slots] = _Origin(key, make, kept, open_plan.plan is not plan, within)
             self._slots[key, variant] = slots
         return self.find(key, variant)
+
+    async def _open_within(
+        self, within: Within, key: Hashable, make: Callable[[int], Plan], variant: int
+    ) -> Slots | None:
+        """Return the slots of a plan in the arenas of another; None if it does not fit in there."""
+        while True:
+            base = await self.open(within.key, within.make, variant)
+            assert base is not None, "its shapes are known"
+            async with self._opening:
+                found = self.find(key, variant)
+                if found is not None:
+                    return found
+                fit = partial(self._resized.make, base, within.shapes)
+                open_plan = await self._make((key, variant), fit)
+                if self._slots.get((within.key, variant)) is not base:
+                    continue  # it was closed or replaced meanwhile
+                if open_plan is None:
+                    return None
+                slots = self._resized.keep(key, variant, base, open_plan)
+                self._origins[slots] = _Origin(key, make, None, stands_in=False, within=within)
+                return slots
 
     async def again(self, slots: Slots, variant: int) -> Slots:
         """Return the slots of a variant that are in use now instead of those of a lost plan.
@@ -160,7 +217,9 @@ class OpenPlans:
         """
         origin = self._origins[slots]
         found = self.find(origin.key, variant)
-        found = found or await self.open(origin.key, origin.make, variant, kept=origin.kept)
+        if found is None:
+            kept, within = origin.kept, origin.within
+            found = await self.open(origin.key, origin.make, variant, kept=kept, within=within)
         assert found is not None, "its shapes are known"
         return found
 
@@ -168,8 +227,7 @@ class OpenPlans:
         """Take what needs a device out of use: it is lost."""
         for key, slots in list(self._slots.items()):
             if device in devices_of(slots.open_plan.plan):
-                self._retire(key)
-                self.broken.add(slots)
+                self.broken.update((slots, *self._retire(key)))
 
     def restore(self, device: str) -> None:
         """Take what stands in for other plans out of use: a device is back."""
@@ -187,10 +245,11 @@ class OpenPlans:
         """Yield what to call, on a thread, to close all plans."""
         for slots in (*self._retired, *self._slots.values()):
             yield slots.open_plan.close
+            self._resized.drop(slots)
         self._retired.clear()
         self._slots.clear()
 
-    async def _make(self, key: tuple[Hashable, int], make: Callable[[], Plan]) -> Plan:
+    async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
         """Make a plan; if there is none for a key, that is found out once."""
         if key in self._refusals:
             raise copy(self._refusals[key])
@@ -202,8 +261,11 @@ class OpenPlans:
                 self._refusals.popitem(last=False)
             raise
 
-    def _retire(self, key: tuple[Hashable, int]) -> None:
-        self._retired.append(self._slots.pop(key))
+    def _retire(self, key: tuple[Hashable, int]) -> list[Slots]:
+        """Give out no more slots of a plan; return those of what runs in its arenas."""
+        slots = self._slots.pop(key)
+        self._retired.append(slots)
+        return self._resized.drop(slots)
 
     async def _dispose(self) -> None:
         """Close plans that were replaced and that no item is on any more."""
@@ -258,6 +320,7 @@ class OpenPlans:
             if key is None:
                 break
             slots, evicted = self._slots.pop(key), True
+            self._resized.drop(slots)
             with trio.CancelScope(shield=True):
                 await self._pace.on_thread(slots.open_plan.close)
         return evicted

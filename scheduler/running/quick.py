@@ -3,11 +3,17 @@
 A step on a device of this process may run on any of its threads. Where that takes less time than to
 wake the thread of the device's lane, whoever made the step ready runs it at once. How long a step
 takes is what it took lately; a prediction only says how often it has to be seen to be quick.
+
+A Python function may be quick many times and then wait for a disk or a server, and what it is run
+on may be the loop's thread, for which everybody would wait. So every time that it was thought to be
+quick and was slow, it has to be quick eight times as often in a row before it is thought so again,
+up to some thousand times. Kernels have no such surprises; when they take long they were held up by
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 QUICK_NS = 20_000
 """Waking a thread takes about as long."""
@@ -17,6 +23,18 @@ MOST_NS = 2_000_000
 
 MEMORY = 8
 """About so many runs are remembered."""
+
+SLOW_NS = 10_000_000
+"""A Python function that takes longer was slow. One that is quick is held up for less than that: by
+other threads for the 5 ms after which they hand on the interpreter, by other programs for a time
+slice. On two cores with seven busy threads, one run in 4,000 took more than 1 ms, and one in 40,000
+more than this (2026-11-21, a function of 2 µs)."""
+
+TRIALS = 8
+"""So much longer a function is distrusted after each surprise."""
+
+MOST_TRIALS = 4096
+"""But no longer than that: on a busy machine any function surprises in the end."""
 
 
 class Estimates:
@@ -28,18 +46,32 @@ class Estimates:
     ----------
     seconds : sequence of float
         What is predicted. Every step has to be quick at least once before it is taken for quick.
+    surprising : collection of int
+        The steps that call Python functions.
     """
 
-    __slots__ = ("_ns",)
+    __slots__ = ("_ns", "_patience", "_trials")
 
-    def __init__(self, seconds: Sequence[float]) -> None:
+    def __init__(self, seconds: Sequence[float], surprising: Collection[int] = ()) -> None:
         least = QUICK_NS + QUICK_NS // MEMORY
         self._ns = [min(max(round(one * 1e9), least), MOST_NS) for one in seconds]
+        self._patience = dict.fromkeys(surprising, TRIALS)
+        self._trials = [0] * len(self._ns)
 
     def note(self, step: int, ns: int) -> None:
         """Take note of how long a run took."""
+        if ns > SLOW_NS and step in self._patience:
+            self._distrust(step)
+        elif self._trials[step] > 0:
+            self._trials[step] -= 1
         self._ns[step] += (min(ns, MOST_NS) - self._ns[step]) // MEMORY
 
     def is_quick(self, step: int) -> bool:
         """True when a step is likely to be over sooner than another thread would be awake."""
-        return self._ns[step] < QUICK_NS
+        return self._ns[step] < QUICK_NS and self._trials[step] <= 0
+
+    def _distrust(self, step: int) -> None:
+        """Have a step be quick for some time before it is taken for quick again."""
+        if self.is_quick(step):
+            self._patience[step] = min(self._patience[step] * TRIALS, MOST_TRIALS)
+        self._trials[step] = self._patience[step]

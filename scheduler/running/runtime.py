@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import trio
 
 from ...graph.tensor import Array
+from ..bounds import check_within
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
 from ..faults.recovery import Recovery
 from ..planning import Plan
 from ..profile import Recorder
+from ..profile.recorder import Trace
 from ..profile.status import Status, device_status, memory_status
 from ..replicas.dispatch import Dispatcher
 from ..replicas.variant import variant
-from ..specialise import bind_inputs
+from ..specialise import Shapes, bind_inputs
 from ..stages import Entry
 from .feeds import check_feeds, own_feeds
 from .item import Flight
 from .landing import Landing
 from .open_devices import OpenDevices
-from .open_plans import KEPT_PARTS, KEPT_PLANS, OpenPlans
+from .open_plans import KEPT_PARTS, KEPT_PLANS, OpenPlans, Within
 from .pace import Pace
 from .passage import Passage, own_results
 from .slots import Slots, session_closed
-from .spares import Spares
+from .spares import Spares, most_nbytes
 from .starter import Starter
+
+_shape = attrgetter("shape")
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]
 """The shapes of the inputs, and the number of slots of each variant."""
+
+LATEST_TRACES = 10_000
+"""Of an item that loops for long, the profile knows the latest parts."""
 
 
 class Runtime:
@@ -51,20 +59,31 @@ class Runtime:
         Told what observers should know.
     faults : FaultPolicy
         What to do when devices die.
+
+    Attributes
+    ----------
+    now_ns : callable
+        The clock that items are timed with.
+    checkpoint, copying : callable
+        Those of `Pace` and `Starter`.
     """
 
     def __init__(
         self, plan: Plan, *, measure: bool, trace: bool, announcer: Announcer, faults: FaultPolicy
     ) -> None:
         self.plan = plan
+        self._fed = plan.fed
         self._announcer = announcer
-        self.recorder = Recorder(keeps=trace)
+        self.recorder = Recorder(keeps=trace, measures=measure)
         self._devices = OpenDevices(plan)
         self._pace = Pace()
+        self.now_ns = self._pace.now_ns
+        self.checkpoint = self._pace.checkpoint
         recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
         self._open_plans = OpenPlans(
             self._devices.by_name, self._pace, recovery, variants=plan.variants, measure=measure
         )
+        self._variants = plan.variants
         self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
         self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
         recovery.on_loss, recovery.on_return = self._open_plans.retire, self._open_plans.restore
@@ -81,14 +100,10 @@ class Runtime:
             self._dispatcher,
         )
         self.copying = self._starter.copying
-        self.spares = Spares()
+        self.spares = Spares(most_nbytes(plan))
         self._admissions = 0
         self._admitted = trio.Event()
         self._closing = False
-
-    def now_ns(self) -> int:
-        """Return the moment on the clock that items are timed with."""
-        return self._pace.now_ns()
 
     def status(self) -> Status:
         """Return what happens at this moment."""
@@ -100,9 +115,10 @@ class Runtime:
     def announce(self, flight: Flight) -> None:
         """Count an item that has ended, and tell observers."""
         self.recorder.count(flight.error is not None)
-        marks = flight.marks
-        latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
-        self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
+        if self._announcer.is_heard:
+            marks = flight.marks
+            latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
+            self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
 
     async def open(self) -> None:
         """Open the devices and, if the shapes are known, allocate and bind everything.
@@ -118,6 +134,7 @@ class Runtime:
                 self._pace.add(await trio.to_thread.run_sync(self._devices.open, name))
                 self._recovery.add(name)
             self._pace.tell_time_of(self._devices.used)
+            self.now_ns = self._pace.now_ns
             if self.plan.is_static:
                 for slots in await self._static_slots(self.plan.max_in_flight):
                     await self._pace.on_thread(slots.fill)
@@ -200,7 +217,7 @@ class Runtime:
         """
         self._admissions += 1
         try:
-            arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
+            arrays: Mapping[str, Array] = check_feeds(self._fed, inputs)
             flight.variant = self._dispatcher.choose(flight)
             slots, arrays = self._find(self._count(max_in_flight), arrays, flight.variant)
             turn = self._starter.turn_nowait(slots)
@@ -234,11 +251,12 @@ class Runtime:
 
     def _count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""
-        return max(-(-max_in_flight // self.plan.variants), self.plan.max_in_flight)
+        return max(-(-max_in_flight // self._variants), self.plan.max_in_flight)
 
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
-        arrays: Mapping[str, Array] = check_feeds(self.plan.graph, inputs)
-        await self._starter.settle()
+        arrays: Mapping[str, Array] = check_feeds(self._fed, inputs)
+        if self._starter.is_busy:
+            await self._starter.settle()
         flight.variant = self._dispatcher.choose(flight)
         slots, arrays = self._find(count, arrays, flight.variant)
         if slots is None:
@@ -275,8 +293,11 @@ class Runtime:
         flight.marks.admitted_ns = self._pace.now_ns()
         results: Mapping[str, Array] = {}
         failure: BaseException | None = None
+        traces: deque[Trace] = deque(maxlen=LATEST_TRACES)
+        flight.traces = traces
         try:
-            run_part, check = partial(self._run_part, flight), partial(self._check, flight)
+            run_part = partial(self._run_part, flight, traces)
+            check = partial(self._check, flight)
             passage = Passage(run_part, self._pace.on_thread, check)
             results = await passage.run(entry, arrays)
             results = await self._starter.copying(results.values(), partial(own_results, results))
@@ -291,7 +312,7 @@ class Runtime:
             raise session_closed()
 
     async def _run_part(
-        self, flight: Flight, plan: Plan, inputs: Mapping[str, Array]
+        self, flight: Flight, traces: deque[Trace], plan: Plan, inputs: Mapping[str, Array]
     ) -> Mapping[str, Array]:
         """Run one of the plans that an item goes through."""
         with trio.CancelScope() as starting:
@@ -313,30 +334,37 @@ class Runtime:
         if flight.cancelled:
             part.cancel()
         await part.done.wait()
-        flight.parts.extend(part.parts)
+        traces.extend(part.traces)
         if part.error is not None:
             raise part.error
         return part.results
 
     async def _static_slots(self, count: int) -> list[Slots]:
         """Open the variants of a plan whose shapes are all known."""
-        shapes = [self.plan.graph.tensors[n].static_shape for n in self.plan.graph.inputs]
         found = [
-            await self._slots((tuple(shapes), count), index) for index in range(self.plan.variants)
+            await self._slots(_own_key(self.plan, count), index) for index in range(self._variants)
         ]
         return [slots for slots in found if slots is not None]
 
     async def _slots(self, key: Key, index: int) -> Slots | None:
         """Open a plan for some shapes; return its slots, None where values have to be known too."""
-        shapes, count = dict(zip(self.plan.graph.inputs, key[0], strict=True)), key[1]
-        bind_inputs(self.plan.graph, shapes)
+        shapes, count = dict(zip(self._fed.inputs, key[0], strict=True)), key[1]
+        bind_inputs(self._fed, shapes)
         if count in self._entries:
             return None
-        slots = await self._open_plans.open(key, partial(self._variant, key), index)
+        within = self._within(key, shapes) if self.plan.bounds else None
+        make = partial(self._variant, key)
+        slots = await self._open_plans.open(key, make, index, within=within)
         if slots is None:
             whole = replace(self.plan, max_in_flight=count)
             self._entries.setdefault(count, Entry(whole, whole.graph, OrderedDict()))
         return slots
+
+    def _within(self, key: Key, shapes: Shapes) -> Within | None:
+        """Return the plan with bounds in which others may run; None for that one itself."""
+        check_within(self._fed, self.plan.bounds, shapes)
+        base = _own_key(self.plan, key[1])
+        return None if key == base else Within(base, partial(self._variant, base), shapes)
 
     def _variant(self, key: Key, index: int) -> Plan:
         return variant(self._planned(key), index)
@@ -344,11 +372,15 @@ class Runtime:
 
 def _planned(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots, for the first of all replicas."""
-    shapes, count = dict(zip(plan.graph.inputs, key[0], strict=True)), key[1]
-    if plan.is_static and count == plan.max_in_flight:
-        return plan
-    return plan.for_shapes(shapes, count)
+    if plan.is_static and key == _own_key(plan, key[1]):
+        return plan if key[1] == plan.max_in_flight else plan.again(key[1])
+    return plan.for_shapes(dict(zip(plan.graph.inputs, key[0], strict=True)), key[1])
+
+
+def _own_key(plan: Plan, count: int) -> Key:
+    """Return the key of the shapes that a static plan was made for."""
+    return tuple(plan.graph.tensors[name].static_shape for name in plan.graph.inputs), count
 
 
 def _key(arrays: Mapping[str, Array], count: int) -> Key:
-    return tuple(array.shape for array in arrays.values()), count
+    return tuple(map(_shape, arrays.values())), count

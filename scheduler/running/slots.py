@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -31,11 +32,35 @@ class Turn(NamedTuple):
     number: int
 
 
+@dataclass(slots=True)
+class _Holders:
+    """Who is on an open plan, and on those that run in its arenas.
+
+    Attributes
+    ----------
+    permits : trio.Semaphore
+    free : list of int
+        Slots that nobody is on, where there are no gates.
+    waiting : set of trio.Event
+        Of those who wait to be fed.
+    claims : int
+        How many hold a slot or wait for one.
+    closing : bool
+    """
+
+    permits: trio.Semaphore
+    free: list[int]
+    waiting: set[trio.Event] = field(default_factory=set)
+    claims: int = 0
+    closing: bool = False
+
+
 class Slots:
     """Hands out the slots of an open plan; used on the trio thread only, but for `fill`.
 
     Slots are made when first needed, up to the plan's period. `on_thread` calls what makes one; a
-    slot being made is held already, so its plan is not idle meanwhile.
+    slot being made is held already, so its plan is not idle meanwhile. Those of a plan that runs in
+    the arenas of another one are handed out together with those.
     """
 
     def __init__(
@@ -43,22 +68,27 @@ class Slots:
         open_plan: OpenPlan,
         on_thread: Callable[[Callable[[], Slot]], Awaitable[Slot]],
         pace: Pace,
+        base: Slots | None = None,
     ) -> None:
         self.open_plan = open_plan
         self._on_thread = on_thread
         self._pace = pace
         count = open_plan.plan.max_in_flight
-        self._permits = trio.Semaphore(count)
+        free = list(range(count))[::-1]
+        self._holders: _Holders = (
+            _Holders(trio.Semaphore(count), free) if base is None else base._holders
+        )
+        self._permits, self._free = self._holders.permits, self._holders.free
         self._gates = open_plan.gates
-        self._free = list(range(count))[::-1]
-        self._waiting: set[trio.Event] = set()
-        self._claims = 0
-        self._closing = False
 
     @property
     def is_idle(self) -> bool:
         """True when no item holds a slot or waits for one."""
-        return self._claims == 0
+        return self._holders.claims == 0
+
+    def beside(self, open_plan: OpenPlan) -> Slots:
+        """Return the slots of a plan that runs in the arenas of this one."""
+        return Slots(open_plan, self._on_thread, self._pace, self)
 
     def fill(self) -> None:
         """Make the slots now, within reason; blocks."""
@@ -67,10 +97,10 @@ class Slots:
 
     def refuse(self) -> None:
         """Give no more slots, and turn away whoever waits for one."""
-        self._closing = True
+        self._holders.closing = True
         for _ in range(self._permits.statistics().tasks_waiting):
             self._permits.release()
-        for reached in self._waiting:
+        for reached in self._holders.waiting:
             reached.set()
 
     def acquire_nowait(self) -> Turn | None:
@@ -81,7 +111,7 @@ class Slots:
         SessionError
             If the session is being closed.
         """
-        if self._closing:
+        if self._holders.closing:
             raise session_closed()
         if self._permits.value == 0 or not (self._gates is None or self._gates.has_room(ADMISSION)):
             return None
@@ -90,7 +120,7 @@ class Slots:
         if slot is None:
             return None
         self._permits.acquire_nowait()
-        self._claims += 1
+        self._holders.claims += 1
         return Turn(slot, self._free.pop() if self._gates is None else self._gates.admit())
 
     async def acquire(self) -> Turn:
@@ -106,10 +136,10 @@ class Slots:
         turn = self.acquire_nowait()  # saves a turn of the loop, 10 µs
         if turn is not None:
             return turn
-        self._claims += 1
+        self._holders.claims += 1
         try:
             await self._permits.acquire()
-            if self._closing:
+            if self._holders.closing:
                 raise session_closed()
             try:
                 return await self._take_turn()
@@ -117,12 +147,12 @@ class Slots:
                 self._permits.release()
                 raise
         except BaseException:
-            self._claims -= 1
+            self._holders.claims -= 1
             raise
 
     def release(self, turn: Turn) -> None:
         """Give a slot back; items that waited for what lies there go on."""
-        self._claims -= 1
+        self._holders.claims -= 1
         self._leave(turn.number)
         self._permits.release()
 
@@ -146,12 +176,12 @@ class Slots:
         reached = trio.Event()
         if self._gates.claim(number, ADMISSION, partial(self._reach, reached)):
             return
-        self._waiting.add(reached)
+        self._holders.waiting.add(reached)
         try:
             await reached.wait()
         finally:
-            self._waiting.discard(reached)
-        if self._closing:
+            self._holders.waiting.discard(reached)
+        if self._holders.closing:
             raise session_closed()
 
     def _reach(self, reached: trio.Event) -> None:

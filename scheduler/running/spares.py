@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...graph.tensor import Array
+from ..planning import Plan
 
 _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 
@@ -20,24 +21,31 @@ _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 class Spares:
     """Arrays to copy inputs into; used on one thread only.
 
+    Parameters
+    ----------
+    nbytes : Mapping of str to int, optional
+        Of inputs whose shapes vary, at the most: one array serves all of them.
+
     Attributes
     ----------
     most : int
         How many are kept; of more the ones that were used least recently are let go.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nbytes: Mapping[str, int] | None = None) -> None:
         self.most = 0
+        self._nbytes = nbytes or {}
         self._count = 0
         self._free: OrderedDict[_Kind, list[Array]] = OrderedDict()
 
     def room_for(self, inputs: Any) -> dict[str, Array]:
         """Return an array for each one among what is fed, which may be anything yet."""
-        return {name: self._like(array) for name, array in arrays_in(inputs)}
+        return {name: self._like(name, array) for name, array in arrays_in(inputs)}
 
     def take_back(self, arrays: Iterable[Array]) -> None:
         """Keep arrays that nobody reads any more."""
-        for array in arrays:
+        for view in arrays:
+            array = view if view.base is None else view.base
             kind = array.shape, array.dtype
             self._free.setdefault(kind, []).append(array)
             self._free.move_to_end(kind)
@@ -45,8 +53,14 @@ class Spares:
         while self._count > self.most:
             self._pop(next(iter(self._free)))
 
-    def _like(self, array: Array) -> Array:
-        kind = array.shape, array.dtype
+    def _like(self, name: str, array: Array) -> Array:
+        most = self._nbytes.get(name, -1)
+        if array.nbytes > most or array.dtype.hasobject:
+            return self._of(array.shape, array.dtype)
+        room = self._of((most,), np.dtype(np.uint8))
+        return room[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def _of(self, *kind: Any) -> Array:
         return self._pop(kind) if kind in self._free else np.empty(*kind)
 
     def _pop(self, kind: _Kind) -> Array:
@@ -56,6 +70,12 @@ class Spares:
         if not alike:
             del self._free[kind]
         return array
+
+
+def most_nbytes(plan: Plan) -> Mapping[str, int]:
+    """Return the bytes of each input at the most, where a plan bounds them."""
+    specs = plan.graph.tensors if plan.bounds else {}
+    return {name: specs[name].nbytes for name in plan.graph.inputs if name in specs}
 
 
 def copied(inputs: Any, room: Mapping[str, Array]) -> Any:

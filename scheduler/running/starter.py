@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
 import trio
 
 from ...devices.errors import DeviceLostError
@@ -22,7 +21,7 @@ from ..faults.watch import Watch
 from ..replicas.dispatch import Dispatcher
 from .executor import Execution
 from .item import Flight
-from .landing import INLINE_BYTES, Landing
+from .landing import Landing, are_small
 from .open_plan import Slot
 from .open_plans import OpenPlans
 from .pace import Pace
@@ -72,6 +71,11 @@ class Starter:
         """Start no more items."""
         self._closing = True
 
+    @property
+    def is_busy(self) -> bool:
+        """True while items wait to be started again."""
+        return self._replays.is_busy
+
     async def settle(self) -> None:
         """Wait until no item waits to be started again: others are admitted after them."""
         await self._replays.settle()
@@ -90,7 +94,9 @@ class Starter:
         DeviceError, SessionError
             If it cannot start; it holds no slot then.
         """
-        slots, turn = await self._turn(flight, slots, again=attempt is not None)
+        turn = self.turn_nowait(slots)
+        if turn is None:
+            slots, turn = await self._turn(flight, slots, again=attempt is not None)
         await self.begin(flight, slots, turn, arrays, attempt)
 
     def turn_nowait(self, slots: Slots | None) -> Turn | None:
@@ -122,7 +128,10 @@ class Starter:
         """
         flight.marks.admitted_ns = self._pace.now_ns()
         try:
-            await self.copying(arrays.values(), partial(_feed, turn.slot, arrays))
+            if are_small(arrays.values()):
+                _feed(turn.slot, arrays)
+            else:
+                await self._pace.on_thread(partial(_feed, turn.slot, arrays))
             if self._replays.guards(slots):
                 await self._guard(flight, slots, arrays, attempt)
             flight.marks.fed_ns = self._pace.now_ns()
@@ -142,9 +151,7 @@ class Starter:
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
         """Call what copies arrays, on a thread if they are large."""
-        if sum(array.nbytes for array in arrays) > INLINE_BYTES:
-            return await self._pace.on_thread(copy)
-        return copy()
+        return copy() if are_small(arrays) else await self._pace.on_thread(copy)
 
     async def _turn(self, flight: Flight, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
         """Wait for a slot; devices may die while it is made, or before."""
@@ -216,4 +223,4 @@ def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:
 
 def _copy(targets: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
     for name, array in arrays.items():
-        np.copyto(targets[name], array)
+        targets[name][...] = array

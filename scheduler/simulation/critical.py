@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -34,9 +35,12 @@ class CriticalStep:
 
 
 def critical_path(
-    timeline: Timeline, workload: Workload, steps: Sequence[Step]
+    timeline: Timeline, workload: Workload, steps: Sequence[Sequence[Step]]
 ) -> tuple[CriticalStep, ...]:
-    """Return the steps that the end waited for, the first one first."""
+    """Return the steps that the end waited for, the first one first.
+
+    The steps are given for each variant.
+    """
     path: list[CriticalStep] = []
     last = max(range(timeline.items), key=timeline.landed.__getitem__)
     entry = timeline.finished_by[last]
@@ -45,7 +49,7 @@ def critical_path(
         before = timeline.bound[entry]
         cause = _cause(entry, before, timeline, workload)
         times = timeline.started[entry] / 1e9, timeline.ended[entry] / 1e9
-        path.append(CriticalStep(item, steps[step], *times, cause))
+        path.append(CriticalStep(item, steps[timeline.variant[item]][step], *times, cause))
         entry = before if before != NEVER else timeline.admitted_by[item]
     return tuple(reversed(path))
 
@@ -56,7 +60,7 @@ def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> C
     n = timeline.n_steps
     if entry // n == before // n and before % n in workload.waits[entry % n]:
         return "input"
-    return "lane" if workload.lane[entry % n] == workload.lane[before % n] else "memory"
+    return "lane" if timeline.lane[entry] == timeline.lane[before] else "memory"
 
 
 def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
@@ -73,7 +77,7 @@ def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
         if entry != timeline.finished_by[item]:
             spare += timeline.ended[timeline.finished_by[item]] - timeline.ended[entry]
         for follower in after[entry]:
-            lag = _lag(entry % n, follower % n, workload)
+            lag = _lag(timeline.lane[entry], timeline.lane[follower], workload)
             gap = timeline.started[follower] - timeline.ended[entry] - lag
             spare = min(spare, max(gap, 0) + slack[follower])
         slack[entry] = spare
@@ -88,18 +92,19 @@ def _followers(timeline: Timeline, workload: Workload) -> list[list[int]]:
     for entry in sorted(range(len(after)), key=timeline.started.__getitem__):
         item, step = divmod(entry, n)
         before = {item * n + wait for wait in workload.waits[step]}
-        before.add(latest.get(workload.lane[step], NEVER))
+        before.add(latest.get(timeline.lane[entry], NEVER))
         bound = timeline.bound[entry]
         before.add(bound if bound != NEVER else timeline.admitted_by[item])
         for earlier in before - {NEVER}:
             after[earlier].append(entry)
-        latest[workload.lane[step]] = entry
+        latest[timeline.lane[entry]] = entry
     return after
 
 
-def _lag(step: int, follower: int, workload: Workload) -> int:
-    """Return the ns that pass at least between one step and the next."""
-    lane, other = (workload.lanes[workload.lane[one]] for one in (step, follower))
+def _lag(before: int, after: int, workload: Workload) -> int:
+    """Return the ns that pass at least between a step on one lane and the next on another."""
+    lane, other = workload.lanes[before], workload.lanes[after]
     if lane is other:
         return round(lane.gap_s * 1e9)
-    return round(lane.report_s * 1e9) + round(other.woken_by_s(lane.device) * 1e9)
+    woken = min(other.woken_by_s(lane.device), math.inf if other.here_s is None else other.here_s)
+    return round(lane.report_s * 1e9) + round(woken * 1e9)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..planning import Plan
 from ..steps import Step, Transfer
 from .workload import Timeline
 
+Change: TypeAlias = tuple[int, int]
+"""A moment in ns, and how many bytes more, or fewer, there are from then on."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
@@ -24,7 +27,8 @@ class MemoryUse:
     ----------
     memory : str
     planned_nbytes : int
-        What is allocated from the beginning to the end, without constants: the plan's figure.
+        What is allocated from the beginning to the end, without constants: the plan's figure, for
+        each of the variants that have this memory.
     held : tuple of (float, int)
         From these seconds on, so many bytes are taken: the regions that items have claimed, and
         those that nobody claims because one device at a time uses them.
@@ -48,17 +52,46 @@ class MemoryUse:
         return max((nbytes for _, nbytes in self.occupied), default=0)
 
 
-def memory_use(plan: Plan, timeline: Timeline, land_ns: int) -> dict[str, MemoryUse]:
-    """Return the use of every memory; results are copied out `land_ns` after they are known."""
-    assert plan.memory is not None
-    moments = _Moments(timeline, land_ns)
-    needs = _needs(plan)
-    found = {}
-    for memory, pool in plan.memory.pools.items():
-        held = _held(pool, moments)
-        occupied = _occupied(pool, needs, moments)
-        found[memory] = MemoryUse(memory, pool.nbytes, held, occupied)
-    return found
+def memory_use(variants: Sequence[Plan], timeline: Timeline, land_ns: int) -> dict[str, MemoryUse]:
+    """Return the use of every memory by all variants of a plan, each for the items that it had.
+
+    Results are copied out `land_ns` after they are known.
+    """
+    uses: dict[str, _Use] = {}
+    for index, plan in enumerate(variants):
+        assert plan.memory is not None
+        items = [item for item, where in enumerate(timeline.variant) if where == index]
+        moments, needs = _Moments(timeline, land_ns, items), _needs(plan)
+        for memory, pool in plan.memory.pools.items():
+            uses.setdefault(memory, _Use()).add(pool, needs, moments)
+    return {memory: use.over_time(memory) for memory, use in uses.items()}
+
+
+@dataclass(slots=True)
+class _Use:
+    """What is known of one memory so far."""
+
+    planned_nbytes: int = 0
+    shared_nbytes: int = 0
+    held: list[Change] = field(default_factory=list)
+    occupied: list[Change] = field(default_factory=list)
+
+    def add(
+        self, pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
+    ) -> None:
+        unclaimed = (one for one in pool.regions.values() if not one.claims)
+        self.planned_nbytes += pool.nbytes
+        self.shared_nbytes += sum(one.nbytes * one.copies for one in unclaimed)
+        self.held += _held(pool, moments)
+        self.occupied += _occupied(pool, needs, moments)
+
+    def over_time(self, memory: str) -> MemoryUse:
+        # At one moment the freed bytes come first.
+        held = _running(sorted(self.held), self.shared_nbytes)
+        occupied = _running(sorted(self.occupied), 0)
+        return MemoryUse(
+            memory, self.planned_nbytes, _curve(held, self.shared_nbytes), _curve(occupied)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +100,7 @@ class _Moments:
 
     timeline: Timeline
     land_ns: int
+    items: Sequence[int]
 
     def begun(self, item: int, step: int) -> int:
         line = self.timeline
@@ -89,15 +123,12 @@ class _Moments:
         return self.timeline.landed[item] + self.land_ns
 
 
-def _held(pool: Pool, moments: _Moments) -> tuple[tuple[float, int], ...]:
-    shared = sum(one.nbytes * one.copies for one in pool.regions.values() if not one.claims)
-    changes: list[tuple[int, int]] = []
+def _held(pool: Pool, moments: _Moments) -> Iterator[Change]:
     for region in pool.regions.values():
-        for item in range(moments.timeline.items if region.claims else 0):
+        for item in moments.items if region.claims else ():
             start, end = _holding(region, item, moments)
-            changes += [(start, region.nbytes), (end, -region.nbytes)]
-    changes.sort()  # at one moment the freed bytes first
-    return _curve(_running(changes, shared), shared)
+            yield start, region.nbytes
+            yield end, -region.nbytes
 
 
 def _holding(region: Region, item: int, moments: _Moments) -> tuple[int, int]:
@@ -106,7 +137,7 @@ def _holding(region: Region, item: int, moments: _Moments) -> tuple[int, int]:
     return start, max(moments.over(item, step) for step in releases)
 
 
-def _running(changes: Iterable[tuple[int, int]], total: int) -> Iterator[tuple[int, int]]:
+def _running(changes: Iterable[Change], total: int) -> Iterator[tuple[int, int]]:
     for time, change in changes:
         total += change
         yield time, total
@@ -180,21 +211,17 @@ class _Need(NamedTuple):
 
 def _occupied(
     pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
-) -> tuple[tuple[float, int], ...]:
+) -> Iterator[Change]:
     """Count the bytes that at least one replica lies on from its first touch to its last."""
-    changes: list[tuple[int, int]] = []
+    slot = moments.timeline.slot
     for name, region in pool.regions.items():
         found = needs.get((pool.memory, name), [])
         for copy in range(region.copies):
-            items = range(copy, moments.timeline.items, region.copies)
-            changes += _changes(found, items, moments)
-    changes.sort()  # at one moment the freed bytes first
-    return _curve(_running(changes, 0))
+            items = [item for item in moments.items if slot[item] % region.copies == copy]
+            yield from _changes(found, items, moments)
 
 
-def _changes(
-    needs: Sequence[_Need], items: Iterable[int], moments: _Moments
-) -> Iterator[tuple[int, int]]:
+def _changes(needs: Sequence[_Need], items: Iterable[int], moments: _Moments) -> Iterator[Change]:
     """Yield by how much the occupied bytes of one copy of a region change, and when."""
     edges = sorted({edge for need in needs for edge in need[:2]})
     place = {edge: index for index, edge in enumerate(edges)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from ..memory.memory_plan import plan_memory
 from ..placement import place
 from ..planning import Plan
 from ..profile import Part, Profile, Record
+from ..replicas.variant import variant
 from ..running.marks import Marks
 from ..steps import outline
 from .engine import run
-from .lanes import host_of, workload
+from .lanes import host_of, replicated
 from .models import ModelSource, read_models
 from .simulation import Simulation
 from .workload import Host, Timeline
@@ -48,11 +49,13 @@ def simulate(
     plan : Plan
         With known shapes.
     devices : Mapping of str to DeviceModel or path, optional
-        What if a device of the plan were this hardware; a path names a JSON file of a model.
+        What if a device of the plan, or a range of replicas, were this hardware; a path names a
+        JSON file of a model.
     items : int, default 1
         All of them are there at the start.
     max_in_flight : int, optional
-        How many are under way at a time; memory is planned anew if that is not what the plan says.
+        How many are under way at a time, on all replicas together; memory is planned anew if that
+        is not what the plan says.
     costs : Costs or path, optional
         Measured times, in front of those that the plan was made with.
     faster : Mapping of str to float, optional
@@ -68,8 +71,7 @@ def simulate(
     Raises
     ------
     PlanError
-        If the plan's shapes are not known, an argument makes no sense, or it is a stream over
-        replicas.
+        If the plan's shapes are not known, or an argument makes no sense.
     DoesNotFitError
         If that many items do not fit into a memory.
     ParseError
@@ -87,20 +89,16 @@ def simulate(
     True
     """
     _check(plan, devices, items, max_in_flight, faster)
-    _check_replicas(plan, items)
-    plan = for_items_in_flight(plan, max_in_flight)
+    count = plan.in_flight if max_in_flight is None else max_in_flight
+    plan = for_items_in_flight(plan, -(-count // plan.variants))
     assert plan.memory is not None
     priced = _priced(plan, devices or {}, costs, faster or {})
-    work = workload(plan.steps, plan.prototypes, priced)
+    variants = [variant(replace(plan, costs=priced), index) for index in range(plan.variants)]
+    work = replicated(variants)
     host = host if host is not None else host_of(plan.graph, priced)
-    timeline = run(
-        work,
-        items=items,
-        max_in_flight=plan.max_in_flight,
-        regions=plan.memory.regions,
-        host=host,
-    )
-    return Simulation(plan, priced, work, host, timeline, _profile(plan, timeline))
+    timeline = run(work, items=items, max_in_flight=count, regions=plan.memory.regions, host=host)
+    profile = _profile(variants, timeline)
+    return Simulation(plan, priced, work, host, timeline, profile, count, tuple(variants))
 
 
 def _check(
@@ -129,23 +127,17 @@ def _check(
         if not isinstance(values, Mapping | None):
             raise PlanError(f"{what} is {values!r}", fix="map names to models, or to factors")
     for name in devices or {}:
-        if name not in plan.devices:
+        if name not in plan.device_names:
             raise PlanError(
-                f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.devices)}"
+                f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.device_names)}"
             )
 
 
-def _check_replicas(plan: Plan, items: int) -> None:
-    """Raise PlanError for a stream over replicas: each item is on one of them, by who is free."""
-    if items > 1 and plan.replicas:
-        raise PlanError(
-            f"streams over replicas are not simulated: {', '.join(plan.device_names)}",
-            fix="simulate one item, or a plan for one device of each range",
-        )
-
-
 def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
-    """Return the plan with memory for that many items; everything stays on its device."""
+    """Return the plan with memory for that many items; everything stays on its device.
+
+    Where there are replicas, for so many on each variant.
+    """
     if count is None or count == plan.max_in_flight:
         return plan
     placement = place(plan.graph, plan.partition, plan.prototypes)
@@ -156,6 +148,7 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
         count,
         limits=plan.memory_limits,
         costs=plan.costs,
+        leeway=plan.leeway,
     )
     if memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
@@ -173,7 +166,9 @@ def _priced(
     if costs is not None:
         priced = priced.merged(costs if isinstance(costs, Costs) else Costs.load(costs))
     if devices:
-        priced = priced.with_models(read_models(devices))
+        first = dict(zip(plan.device_names, plan.devices, strict=True))
+        models = read_models(devices)
+        priced = priced.with_models({first[name]: model for name, model in models.items()})
     known = {node.op for node in plan.graph.nodes} | {node.name for node in plan.graph.nodes}
     for name, factor in faster.items():
         if name not in known:
@@ -189,10 +184,9 @@ def _priced(
     return priced
 
 
-def _profile(plan: Plan, timeline: Timeline) -> Profile:
+def _profile(variants: Sequence[Plan], timeline: Timeline) -> Profile:
     """Return the prediction in the form of a measurement, which reports and traces know."""
-    assert plan.memory is not None
-    outlines = tuple(outline(step) for step in plan.steps)
+    known = [(tuple(map(outline, plan.steps)), plan.memory) for plan in variants]
     records = []
     for item in range(timeline.items):
         times = array("q")
@@ -201,7 +195,8 @@ def _profile(plan: Plan, timeline: Timeline) -> Profile:
             times.append(timeline.started[entry] + BEGINNING_NS)
             times.append(timeline.ended[entry] + BEGINNING_NS)
         admitted, landed = timeline.admitted[item], timeline.landed[item]
-        part = Part(outlines, times, plan.memory.pools)
+        outlines, memory = known[timeline.variant[item]]
+        assert memory is not None, "its shapes are known"
         marks = Marks(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
-        records.append(Record((part,), marks, False))
+        records.append(Record((Part(outlines, times, memory.pools),), marks, False))
     return Profile(tuple(records), ())

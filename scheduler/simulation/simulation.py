@@ -27,7 +27,7 @@ class Simulation:
     Attributes
     ----------
     plan : Plan
-        With memory for as many items in flight as were simulated.
+        With memory for as many items in flight as were simulated, divided among replicas.
     costs : Costs
         How long things take.
     workload : Workload
@@ -36,6 +36,10 @@ class Simulation:
     timeline : Timeline
     profile : Profile
         The prediction in the form of a measurement.
+    max_in_flight : int
+        How many items were under way at a time, on all replicas together.
+    variants : tuple of Plan
+        One for each set of replicas that items may go to; one alone without replicas.
     """
 
     plan: Plan
@@ -44,16 +48,13 @@ class Simulation:
     host: Host
     timeline: Timeline = field(repr=False)
     profile: Profile = field(repr=False)
+    max_in_flight: int
+    variants: tuple[Plan, ...] = field(repr=False)
 
     @property
     def items(self) -> int:
         """How many items went through."""
         return self.timeline.items
-
-    @property
-    def max_in_flight(self) -> int:
-        """How many were under way at a time."""
-        return self.plan.max_in_flight
 
     @property
     def makespan_s(self) -> float:
@@ -80,8 +81,7 @@ class Simulation:
         """For every lane of a device the share of the makespan in which it works."""
         spent = [0] * len(self.workload.lanes)
         for entry, ended in enumerate(self.timeline.ended):
-            lane = self.workload.lane[entry % self.timeline.n_steps]
-            spent[lane] += ended - self.timeline.started[entry]
+            spent[self.timeline.lane[entry]] += ended - self.timeline.started[entry]
         whole = self.makespan_s * 1e9 or 1.0
         pairs = zip(self.workload.lanes, spent, strict=True)
         return {lane.name: ns / whole for lane, ns in pairs}
@@ -94,12 +94,13 @@ class Simulation:
     @cached_property
     def memory(self) -> Mapping[str, MemoryUse]:
         """The use of every memory over time."""
-        return memory_use(self.plan, self.timeline, round(self.host.land_s * 1e9))
+        return memory_use(self.variants, self.timeline, round(self.host.land_s * 1e9))
 
     @cached_property
     def critical_path(self) -> tuple[CriticalStep, ...]:
         """The steps that the last result waited for, the first one first."""
-        return critical_path(self.timeline, self.workload, self.plan.steps)
+        steps = [plan.steps for plan in self.variants]
+        return critical_path(self.timeline, self.workload, steps)
 
     @cached_property
     def slack_s(self) -> tuple[float, ...]:
@@ -179,10 +180,11 @@ class Simulation:
 
     def _steps(self) -> list[dict[str, Any]]:
         critical = {one.step.index for one in self.critical_path}
+        names = dict(zip(self.plan.devices, self.plan.device_names, strict=True))
         return [
             {
                 "step": step.name,
-                "device": step.device,
+                "device": names[step.device],
                 "kind": "transfer" if isinstance(step.work, Transfer) else "subgraph",
                 "ms": self.workload.duration_s[step.index] * 1e3,
                 "slack_ms": self.slack_s[step.index] * 1e3,
@@ -217,15 +219,16 @@ class Simulation:
 
     def _path_shares(self) -> list[str]:
         """Return the steps that the critical path goes through, by their share of its time."""
-        spent: dict[int, list[float]] = {}
+        spent: dict[tuple[str, str], list[float]] = {}
         for one in self.critical_path:
-            spent.setdefault(one.step.index, []).append(one.ended_s - one.started_s)
+            key = one.step.name, one.step.device
+            spent.setdefault(key, []).append(one.ended_s - one.started_s)
         rows = sorted(spent.items(), key=lambda row: -sum(row[1]))
         whole = self.makespan_s or 1.0
         lines = [f"{'critical path':40} {'device':12} {'times':>9} {'share':>9}"]
-        for index, seconds in rows[:LISTED_STEPS]:
-            step, share = self.plan.steps[index], sum(seconds) / whole
-            lines.append(f"{step.name[:40]:40} {step.device:12} {len(seconds):9} {share:9.0%}")
+        for (name, device), seconds in rows[:LISTED_STEPS]:
+            share = sum(seconds) / whole
+            lines.append(f"{name[:40]:40} {device:12} {len(seconds):9} {share:9.0%}")
         more = len(rows) - LISTED_STEPS
         return [*lines, f"and {more} more steps"] if more > 0 else lines
 

@@ -41,6 +41,9 @@ class Lane:
         the loop works, the next one waits.
     notice_s : float
         How long a thread of the loop's process is busy with taking note of an end.
+    here_s : float or None
+        Until a quick step begins that the thread which made it ready runs itself, if the lane is
+        idle. None where all work is the lane's own.
     """
 
     name: str
@@ -55,10 +58,26 @@ class Lane:
     shares_interpreter: bool = False
     wake_after_s: Mapping[str, float] = field(default_factory=dict)
     notice_s: float = 0.0
+    here_s: float | None = None
 
     def woken_by_s(self, device: str | None) -> float:
         """Return the seconds until it begins after work of a device ended, or an item was fed."""
         return self.wake_after_s.get(device or "", self.wake_s)
+
+
+class Placed(NamedTuple):
+    """Where the steps of an item run, and for how long.
+
+    Attributes
+    ----------
+    lane : sequence of int
+        For every step the index of its lane.
+    duration_s : sequence of float
+        For every step how long it takes, alone on the machine.
+    """
+
+    lane: Sequence[int]
+    duration_s: Sequence[float]
 
 
 class Order(NamedTuple):
@@ -102,6 +121,9 @@ class Workload:
     effects : sequence of int
         The steps that do more than their results tell, in ascending order: each has a lower rank
         than the next.
+    others : sequence of Placed
+        The same steps on replicas of their devices, where there are some; which of them an item
+        goes to is decided when it is admitted.
     """
 
     lanes: Sequence[Lane]
@@ -109,6 +131,16 @@ class Workload:
     duration_s: Sequence[float]
     waits: Sequence[Sequence[int]]
     effects: Sequence[int] = ()
+    others: Sequence[Placed] = ()
+
+    @property
+    def variants(self) -> tuple[Placed, ...]:
+        """All sets of lanes that an item may run on, the first one first."""
+        return Placed(self.lane, self.duration_s), *self.others
+
+    def runs_here(self, step: int) -> bool:
+        """True for what need not run on its lane's own thread, if it is quick."""
+        return self.lanes[self.lane[step]].here_s is not None and step not in self.effects
 
     def order(self) -> Order:
         """Return what follows what, as the scheduler and its lanes keep it."""
@@ -154,6 +186,8 @@ class Host:
         results.
     feed_delay_s, land_delay_s : float
         What passes besides without keeping the loop busy: the loop wakes up, a thread copies.
+    land_here_s : float
+        In place of `land_delay_s` where the loop itself ran the last step, and is awake.
     """
 
     cores: int | None = None
@@ -162,6 +196,7 @@ class Host:
     land_s: float = 0.0
     feed_delay_s: float = 0.0
     land_delay_s: float = 0.0
+    land_here_s: float = 0.0
 
     def rate(self, active: int) -> float:
         """Return how fast each of some lanes computes, as a share of one that is alone."""
@@ -179,6 +214,8 @@ class Timeline:
     ----------
     n_steps, items : int
     ready, started, ended : list of int
+    lane : list of int
+        Of each step.
     bound : list of int
         What the start of each step waited for last: another entry that ended (a step it depends
         on, one before it on its lane, one that released memory), or `NEVER` for the admission.
@@ -188,6 +225,8 @@ class Timeline:
         The entry whose end let an item in, `NEVER` for those that did not wait.
     finished_by : list of int
         The entry that ended last, of each item.
+    variant, slot : list of int
+        On which replicas each item was, and on which slot there.
     """
 
     n_steps: int
@@ -195,16 +234,19 @@ class Timeline:
     ready: list[int] = field(init=False)
     started: list[int] = field(init=False)
     ended: list[int] = field(init=False)
+    lane: list[int] = field(init=False)
     bound: list[int] = field(init=False)
     admitted: list[int] = field(init=False)
     landed: list[int] = field(init=False)
     admitted_by: list[int] = field(init=False)
     finished_by: list[int] = field(init=False)
+    variant: list[int] = field(init=False)
+    slot: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("ready", "started", "ended", "bound"):
+        for name in ("ready", "started", "ended", "lane", "bound"):
             setattr(self, name, [NEVER] * (self.n_steps * self.items))
-        for name in ("admitted", "landed", "admitted_by", "finished_by"):
+        for name in ("admitted", "landed", "admitted_by", "finished_by", "variant", "slot"):
             setattr(self, name, [NEVER] * self.items)
 
     @property

@@ -13,12 +13,13 @@ from ..errors import SessionError
 Source: TypeAlias = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
 
-def check_source(source: object) -> None:
-    """Raise SessionError unless items can be pulled from it."""
-    if not isinstance(source, AsyncIterable | Iterable):
+def check_source(source: object, *, blocking: bool = False) -> None:
+    """Raise SessionError unless items can be pulled from it, by code that may not await if so."""
+    if not isinstance(source, Iterable if blocking else Iterable | AsyncIterable):
+        kinds = "iterable" if blocking else "iterable or async iterable"
         raise SessionError(
             f"a {type(source).__name__} is no source of items",
-            fix="stream from an iterable or async iterable of mappings of input name to array",
+            fix=f"stream from an {kinds} of mappings of input name to array",
         )
 
 

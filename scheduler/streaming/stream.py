@@ -154,7 +154,7 @@ async def open_stream(
     check_source(source)
     batching = None
     if options.batch is not None:
-        batching = batching_of(runtime.plan.graph, options.batch, copy=options.copy)
+        batching = batching_of(runtime.plan.fed, options.batch, copy=options.copy)
     await runtime.prepare(options.slots)
     results = Results(runtime, options, batching, number)
     failure: BaseException | None = None

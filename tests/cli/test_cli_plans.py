@@ -51,6 +51,32 @@ def test_a_saved_plan_streams_with_as_many_in_flight_as_it_is_for(folder: Path) 
     assert "up to 2 in flight" in result.stdout
 
 
+def test_a_plan_with_bounds_is_saved_and_runs_what_is_within(folder: Path) -> None:
+    shown = plait(folder, "plan", "affine.plait", "--bound", "n=64", "--save", "a.plan")
+    assert "planned for all shapes with n 1 to 64" in shown.stdout
+    assert plait(folder, "plan", "a.plan").stdout == shown.stdout
+    files = ("--input", "x=x.npy", "--input", "y=x.npy", "--json")
+    for model in (("a.plan",), ("affine.plait", "--bound", "n=2:64")):
+        ran = plait(folder, "run", *model, *files)
+        assert json.loads(ran.stdout)["outputs"][0]["max"] == 10
+    refused = plait(folder, "run", "affine.plait", "--bound", "n=3:64", *files)
+    assert_mistake(refused, "input 'x' has n = 2, out of its bounds 3 to 64")
+
+
+def test_random_inputs_are_the_largest_within_bounds(folder: Path) -> None:
+    options = ("--bound", "n=5:7", "--input", "random", "--json")
+    ran = plait(folder, "run", "affine.plait", *options)
+    assert [one["shape"] for one in json.loads(ran.stdout)["outputs"]] == [[7, 3], [7, 3]]
+    streamed = plait(folder, "stream", "affine.plait", "--bound", "n=5:7", "--count", "3")
+    assert streamed.exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["n", "n=", "=3", "n=a", "n=3:", "n=:3", "n=-3", "n=1:2:3"])
+def test_a_bound_that_is_none_is_a_mistake(folder: Path, text: str) -> None:
+    result = plait(folder, "plan", "affine.plait", "--bound", text)
+    assert_mistake(result, f"--bound '{text}' is not SYMBOL=LARGEST")
+
+
 def test_a_plan_over_replicas_is_saved_and_streams(folder: Path) -> None:
     options = ("--shape", "x=2,3", "--devices", "cpu:0..1", "--max-in-flight", "3")
     shown = plait(folder, "plan", "affine.plait", *options, "--save", "a.plan").stdout

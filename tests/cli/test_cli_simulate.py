@@ -120,6 +120,15 @@ def test_unknown_shapes_are_asked_for(model: Path) -> None:
     assert "--shape" in answer.output
 
 
+def test_a_stream_over_replicas_is_simulated(model: Path) -> None:
+    arguments = "--devices", "cpu:0..1", "--items", "8", "--max-in-flight", "4", "--json"
+    answer = simulate(model, *arguments)
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert set(found["busy"]) == {"cpu:0", "cpu:1"}
+    assert found["max_in_flight"] == 4
+
+
 def test_a_saved_plan_is_simulated_as_it_is(model: Path) -> None:
     plan = pl.plan(pl.load(model), shapes={"x": (1000, 1000)}, max_in_flight=2)
     plan.save(model.parent / "chain.plan")

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cupy_double import CupyDouble, Event, Stream
+from cupy_double import CupyDouble, Event, Graph, Stream
 from fake_arrays import KEYWORDS, LACKING, FakeArray
-from fake_gpu import DEVICE_BASE, POISON, SEEDS, CUDARuntimeError
+from fake_cuda_errors import CUDARuntimeError
+from fake_driver import FakeDriver, Module
+from fake_gpu import DEVICE_BASE, POISON, SEEDS
 
-TO_DEVICE, TO_HOST = 1, 2
+TO_DEVICE, TO_HOST, INSIDE = 1, 2, 3
 
 
 @pytest.fixture(params=SEEDS)
@@ -259,12 +261,59 @@ def test_the_double_is_like_the_cupy_installed() -> None:
     for namespace in (vars(CupyDouble().cuda), vars(CupyDouble().cuda.runtime)):
         real = cupy.cuda if "runtime" in namespace else cupy.cuda.runtime
         assert [name for name in namespace if not hasattr(real, name)] == []
+    given = inspect.signature(FakeDriver.launchKernel).parameters
+    assert cupy.cuda.driver.launchKernel.__doc__.count(",") == len(given) - 2
+    assert hasattr(cupy.cuda.Device, "compute_capability")
     assert [name for name in LACKING if hasattr(cupy, name)] == []
     for name, keywords in KEYWORDS.items():
         known = inspect.signature(getattr(cupy, name)).parameters
         if "kwargs" not in known:
             assert keywords <= known.keys(), name
-    for event_or_stream in (Event, Stream):
-        real = getattr(cupy.cuda, event_or_stream.__name__)
-        public = [name for name in vars(event_or_stream) if not name.startswith("_")]
+    for kind in (Event, Stream, Graph, Module):
+        real = getattr(cupy.cuda.function if kind is Module else cupy.cuda, kind.__name__)
+        public = [name for name in vars(kind) if not name.startswith("_")]
         assert [name for name in public if not hasattr(real, name)] == []
+
+
+def test_what_is_captured_runs_when_its_graph_is_launched(
+    double: CupyDouble, streams: list[Any]
+) -> None:
+    log: list[str] = []
+    capturing, other, _ = streams
+    capturing.begin_capture()
+    notes(double, capturing, log, "captured")
+    graph = capturing.end_capture()
+    double.gpu.drain()
+    assert log == []
+    graph.upload(capturing)
+    for _ in range(2):
+        notes(double, other, log, "before")
+        graph.launch(other)
+    other.synchronize()
+    assert log == ["before", "captured"] * 2
+
+
+def test_while_a_stream_is_captured_nobody_waits_for_it(
+    double: CupyDouble, streams: list[Any]
+) -> None:
+    streams[0].begin_capture()
+    event, host = double.cuda.Event(), np.zeros(4, np.uint8)
+    memory = double.cuda.Memory(4)
+    copy = double.cuda.runtime.memcpyAsync
+    for refused in (
+        streams[0].synchronize,
+        lambda: event.record(streams[0]),
+        lambda: streams[0].wait_event(event),
+        lambda: copy(memory.ptr, host.ctypes.data, 4, TO_DEVICE, streams[0].ptr),
+    ):
+        with pytest.raises(CUDARuntimeError, match="when stream is capturing"):
+            refused()
+
+
+def test_a_copy_inside_the_gpu_is_queued(double: CupyDouble, streams: list[Any]) -> None:
+    one, other = double.cuda.Memory(8), double.cuda.Memory(8)
+    one.cells[:] = 5
+    double.cuda.runtime.memcpyAsync(other.ptr, one.ptr, 8, INSIDE, streams[0].ptr)
+    assert set(other.cells) == {POISON}
+    streams[0].synchronize()
+    assert set(other.cells) == {5}

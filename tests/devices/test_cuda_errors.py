@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cupy_double import CupyDouble, OutOfMemoryError
-from fake_gpu import INVALID_VALUE, CUDARuntimeError
+from fake_cuda_errors import INVALID_VALUE, CUDARuntimeError
 from plait import devices
 from plait.devices.cuda.device import CudaDevice, cuda_names
 from plait.devices.cuda.driver import translate
@@ -133,7 +133,7 @@ def failing() -> Iterator[list[Exception]]:
 @pytest.fixture
 def eager(double: CupyDouble) -> Iterator[CudaDevice]:
     """A device whose kernels' own Python runs when they are submitted, as on a real GPU."""
-    device = CudaDevice(cupy=double)
+    device = double.device(launch=None)
     yield device
     device.close()
 
@@ -163,7 +163,7 @@ def test_what_was_queued_before_a_kernel_raised_ends_before_its_event(double: Cu
             raise ValueError("late")
         double.launch(step)
 
-    device = CudaDevice(cupy=double, launch=launch)
+    device = double.device(launch=launch)
     with Rig(device, chain("Add", "Relu")) as rig:
         with double.gpu.paused():
             event = rig.compute()

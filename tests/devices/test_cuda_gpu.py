@@ -2,34 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import plait as pl
 import pytest
+from bound import Bound
+from generated_cases import all_cases
 from plait import devices
 from plait.devices.cpu import CpuDevice
 from plait.devices.cuda.device import CudaDevice
+from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError
 from plait.devices.event import Event
+from plait.graph.ir import Graph
+from plait.graph.tensor import Array
 
 from .rig import WAIT_S, Rig, chain, evaluate, some_items
+from .test_cuda_cublas import PRODUCTS
+from .test_cuda_cublas import graph_of as product_graph
 from .test_cuda_kernels import CASES, SHAPE, floats, graph_of
 
 # CuPy warns on import of things that are none of our business.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture
-def cuda() -> Iterator[CudaDevice]:
-    device = CudaDevice("cuda:0")
+TOLERANCES = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
+
+WAYS: dict[str, dict[str, Any]] = {
+    "graphs": {},
+    "one by one": {"graphs": False},
+    "without cuBLAS": {"cublas": None},
+    "CuPy alone": {"compiler": None},
+}
+"""How kernels are made and launched."""
+
+
+@contextmanager
+def opened(**options: Any) -> Iterator[CudaDevice]:
+    device = CudaDevice("cuda:0", **options)
     try:
         device.open()
     except DeviceUnavailableError as error:
         pytest.skip(f"no CUDA device: {error.what}")
-    yield device
-    device.close()
+    try:
+        yield device
+    finally:
+        device.close()
+
+
+@pytest.fixture
+def cuda() -> Iterator[CudaDevice]:
+    with opened() as device:
+        yield device
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> Iterator[CudaDevice]:
+    with opened(**WAYS[request.param]) as device:
+        yield device
 
 
 def test_the_self_check_passes(cuda: CudaDevice) -> None:
@@ -37,23 +71,103 @@ def test_the_self_check_passes(cuda: CudaDevice) -> None:
     assert status.found, status.reason
 
 
-def test_streamed_items_come_out_right(cuda: CudaDevice) -> None:
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_streamed_items_come_out_right(options: dict[str, Any]) -> None:
     graph = chain("Relu", "Add", "Identity", "Add", n=100_000)
     items = some_items(graph, 30)
-    with Rig(cuda, graph) as rig:
+    with opened(**options) as device, Rig(device, graph) as rig:
         results = rig.stream(items).results()
     for item, result in zip(items, results, strict=True):
         np.testing.assert_array_equal(result["y"], evaluate(graph, item)["y"])
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_gives_what_the_cpus_gives(cuda: CudaDevice, name: str) -> None:
+def test_a_kernel_gives_what_the_cpus_gives(way: CudaDevice, name: str) -> None:
     graph, x = graph_of(CASES[name]), {"x": floats(*SHAPE)}
-    with Rig(CpuDevice(), graph) as rig:
-        expected = rig.run(x)["y"]
-    with Rig(cuda, graph) as rig:
-        found = rig.run(x)["y"]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(on(way, graph, x)["y"], on_cpu(graph, x)["y"], 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_whole_numbers_are_exact(way: CudaDevice, name: str) -> None:
+    x, make = PRODUCTS[name]
+    graph = product_graph(x, make)
+    np.testing.assert_array_equal(on(way, graph, {"x": x})["y"], on_cpu(graph, {"x": x})["y"])
+
+
+def test_generated_kernels_give_what_the_cpus_give(cuda: CudaDevice) -> None:
+    """All cases as one graph each: what can be fused is."""
+    for name, make in all_cases().items():
+        graph, feeds = make()
+        found, expected = on(cuda, graph, feeds), on_cpu(graph, feeds)
+        for output in graph.outputs:
+            if found[output].dtype.kind == "f":
+                exact = 1e-2 if found[output].dtype == np.float16 else 1e-4
+                np.testing.assert_allclose(
+                    found[output], expected[output], exact, exact, err_msg=name
+                )
+            else:
+                np.testing.assert_array_equal(found[output], expected[output], name)
+
+
+def on(device: CudaDevice, graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    with Bound(device, graph) as bound:
+        return bound.run(feeds)
+
+
+def on_cpu(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    device = CpuDevice()
+    device.open()
+    try:
+        with Bound(device, graph) as bound:
+            return bound.run(feeds)
+    finally:
+        device.close()
+
+
+def wide() -> Graph:
+    """Return a graph of a product, a fused chain and sums, all of them large."""
+    b = pl.GraphBuilder()
+    x = b.input("x", "float32", (512, 2048))
+    product = b.op("MatMul", x, floats(2048, 1024))
+    b.output("y", b.op("Softmax", b.op("Gelu", b.op("Add", product, floats(1024)))))
+    return b.build()
+
+
+def test_results_repeat_to_the_last_bit_with_graphs_and_without() -> None:
+    x, results = {"x": floats(512, 2048)}, list[bytes]()
+    graph = wide()
+    for options in ({}, {"graphs": False}):
+        with opened(**options) as device:
+            results += [on(device, graph, x)["y"].tobytes() for _ in range(3)]
+    assert len(set(results)) == 1
+
+
+def test_sums_and_products_round_as_in_numpy(cuda: CudaDevice) -> None:
+    b = pl.GraphBuilder()
+    x, y = b.input("x", "float32", (5000,)), b.input("y", "float32", (5000,))
+    b.output("z", b.op("Div", b.op("Sqrt", b.op("Add", b.op("Mul", x, x), y)), y))
+    feeds = {"x": floats(5000), "y": abs(floats(5000)) + np.float32(0.1)}
+    expected = np.sqrt(feeds["x"] * feeds["x"] + feeds["y"]) / feeds["y"]
+    np.testing.assert_array_equal(on(cuda, b.build(), feeds)["z"], expected)
+
+
+def test_denormal_numbers_are_numbers(cuda: CudaDevice) -> None:
+    tiny = np.array([1e-40, -1e-42, 1e-45], np.float32)
+    np.testing.assert_array_equal(on(cuda, chain("Add", n=3), {"x": tiny})["y"], tiny + tiny)
+
+
+def test_tf32_is_coarser_and_fast_math_is_close() -> None:
+    b = pl.GraphBuilder()
+    b.output("y", b.op("MatMul", b.input("x", "float32", (256, 512)), floats(512, 256)))
+    graph, x = b.build(), {"x": floats(256, 512)}
+    exact = on_cpu(graph, x)["y"]
+    errors = []
+    for options in ({}, {"tf32": True}, {"compiler": partial(compile_cubin, fast_math=True)}):
+        with opened(**options) as device:
+            errors.append(float(abs(on(device, graph, x)["y"] - exact).max()))
+    assert errors[0] < 1e-3
+    assert errors[0] < errors[1] < 1
+    assert errors[2] < 1e-3
 
 
 def test_uploads_overlap_kernels(cuda: CudaDevice) -> None:
@@ -95,8 +209,13 @@ def test_the_steady_state_allocates_nothing(cuda: CudaDevice) -> None:
     def refuse(nbytes: int) -> Any:
         raise AssertionError(f"allocated {nbytes} bytes")
 
-    with Rig(cuda, chain("Relu", "Add", "Identity")) as rig, cupy.cuda.using_allocator(refuse):
+    with Rig(cuda, wide()) as rig:
         rig.compute().wait(WAIT_S)
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        with cupy.cuda.using_allocator(refuse):
+            for _ in range(50):
+                rig.compute().wait(WAIT_S)
+        assert cupy.cuda.runtime.memGetInfo()[0] >= free
 
 
 def test_too_large_an_arena_is_a_memory_error(cuda: CudaDevice) -> None:

@@ -81,7 +81,7 @@ def test_a_kernel_gives_what_the_cpus_gives(name: str) -> None:
 def test_a_kernel_that_reads_on_the_host_is_denied(name: str) -> None:
     graph = graph_of(DENIED[name])
     node = next(node for node in graph.nodes if node.op == name)
-    support = CudaDevice().supports(node, graph.call(node))
+    support = CudaDevice(compiler=None).supports(node, graph.call(node))
     assert not support.ok
     assert "on each run" in support.reason
 

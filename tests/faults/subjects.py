@@ -60,6 +60,10 @@ CASES: dict[str, Case] = {
     "small arrays": (lambda: planned(two_steps(4)), lambda: same(4)),
     "large arrays": (lambda: planned(two_steps(LARGE)), lambda: same(LARGE)),
     "shapes never seen": (lambda: planned(two_steps("n")), ever_longer),
+    "shapes within bounds": (
+        lambda: pl.plan(two_steps("n"), ["cpu", "cpu:1"], bounds={"n": 100_000}),
+        ever_longer,
+    ),
     "shapes that depend on values": (lambda: planned(positives()), lambda: same(4)),
     "rings of one copy": (
         lambda: ringed(planned(two_steps(4), max_in_flight=2), 1),

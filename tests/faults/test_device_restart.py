@@ -137,7 +137,7 @@ async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
             let_go.wait(WAIT_S)
 
     monkeypatch.setattr("plait.scheduler.running.starter._feed", feed)
-    monkeypatch.setattr("plait.scheduler.running.starter.INLINE_BYTES", 0)
+    monkeypatch.setattr("plait.scheduler.running.landing.INLINE_BYTES", 0)
     with trio.fail_after(WAIT_S):
         async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
             async with session.stream([feeds(1)], deadline_s=0.05) as results:

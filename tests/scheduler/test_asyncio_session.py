@@ -111,6 +111,25 @@ def test_cancelling_a_task_ends_its_item_first() -> None:
     run(main())
 
 
+def test_the_status_says_what_is_under_way() -> None:
+    async def main() -> None:
+        device, planned = stepped()
+        async with pl.AsyncioSession(planned) as session:
+            task = asyncio.create_task(session.run({"x": X}))
+            await until(lambda: device.queue)
+            status = await session.status()
+            assert (status.done, status.in_flight) == (0, 1)
+            while not task.done():
+                await until(lambda: device.queue or task.done())
+                if device.queue:
+                    device.step()
+            assert (await session.status()).done == 1
+        with pytest.raises(pl.SessionError, match="not open"):
+            await session.status()
+
+    run(main())
+
+
 def test_cancelling_while_it_opens_leaves_nothing() -> None:
     async def main() -> None:
         before = threading.active_count()

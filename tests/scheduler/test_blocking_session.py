@@ -54,6 +54,15 @@ def test_a_failed_item_leaves_it_usable() -> None:
         assert session.run({"x": X})["y"].shape == X.shape
 
 
+def test_the_status_counts_items() -> None:
+    with opened() as session:
+        session.run({"x": X})
+        status = session.status()
+        assert (status.done, status.in_flight) == (1, 0)
+    with pytest.raises(pl.SessionError, match="closed"):
+        session.status()
+
+
 def test_what_opening_raises_is_raised_and_nothing_is_left() -> None:
     before = loops()
     plan = pl.plan(unary("Relu"), RefusingDevice("away"))

@@ -138,3 +138,20 @@ async def test_a_profile_says_when_it_has_forgotten_the_first_items(
     profile = await profiled(9)  # of four steps each
     assert (len(profile.records), profile.forgotten) == (4, 5)
     assert profile.table().startswith("the last 4 items in ")
+
+
+async def test_who_asks_for_profiles_in_between_gets_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plait.scheduler.profile.recorder.KEPT_SPANS", 40)
+    read: list[pl.Profile] = []
+    async with pl.Session(pl.plan(graph(), ["cpu"])) as session:  # of one step
+        for index in range(12):
+            await session.run({"x": np.ones(8, np.float32)})
+            if index in (0, 1, 7, 11):
+                read.append(session.profile())
+    assert [(len(one.records), one.forgotten) for one in read] == [(1, 0), (2, 0), (5, 3), (5, 7)]
+    assert read[0].records[0] is read[1].records[0]
+    assert read[2].records[-1] is read[3].records[0]
+    landed = [record.landed_ns for one in read[2:] for record in one.records]
+    assert landed == sorted(landed)

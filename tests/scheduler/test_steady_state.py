@@ -71,8 +71,8 @@ async def test_items_that_wait_for_memory_share_few_arrays(monkeypatch: pytest.M
     made: list[object] = []
     like = Spares._like
 
-    def watched(self: Spares, array: Array) -> Array:
-        found = like(self, array)
+    def watched(self: Spares, name: str, array: Array) -> Array:
+        found = like(self, name, array)
         made.append(found)
         return found
 

@@ -6,12 +6,10 @@ run at once that order is one of several, but whatever shares bytes is in order 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ....devices.device import Device
-from ....graph.ir import Graph
 from ...memory.buffers import Buffer, collect_buffers
 from ...memory.happens_before import START, HappensBefore, Point
 from ...memory.regions import Location, MemoryPlan
@@ -31,7 +29,7 @@ def arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
     order = HappensBefore(plan.steps)
     axis = _Axis(plan, plan.placement, order)
     boxes: dict[tuple[str, str], list[list[Any]]] = {}
-    for buffer, start in _laid_out(plan.graph, plan.placement, plan.memory, plan.prototypes, order):
+    for buffer, start in _laid_out(plan, plan.placement, plan.memory, order):
         box = _box(buffer, start.offset, axis, texts)
         boxes.setdefault((start.memory, start.region), []).append(box)
     return {
@@ -53,19 +51,16 @@ def arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
 
 
 def _laid_out(
-    graph: Graph,
-    placement: Placement,
-    memory: MemoryPlan,
-    devices: Mapping[str, Device],
-    order: HappensBefore,
+    plan: Plan, placement: Placement, memory: MemoryPlan, order: HappensBefore
 ) -> Iterator[tuple[Buffer, Location]]:
     """Yield the buffers and where they start.
 
     What is concatenated is one buffer or several, whichever the planner found smaller: the plan's
     offsets tell which.
     """
+    graph, devices, leeway = plan.graph, plan.prototypes, plan.leeway
     for joins in (True, False):
-        buffers = collect_buffers(graph, placement, devices, order, joins=joins)
+        buffers = collect_buffers(graph, placement, devices, order, joins=joins, leeway=leeway)
         starts = [_starts(buffer, memory) for buffer in buffers]
         if all(len(found) == 1 for found in starts):
             break

@@ -57,7 +57,7 @@ def _simulations(plan: Plan | None) -> Iterator[Simulation]:
         return
     yield simulate(plan)
     items = min(STREAM_ITEMS, MOST_STEPS // max(len(plan.steps), 1))
-    if items > 1 and not plan.replicas:
+    if items > 1:
         yield simulate(plan, items=items)
 
 

@@ -82,11 +82,13 @@ def _spent(profile: Profile) -> Iterator[list[Any]]:
 
 
 def _plan_facts(plan: Plan) -> Iterator[Fact]:
-    graph = plan.graph
+    graph, specs = plan.graph, plan.fed.tensors
     yield "nodes", f"{len(graph.nodes):,}, in {counted(len(plan.subgraphs), 'subgraph')}"
     yield "devices", ", ".join(plan.device_names)
     for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        yield kind, ", ".join(f"{name} {graph.tensors[name]}" for name in names) or "none"
+        yield kind, ", ".join(f"{name} {specs[name]}" for name in names) or "none"
+    for symbol, (low, high) in plan.bounds.items():
+        yield f"bounds of {symbol}", f"{low:,} to {high:,}; figures are of the largest shapes"
     yield "in flight", counted(plan.in_flight, "item")
     if plan.is_static:
         transfers = [step.work for step in plan.steps if isinstance(step.work, Transfer)]

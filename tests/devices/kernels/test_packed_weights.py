@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 from plait.devices.kernels import packed
+from plait.devices.kernels.convolution import geometry
 from plait.devices.kernels.geometry import Packing
 from plait.devices.kernels.packed import packed_weights
 from plait.devices.kernels.registry import ArrayModule
 from plait.devices.kernels.steps import Step
+from plait.devices.kernels.toeplitz import Toeplitz, best_tiling
+from plait.graph.operator import find_operator
 from plait.graph.tensor import Array, TensorSpec
 
 
@@ -17,7 +21,7 @@ def doubled(xp: ArrayModule, w: Array, target: Array) -> list[Step]:
     return [partial(xp.multiply, w, 2, out=target)]
 
 
-DOUBLING = Packing(TensorSpec("float32", (3,)), doubled)
+DOUBLING = Packing(TensorSpec("float32", (3,)), doubled, "doubled")
 
 
 def constant(value: float = 1) -> Array:
@@ -37,8 +41,10 @@ def test_constant_weights_are_packed_once() -> None:
 
 def test_other_weights_and_other_orders_are_packed_apart() -> None:
     w = constant()
-    longer = Packing(TensorSpec("float32", (2, 3)), doubled)
+    longer = Packing(TensorSpec("float32", (2, 3)), doubled, "doubled")
+    other = Packing(DOUBLING.spec, lambda xp, w, target: [partial(xp.copyto, target, w)], "copied")
     first, _ = packed_weights(np, DOUBLING, w, [])
+    assert packed_weights(np, other, w, [])[0].tolist() == [1, 1, 1]
     assert packed_weights(np, DOUBLING, constant(), [])[0] is not first
     assert packed_weights(np, longer, w, [])[0].shape == (2, 3)
 
@@ -84,3 +90,20 @@ def test_computed_weights_are_packed_in_each_run() -> None:
         for step in steps:
             step()
         assert buffer.tolist() == [2 * value] * 3
+
+
+def test_methods_for_several_lengths_share_what_is_the_same() -> None:
+    """Where orders are equal the weights are; and there are far fewer of them than lengths."""
+    w, found = np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3), dict[Packing, Array]()
+    tried = list(itertools.product(range(3, 60), range(3), range(3), (1, 2)))
+    for length, begin, end, stride in tried:
+        attributes = {"pads": (begin, end), "strides": (stride,), "group": 1}
+        complete = find_operator("Conv").complete(attributes, "here")
+        shape = (1, 1, (length + begin + end - 3) // stride + 1)
+        conv = geometry((1, 1, length), w.shape, shape, complete, w.dtype)
+        if best_tiling(conv) is None:
+            continue
+        packing = Toeplitz(conv).packing
+        made = packed._packed(np, packing, w)
+        np.testing.assert_array_equal(made, found.setdefault(packing, made))
+    assert 1 < len(found) < len(tried) / 2

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import plait as pl
 import pytest
 from machines import chain
-from plait.scheduler.costs.figures import LOOP
+from plait.scheduler.costs.figures import HERE, LOOP
 from plait.scheduler.costs.overheads import hops, loop
 from plait.scheduler.profile import Part, Profile, Record
 from plait.scheduler.running.marks import Marks
@@ -48,6 +48,21 @@ def test_a_step_that_was_queued_tells_the_gap_before_it() -> None:
     found = hops(profile(plan, first, second), plan)
     assert found["cpu", "cpu"] == pytest.approx(7e-6)
     assert ("worker:0", LOOP) not in found, "the second one was under way"
+
+
+def test_a_quick_step_tells_nothing_of_waking_a_thread() -> None:
+    plan = two_steps()
+    item = [0, 10, 13, 23, 25, 85, 300, 350]
+    slow_once = [1000, 1010, 1013, 1100, 1105, 1165, 1300, 1350]
+    found = hops(profile(plan, item, slow_once, item), plan)
+    assert found[LOOP, HERE] == pytest.approx(3e-6)
+    assert (LOOP, "cpu") not in found
+
+
+def test_an_item_of_quick_steps_tells_how_soon_the_loop_is_back() -> None:
+    plan = pl.plan(chain(1), ["cpu"])
+    found = hops(profile(plan, [0, 10, 13, 23, 29]), plan)
+    assert found == pytest.approx({(LOOP, HERE): 3e-6, (HERE, LOOP): 6e-6})
 
 
 def test_items_that_were_alone_tell_what_the_loop_does() -> None:

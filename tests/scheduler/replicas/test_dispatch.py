@@ -41,6 +41,16 @@ def test_of_equals_the_next_in_turn_is_taken() -> None:
     assert chosen == [0, 1, 2, 0, 1]
 
 
+def test_an_item_that_finds_no_slot_keeps_its_turn() -> None:
+    dispatcher = Dispatcher(GROUPS, ())
+    first, second = Flight(), Flight()
+    assert [dispatcher.choose(first), dispatcher.choose(first), dispatcher.choose(second)] == [
+        0,
+        0,
+        1,
+    ]
+
+
 def test_a_shorter_group_begins_again() -> None:
     flights = [Flight() for _ in range(3)]
     dispatcher = Dispatcher(GROUPS, {"v:4"})  # of variants 0 and 2

@@ -114,13 +114,6 @@ def test_a_memory_that_replicas_share_has_room_for_all_of_them() -> None:
         planned("cpu", "worker:0..3", memory_limits={"shared": needed - 1}, **options)
 
 
-def test_streams_over_replicas_are_not_simulated() -> None:
-    plan = planned("cpu", "worker:0..1")
-    assert pl.simulate(plan).makespan_s > 0
-    with pytest.raises(pl.PlanError, match="streams over replicas"):
-        pl.simulate(plan, items=2)
-
-
 def test_blocking_runs_take_ranges() -> None:
     x = np.arange(4, dtype=np.float32)
     assert pl.run(chain(), {"x": x}, devices="cpu:0..1")["y"].tolist() == (-x).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import Faults, SimModel
 from plait.scheduler import stages
-from plait.scheduler.running import starter
+from plait.scheduler.running import landing
+from plait.scheduler.running import pace as paces
+from plait.scheduler.running.pace import TURN_NS, Pace
 from trio.testing import wait_all_tasks_blocked
 
 # A kernel on four elements takes 5 µs, and so does copying them.
@@ -86,7 +89,7 @@ async def test_what_a_source_does_in_the_loop_takes_no_time() -> None:
 
 
 async def test_what_is_copied_on_a_thread_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter, "INLINE_BYTES", 0)
+    monkeypatch.setattr(landing, "INLINE_BYTES", 0)
     expected = [30, 35, 60, 65, 90, 95]
     assert await landings(planned(VirtualClock(), 2), [{"x": X}] * 6) == expected
 
@@ -283,3 +286,54 @@ async def test_the_clock_can_still_be_moved_by_hand() -> None:
         await session.run({"x": X})
         record = session.profile().records[0]
     assert (record.admitted_ns, record.landed_ns) == (1_000 * US, 1_030 * US)
+
+
+async def turns(pace: Pace, calls: int, monkeypatch: pytest.MonkeyPatch, ns_each: int) -> int:
+    """Return how often another task ran while a pace was asked for checkpoints."""
+    now_ns = TURN_NS
+    monkeypatch.setattr(paces, "time", SimpleNamespace(perf_counter_ns=lambda: now_ns))
+    count = 0
+
+    async def other() -> None:
+        nonlocal count
+        while True:
+            await trio.lowlevel.checkpoint()
+            count += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for _ in range(calls):
+            await pace.checkpoint()
+            now_ns += ns_each
+        nursery.cancel_scope.cancel()
+    return count
+
+
+async def test_what_waits_for_nothing_lets_others_run_in_due_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seldom = await turns(Pace(), 100, monkeypatch, TURN_NS // 10)
+    assert 8 <= seldom <= 12  # the start of the other task, and its end, may count
+    assert await turns(Pace(), 100, monkeypatch, TURN_NS) >= 98
+
+
+async def test_what_waits_for_nothing_can_be_cancelled_always() -> None:
+    pace = Pace()
+    await pace.checkpoint()  # others have just run
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        for _ in range(2):
+            with pytest.raises(trio.Cancelled):
+                await pace.checkpoint()
+        await pace.checkpoint()
+    assert scope.cancelled_caught
+
+
+async def test_items_that_are_done_at_once_can_be_cancelled() -> None:
+    async with pl.Session(pl.plan(chain("a").build())) as session:
+        for _ in range(5):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await session.run({"x": X})
+            assert scope.cancelled_caught
+        assert (await session.run({"x": X}))["y"].tolist() == [1, 0, 3, 0]

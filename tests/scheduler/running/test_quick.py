@@ -14,7 +14,7 @@ from plait.devices.event import Event
 from plait.scheduler.running import executor
 from plait.scheduler.running.executor import Execution
 from plait.scheduler.running.open_plan import OpenPlan
-from plait.scheduler.running.quick import MOST_NS, QUICK_NS, Estimates
+from plait.scheduler.running.quick import MOST_NS, QUICK_NS, SLOW_NS, Estimates
 from plait.scheduler.running.trampoline import Trampoline
 from staged import Known
 
@@ -46,6 +46,57 @@ def test_a_slow_run_ends_it_and_is_forgotten_after_some_quick_ones() -> None:
     for _ in range(50):
         estimates.note(0, 1000)
     assert estimates.is_quick(0)
+
+
+def runs_until_quick(estimates: Estimates) -> int:
+    """Return how often in a row a step has to be quick before it is thought so."""
+    for runs in range(1_000_000):
+        if estimates.is_quick(0):
+            return runs
+        estimates.note(0, 1000)
+    raise AssertionError("never")
+
+
+def test_a_function_that_surprises_has_to_be_quick_ever_more_often() -> None:
+    estimates, needed = Estimates([0.0], [0]), list[int]()
+    for _ in range(4):
+        runs_until_quick(estimates)
+        estimates.note(0, SLOW_NS + 1)
+        needed.append(runs_until_quick(estimates))
+    assert needed == [64, 512, 4096, 4096]
+
+
+def test_a_function_that_is_slow_now_and_then_is_soon_thought_slow() -> None:
+    estimates, surprises = Estimates([0.0], [0]), 0
+    for run in range(100_000):
+        slow = run % 100 == 99
+        surprises += slow and estimates.is_quick(0)
+        estimates.note(0, 50 * SLOW_NS if slow else 1000)
+    assert 1 <= surprises <= 2
+
+
+def test_a_function_that_was_slow_from_the_beginning_surprises_nobody() -> None:
+    estimates = Estimates([0.0], [0])
+    for _ in range(20):
+        estimates.note(0, SLOW_NS + 1)
+    assert runs_until_quick(estimates) < 100
+
+
+def test_a_function_that_others_held_up_is_trusted_again_each_time() -> None:
+    """For the interpreter, which a busy thread keeps for 5 ms, or for a time slice."""
+    estimates = Estimates([0.0], [0])
+    for _ in range(6):
+        runs_until_quick(estimates)
+        estimates.note(0, 8_000_000)
+        assert 0 < runs_until_quick(estimates) < 30
+
+
+def test_a_kernel_that_was_held_up_is_trusted_again_each_time() -> None:
+    estimates = Estimates([0.0])
+    for _ in range(6):
+        runs_until_quick(estimates)
+        estimates.note(0, SLOW_NS + 1)
+        assert 0 < runs_until_quick(estimates) < 30
 
 
 def test_a_step_that_takes_long_as_waking_a_thread_never_gets_quick() -> None:
@@ -191,6 +242,27 @@ def test_what_has_effects_runs_on_its_device_s_thread() -> None:
     stage.run()
     stage.close()
     assert ran_on == [threading.current_thread().name, "plait-cpu:1"]
+
+
+def test_an_open_plan_knows_its_python_functions(operators: None) -> None:
+    builder = pl.GraphBuilder("both")
+    middle = builder.op("Relu", builder.input("x", "float32", (2,)), name="kernel")
+    builder.output("y", builder.op("test_quick.pure", middle, name="function"))
+    pins = {"kernel": "cpu", "function": "cpu:1"}
+    plan = pl.plan(builder.build(), ["cpu", "cpu:1"], pin=pins)
+    assert [step.calls_python for step in plan.steps] == [
+        step.device == "cpu:1" for step in plan.steps
+    ]
+    estimates = OpenPlan(plan, {name: plan.prototypes[name] for name in plan.devices}).estimates
+    kernel, function = 0, len(plan.steps) - 1
+    for step in (kernel, function):
+        for _ in range(100):
+            estimates.note(step, 1000)
+        estimates.note(step, SLOW_NS + 1)
+        for _ in range(40):
+            estimates.note(step, 1000)
+    assert estimates.is_quick(kernel)
+    assert not estimates.is_quick(function)
 
 
 def test_a_step_whose_lane_is_at_work_waits_for_it(here: Stage) -> None:

@@ -242,7 +242,7 @@ async def test_errors_keep_their_causes() -> None:
 
 async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The item being fed on a thread when the stream is left is not started, or awaited."""
-    monkeypatch.setattr(starter, "INLINE_BYTES", 0)
+    monkeypatch.setattr(landing, "INLINE_BYTES", 0)
     feeding, left = threading.Event(), threading.Event()
     feed = starter._feed
 

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.scheduler.memory.regions import ADMISSION, Region
+from plait.scheduler.running.quick import QUICK_NS
 from plait.scheduler.simulation.engine import run
-from plait.scheduler.simulation.workload import Host, Lane, Timeline, Workload
+from plait.scheduler.simulation.workload import Host, Lane, Placed, Timeline, Workload
 
 US = 1000
 
@@ -171,6 +173,86 @@ def test_busy_cores_disturb_each_other() -> None:
     pair = workload(("a", 5, ()), ("b", 10, ()), on_host=True)
     timeline = run(pair, host=Host(cores=2, contention=0.2))
     assert timeline.ended == [6 * US, 11 * US]
+
+
+def quick_first(*steps: tuple[str, float, Sequence[int]], effects: Sequence[int] = ()) -> Workload:
+    """Return steps on lanes that take 9 us to wake up; those of "here" may run on any thread."""
+    found = workload(*steps)
+    lanes = [
+        replace(lane, wake_s=9e-6, here_s=2e-6 if lane.name.startswith("here") else None)
+        for lane in found.lanes
+    ]
+    return replace(found, lanes=lanes, effects=effects)
+
+
+def test_a_quick_step_begins_without_its_lane_being_woken() -> None:
+    assert started_us(run(quick_first(("here", 5, ()), ("lane", 5, ())))) == [2, 9]
+
+
+def test_a_step_that_is_not_quick_is_woken() -> None:
+    slow = QUICK_NS / US
+    assert started_us(run(quick_first(("here", slow, ())))) == [9]
+
+
+def test_a_quick_step_with_effects_is_woken() -> None:
+    assert started_us(run(quick_first(("here", 5, ()), effects=[0]))) == [9]
+
+
+def test_a_quick_step_whose_lane_is_busy_waits_for_it() -> None:
+    assert started_us(run(quick_first(("here", 5, ()), ("here", 5, ())))) == [2, 7 + 9]
+
+
+def test_a_quick_step_may_run_on_the_thread_of_another_lane() -> None:
+    steps = quick_first(("lane", 5, ()), ("here", 5, (0,)))
+    timeline = run(steps, host=Host(land_delay_s=3e-6, land_here_s=1e-6))
+    assert started_us(timeline) == [9, 16]
+    assert timeline.landed == [24 * US], "the loop is woken at the end"
+
+
+def test_the_loop_lands_at_once_what_it_ran_itself() -> None:
+    steps = quick_first(("here", 5, ()), ("here too", 4, (0,)))
+    timeline = run(steps, host=Host(land_delay_s=30e-6, land_here_s=1e-6))
+    assert started_us(timeline) == [2, 9]
+    assert timeline.landed == [14 * US]
+
+
+def test_the_loop_feeds_the_next_item_when_it_has_run_the_quick_steps_of_one() -> None:
+    steps = quick_first(("here", 5, ()))
+    timeline = run(
+        steps, items=2, max_in_flight=2, host=Host(feed_s=1e-6, land_s=3e-6, land_here_s=1e-6)
+    )
+    assert timeline.landed == [9 * US, 21 * US]
+    assert timeline.admitted == [0, 12 * US]
+    assert started_us(timeline) == [3, 15]
+
+
+def two_replicas(*durations_us: float) -> Workload:
+    """Return one step on a lane of its own for each variant, and one on a lane of all."""
+    lanes = [Lane(f"own {index}", f"own {index}") for index in range(len(durations_us))]
+    common = len(lanes)
+    others = [
+        Placed([index, common], [duration / 1e6, 1e-6])
+        for index, duration in enumerate(durations_us)
+    ]
+    first = others.pop(0)
+    return Workload([*lanes, Lane("common", "common")], *first, [(), (0,)], others=others)
+
+
+def test_items_go_to_the_replica_with_the_fewest_and_of_equals_to_the_next() -> None:
+    timeline = run(two_replicas(10, 10, 10), items=7, max_in_flight=3)
+    assert timeline.variant == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_replica_that_is_free_sooner_gets_more_items() -> None:
+    timeline = run(two_replicas(100, 10), items=20, max_in_flight=12)
+    assert timeline.variant.count(1) > 2 * timeline.variant.count(0)
+
+
+def test_each_replica_has_its_own_memory() -> None:
+    between = Region("host", "between", 8, copies=1, claims=(0,), releases=(1,))
+    timeline = run(two_replicas(10, 10), items=4, max_in_flight=4, regions=[between])
+    assert timeline.started[::2] == [0, 0, 11 * US, 12 * US]
+    assert timeline.bound[4] == 1, "the third item waits for memory of the first"
 
 
 def test_a_graph_without_steps_passes_through() -> None:

@@ -15,7 +15,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..event import Event
-from .timing import Anchor, Timeline
+from .backend import Backend
+from .timing import Anchor
 
 
 @dataclass(slots=True)
@@ -33,10 +34,10 @@ class Job:
         The host's part of the work, done after the device's.
     error : Exception or None
         Why it was not queued, or not all of it.
-    end : CUDA event or None
+    end : native event or None
         Recorded behind the work; None when nothing was queued.
     start, anchor, marks
-        CUDA events before the work and behind each node, where times were asked for.
+        Native events before the work and behind each node, where times were asked for.
     """
 
     event: Event
@@ -56,8 +57,8 @@ class Lane:
     Parameters
     ----------
     name : str
-    device : cupy.cuda.Device
-    timeline : Timeline
+    stream : stream of the backend
+    backend : Backend
     lose : callable
         Called when waiting failed, with what it raised; returns what work fails with from now on.
     ended : callable
@@ -67,15 +68,13 @@ class Lane:
     def __init__(
         self,
         name: str,
-        device: Any,
         stream: Any,
-        timeline: Timeline,
+        backend: Backend,
         lose: Callable[[Exception], BaseException],
         ended: Callable[[Job], None],
     ) -> None:
         self.stream = stream
-        self._device = device
-        self._timeline = timeline
+        self._backend = backend
         self._lose = lose
         self._ended = ended
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
@@ -92,7 +91,7 @@ class Lane:
         self._thread.join()
 
     def _run(self) -> None:
-        self._device.use()
+        self._backend.attach()
         while (job := self._queue.get()) is not None:
             self._complete(job)
             self._ended(job)
@@ -111,7 +110,7 @@ class Lane:
     def _reach(self, job: Job) -> BaseException | None:
         """Wait for the device's part, then do the host's; return what went wrong."""
         try:
-            job.end.synchronize()
+            self._backend.synchronize(job.end)
             if job.land is not None and job.error is None:
                 job.land()
             if job.anchor is not None:
@@ -123,7 +122,7 @@ class Lane:
         return None
 
     def _note_times(self, job: Job, anchor: Anchor) -> None:
-        event, timeline = job.event, self._timeline
+        event, timeline = job.event, self._backend.timeline
         event.started_ns = timeline.host_ns(anchor, job.start)
         event.ended_ns = timeline.host_ns(anchor, job.end)
         if job.marks:

@@ -1,0 +1,164 @@
+"""How long after the GPU is done does the coroutine go on? Goal: at most 50 µs at the median."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import plait as pl
+import trio
+from gpu.loaded import Loaded, floats, loaded
+from gpu.question import Row, answer
+from gpu.target import Target
+from measure import quantiles
+from plait.devices.event import Event
+from plait.graph.ir import Graph
+
+GOAL_US = 50
+WARM = 20
+NOT_READY = 600
+"""cudaErrorNotReady."""
+
+
+def one_kernel(size: int) -> Graph:
+    b = pl.GraphBuilder("one kernel")
+    b.output("y", b.op("Relu", b.input("x", "float32", (size,))))
+    return b.build()
+
+
+def programs(target: Target) -> Iterator[Row]:
+    """The end of a program, by the device's clock, to the coroutine that waits for it."""
+    graph = one_kernel(target.size(1 << 20, 64))
+    with target.opened() as device, loaded(device, graph, measure=True) as run:
+        late_us, round_us = trio.run(_resumptions, run, target.size(3000, 5))
+    found = quantiles(late_us)
+    yield Row("from the kernel's end to the coroutine, p50", found["p50"], "µs", at_most=GOAL_US)
+    yield Row("from the kernel's end to the coroutine, p99", found["p99"], "µs")
+    found = quantiles(round_us)
+    yield Row("submission, a kernel of some µs, coroutine: p50", found["p50"], "µs")
+    yield Row("submission, a kernel of some µs, coroutine: p99", found["p99"], "µs")
+
+
+async def _resumptions(run: Loaded, count: int) -> tuple[list[float], list[float]]:
+    late_us, round_us = [], []
+    token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
+
+    def wake(_: Event) -> None:
+        token.run_sync_soon(trio.lowlevel.reschedule, task)
+
+    for index in range(WARM + count):
+        start_ns = time.perf_counter_ns()
+        event = run.submit(wake)
+        await trio.lowlevel.wait_task_rescheduled(_not_now)
+        now_ns = time.perf_counter_ns()
+        if index >= WARM:
+            late_us.append((now_ns - event.ended_ns) / 1e3)
+            round_us.append((now_ns - start_ns) / 1e3)
+    return late_us, round_us
+
+
+def items(target: Target) -> Iterator[Row]:
+    """Items of a session, one at a time: upload, kernel, download."""
+    plan = pl.plan(one_kernel(1024), [target.make()])
+    found = quantiles(trio.run(_item_us, plan, target.size(3000, 5)))
+    yield Row("session.run: copy in, kernel, copy out, p50", found["p50"], "µs")
+    yield Row("session.run: copy in, kernel, copy out, p99", found["p99"], "µs")
+
+
+async def _item_us(plan: pl.Plan, count: int) -> list[float]:
+    spent, fed = [], {"x": floats(1024)}
+    async with pl.Session(plan) as session:
+        for index in range(WARM + count):
+            start = time.perf_counter()
+            await session.run(fed)
+            if index >= WARM:
+                spent.append((time.perf_counter() - start) * 1e6)
+    return spent
+
+
+def ways_to_wait(target: Target) -> Iterator[Row]:
+    """Ways of learning that a kernel of some µs is over."""
+    cupy = target.cupy()
+    array = cupy.zeros(1 << 20, cupy.float32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    launch = partial(cupy.add, array, 1, out=array)
+    with stream, _waiter() as ask:
+        for way, wait in {
+            "an event that sleeps, in a thread": partial(_by_thread, cupy, ask, True),
+            "an event that spins, in a thread": partial(_by_thread, cupy, ask, False),
+            "launch_host_func": _by_callback,
+            "polling eventQuery at each checkpoint": partial(_by_polling, cupy),
+        }.items():
+            spent = trio.run(_round_trips, launch, partial(wait, stream), target.size(2000, 5))
+            found = quantiles(spent)
+            yield Row(f"{way}: p50 from launch to coroutine", found["p50"], "µs")
+            yield Row(f"{way}: p99 from launch to coroutine", found["p99"], "µs")
+
+
+async def _round_trips(
+    launch: Callable[[], object], wait: Callable[[], Awaitable[None]], count: int
+) -> list[float]:
+    spent = []
+    for index in range(WARM + count):
+        start = time.perf_counter()
+        launch()
+        await wait()
+        if index >= WARM:
+            spent.append((time.perf_counter() - start) * 1e6)
+    return spent
+
+
+async def _by_thread(cupy: Any, ask: SimpleQueue[Any], sleeps: bool, stream: Any) -> None:
+    event = cupy.cuda.Event(block=sleeps, disable_timing=True)
+    event.record(stream)
+    ask.put((event.synchronize, _waker()))
+    await trio.lowlevel.wait_task_rescheduled(_not_now)
+
+
+async def _by_callback(stream: Any) -> None:
+    stream.launch_host_func(lambda wake: wake(), _waker())
+    await trio.lowlevel.wait_task_rescheduled(_not_now)
+
+
+async def _by_polling(cupy: Any, stream: Any) -> None:
+    event = cupy.cuda.Event(disable_timing=True)
+    event.record(stream)
+    while cupy.cuda.runtime.eventQuery(event.ptr) == NOT_READY:
+        await trio.lowlevel.checkpoint()
+
+
+def _waker() -> Callable[[], None]:
+    token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
+    return partial(token.run_sync_soon, trio.lowlevel.reschedule, task)
+
+
+@contextmanager
+def _waiter() -> Iterator[SimpleQueue[Any]]:
+    """Run a thread that calls pairs of functions one after the other."""
+    asked: SimpleQueue[Any] = SimpleQueue()
+
+    def serve() -> None:
+        while (pair := asked.get()) is not None:
+            for call in pair:
+                call()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        asked.put(None)
+        thread.join()
+
+
+def _not_now(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
+
+
+if __name__ == "__main__":
+    answer(programs, items, ways_to_wait)

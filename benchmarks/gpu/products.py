@@ -1,0 +1,79 @@
+"""How fast are products of matrices, in which precision, and are they exact and the same again?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import plait as pl
+from gpu.loaded import loaded
+from gpu.question import Row, answer, fact
+from gpu.target import Target
+from plait.graph.ir import Graph
+
+RNG = np.random.default_rng(0)
+
+
+def product(dtype: str, m: int, k: int, n: int) -> Graph:
+    b = pl.GraphBuilder(f"product of {dtype}")
+    op = "MatMulInteger" if dtype == "int8" else "MatMul"
+    b.output("y", b.op(op, b.input("a", dtype, (m, k)), b.input("b", dtype, (k, n))))
+    return b.build()
+
+
+def numbers(dtype: str, *shape: int) -> np.ndarray[Any, Any]:
+    if dtype == "int8":
+        return RNG.integers(-128, 128, shape, np.int8)
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def rates(target: Target) -> Iterator[Row]:
+    """Rates of large products."""
+    n = target.size(4096, 8)
+    ways: dict[str, tuple[str, dict[str, Any]]] = {"float32": ("float32", {})}
+    if target.is_cuda:
+        ways["float32 on tensor cores (tf32)"] = "float32", {"tf32": True}
+        ways["float32 by generated kernels"] = "float32", {"cublas": None}
+    ways |= {"float16": ("float16", {}), "float64": ("float64", {}), "int8": ("int8", {})}
+    for title, (dtype, options) in ways.items():
+        with target.opened(**options) as device, loaded(device, product(dtype, n, n, n)) as run:
+            run.run({"a": numbers(dtype, n, n), "b": numbers(dtype, n, n)})  # zeros are faster
+            seconds = run.times(target.size(0.5, 0.001), rounds=3).total_s
+        yield Row(f"{title}, {n} x {n} x {n}", 2 * n**3 / seconds / 1e12, "Top/s")
+
+
+def errors(target: Target) -> Iterator[Row]:
+    """What products are worth: exact in integers, close in floats, the same again."""
+    n = target.size(1024, 12)
+    for dtype, at_most in {"float32": 1e-5, "float16": 1e-2, "int8": 0.0}.items():
+        feeds = {"a": numbers(dtype, n, n), "b": numbers(dtype, n, n)}
+        with target.opened() as device, loaded(device, product(dtype, n, n, n)) as run:
+            found = [run.run(feeds)["y"] for _ in range(3)]
+        exact = feeds["a"].astype(np.float64) @ feeds["b"].astype(np.float64)
+        error = float(np.abs(found[0] - exact).max() / np.abs(exact).max())
+        yield Row(f"{dtype}: largest error over largest result", error, at_most=at_most)
+        same = len({each.tobytes() for each in found}) == 1
+        yield fact(f"{dtype}: three runs give the same bits", same, True)
+
+
+def captures(target: Target) -> Iterator[Row]:
+    """Whether CuPy's own products can be captured: why plait calls cuBLAS itself."""
+    cupy = target.cupy()
+    a = cupy.ones((256, 256), cupy.float32)
+    result = cupy.empty_like(a)
+    cupy.matmul(a, a, out=result)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        try:
+            cupy.matmul(a, a, out=result)
+            refused = False
+        except Exception:
+            refused = True
+        finally:
+            stream.end_capture()
+    yield fact("cupy.matmul is refused during capture", refused, True)
+
+
+if __name__ == "__main__":
+    answer(rates, errors, captures)

@@ -1,0 +1,115 @@
+"""What is asked of a device, the rows that answer it, and how one question is run alone."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from gpu.target import Target, Unsuitable
+
+Status: TypeAlias = Literal["measured", "failed", "left out"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an answer.
+
+    Attributes
+    ----------
+    what : str
+    value : float or str
+    unit : str
+    at_most, at_least : float, optional
+        The goal.
+    expected : str, optional
+        What a fact was taken to be.
+    note : str
+    status : {"measured", "failed", "left out"}
+        For the latter two `value` is the reason.
+    """
+
+    what: str
+    value: float | str
+    unit: str = ""
+    at_most: float | None = None
+    at_least: float | None = None
+    expected: str | None = None
+    note: str = ""
+    status: Status = "measured"
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it is as good as it should be; None when nothing was said of that."""
+        if self.status != "measured":
+            return None
+        if self.expected is not None:
+            return self.value == self.expected
+        if self.at_most is None and self.at_least is None:
+            return None
+        lowest = -math.inf if self.at_least is None else self.at_least
+        highest = math.inf if self.at_most is None else self.at_most
+        return lowest <= float(self.value) <= highest
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is worth saving."""
+        given = {key: value for key, value in asdict(self).items() if value not in (None, "")}
+        return given if self.met is None else {**given, "met": self.met}
+
+
+def fact(what: str, value: bool, expected: bool, note: str = "") -> Row:
+    """Return a row that says yes or no."""
+    return Row(what, _yes(value), expected=_yes(expected), note=note)
+
+
+Experiment: TypeAlias = Callable[[Target], Iterator[Row]]
+
+
+def rows_of(experiments: Sequence[Experiment], target: Target) -> Iterator[Row]:
+    """Yield what experiments find; one that fails is a row, and the next one follows."""
+    for experiment in experiments:
+        title = inspect.cleandoc(experiment.__doc__ or experiment.__name__).splitlines()[0]
+        try:
+            yield from experiment(target)
+        except Unsuitable as reason:
+            yield Row(title, str(reason), status="left out")
+        except Exception as error:
+            traceback.print_exc()
+            yield Row(title, _said(error), status="failed")
+
+
+def answer(*experiments: Experiment) -> None:
+    """Be the program that asks one question."""
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--device", default="cuda:0", help="what is measured (default cuda:0)")
+    parser.add_argument("--small", action="store_true", help="try it out, with sizes for that")
+    parser.add_argument("--json", action="store_true", help="a row of JSON for each figure")
+    given = parser.parse_args()
+    for row in rows_of(experiments, Target.named(given.device, small=given.small)):
+        print(json.dumps(row.to_dict()) if given.json else text_of(row), flush=True)
+
+
+def text_of(row: Row) -> str:
+    """Return a row for people."""
+    if row.status != "measured":
+        return f"{row.what:64} {row.status}: {row.value}"
+    value = f"{row.value:.4g} {row.unit}" if isinstance(row.value, float | int) else row.value
+    goals = (("at most", row.at_most), ("at least", row.at_least), ("expected", row.expected))
+    goal = ", ".join(f"{word} {bound}" for word, bound in goals if bound is not None)
+    verdict = {True: f"  ok ({goal})", False: f"  NOT {goal}", None: ""}[row.met]
+    return f"{row.what:64} {value}{verdict}{'  ' + row.note if row.note else ''}"
+
+
+def _said(error: Exception) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:300]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

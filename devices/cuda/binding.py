@@ -1,0 +1,185 @@
+"""Parts of a subgraph bound to addresses and a stream: what is left to do is to queue them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from ...graph.ir import Graph, Node
+from ...graph.tensor import Array
+from .. import program as programs
+from ..generated.pieces import Launch, Transfer
+from ..kernels.steps import in_order
+from ..memory import View
+from ..program import Step
+from ..queued.program import Steps
+from .arrays import CupyArrays
+from .cublas import Cublas, Places
+from .driver import CuPy
+from .lowering import Multiply, Part, Queued
+from .modules import Arguments, Module, Modules
+
+Launcher = Callable[[Step], object]
+"""How a kernel of CuPy's gets onto the current stream: by calling it, unless a test says else."""
+
+DEVICE_TO_DEVICE = 3
+"""cudaMemcpyKind."""
+
+
+class Bound(NamedTuple):
+    """What a subgraph was bound to: its steps, and what must live as long as they do."""
+
+    steps: Steps
+    held: list[Any]
+
+
+class Libraries(NamedTuple):
+    """What there is to compute with.
+
+    Attributes
+    ----------
+    cupy : module
+    modules : Modules or None
+        None where no kernels are generated.
+    cublas : Cublas or None
+    launcher : callable, optional
+    """
+
+    cupy: CuPy
+    modules: Modules | None
+    cublas: Cublas | None
+    launcher: Launcher | None
+
+
+class Binder:
+    """Binds subgraphs on an open device, which is current, as is its compute stream."""
+
+    def __init__(self, libraries: Libraries) -> None:
+        self._libraries = libraries
+        self._recorder = Recorder(libraries.cupy)
+
+    def bind(
+        self,
+        graph: Graph,
+        parts: Sequence[Part],
+        views: Mapping[str, View],
+        constants: Mapping[str, Array],
+        stream: Any,
+        *,
+        capture: bool = False,
+    ) -> Bound:
+        """Return a step for each part of a subgraph.
+
+        With `capture`, neighbouring parts that can be captured have one step together, which
+        launches them as a CUDA graph.
+        """
+        binding = _Binding(self._libraries, graph, views, constants, parts)
+        steps: Steps = []
+        for _, run in groupby(parts, lambda part: part.queued is None):
+            group = list(run)
+            if capture and sum(len(part.queued or ()) for part in group) > 1:
+                recorded = self._recorder.record(partial(binding.steps, group))
+                recorded.upload(stream)  # not when the first item comes
+                steps.append((group[-1].node, partial(recorded.launch, stream)))
+            else:
+                nodes = (part.node for part in group)
+                steps += zip(nodes, binding.steps(group, stream.ptr), strict=True)
+        return Bound(steps, binding.held)
+
+
+class Recorder:
+    """Records what is queued on a stream of its own as a CUDA graph, one at a time."""
+
+    def __init__(self, cupy: CuPy) -> None:
+        self._cupy = cupy
+        self._lock = threading.Lock()
+        self._stream: Any = None
+
+    def record(self, bind: Callable[[int], Sequence[Step]]) -> Any:
+        """Return a graph of the steps that `bind` gives for a stream."""
+        with self._lock:
+            if self._stream is None:
+                self._stream = self._cupy.cuda.Stream(non_blocking=True)
+            steps = bind(self._stream.ptr)
+            self._stream.begin_capture()
+            try:
+                for step in steps:
+                    step()
+            except BaseException:
+                with suppress(Exception):  # it can only say that the recording is of no use
+                    self._stream.end_capture()
+                raise
+            return self._stream.end_capture()
+
+
+class _Binding:
+    """One subgraph: its arrays by name, its kernels, and what must live as long as its steps."""
+
+    def __init__(
+        self,
+        libraries: Libraries,
+        graph: Graph,
+        views: Mapping[str, View],
+        constants: Mapping[str, Array],
+        parts: Sequence[Part],
+    ) -> None:
+        self._cupy, _, self._cublas, self._launcher = libraries
+        self._graph, self._views, self._constants = graph, views, constants
+        self._arrays = {name: view.array for name, view in views.items()} | dict(constants)
+        self._loaded = _load(libraries.modules, parts)
+        self.held: list[Any] = [self._loaded, self._arrays]
+
+    def steps(self, parts: Sequence[Part], stream: int) -> list[Step]:
+        """Return what queues parts on a stream."""
+        return [
+            self._cupys(part.node)
+            if part.queued is None
+            else in_order([self._queue(item, stream) for item in part.queued])
+            for part in parts
+        ]
+
+    def _queue(self, item: Queued, stream: int) -> Step:
+        if isinstance(item, Launch):
+            return self._kernel(item, stream)
+        if isinstance(item, Multiply):
+            return self._product(item, stream)
+        return self._copy(item, stream)
+
+    def _kernel(self, launch: Launch, stream: int) -> Step:
+        arguments = Arguments([self._address(name) for name in launch.buffers])
+        self.held.append(arguments)
+        kernel, queue = launch.kernel, self._cupy.cuda.driver.launchKernel
+        grid, block = (kernel.groups, 1, 1), (kernel.threads, 1, 1)
+        function = self._loaded[kernel.name].address(kernel)
+        return partial(queue, function, *grid, *block, 0, stream, arguments.address, 0)
+
+    def _copy(self, transfer: Transfer, stream: int) -> Step:
+        source = self._address(transfer.source) + transfer.start
+        target = self._address(transfer.target) + transfer.begin
+        copy = self._cupy.cuda.runtime.memcpyAsync
+        return partial(copy, target, source, transfer.nbytes, DEVICE_TO_DEVICE, stream)
+
+    def _product(self, item: Multiply, stream: int) -> Step:
+        assert self._cublas is not None
+        addresses = map(self._address, (item.a, item.b, item.y, item.workspace))
+        return self._cublas.bind(item.product, Places(*addresses), stream)
+
+    def _cupys(self, node: Node) -> Step:
+        arrays = CupyArrays(self._cupy)
+        step = programs.bind_node(arrays, "cuda", self._graph, node, self._views, self._constants)
+        return step if self._launcher is None else partial(self._launcher, step)
+
+    def _address(self, name: str) -> int:
+        return int(self._arrays[name].data.ptr)
+
+
+def _load(modules: Modules | None, parts: Sequence[Part]) -> dict[str, Module]:
+    """Load all generated kernels of a subgraph."""
+    queued = [item for part in parts for item in part.queued or ()]
+    kernels = [item.kernel for item in queued if isinstance(item, Launch)]
+    assert modules is not None or not kernels
+    return {} if modules is None else modules.load(kernels)

@@ -1,0 +1,94 @@
+"""Copies between a GPU and host memory, on the stream of each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+
+from ...graph.tensor import Array
+from ..device import OnDone
+from ..errors import DeviceError
+from ..event import Event
+from ..memory import View
+from ..queued.queues import COMPUTE, DOWNLOAD, UPLOAD, Queues
+from ..queued.waiter import Job
+from .driver import CuPy
+from .memory import HostView
+
+HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
+"""cudaMemcpyKind."""
+
+
+class StagedDownload(Event):
+    """A download whose last part, out of staging, is done by the host: no stream can see it end."""
+
+    __slots__ = ()
+
+
+class Copies:
+    """Queues copies of an open device.
+
+    Attributes
+    ----------
+    timed : bool
+        Whether the GPU notes when they begin and end.
+    """
+
+    def __init__(self, cupy: CuPy, queues: Queues) -> None:
+        self.timed = False
+        self._cupy = cupy
+        self._queues = queues
+
+    def queue(
+        self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
+    ) -> Event:
+        """Queue a copy behind its waits; one of the views is of host memory."""
+        if isinstance(source, HostView):
+            return self._copy_in(target, source, waits, on_done)
+        assert isinstance(target, HostView)
+        return self._copy_out(target, source, waits, on_done)
+
+    def upload(self, view: View, array: Array) -> None:
+        """Copy a constant to the GPU and wait for it: nothing need keep the source then."""
+        source, stream = np.ascontiguousarray(array), self._queues.stream(COMPUTE)
+        address = view.array.data.ptr, source.ctypes.data
+        self._cupy.cuda.runtime.memcpyAsync(*address, source.nbytes, HOST_TO_DEVICE, stream.ptr)
+        stream.synchronize()
+
+    def _copy_in(
+        self, target: View, source: HostView, waits: tuple[Event, ...], on_done: OnDone | None
+    ) -> Event:
+        if source.staging is not None:
+            _wait_landed(waits)
+            np.copyto(source.staging, source.array)
+        job = Job(Event(on_done), waits, held=(target, source))
+        address = target.array.data.ptr, source.address
+        return self._memcpy(UPLOAD, job, *address, source.spec.nbytes, HOST_TO_DEVICE)
+
+    def _copy_out(
+        self, target: HostView, source: View, waits: tuple[Event, ...], on_done: OnDone | None
+    ) -> Event:
+        job = Job(Event(on_done), waits, held=(target, source))
+        if target.staging is not None:
+            job.event = StagedDownload(on_done)
+            job.land = partial(np.copyto, target.array, target.staging)
+        address = target.address, source.array.data.ptr
+        return self._memcpy(DOWNLOAD, job, *address, source.spec.nbytes, DEVICE_TO_HOST)
+
+    def _memcpy(
+        self, lane: str, job: Job, target: int, source: int, nbytes: int, kind: int
+    ) -> Event:
+        memcpy, stream = self._cupy.cuda.runtime.memcpyAsync, self._queues.stream(lane).ptr
+        copy = partial(memcpy, target, source, nbytes, kind, stream)
+        return self._queues.put(lane, job, copy, timed=self.timed)
+
+
+def _wait_landed(waits: Sequence[Event]) -> None:
+    """Block until downloads have left their staging: what comes next reads the host's memory."""
+    for wait in waits:
+        if isinstance(wait, StagedDownload) and not wait.done:
+            with suppress(DeviceError):  # the upload fails with it, too
+                wait.wait()

@@ -1,0 +1,49 @@
+"""NVIDIA's libraries, found where wheels, a toolkit or the system put them; none needs a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+VERSIONS = (13, 12)
+"""Major versions of CUDA whose libraries will do, the best first."""
+
+
+@cache
+def load_library(name: str) -> ctypes.CDLL | None:
+    """Load ``"nvrtc"``, ``"cublas"``...; return None where it is not installed."""
+    for path in _places(name):
+        with suppress(OSError):  # missing, or something it needs is
+            return ctypes.CDLL(path)
+    return None
+
+
+def _places(name: str) -> Iterator[str]:
+    yield from _by_pathfinder(name)
+    yield from _in_wheels(name)
+    for version in VERSIONS:
+        yield f"lib{name}.so.{version}"
+
+
+def _by_pathfinder(name: str) -> Iterator[str]:
+    """Ask NVIDIA's own finder, which comes with CuPy."""
+    try:
+        finder = importlib.import_module("cuda.pathfinder")
+    except ImportError:
+        return
+    with suppress(RuntimeError):  # it says what it has looked at, at length
+        yield str(finder.load_nvidia_dynamic_lib(name).abs_path)
+
+
+def _in_wheels(name: str) -> Iterator[str]:
+    try:
+        wheels = importlib.import_module("nvidia")
+    except ImportError:
+        return
+    for folder in wheels.__path__:
+        for version in VERSIONS:
+            yield from map(str, Path(folder).glob(f"*/lib/lib{name}.so.{version}"))

@@ -1,0 +1,102 @@
+"""Generated kernels, compiled and loaded once for all programs that use them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+from ..generated.dialect import CUDA, program_source
+from ..generated.kernel import Kernel
+from .driver import CuPy
+
+Compiler: TypeAlias = Callable[[str, str], bytes]
+"""Turns CUDA C, and the name of an architecture, into what a driver loads."""
+
+
+KERNELS_PER_PROGRAM = 16
+"""Programs are compiled side by side; each takes about as long to begin as a kernel to compile
+(20 ms and 10 ms, NVRTC 13.3)."""
+
+
+class Module:
+    """A program on the GPU; whoever holds it keeps it loaded."""
+
+    __slots__ = ("__weakref__", "_functions", "_module")
+
+    def __init__(self, module: Any, kernels: Iterable[Kernel]) -> None:
+        self._module = module
+        self._functions = {kernel.name: module.get_function(kernel.name) for kernel in kernels}
+
+    def address(self, kernel: Kernel) -> int:
+        """Return what the driver calls a kernel."""
+        return int(self._functions[kernel.name].ptr)
+
+
+class Modules:
+    """What is loaded on one GPU.
+
+    Parameters
+    ----------
+    cupy : module
+    index : int
+        Of the device.
+    compiler : callable
+        Called on several threads at once.
+    """
+
+    def __init__(self, cupy: CuPy, index: int, compiler: Compiler) -> None:
+        self._cupy = cupy
+        self._compiler = compiler
+        self._arch = f"sm_{cupy.cuda.Device(index).compute_capability}"
+        self._lock = threading.Lock()
+        self._loaded: weakref.WeakValueDictionary[str, Module] = weakref.WeakValueDictionary()
+
+    def load(self, kernels: Iterable[Kernel]) -> dict[str, Module]:
+        """Return what has these kernels, by their names; the device must be current.
+
+        A kernel that a live program has is not compiled again.
+        """
+        wanted = {kernel.name: kernel for kernel in kernels}
+        with self._lock:  # the slots of a plan come one after the other, with the same kernels
+            found = {name: self._loaded.get(name) for name in wanted}
+            missing = [kernel for name, kernel in wanted.items() if found[name] is None]
+            for module, compiled in self._compile(missing):
+                for kernel in compiled:
+                    self._loaded[kernel.name] = found[kernel.name] = module
+        return {name: module for name, module in found.items() if module is not None}
+
+    def _compile(self, kernels: list[Kernel]) -> Iterator[tuple[Module, list[Kernel]]]:
+        if not kernels:
+            return
+        count = min(-(-len(kernels) // KERNELS_PER_PROGRAM), os.cpu_count() or 1)
+        programs = [kernels[first::count] for first in range(count)]
+        with ThreadPoolExecutor(count, "plait-nvrtc") as pool:
+            for program, cubin in zip(programs, pool.map(self._cubin, programs), strict=True):
+                module = self._cupy.cuda.function.Module()
+                module.load(cubin)
+                yield Module(module, program), program
+
+    def _cubin(self, kernels: list[Kernel]) -> bytes:
+        return self._compiler(program_source(CUDA, kernels), self._arch)
+
+
+class Arguments:
+    """The buffers of a launch as the driver takes them: an array of pointers to pointers."""
+
+    __slots__ = ("_cells", "_pointers")
+
+    def __init__(self, addresses: list[int]) -> None:
+        self._cells = (ctypes.c_uint64 * len(addresses))(*addresses)
+        start, step = ctypes.addressof(self._cells), ctypes.sizeof(ctypes.c_uint64)
+        each = (start + step * number for number in range(len(addresses)))
+        self._pointers = (ctypes.c_void_p * len(addresses))(*each)
+
+    @property
+    def address(self) -> int:
+        """Where the array is, for as long as this object lives."""
+        return ctypes.addressof(self._pointers)

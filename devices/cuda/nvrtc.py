@@ -1,0 +1,95 @@
+"""NVRTC, NVIDIA's compiler as a library: it needs neither a GPU nor a driver nor a toolkit.
+
+CuPy's own way to it always flushes denormal numbers to zero, and compiles for the GPU that is
+there only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from ..errors import DeviceUnavailableError, KernelError
+from .libraries import load_library
+
+EXACT = ("--fmad=false",)
+"""Products and sums round as they do on other devices; denormals and IEEE division are the
+default (NVRTC, supported compile options)."""
+FAST = ("--use_fast_math",)
+
+MAX_LINES = 12
+"""How much of what the compiler says is worth showing."""
+
+
+def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
+    """Compile CUDA C to a program for one kind of GPU.
+
+    Parameters
+    ----------
+    source : str
+    arch : str
+        Of the GPU: ``"sm_90"``.
+    fast_math : bool, default False
+        Fuse products with sums, flush denormals, and use approximations of division, roots and
+        transcendental functions.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If NVRTC is not installed.
+    KernelError
+        If the compiler refuses the source, or does not know the architecture.
+    """
+    nvrtc, program = _nvrtc(), ctypes.c_void_p()
+    name = ctypes.c_char_p(b"plait.cu")
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name, 0, None, None))
+    try:
+        options = (
+            f"--gpu-architecture={arch}",
+            "--std=c++17",
+            "-w",
+            *(FAST if fast_math else EXACT),
+        )
+        listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        if nvrtc.nvrtcCompileProgram(program, len(options), listed):
+            raise _refused(_text(program, "ProgramLog").decode(errors="replace"), arch)
+        return _text(program, "CUBIN")
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@cache
+def _nvrtc() -> Any:
+    library = load_library("nvrtc")
+    if library is None:
+        raise DeviceUnavailableError(
+            "NVRTC, which compiles kernels for CUDA, is not installed",
+            fix="pip install nvidia-cuda-nvrtc, or install the CUDA toolkit",
+        )
+    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return library
+
+
+def _text(program: ctypes.c_void_p, what: str) -> bytes:
+    """Return what a program holds, by the middle of the names of the two functions to ask."""
+    nvrtc, size = _nvrtc(), ctypes.c_size_t()
+    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
+
+
+def _check(status: int) -> None:
+    if status:
+        text = _nvrtc().nvrtcGetErrorString(status).decode()
+        raise KernelError(f"NVRTC fails: {text}", fix="report this, with the version of NVRTC")
+
+
+def _refused(log: str, arch: str) -> KernelError:
+    lines = [line for line in log.rstrip("\0").splitlines() if line.strip()]
+    shown = "\n  ".join(lines[:MAX_LINES])
+    fix = "report this: a generated kernel is wrong"
+    if "gpu-architecture" in log:
+        fix = f"install an NVRTC that knows {arch}"
+    return KernelError(f"NVRTC refuses a program for {arch}:\n  {shown}", fix=fix)

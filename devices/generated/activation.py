@@ -1,0 +1,85 @@
+"""Formulas of activation functions, on floats computed in their type, on float16 in f32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from ...graph.operator import Call
+from .conversion import converted
+from .elementwise import elementwise
+from .types import computed_type, literal
+
+FORMULAS = {
+    "Relu": "max_{t}({x}, 0)",
+    "LeakyRelu": "{x} < 0 ? {x} * {alpha} : {x}",
+    "ThresholdedRelu": "{x} <= {alpha} ? 0 : {x}",
+    "HardSigmoid": "min_{t}(max_{t}({x} * {alpha} + {beta}, 0), 1)",
+    "HardSwish": "{x} * min_{t}(max_{t}({x} * {sixth} + {half}, 0), 1)",
+    "Sigmoid": "1 / (1 + exp(-{x}))",
+    "Swish": "{x} * (1 / (1 + exp(-{alpha} * {x})))",
+    "Softsign": "{x} / (1 + fabs({x}))",
+    "Softplus": "softplus_{t}({x})",
+    "Mish": "{x} * tanh(softplus_{t}({x}))",
+    "Elu": "{x} < 0 ? expm1({x}) * {alpha} : {x}",
+    "Selu": "{gamma} * ({x} < 0 ? expm1({x}) * {alpha} : {x})",
+    "Celu": "max_{t}({x}, 0) + min_{t}(expm1({x} / {alpha}) * {alpha}, 0)",
+}
+"""Of one float x, and of the operator's attributes."""
+
+GELU = {
+    "none": "(1 + erf({x} * {root_half})) * {x} * {half}",
+    "tanh": "{x} / (1 + exp({x} * (({x} * {x}) * {cubic} + 1) * {minus_root}))",
+}
+"""By how it is approximated; (1 + tanh(u)) / 2 is 1 / (1 + exp(-2u)), which does not cancel."""
+
+CONSTANTS = {
+    "sixth": 1 / 6,
+    "half": 0.5,
+    "root_half": math.sqrt(0.5),
+    "cubic": 0.044715,
+    "minus_root": -2 * math.sqrt(2 / math.pi),
+}
+
+
+def _written(formula: str, call: Call, arguments: Sequence[str]) -> str:
+    t = computed_type(call.spec(0).dtype)
+    numbers = {**CONSTANTS, **call.attributes}
+    literals = {
+        name: literal(value, t) for name, value in numbers.items() if isinstance(value, float)
+    }
+    return formula.format(x=arguments[0], t=t, **literals)
+
+
+for _op, _formula in FORMULAS.items():
+    elementwise(_op)(partial(_written, _formula))
+
+
+@elementwise("Gelu")
+def gelu(call: Call, arguments: Sequence[str]) -> str:
+    """Write x/2 · (1 + erf(x/√2)), or the formula with tanh."""
+    return _written(GELU[call.attributes["approximate"]], call, arguments)
+
+
+@elementwise("PRelu")
+def prelu(call: Call, arguments: Sequence[str]) -> str:
+    """Write x where x ≥ 0, else slope·x; of integers modulo 2ⁿ."""
+    t = computed_type(call.spec(0).dtype)
+    x, slope = arguments
+    if t.startswith("f"):
+        return f"{x} < 0 ? {x} * {slope} : {x}"
+    if t.startswith("u"):
+        return x
+    return f"{x} < 0 ? ({t})((u64){x} * (u64){slope}) : {x}"
+
+
+@elementwise("Shrink")
+def shrink(call: Call, arguments: Sequence[str]) -> str:
+    """Write x + bias where x < -lambd, x - bias where x > lambd, else 0; integers by way of f64."""
+    dtype, (x,) = call.spec(0).dtype, arguments
+    t = computed_type(dtype)
+    c = t if t.startswith("f") else "f64"
+    bias, lambd = (literal(call.attributes[name], c) for name in ("bias", "lambd"))
+    value = f"{x} < -{lambd} ? {x} + {bias} : {x} > {lambd} ? {x} - {bias} : 0"
+    return value if c == t else converted(value, c, dtype)

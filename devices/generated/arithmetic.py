@@ -1,0 +1,183 @@
+"""Formulas of arithmetic, comparison, logic and selection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+
+from ...graph.operator import Call
+from .conversion import converted
+from .elementwise import Formula, Operand, elementwise
+from .functions import word
+from .types import computed_type
+
+FLOATS = {
+    "Add": "{a} + {b}",
+    "Sub": "{a} - {b}",
+    "Mul": "{a} * {b}",
+    "Div": "{a} / {b}",
+    "Neg": "-{a}",
+    "Abs": "fabs({a})",
+    "Sign": "sign_{t}({a})",
+    "Reciprocal": "1 / {a}",
+    "Sqrt": "sqrt({a})",
+    "Floor": "floor({a})",
+    "Ceil": "ceil({a})",
+    "Round": "rint({a})",
+    "Exp": "exp({a})",
+    "Log": "log({a})",
+    "Erf": "erf({a})",
+    "Sin": "sin({a})",
+    "Cos": "cos({a})",
+    "Tan": "tan({a})",
+    "Asin": "asin({a})",
+    "Acos": "acos({a})",
+    "Atan": "atan({a})",
+    "Sinh": "sinh({a})",
+    "Cosh": "cosh({a})",
+    "Tanh": "tanh({a})",
+    "Asinh": "asinh({a})",
+    "Acosh": "acosh({a})",
+    "Atanh": "atanh({a})",
+    "IsNaN": "{a} != {a}",
+}
+"""Of one or two floats."""
+
+INTEGERS = {
+    "Add": "({t})(({w}){a} + ({w}){b})",
+    "Sub": "({t})(({w}){a} - ({w}){b})",
+    "Mul": "({t})(({w}){a} * ({w}){b})",
+    "Div": "quotient_{t}({a}, {b})",
+    "Neg": "({t})(0 - ({w}){a})",
+    "Abs": "abs_{t}({a})",
+    "Sign": "sign_{t}({a})",
+    "BitwiseAnd": "{a} & {b}",
+    "BitwiseOr": "{a} | {b}",
+    "BitwiseXor": "{a} ^ {b}",
+    "BitwiseNot": "({t})~{a}",
+}
+"""Of integers, modulo 2ⁿ; signed ones are computed without a sign, which may not overflow in C."""
+
+EITHER = {
+    "Equal": "{a} == {b}",
+    "Less": "{a} < {b}",
+    "LessOrEqual": "{a} <= {b}",
+    "Greater": "{a} > {b}",
+    "GreaterOrEqual": "{a} >= {b}",
+    "And": "{a} & {b}",
+    "Or": "{a} | {b}",
+    "Xor": "{a} ^ {b}",
+    "Not": "!{a}",
+}
+"""Of numbers of any kind, or of truth values."""
+
+
+def _tabulated(op: str, call: Call, arguments: Sequence[str]) -> str:
+    t = computed_type(call.spec(0).dtype)
+    table = FLOATS if t.startswith("f") else INTEGERS
+    values = dict(zip("ab", arguments, strict=False))
+    return (EITHER | table)[op].format(**values, t=t, w=word(t))
+
+
+for _op in {**FLOATS, **INTEGERS, **EITHER}:
+    elementwise(_op)(partial(_tabulated, _op))
+
+
+def _folded(combine: str) -> Formula:
+    """Return the formula that combines all inputs, from the first on."""
+
+    def formula(call: Call, arguments: Sequence[str]) -> str:
+        t = computed_type(call.spec(0).dtype)
+        return reduce(lambda a, b: combine.format(a=a, b=b, t=t), arguments)
+
+    return formula
+
+
+elementwise("Max")(_folded("max_{t}({a}, {b})"))
+elementwise("Min")(_folded("min_{t}({a}, {b})"))
+elementwise("Sum")(_folded("{a} + {b}"))
+
+
+@elementwise("Mean")
+def mean(call: Call, arguments: Sequence[str]) -> str:
+    """Write the sum of the inputs / how many there are."""
+    return f"({' + '.join(arguments)}) / {len(arguments)}"
+
+
+@elementwise("Mod")
+def modulo(call: Call, arguments: Sequence[str]) -> str:
+    """Write a mod b with the sign of b, or with fmod the sign of a."""
+    name = "rest" if call.attributes["fmod"] else "modulo"
+    return f"{name}_{computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
+
+
+@elementwise("BitShift")
+def shift(call: Call, arguments: Sequence[str]) -> str:
+    """Write a << b or a >> b, where b beyond the width leaves only the sign."""
+    name = call.attributes["direction"].lower()
+    return f"{name}_{computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
+
+
+@elementwise("IsInf")
+def is_infinite(call: Call, arguments: Sequence[str]) -> str:
+    """Write whether x is one of the infinities asked for."""
+    infinity = f"INF_{computed_type(call.spec(0).dtype).upper()}"
+    signs = {"detect_positive": "", "detect_negative": "-"}
+    asked = [sign for name, sign in signs.items() if call.attributes[name]]
+    return " || ".join(f"{arguments[0]} == {sign}{infinity}" for sign in asked) or "0"
+
+
+@elementwise("Where")
+def where(call: Call, arguments: Sequence[str]) -> str:
+    """Write x where the condition holds, else y."""
+    return "{} ? {} : {}".format(*arguments)
+
+
+def _clipped(call: Call) -> Sequence[Operand]:
+    bounds = [Operand(index, ()) for index in (1, 2) if call.has(index)]
+    return [Operand(0, call.spec(0).static_shape), *bounds]
+
+
+@elementwise("Clip", operands=_clipped)
+def clip(call: Call, arguments: Sequence[str]) -> str:
+    """Write min(max(x, low), high)."""
+    t = computed_type(call.spec(0).dtype)
+    x, low, high = (*arguments, "", "")[:3]
+    raised = f"max_{t}({x}, {low})" if low else x
+    return f"min_{t}({raised}, {high})" if high else raised
+
+
+_SHORT_POWERS = {
+    -1.0: "1 / {x}",
+    0.5: "sqrt({x})",
+    1.0: "{x}",
+    2.0: "{x} * {x}",
+    3.0: "{x} * {x} * {x}",
+}
+
+
+_IN_F32 = ("f32", "i8", "u8", "i16", "u16")
+"""Types all of whose numbers are an f32."""
+
+
+@elementwise("Pow")
+def power(call: Call, arguments: Sequence[str]) -> str:
+    """Write xᵉ in x's dtype: integers modulo 2ⁿ, small powers of floats by products."""
+    x, e = arguments
+    base, exponent = (computed_type(call.spec(index).dtype) for index in range(2))
+    if base.startswith("f"):
+        value = call.value(1)
+        if value is not None and value.size == 1 and value.item() in _SHORT_POWERS:
+            return _SHORT_POWERS[value.item()].format(x=x)
+        wide = "f32" if base == "f32" and exponent in _IN_F32 else "f64"
+        found = f"pow(({wide}){x}, ({wide}){e})"
+        return f"({base}){found}" if wide != base else found
+    if exponent.startswith("u"):
+        return f"power_{base}({x}, {e})"
+    whole = f"({e} < 0 ? inverse_{base}({x}, (i64){e}) : power_{base}({x}, (u64){e}))"
+    if exponent.startswith("i"):
+        return whole
+    integral = f"({e} == rint({e}) && fabs({e}) < 0x1p31f)"
+    whole = f"({e} < 0 ? inverse_{base}({x}, (i64){e}) : power_{base}({x}, (u64)fabs({e})))"
+    other = converted(f"pow((f64){x}, (f64){e})", "f64", call.spec(0).dtype)
+    return f"{integral} ? {whole} : {other}"

@@ -1,0 +1,57 @@
+"""Kernels with a thread for each element of a tensor, which says where that comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from ...graph.tensor import TensorSpec
+from .copying import WORDS
+from .functions import called_in
+from .indexing import coordinates, index_type
+from .kernel import THREADS, Kernel, Parameter, Role, groups_of
+from .types import ctype
+
+
+def cells(
+    title: str,
+    shape: Sequence[int],
+    parameters: Sequence[Parameter],
+    statements: Iterable[str],
+    sizes: Iterable[int] = (),
+) -> Kernel:
+    """Return the kernel that runs statements for each element of a shape.
+
+    They find its number in C order as ``i``, its coordinates as ``k0``, ``k1``..., and the type of
+    indices as ``index``: it holds the `sizes` of all tensors that are indexed, too.
+    """
+    size = prod(shape)
+    c = index_type(size + THREADS, *sizes)
+    lines = [
+        f"typedef {c} index;",
+        f"const index i = (index)GROUP * {THREADS} + THREAD;",
+        f"if (i >= {size}) return;",
+        *coordinates("i", shape, "k", "index"),
+        *statements,
+    ]
+    body = "\n".join(lines)
+    return Kernel(title, tuple(parameters), body, groups_of(size), functions=called_in(body))
+
+
+def moved(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
+    """Return the parameter of a tensor whose elements are moved as words, whatever they mean."""
+    return Parameter(name, WORDS[spec.dtype.itemsize], role, index)
+
+
+def typed(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
+    """Return the parameter of a tensor whose elements are numbers."""
+    return Parameter(name, ctype(spec.dtype), role, index)
+
+
+def place(value: str, length: int) -> str:
+    """Return an index from a tensor, as one of an axis of a length that is not 0.
+
+    Negative ones count from the end. Those outside the axis wrap around: nothing beside the tensor
+    is read, nor written, and no kernel can raise.
+    """
+    return f"(index)place_i64((i64){value}, {length})"

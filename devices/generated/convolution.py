@@ -1,0 +1,231 @@
+"""Convolutions: as products of matrices that are never written out, or cell by cell.
+
+The left factor is the weights, a row for each feature. The right one has a column for each output
+cell of all images, and a row for each channel and tap: its elements are cells of the input, found
+by their indices (implicit GEMM). With one tap it is the input itself. Features that have few
+channels to themselves, as in a depthwise convolution, leave most of a tile empty: there a thread
+adds up an output cell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from ...graph.windows import resolve_transposed_window, resolve_window
+from .indexing import coordinates, index_type
+from .kernel import THREADS, Code, Kernel, Parameter, groups_of
+from .reduction import input_of, output_of
+from .registry import generates
+from .strips import Factor, Read
+from .tiles import Product
+from .types import computed_type, literal, load, store
+from .windows import Sliding
+
+LEAST_FEATURES = 8
+"""Of a group, for tiles to be worth it."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution, each element in terms of `x[...]` and `w[...]`.
+
+    Attributes
+    ----------
+    batch, channels, features, group : int
+    sliding : Sliding
+    ctype : str
+        To multiply and add in.
+    x : callable
+        From an offset to a cell.
+    w : callable
+        From an offset and a feature to a weight.
+    finish : callable
+        From an output's offset, its feature and sum to the statements that write it.
+    parameters : tuple of Parameter
+    """
+
+    batch: int
+    channels: int
+    features: int
+    group: int
+    sliding: Sliding
+    ctype: str
+    x: Callable[[str], str]
+    w: Callable[[str, str], str]
+    finish: Callable[[str, str, str], list[str]]
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def per_group(self) -> tuple[int, int]:
+        """How many channels and features a group has."""
+        return self.channels // self.group, self.features // self.group
+
+    @property
+    def depth(self) -> int:
+        """How many products each output is the sum of."""
+        return self.per_group[0] * self.sliding.taps
+
+    @property
+    def index(self) -> str:
+        """The C type of indices."""
+        inputs = self.batch * self.channels * self.sliding.cells
+        outputs = self.batch * self.features * self.sliding.planes
+        weights = self.features * self.depth
+        return index_type(*(size + (1 << 16) for size in (inputs, outputs, weights)))
+
+    def code(self) -> Code:
+        """Return the code that computes it."""
+        if self.per_group[1] < LEAST_FEATURES:
+            return Code((self._cell_by_cell(),))
+        return self._product().code()
+
+    def _cell_by_cell(self) -> Kernel:
+        c, sliding, (depth, features) = self.index, self.sliding, self.per_group
+        size = self.batch * self.features * sliding.planes
+        tap, cell = sliding.tap(c), sliding.read("", c)
+        weight = self.w(self._weight("f", "channel", tap.offset), "f")
+        add = self._add(self.x(f"start + channel * {sliding.cells} + {cell.offset}"), weight)
+        conditions = " && ".join(filter(None, (tap.condition, cell.condition)))
+        inner = [
+            *tap.statements,
+            *cell.statements,
+            f"if ({conditions}) {add}" if conditions else add,
+        ]
+        body = [
+            f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
+            f"if (i >= {size}) return;",
+            f"const {c} f = i / {sliding.planes} % {self.features};",
+            f"const {c} image = i / {sliding.planes * self.features};",
+            *sliding.place(f"(i % {sliding.planes})", "", c),
+            f"const {c} group = f / {features};",
+            f"const {c} start = (image * {self.channels} + group * {depth}) * {sliding.cells};",
+            f"{self.ctype} sum = {literal(0, self.ctype)};",
+            f"for (i32 channel = 0; channel < {depth}; channel++) {{",
+            *sliding.over_taps(inner),
+            "}",
+            *self.finish("i", "f", "sum"),
+        ]
+        return Kernel("convolution", self.parameters, "\n".join(body), groups_of(size))
+
+    def _add(self, cell: str, weight: str) -> str:
+        if self.ctype in ("f32", "f64"):
+            return f"sum = fma({weight}, {cell}, sum);"
+        return f"sum = sum + ({self.ctype})({weight}) * ({self.ctype})({cell});"
+
+    def _weight(self, feature: str, channel: str, tap: str) -> str:
+        """Return the offset of a weight, with `group` in scope; the feature is one of all."""
+        depth, features = self.per_group
+        taps = math.prod(self.sliding.window.kernel)
+        if self.sliding.is_transposed:
+            row = f"(group * {depth} + {channel}) * {features} + {feature} - group * {features}"
+            return f"({row}) * {taps} + {tap}"
+        return f"({feature} * {depth} + {channel}) * {taps} + {tap}"
+
+    def _product(self) -> Product:
+        """Return the product, a batch for each phase of each group."""
+        c, sliding, features = self.index, self.sliding, self.per_group[1]
+        phases, grid = math.prod(sliding.phases), math.prod(sliding.grid)
+        at, is_inside = sliding.written("")
+
+        def finish(row: str, column: str, total: str) -> list[str]:
+            statements = [
+                f"const {c} f = group * {features} + {row};",
+                f"const {c} at = (image * {self.features} + f) * {sliding.planes} + {at};",
+                *self.finish("at", "f", total),
+            ]
+            return [f"if ({is_inside}) {{", *statements, "}"] if is_inside else statements
+
+        def place(column: str) -> list[str]:
+            image = f"const {c} image = {column} / {grid};"
+            return [image, *sliding.place_in_phase(f"({column} % {grid})", "", c)]
+
+        return Product(
+            "convolution",
+            self.parameters,
+            self.group * phases,
+            features,
+            self.batch * grid,
+            self.depth,
+            Factor(True, self._place_feature, self._read_weight),
+            Factor(False, self._place_cell, self._read_cell),
+            self.ctype,
+            place,
+            finish,
+            (
+                f"const {c} group = batch / {phases};",
+                *sliding.begin_phase(f"(batch % {phases})", c),
+            ),
+            c,
+        )
+
+    def _place_feature(self, index: str, tag: str) -> list[str]:
+        return [f"const {self.index} f{tag} = group * {self.per_group[1]} + {index};"]
+
+    def _read_weight(self, tag: str, depth: str) -> Read:
+        if not self.sliding.is_transposed:  # channels and taps are one axis
+            return Read((), "", self.w(f"f{tag} * {self.depth} + {depth}", f"f{tag}"))
+        tap, statements = self.sliding.tap(self.index), self._step(depth)
+        at = self._weight(f"f{tag}", "channel", tap.offset)
+        return Read((*statements, *tap.statements), tap.condition, self.w(at, f"f{tag}"))
+
+    def _place_cell(self, index: str, tag: str) -> list[str]:
+        c, sliding, grid = self.index, self.sliding, math.prod(self.sliding.grid)
+        start = f"({index} / {grid} * {self.channels} + group * {self.per_group[0]})"
+        return [
+            f"const {c} start{tag} = {start} * {sliding.cells};",
+            *sliding.place_in_phase(f"({index} % {grid})", tag, c),
+        ]
+
+    def _read_cell(self, tag: str, depth: str) -> Read:
+        tap, cell = self.sliding.tap(self.index), self.sliding.read(tag, self.index)
+        statements = (*self._step(depth), *tap.statements, *cell.statements)
+        conditions = " && ".join(filter(None, (tap.condition, cell.condition)))
+        at = f"start{tag} + channel * {self.sliding.cells} + {cell.offset}"
+        return Read(statements, conditions, self.x(at))
+
+    def _step(self, depth: str) -> list[str]:
+        """Return the declarations of the channel and the step that an index along depth means."""
+        taps = self.sliding.taps
+        channel = f"const {self.index} channel = {depth} / {taps};"
+        return [channel, *coordinates(f"({depth} % {taps})", self.sliding.steps, "u", self.index)]
+
+
+def sliding_of(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sliding:
+    """Return the window of a convolution, and what it slides over."""
+    spatial, kernel = x.static_shape[2:], w.static_shape[2:]
+    is_transposed = "output_padding" in call.attributes
+    resolve = resolve_transposed_window if is_transposed else resolve_window
+    window, _ = resolve(spatial, call.attributes, kernel)
+    assert window is not None
+    return Sliding(spatial, y.static_shape[2:], window, is_transposed)
+
+
+@generates("Conv", "ConvTranspose")
+def convolution(call: Call, outputs: Specs) -> Code:
+    """Y = Σ over channels of a group and taps of w·x, + b."""
+    x, w, y = call.spec(0), call.spec(1), outputs[0]
+    parameters = [input_of(x), input_of(w, "w", 1), output_of(y)]
+    if call.has(2):
+        parameters.append(input_of(call.spec(2), "b", 2))
+
+    def finish(at: str, feature: str, total: str) -> list[str]:
+        value = f"{total} + {load(call.spec(2).dtype, 'b', feature)}" if call.has(2) else total
+        return [store(y.dtype, "y", at, value)]
+
+    return Convolution(
+        x.static_shape[0],
+        x.static_shape[1],
+        y.static_shape[1],
+        call.attributes["group"],
+        sliding_of(call, x, w, y),
+        computed_type(x.dtype),
+        partial(load, x.dtype, "x"),
+        lambda at, feature: load(w.dtype, "w", at),
+        finish,
+        tuple(parameters),
+    ).code()

@@ -1,0 +1,38 @@
+"""Exact maxima over windows."""
+
+from __future__ import annotations
+
+from ....graph.operator import Call, Specs
+from ....graph.operators.cvm.neural import pooling_steps
+from ....graph.windows import Window
+from ..cells import cells, typed
+from ..folds import extreme
+from ..kernel import Code
+from ..registry import generates
+from ..types import literal
+from ..windows import Sliding
+
+
+def _sliding(call: Call) -> Sliding:
+    steps = pooling_steps(call.spec(0).static_shape[2:], call.attributes)
+    spatial, outputs, pools, strides, pads = zip(*steps, strict=True)
+    return Sliding(spatial, outputs, Window(pools, strides, (1, 1), pads, pads))
+
+
+@generates("cvm.max_pool2d")
+def max_pool(call: Call, outputs: Specs) -> Code:
+    """Y = the largest cell of each window."""
+    x, y, sliding = call.spec(0), outputs[0], _sliding(call)
+    cell = sliding.read("", "index")
+    take = f"best = max_i32(best, x[plane * {sliding.cells} + {cell.offset}]);"
+    statements = [
+        f"const index plane = i / {sliding.planes};",
+        *sliding.place(f"(i % {sliding.planes})", "", "index"),
+        f"i32 best = {literal(extreme(x.dtype, 'min'), 'i32')};",
+        *sliding.over_taps(
+            [*cell.statements, f"if ({cell.condition}) {take}" if cell.condition else take]
+        ),
+        "y[i] = best;",
+    ]
+    parameters = (typed("x", x, "input"), typed("y", y, "output"))
+    return Code((cells("max_pool", y.static_shape, parameters, statements, [x.size]),))

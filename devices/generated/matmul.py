@@ -1,0 +1,263 @@
+"""Products of matrices: by tiles, or line by line where one of them is a vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from .folds import sum_of, sum_type
+from .indexing import broadcast, coordinates, index_type, offset
+from .kernel import Code, Parameter
+from .lines import Lines
+from .reduction import input_of, output_of
+from .registry import generates
+from .strips import Factor, Read
+from .sweeps import Stage, line_code
+from .tiles import Product
+from .types import literal, load, store
+
+
+class Stack(NamedTuple):
+    """Matrices in memory: how many of them in which shape, rows and columns, and if transposed."""
+
+    batch: tuple[int, ...]
+    rows: int
+    columns: int
+    is_transposed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Elements of one matrix."""
+        return self.rows * self.columns
+
+    def at(self, row: str, column: str) -> str:
+        """Return the offset of an element in its matrix."""
+        if self.is_transposed:
+            return f"{column} * {self.rows} + {row}"
+        return f"{row} * {self.columns} + {column}"
+
+
+def left_stack(spec: TensorSpec) -> Stack:
+    """Return a left factor as a stack; a vector is a row."""
+    shape = spec.static_shape
+    rows = shape[-2] if len(shape) > 1 else 1
+    return Stack(shape[:-2], rows, shape[-1])
+
+
+def right_stack(spec: TensorSpec) -> Stack:
+    """Return a right factor as a stack; a vector is a column."""
+    shape = spec.static_shape
+    if len(shape) == 1:
+        return Stack((), shape[0], 1)
+    return Stack(shape[:-2], shape[-2], shape[-1])
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A product of two stacks, each element in terms of `a[...]` and `b[...]`.
+
+    Attributes
+    ----------
+    left, right : Stack
+    batch : tuple of int
+        That of the product.
+    ctype : str
+        To multiply and add in.
+    a, b : callable
+        From an offset, a row or column of the product and the batch's number to an element.
+    finish : callable
+        From row, column and sum, and with `batch` in scope, to the statements that write it.
+    parameters : tuple of Parameter
+    """
+
+    left: Stack
+    right: Stack
+    batch: tuple[int, ...]
+    ctype: str
+    a: Callable[[str, str], str]
+    b: Callable[[str, str], str]
+    finish: Callable[[str, str, str], list[str]]
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def index(self) -> str:
+        """The C type of indices."""
+        sizes = [math.prod(stack.batch) * stack.size for stack in (self.left, self.right)]
+        margin = 1 << 16
+        result = math.prod(self.batch) * self.left.rows * self.right.columns
+        return index_type(*(size + margin for size in (*sizes, result)))
+
+    def code(self) -> Code:
+        """Return the code that computes it."""
+        rows, columns = self.left.rows, self.right.columns
+        if columns == 1 and math.prod(self.left.batch) == math.prod(self.batch):
+            return self._by_lines(self.left, self._times_column)
+        if rows == 1 and math.prod(self.right.batch) == math.prod(self.batch):
+            return self._by_lines(self.right, self._times_row)
+        return self._product().code()
+
+    def _starts(self) -> tuple[str, ...]:
+        """Return the statements that declare where the factors of a batch begin."""
+        c, statements = self.index, coordinates("batch", self.batch, "n", self.index)
+        for name, stack in (("a", self.left), ("b", self.right)):
+            strides = [stride * stack.size for stride in broadcast(stack.batch, self.batch)]
+            statements.append(f"const {c} {name}_start = {offset(strides, 'n')};")
+        return tuple(statements)
+
+    def _product(self) -> Product:
+        left, right, c = self.left, self.right, self.index
+
+        def place(index: str, tag: str) -> list[str]:
+            return [f"const {c} at{tag} = {index};"]
+
+        def read_left(tag: str, depth: str) -> Read:
+            return Read((), "", self.a(f"a_start + {left.at(f'at{tag}', depth)}", f"at{tag}"))
+
+        def read_right(tag: str, depth: str) -> Read:
+            return Read((), "", self.b(f"b_start + {right.at(depth, f'at{tag}')}", f"at{tag}"))
+
+        return Product(
+            "product",
+            self.parameters,
+            math.prod(self.batch),
+            left.rows,
+            right.columns,
+            left.columns,
+            Factor(not left.is_transposed, place, read_left),
+            Factor(right.is_transposed, place, read_right),
+            self.ctype,
+            lambda column: [],
+            self.finish,
+            self._starts(),
+            c,
+        )
+
+    def _by_lines(self, stack: Stack, element: Callable[[str], str]) -> Code:
+        """Return the code that folds each row or column of a stack."""
+        is_left = stack is self.left
+        count = stack.rows if is_left else stack.columns
+        shape = (math.prod(self.batch), stack.rows, stack.columns)
+        axis = 2 if is_left else 1
+        if stack.is_transposed:
+            shape, axis = (shape[0], shape[2], shape[1]), 3 - axis
+        lines = Lines(shape, (axis,))
+        row, column = ("line % {0}", "0") if is_left else ("0", "line % {0}")
+        prepare = (
+            f"const {self.index} batch = line / {max(count, 1)};",
+            f"const {self.index} row = {row.format(max(count, 1))};",
+            f"const {self.index} column = {column.format(max(count, 1))};",
+            *self._starts(),
+        )
+        total = f"(total + {literal(0, self.ctype)})"
+        stage = Stage("total", sum_of(self.ctype), element)
+        once = self.finish("row", "column", total)
+        return line_code(
+            "vector_product", lines, self.parameters, (stage,), prepare=prepare, once=once
+        )
+
+    def _times_column(self, at: str) -> str:
+        depth = f"({at} - base)" + (f" / {self.left.rows}" if self.left.is_transposed else "")
+        return self._times(self.a(at, "row"), self.b(f"b_start + {depth}", "column"))
+
+    def _times_row(self, at: str) -> str:
+        step = "" if self.right.is_transposed else f" / {self.right.columns}"
+        return self._times(self.a(f"a_start + ({at} - base){step}", "row"), self.b(at, "column"))
+
+    def _times(self, a: str, b: str) -> str:
+        return f"({self.ctype})({a}) * ({self.ctype})({b})"
+
+
+def stretched(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack, tuple[int, ...]]:
+    """Return a stack of matrices, to be multiplied by one, as one tall matrix; else as it is."""
+    if math.prod(right.batch) == 1 and math.prod(left.batch) == math.prod(batch) != 1:
+        return Stack((), math.prod(batch) * left.rows, left.columns), ()
+    return left, batch
+
+
+def product_batch(left: Stack, right: Stack) -> tuple[int, ...]:
+    """Return the shape of the stack that a product is."""
+    rank = max(len(left.batch), len(right.batch))
+    padded = [(1,) * (rank - len(stack.batch)) + stack.batch for stack in (left, right)]
+    return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
+
+
+@generates("MatMul")
+def matmul(call: Call, outputs: Specs) -> Code:
+    """Y = a · b, by numpy's rules."""
+    a, b, y = call.spec(0), call.spec(1), outputs[0]
+    left, right = left_stack(a), right_stack(b)
+    left, batch = stretched(left, right, product_batch(left, right))
+    size = left.rows * right.columns
+
+    def finish(row: str, column: str, total: str) -> list[str]:
+        at = f"batch * {size} + {row} * {right.columns} + {column}"
+        return [store(y.dtype, "y", at, total)]
+
+    return Matrices(
+        left,
+        right,
+        batch,
+        sum_type(a.dtype),
+        lambda at, row: load(a.dtype, "a", at),
+        lambda at, column: load(b.dtype, "b", at),
+        finish,
+        (input_of(a, "a"), input_of(b, "b", 1), output_of(y)),
+    ).code()
+
+
+def _unless_fraction(call: Call) -> str | None:
+    factors = (call.attributes["alpha"], call.attributes["beta"])
+    if call.spec(0).dtype.kind in "iu" and not all(map(float.is_integer, map(float, factors))):
+        return "integers are multiplied by a fraction"
+    return None
+
+
+@generates("Gemm", unless=_unless_fraction)
+def gemm(call: Call, outputs: Specs) -> Code:
+    """Y = alpha·A·B + beta·C."""
+    a, b, y, attributes = call.spec(0), call.spec(1), outputs[0], call.attributes
+    c = sum_type(a.dtype)
+    left, right = (
+        _matrix(spec, attributes[turned]) for spec, turned in ((a, "transA"), (b, "transB"))
+    )
+    alpha, beta = (_factor(attributes[name], c) for name in ("alpha", "beta"))
+    parameters = [input_of(a, "a"), input_of(b, "b", 1), output_of(y)]
+    added = call.spec(2) if call.has(2) and attributes["beta"] != 0 else None
+    if added is not None:
+        parameters.append(input_of(added, "c", 2))
+
+    def finish(row: str, column: str, total: str) -> list[str]:
+        value = total if attributes["alpha"] == 1 else f"{alpha} * {total}"
+        if added is not None:
+            strides = broadcast(added.static_shape, y.static_shape)
+            terms = [f"{n} * {s}" for n, s in zip((row, column), strides, strict=True) if s]
+            term = load(added.dtype, "c", " + ".join(terms) or "0")
+            value += f" + {term}" if attributes["beta"] == 1 else f" + {beta} * {term}"
+        return [store(y.dtype, "y", f"{row} * {right.columns} + {column}", value)]
+
+    return Matrices(
+        left,
+        right,
+        (),
+        c,
+        lambda at, row: load(a.dtype, "a", at),
+        lambda at, column: load(b.dtype, "b", at),
+        finish,
+        tuple(parameters),
+    ).code()
+
+
+def _matrix(spec: TensorSpec, is_transposed: bool) -> Stack:
+    rows, columns = spec.static_shape
+    return Stack((), columns, rows, True) if is_transposed else Stack((), rows, columns)
+
+
+def _factor(number: float, c: str) -> str:
+    """Return a factor as a literal; one of integers is taken modulo their size."""
+    if c in ("u32", "u64"):
+        return literal(int(number) % (1 << (64 if c == "u64" else 32)), c)
+    return literal(number, c)

@@ -1,0 +1,135 @@
+"""Generators that move, repeat and join elements: copies between strided layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...graph.dims import normalise_axis
+from ...graph.operator import Call, Specs
+from ...graph.operators.inputs import integers
+from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
+from ...graph.tensor import TensorSpec
+from .copying import Layout, copy
+from .indexing import broadcast, contiguous
+from .kernel import Code
+from .registry import generates
+
+
+@generates("Transpose")
+def transpose(call: Call, outputs: Specs) -> Code:
+    """Write x with its axes in another order."""
+    shape = call.spec(0).static_shape
+    order = call.attributes["perm"] or range(len(shape))[::-1]
+    return permuted("transpose", call, shape, order)
+
+
+@generates("Expand")
+def expand(call: Call, outputs: Specs) -> Code:
+    """Write x, repeated to y's shape."""
+    x, shape = call.spec(0), outputs[0].static_shape
+    source = Layout(broadcast(x.static_shape, shape))
+    return Code((copy("expand", x.dtype.itemsize, shape, source),))
+
+
+@generates("Tile")
+def tile(call: Call, outputs: Specs) -> Code:
+    """Write x as often as fits along each axis."""
+    x, shape = call.spec(0).static_shape, outputs[0].static_shape
+    times = [big // max(small, 1) for big, small in zip(shape, x, strict=True)]
+    return repeated("tile", call, [*zip(times, x, strict=True)])
+
+
+def repeated(title: str, call: Call, axes: Sequence[tuple[int, int]]) -> Code:
+    """Return the code that repeats each axis of x: a broadcast to pairs of times and length.
+
+    The axes are x's, or others in which its elements may be counted.
+    """
+    strides = contiguous([length for _, length in axes])
+    layout = Layout(tuple(stride for own in strides for stride in (0, own)))
+    lengths = [length for pair in axes for length in pair]
+    return Code((copy(title, call.spec(0).dtype.itemsize, lengths, layout),))
+
+
+@generates("Slice")
+def slice_(call: Call, outputs: Specs) -> Code:
+    """Write x[start:end:step, ...]."""
+    x = call.spec(0)
+    starts, ends, axes, steps = (integers(call, index, "") for index in range(1, 5))
+    taken = [range(length) for length in x.static_shape]
+    for axis, bounds in slices_by_axis(len(taken), starts or (), ends or (), axes, steps).items():
+        taken[axis] = slice_range(len(taken[axis]), *bounds)
+    return part("slice", x, taken)
+
+
+def part(title: str, x: TensorSpec, taken: Sequence[range]) -> Code:
+    """Return the code that copies x at some places along each axis."""
+    shape, strides = tuple(map(len, taken)), contiguous(x.static_shape)
+    if not prod(shape):
+        return Code(())
+    places = list(zip(taken, strides, strict=True))
+    base = sum(each[0] * stride for each, stride in places)
+    source = Layout(tuple(each.step * stride for each, stride in places), base)
+    return Code((copy(title, x.dtype.itemsize, shape, source),))
+
+
+@generates("Split")
+def split(call: Call, outputs: Specs) -> Code:
+    """Write x in parts along an axis, each by a kernel of its own: outputs may be absent."""
+    x = call.spec(0)
+    shape, strides = x.static_shape, contiguous(x.static_shape)
+    axis = normalise_axis(call.attributes["axis"], len(shape))
+    kernels, begin = [], 0
+    lengths = split_sizes(shape[axis], integers(call, 1, "split"), call.n_outputs)
+    for index, length in enumerate(map(int, lengths)):
+        part = (*shape[:axis], length, *shape[axis + 1 :])
+        source = Layout(strides, begin * strides[axis])
+        kernels.append(copy("split", x.dtype.itemsize, part, source, written=index))
+        begin += length
+    return Code(tuple(kernels))
+
+
+@generates("Concat")
+def concat(call: Call, outputs: Specs) -> Code:
+    """Write the inputs one after the other along an axis."""
+    y = outputs[0]
+    strides = contiguous(y.static_shape)
+    axis = normalise_axis(call.attributes["axis"], len(strides))
+    kernels, begin = [], 0
+    for index in range(len(call.inputs)):
+        shape = call.spec(index).static_shape
+        source, target = Layout(contiguous(shape)), Layout(strides, begin * strides[axis])
+        kernels.append(copy("concat", y.dtype.itemsize, shape, source, target, read=index))
+        begin += shape[axis]
+    return Code(tuple(kernels))
+
+
+@generates("DepthToSpace")
+def depth_to_space(call: Call, outputs: Specs) -> Code:
+    """Write x with its channels spread over blocks of rows and columns."""
+    batch, channels, height, width = outputs[0].static_shape
+    size = call.attributes["blocksize"]
+    cells = (height // size, width // size)
+    if call.attributes["mode"] == "DCR":
+        shape, order = (batch, size, size, channels, *cells), (0, 3, 4, 1, 5, 2)
+    else:
+        shape, order = (batch, channels, size, size, *cells), (0, 1, 4, 2, 5, 3)
+    return permuted("depth_to_space", call, shape, order)
+
+
+@generates("SpaceToDepth")
+def space_to_depth(call: Call, outputs: Specs) -> Code:
+    """Write x with its blocks of rows and columns piled up as channels."""
+    batch, channels, height, width = call.spec(0).static_shape
+    size = call.attributes["blocksize"]
+    shape = (batch, channels, height // size, size, width // size, size)
+    order = (0, 3, 5, 1, 2, 4) if call.attributes["mode"] == "DCR" else (0, 1, 3, 5, 2, 4)
+    return permuted("space_to_depth", call, shape, order)
+
+
+def permuted(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) -> Code:
+    """Return the code that reorders the axes of x, taken as of another shape."""
+    strides = contiguous(shape)
+    lengths = [shape[axis] for axis in order]
+    source = Layout(tuple(strides[axis] for axis in order))
+    return Code((copy(title, call.spec(0).dtype.itemsize, lengths, source),))

@@ -1,0 +1,208 @@
+"""Normalizations: what each line, plane or group of channels is shifted and scaled by is its own.
+
+The variance is measured in a second sweep: E[x²] - E[x]² would cancel where the mean is large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from .folds import sum_of
+from .indexing import broadcast, contiguous, coordinates, merged, offset
+from .kernel import Code
+from .lines import Lines
+from .reduction import input_of, output_of, power, root
+from .registry import generates
+from .sweeps import Stage, line_code
+from .types import computed_type, literal, load, store
+
+
+def moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[Stage, Stage]:
+    """Return the stages of `mean`, and of `variance` with a statement behind it."""
+    c = computed_type(dtype)
+    count = literal(length, c)
+
+    def square(at: str) -> str:
+        deviation = f"({load(dtype, 'x', at)} - mean)"
+        return f"{deviation} * {deviation}"
+
+    return (
+        Stage(
+            "total",
+            sum_of(c),
+            lambda at: load(dtype, "x", at),
+            (f"const {c} mean = total / {count};",),
+        ),
+        Stage(
+            "squares",
+            sum_of(c),
+            square,
+            (f"const {c} variance = squares / {count};", then),
+        ),
+    )
+
+
+def _inverse(c: str, of: str, epsilon: float) -> str:
+    """Return the statement that declares `inverse`."""
+    return f"const {c} inverse = {literal(1, c)} / sqrt({of} + {literal(epsilon, c)});"
+
+
+def _repeated(
+    spec: TensorSpec, name: str, shape: Sequence[int], at: str, c: str
+) -> tuple[list[str], str]:
+    """Return statements, and the expression that reads a tensor repeated to fill a shape."""
+    lengths, _, strides = merged(shape, contiguous(shape), broadcast(spec.static_shape, shape))
+    statements = coordinates(at, lengths, f"{name}_", c)
+    return statements, load(spec.dtype, name, offset(strides, f"{name}_"))
+
+
+@generates("LayerNormalization")
+def layer_normalization(call: Call, outputs: Specs) -> Code:
+    """Y = (x - mean) / √(variance + ε) · scale + bias, all axes from `axis` on together."""
+    x, scale, y = call.spec(0), call.spec(1), outputs[0]
+    shape, c = x.static_shape, computed_type(x.dtype)
+    lines = Lines(shape, tuple(range(call.attributes["axis"] % len(shape), len(shape))))
+    parameters = [input_of(x), input_of(scale, "scale", 1), output_of(y)]
+    if call.has(2):
+        parameters.append(input_of(call.spec(2), "bias", 2))
+    once = []
+    for index, (spec, statistic) in enumerate(zip(outputs[1:], ("mean", "inverse"), strict=False)):
+        parameters.append(output_of(spec, f"y{index + 1}", index + 1))
+        once.append(store(spec.dtype, f"y{index + 1}", "line", statistic))
+
+    def write(at: str) -> list[str]:
+        statements, factor = _repeated(scale, "scale", shape, at, lines.index)
+        value = f"({load(x.dtype, 'x', at)} - mean) * inverse * {factor}"
+        if call.has(2):
+            more, shift = _repeated(call.spec(2), "bias", shape, at, lines.index)
+            statements, value = statements + more, f"{value} + {shift}"
+        return [*statements, store(y.dtype, "y", at, value)]
+
+    inverse = _inverse(c, "variance", call.attributes["epsilon"])
+    stages = moments(x.dtype, lines.length, inverse)
+    return line_code("layer_norm", lines, parameters, stages, each=write, once=once)
+
+
+@generates("RMSNormalization")
+def rms_normalization(call: Call, outputs: Specs) -> Code:
+    """Y = x / √(mean x² + ε) · scale, all axes from `axis` on together."""
+    x, scale, y = call.spec(0), call.spec(1), outputs[0]
+    shape, c = x.static_shape, computed_type(x.dtype)
+    lines = Lines(shape, tuple(range(call.attributes["axis"] % len(shape), len(shape))))
+
+    def square(at: str) -> str:
+        return f"{load(x.dtype, 'x', at)} * {load(x.dtype, 'x', at)}"
+
+    def write(at: str) -> list[str]:
+        statements, factor = _repeated(scale, "scale", shape, at, lines.index)
+        value = f"{load(x.dtype, 'x', at)} * inverse * {factor}"
+        return [*statements, store(y.dtype, "y", at, value)]
+
+    mean = f"(squares / {literal(lines.length, c)})"
+    inverse = _inverse(c, mean, call.attributes["epsilon"])
+    parameters = (input_of(x), input_of(scale, "scale", 1), output_of(y))
+    stage = Stage("squares", sum_of(c), square, (inverse,))
+    return line_code("rms_norm", lines, parameters, (stage,), each=write)
+
+
+@generates("InstanceNormalization", "GroupNormalization")
+def group_normalization(call: Call, outputs: Specs) -> Code:
+    """Y = (x - mean) / √(variance + ε) · scale + bias, each group of channels on its own.
+
+    A group is one channel for InstanceNormalization.
+    """
+    x, scale, bias, y = call.spec(0), call.spec(1), call.spec(2), outputs[0]
+    batch, channels, *spatial = x.static_shape
+    groups, cells = call.attributes.get("num_groups", channels), math.prod(spatial)
+    lines = Lines((batch * groups, channels // max(groups, 1) * cells), (1,))
+
+    factor, shift = load(scale.dtype, "scale", "c"), load(bias.dtype, "bias", "c")
+
+    def write(at: str) -> list[str]:
+        value = f"({load(x.dtype, 'x', at)} - mean) * (inverse * {factor}) + {shift}"
+        channel = f"{at} / {max(cells, 1)} % {max(channels, 1)}"
+        return [f"const {lines.index} c = {channel};", store(y.dtype, "y", at, value)]
+
+    inverse = _inverse(computed_type(x.dtype), "variance", call.attributes["epsilon"])
+    parameters = (input_of(x), input_of(scale, "scale", 1), input_of(bias, "bias", 2), output_of(y))
+    stages = moments(x.dtype, lines.length, inverse)
+    return line_code("group_norm", lines, parameters, stages, each=write)
+
+
+@generates("LpNormalization")
+def lp_normalization(call: Call, outputs: Specs) -> Code:
+    """Y = x / ‖x‖ₚ along the axis, 0 where the norm is 0."""
+    x, y, p = call.spec(0), outputs[0], call.attributes["p"]
+    shape, c = x.static_shape, computed_type(x.dtype)
+    norm = f"const {c} norm = {root('total', p, c)};"
+
+    def write(at: str) -> list[str]:
+        value = f"norm == 0 ? {literal(0, c)} : {load(x.dtype, 'x', at)} / norm"
+        return [store(y.dtype, "y", at, f"({value})")]
+
+    stage = Stage("total", sum_of(c), lambda at: power(load(x.dtype, "x", at), p, c), (norm,))
+    lines = Lines(shape, (call.attributes["axis"] % len(shape),))
+    return line_code("lp_norm", lines, (input_of(x), output_of(y)), (stage,), each=write)
+
+
+_LEAST_DEVIATION = 1e-9
+"""What ONNX adds to the deviation in MeanVarianceNormalization."""
+
+
+@generates("MeanVarianceNormalization")
+def mean_variance_normalization(call: Call, outputs: Specs) -> Code:
+    """Y = (x - mean) / (√variance + 10⁻⁹), over the axes together."""
+    x, y = call.spec(0), outputs[0]
+    shape, c = x.static_shape, computed_type(x.dtype)
+    axes = {axis % len(shape) for axis in call.attributes["axes"]}
+    deviation = f"const {c} deviation = sqrt(variance) + {literal(_LEAST_DEVIATION, c)};"
+
+    def write(at: str) -> list[str]:
+        return [store(y.dtype, "y", at, f"({load(x.dtype, 'x', at)} - mean) / deviation")]
+
+    lines = Lines(shape, tuple(sorted(axes)))
+    stages = moments(x.dtype, lines.length, deviation)
+    return line_code("mv_norm", lines, (input_of(x), output_of(y)), stages, each=write)
+
+
+@generates("LRN")
+def local_response_normalization(call: Call, outputs: Specs) -> Code:
+    """Y = x / (bias + alpha/size · Σ x²)^beta, summed over the neighbouring channels."""
+    x, y, attributes = call.spec(0), outputs[0], call.attributes
+    c, (batch, channels, *spatial) = computed_type(x.dtype), x.static_shape
+    lines = Lines((batch, channels, math.prod(spatial)), (2,))
+    size, (_, _, cells) = attributes["size"], lines.shape
+    before, behind = (size - 1) // 2, size // 2
+    scale, bias, beta = (
+        literal(number, c)
+        for number in (attributes["alpha"] / size, attributes["bias"], attributes["beta"])
+    )
+
+    def write(at: str) -> list[str]:
+        value = load(x.dtype, "x", f"{at} + (n - c) * {cells}")
+        return [
+            f"{c} energy = 0;",
+            "for (i32 n = first; n <= last; n++) {",
+            f"const {c} value = {value};",
+            "energy = energy + value * value;",
+            "}",
+            store(
+                y.dtype,
+                "y",
+                at,
+                f"{load(x.dtype, 'x', at)} / pow(energy * {scale} + {bias}, {beta})",
+            ),
+        ]
+
+    prepare = (
+        f"const i32 c = line % {max(channels, 1)};",
+        f"const i32 first = c > {before} ? c - {before} : 0;",
+        f"const i32 last = c + {behind} < {channels} ? c + {behind} : {channels - 1};",
+    )
+    return line_code("lrn", lines, (input_of(x), output_of(y)), prepare=prepare, each=write)

@@ -1,0 +1,299 @@
+"""Resize: where an output lies in the input is a fraction of integers, exact on every device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.resampling import CROP, Resampling, read_target, resample_axes
+from ...graph.tensor import TensorSpec
+from .folds import extreme
+from .indexing import contiguous, coordinates, index_type, offset
+from .kernel import THREADS, Code, Kernel, Parameter, groups_of
+from .registry import generates
+from .types import ctype, literal, load, store
+
+FINEST = 1 << 30
+"""The largest denominator of a region's bounds: with that, all fits in 64 bits."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis, and the line on which its outputs lie: slope · i + intercept.
+
+    Attributes
+    ----------
+    length, resized : int
+    slope, intercept : Fraction
+    stretch : Fraction
+        How many times wider than a cell the filter is.
+    """
+
+    length: int
+    resized: int
+    slope: Fraction
+    intercept: Fraction
+    stretch: Fraction = Fraction(1)
+
+    @property
+    def is_kept(self) -> bool:
+        """True when the axis is shown as it is."""
+        return self.length == self.resized and self.slope == 1 and self.intercept == 0
+
+    def ends(self) -> tuple[Fraction, Fraction]:
+        """Return the least and the greatest place."""
+        last = self.slope * max(self.resized - 1, 0) + self.intercept
+        return min(self.intercept, last), max(self.intercept, last)
+
+    def floor(self, index: str, shift: Fraction = Fraction(0)) -> str:
+        """Return the expression ⌊place + shift⌋.
+
+        C's quotients are rounded toward zero: whole numbers are added before, and taken off.
+        """
+        lowest, highest = (end + shift for end in self.ends())
+        up = max(0, -math.floor(lowest))
+        constant = self.intercept + shift + up
+        below = math.lcm(self.slope.denominator, constant.denominator)
+        top, add = int(self.slope * below), int(constant * below)
+        fits = max(int((highest + up) * below), abs(top) * self.resized, add) < 1 << 31
+        c, suffix = ("i32", "") if fits else ("i64", "L")
+        number = f"{top}{suffix} * ({c}){index} + {add}{suffix}"
+        return f"(i32)(({number}) / {below}{suffix} - {up})"
+
+    def gap(self, index: str, cell: str, c: str) -> str:
+        """Return the expression: how far a cell is behind the place of an output."""
+        below = math.lcm(self.slope.denominator, self.intercept.denominator)
+        top, add = int(self.slope * below), int(self.intercept * below)
+        number = f"(i64){cell} * {below}L - {top}L * (i64){index} - ({add}L)"
+        return f"({c})({number}) / {literal(below, c)}"
+
+    def is_outside(self, index: str) -> str:
+        """Return the condition that the place of an output is not in the input."""
+        below = math.lcm(self.slope.denominator, self.intercept.denominator)
+        top, add = int(self.slope * below), int(self.intercept * below)
+        number = f"{top}L * (i64){index} + ({add}L)"
+        return f"{number} < 0 || {number} > {(self.length - 1) * below}L"
+
+
+def _line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction]:
+    """Return slope and intercept, as `kernels.interpolation.coordinates` has them."""
+    length, resized, width = how.length, how.resized, how.width
+    if not resized or (transformation == "pytorch_half_pixel" and resized == 1):
+        return Fraction(1), Fraction(0)
+    if transformation == "asymmetric":
+        return length / width, Fraction(0)
+    if transformation == "align_corners":
+        return ((length - 1) / (width - 1) if width != 1 else Fraction(1)), Fraction(0)
+    if transformation == CROP:
+        start, end = Fraction(how.start), Fraction(how.end)
+        if resized == 1:
+            return Fraction(1), (start + end) / 2 * (length - 1)
+        return (end - start) * (length - 1) / (resized - 1), start * (length - 1)
+    half = Fraction(1, 2)
+    if transformation == "half_pixel_symmetric":
+        return length / width, length * ((1 - resized) / width + 1) / 2 - half
+    return length / width, length / width / 2 - half
+
+
+def _axes(call: Call) -> list[_Axis]:
+    """Return the axes; neighbours that are kept are one."""
+    target = read_target(call.values, call.attributes)
+    axes: list[_Axis] = []
+    for how in resample_axes(call.spec(0).static_shape, call.attributes, target):
+        widens = call.attributes["antialias"] and how.width < how.length
+        stretch = how.length / how.width if widens else Fraction(1)
+        line = _line(how, call.attributes["coordinate_transformation_mode"])
+        axis = _Axis(how.length, how.resized, *line, stretch)
+        if axis.is_kept and axes and axes[-1].is_kept:
+            length = axis.length * axes.pop().length
+            axis = _Axis(length, length, Fraction(1), Fraction(0))
+        axes.append(axis)
+    return axes
+
+
+def _unless(call: Call) -> str | None:
+    if any(call.has(index) and call.value(index) is None for index in range(1, 4)):
+        return "the region, scales or sizes are computed"
+    region = call.value(1)
+    if call.attributes["coordinate_transformation_mode"] != CROP or region is None:
+        return None
+    if any(Fraction(bound).denominator > FINEST for bound in region.tolist()):
+        return "the region's bounds have too many digits"
+    return None
+
+
+@generates("Resize", unless=_unless)
+def resize(call: Call, outputs: Specs) -> Code:
+    """Y = x at other places: the nearest cell, or a weighted sum of cells around."""
+    x, y, attributes = call.spec(0), outputs[0], call.attributes
+    axes = _axes(call)
+    c = index_type(x.size + THREADS, y.size + THREADS)
+    if attributes["mode"] == "nearest":
+        element, body = _stored(x.dtype), _nearest(axes, attributes, c)
+        value = f"x[{offset(contiguous([axis.length for axis in axes]), 'c')}]"
+        write = f"y[i] = {value};"
+    else:
+        element, body = ctype(x.dtype), _interpolate(axes, x, attributes, c)
+        write = _narrowed(y, "sum")
+    begin = [
+        f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
+        f"if (i >= {y.size}) return;",
+        *coordinates("i", [axis.resized for axis in axes], "o", c),
+    ]
+    if attributes["coordinate_transformation_mode"] == CROP:
+        begin += _extrapolated(axes, y, attributes)
+    parameters = (Parameter("x", element, "input", 0), Parameter("y", element, "output", 0))
+    text = "\n".join((*begin, *body, write))
+    return Code((Kernel("resize", parameters, text, groups_of(y.size)),))
+
+
+def _stored(dtype: np.dtype[Any]) -> str:
+    """Return the C type to copy elements in."""
+    return "u16" if dtype == np.float16 else ctype(dtype)
+
+
+def _extrapolated(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:
+    """Return the statement that ends with the value for what is not in the input."""
+    value = np.array(attributes["extrapolation_value"]).astype(y.dtype)
+    written = literal(value.item(), ctype(y.dtype))
+    if y.dtype == np.float16 and attributes["mode"] == "nearest":
+        write = f"y[i] = {int(value.view(np.uint16))};"
+    elif y.dtype == np.float16:
+        write = store(y.dtype, "y", "i", literal(value.item(), "f32"))
+    else:
+        write = f"y[i] = {written};"
+    return [
+        f"if ({axis.is_outside(f'o{number}')}) {{ {write} return; }}"
+        for number, axis in enumerate(axes)
+        if not axis.is_kept
+    ]
+
+
+def _nearest(axes: Sequence[_Axis], attributes: Attributes, c: str) -> list[str]:
+    """Return the declarations of the nearest cell along each axis."""
+    half = Fraction(1, 2)
+    statements = []
+    for number, axis in enumerate(axes):
+        if axis.is_kept:
+            statements.append(f"const {c} c{number} = o{number};")
+            continue
+        match attributes["nearest_mode"]:
+            case "floor":
+                cell = axis.floor(f"o{number}")
+            case "round_prefer_ceil":
+                cell = axis.floor(f"o{number}", half)
+            case mode:  # ⌈p⌉ is -⌊-p⌋
+                down = _Axis(axis.length, axis.resized, -axis.slope, -axis.intercept)
+                shift = half if mode == "round_prefer_floor" else Fraction(0)
+                cell = f"-{down.floor(f'o{number}', shift)}"
+        statements.append(f"const {c} c{number} = {_inside(cell, axis.length)};")
+    return statements
+
+
+def _inside(cell: str, length: int) -> str:
+    return f"max(min({cell}, {length - 1}), 0)"
+
+
+def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c: str) -> list[str]:
+    """Return the statements that add up weighted cells to `sum`."""
+    real = _summed_in(x.dtype)
+    changed = [number for number, axis in enumerate(axes) if not axis.is_kept]
+    statements = [
+        f"const {c} c{number} = o{number};" for number, axis in enumerate(axes) if axis.is_kept
+    ]
+    for number in changed:
+        statements += _begin_axis(number, axes[number], attributes, real)
+    at = offset(contiguous([axis.length for axis in axes]), "c")
+    weight = " * ".join(f"w{number}" for number in changed)
+    value = f"({real}){load(x.dtype, 'x', at)}"
+    inner = [f"sum = sum + {weight} * {value};" if weight else f"sum = {value};"]
+    for number in reversed(changed):
+        inner = _over_cells(number, axes[number], attributes, real, c, inner)
+    totals = [f"sum = sum / total{n};" for n in changed if _is_normalised(axes[n], attributes)]
+    return [*statements, f"{real} sum = 0;", *inner, *totals]
+
+
+def _is_normalised(axis: _Axis, attributes: Attributes) -> bool:
+    return attributes["exclude_outside"] or axis.stretch != 1
+
+
+def _radius(axis: _Axis, attributes: Attributes) -> Fraction:
+    return (2 if attributes["mode"] == "cubic" else 1) * axis.stretch
+
+
+def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> list[str]:
+    """Return the declarations of an axis's first cell, its gap, and the sum of weights."""
+    first = axis.floor(f"o{number}", -_radius(axis, attributes))
+    statements = [
+        f"const i32 first{number} = {first} + 1;",
+        f"const {real} gap{number} = {axis.gap(f'o{number}', f'first{number}', real)};",
+    ]
+    if _is_normalised(axis, attributes):
+        add = [f"total{number} = total{number} + w{number};"]
+        statements += [
+            f"{real} total{number} = 0;",
+            *_over_cells(number, axis, attributes, real, "", add),
+            f"if (total{number} == 0) total{number} = 1;",
+        ]
+    return statements
+
+
+def _over_cells(
+    number: int, axis: _Axis, attributes: Attributes, real: str, c: str, inner: Sequence[str]
+) -> list[str]:
+    """Return the loop over cells that weigh something, with `w` and, unless `c` is empty, `c`."""
+    taps = math.ceil(2 * _radius(axis, attributes))
+    length = axis.length
+    distance = f"fabs(gap{number} + ({real})t{number})"
+    if axis.stretch != 1:
+        distance += f" / {literal(float(axis.stretch), real)}"
+    outside = f"first{number} + t{number} < 0 || first{number} + t{number} >= {length}"
+    skip = f" || {outside}" if attributes["exclude_outside"] else ""
+    cell = _inside(f"first{number} + t{number}", length)
+    return [
+        f"for (i32 t{number} = 0; t{number} < {taps}; t{number}++) {{",
+        f"const {real} d{number} = {distance};",
+        f"const {real} w{number} = {_weight(f'd{number}', attributes, real)};",
+        f"if (w{number} == 0{skip}) continue;",
+        *([f"const {c} c{number} = {cell};"] if c else []),
+        *inner,
+        "}",
+    ]
+
+
+def _weight(d: str, attributes: Attributes, real: str) -> str:
+    """Return a filter at a distance: a triangle, or the cubic of Keys (1981), equation 4."""
+    one, zero = literal(1, real), literal(0, real)
+    if attributes["mode"] == "linear":
+        return f"fmax({one} - {d}, {zero})"
+    a = attributes["cubic_coeff_a"]
+    first, second, third = (literal(number, real) for number in (a + 2, a + 3, a))
+    inner = f"({first} * {d} - {second}) * {d} * {d} + {one}"
+    five, eight, four = (literal(number, real) for number in (5, 8, 4))
+    outer = f"{third} * ((({d} - {five}) * {d} + {eight}) * {d} - {four})"
+    return f"({d} <= {one} ? {inner} : {d} < {literal(2, real)} ? {outer} : {zero})"
+
+
+def _summed_in(dtype: np.dtype[Any]) -> str:
+    """Return the C type of sums: f64 where f32 has too few digits."""
+    return "f64" if np.result_type(dtype, np.float32) == np.float64 else "f32"
+
+
+def _narrowed(y: TensorSpec, total: str) -> str:
+    """Return the statement that writes a sum, rounded and clipped where y is of integers."""
+    if y.dtype.kind == "f":
+        return store(y.dtype, "y", "i", total)
+    real = _summed_in(y.dtype)
+    low, high = (extreme(y.dtype, name) for name in ("min", "max"))
+    wide = np.float64(high) if real == "f64" else np.float32(high)
+    if int(wide) > high:  # the largest integers of 64 bits are no floats
+        wide = np.nextafter(wide, type(wide)(0))
+    clipped = f"fmin(fmax(rint({total}), {literal(low, real)}), {literal(float(wide), real)})"
+    return f"y[i] = ({ctype(y.dtype)}){clipped};"

@@ -1,0 +1,101 @@
+"""Generators that write at the places that a tensor of indices names.
+
+Where a place is named twice any of its updates wins: ONNX forbids it. Indices outside an axis wrap
+around, as no kernel can raise: see `place`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...graph.dims import normalise_axis
+from ...graph.operator import Call, Specs
+from ...graph.tensor import TensorSpec
+from .cells import cells, moved, place, typed
+from .copying import Layout, copy
+from .gathering import row_places
+from .indexing import contiguous, offset
+from .kernel import Code, Kernel
+from .registry import generates
+
+
+def _combines(call: Call) -> str | None:
+    if call.attributes["reduction"] != "none":
+        return "no kernel is generated for scattered updates that are combined"
+    return None
+
+
+def _copied(x: TensorSpec) -> Kernel:
+    """Return the kernel that copies all of the data; y may lie on it."""
+    source = Layout(contiguous(x.static_shape))
+    return copy("copy", x.dtype.itemsize, x.static_shape, source)
+
+
+@generates("ScatterElements", unless=_combines)
+def scatter_elements(call: Call, outputs: Specs) -> Code:
+    """y[i, indices[i, j, ...], ...] = updates[i, j, ...], for the axis in the place of j."""
+    x, indices = call.spec(0), call.spec(1)
+    if not x.size:
+        return Code(())
+    strides = contiguous(x.static_shape)
+    axis = normalise_axis(call.attributes["axis"], len(strides))
+    others = [0 if i == axis else stride for i, stride in enumerate(strides)]
+    statements = [
+        f"const index p = {place('indices[i]', x.static_shape[axis])};",
+        f"y[{offset(others, 'k')} + p * {strides[axis]}] = updates[i];",
+    ]
+    parameters = [
+        typed("indices", indices, "input", 1),
+        moved("updates", x, "input", 2),
+        moved("y", x, "output"),
+    ]
+    write = cells("scatter_elements", indices.static_shape, parameters, statements, [x.size])
+    return Code((_copied(x), write))
+
+
+@generates("ScatterND", unless=_combines)
+def scatter_nd(call: Call, outputs: Specs) -> Code:
+    """Write data with updates at rows of indices."""
+    x, indices = call.spec(0), call.spec(1)
+    if not x.size:
+        return Code(())
+    depth = indices.static_shape[-1]
+    rows, inner = indices.size // depth, prod(x.static_shape[depth:])
+    statements = [
+        "index p = 0;",
+        *row_places(x.static_shape[:depth], depth, "k0"),
+        f"y[p * {inner} + k1] = updates[i];",
+    ]
+    parameters = [
+        typed("indices", indices, "input", 1),
+        moved("updates", x, "input", 2),
+        moved("y", x, "output"),
+    ]
+    sizes = [x.size, indices.size]
+    write = cells("scatter_nd", (rows, inner), parameters, statements, sizes)
+    return Code((_copied(x), write))
+
+
+@generates("TensorScatter")
+def tensor_scatter(call: Call, outputs: Specs) -> Code:
+    """Write the cache, with an update from each sample's index on."""
+    x, update = call.spec(0), call.spec(1)
+    shape = x.static_shape
+    axis = normalise_axis(call.attributes["axis"], len(shape))
+    inner, length, count = prod(shape[axis + 1 :]), shape[axis], update.static_shape[axis]
+    parameters = [moved("x", x, "input"), moved("updates", update, "input", 1)]
+    start = "0"
+    if call.has(2):
+        parameters.append(typed("starts", call.spec(2), "input", 2))
+        start = f"starts[k0 / {prod(shape[1:axis])}]"
+    parameters.append(moved("y", x, "output"))
+    step = f"(i64)k1 - (i64){start}"
+    if call.attributes["mode"] == "circular":
+        step = f"place_i64(({step}) % {length}, {length})"
+    statements = [
+        f"i64 ahead = {step};",
+        f"y[i] = ahead >= 0 && ahead < {count} ? "
+        f"updates[(k0 * {count} + (index)ahead) * {inner} + k2] : x[i];",
+    ]
+    cut = (prod(shape[:axis]), length, inner)
+    return Code((cells("tensor_scatter", cut, parameters, statements, [update.size]),))

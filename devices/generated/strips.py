@@ -1,0 +1,131 @@
+"""Strips of a product's factors: how a group of threads brings them to shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .types import literal
+
+DEPTH = 16
+"""Of a strip."""
+
+
+class Read(NamedTuple):
+    """How an element is read: statements, its value, and the condition without which it is 0.
+
+    An empty condition is always met.
+    """
+
+    statements: Sequence[str]
+    condition: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Factor:
+    """How a factor is read.
+
+    Attributes
+    ----------
+    along_depth : bool
+        Whether neighbours in memory are neighbours along the depth, or else along the other axis.
+    place : callable
+        From the name of a row's or column's index, and a tag to end names with, to statements.
+    read : callable
+        From that tag and the name of an index along the depth.
+    """
+
+    along_depth: bool
+    place: Callable[[str, str], list[str]]
+    read: Callable[[str, str], Read]
+
+
+class Strip:
+    """Writes how a group fetches a strip of a factor: each thread some elements of it.
+
+    Parameters
+    ----------
+    name : str
+        What names of variables begin with.
+    factor : Factor
+    width : int
+        Rows or columns of the strip.
+    count : int
+        Rows or columns of the factor.
+    threads : int
+        Of the group.
+    ctype, index : str
+        The C types of elements and of indices.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        factor: Factor,
+        width: int,
+        count: int,
+        threads: int,
+        ctype: str,
+        index: str,
+    ) -> None:
+        self._name, self._factor, self._ctype, self._index = name, factor, ctype, index
+        self._width, self._count, self._threads = width, count, threads
+        self._slots = width * DEPTH // threads
+        self.pitch = width + 1  # neighbours along the depth are then in different banks
+
+    def declare(self) -> list[str]:
+        """Return the declarations of what a thread fetches, and of where that is."""
+        name, c = self._name, self._index
+        inner = DEPTH if self._factor.along_depth else self._width
+        step = self._threads // inner
+        first, second = ("deep", "wide") if self._factor.along_depth else ("wide", "deep")
+        statements = [
+            f"const i32 {name}_{first} = THREAD % {inner};",
+            f"const i32 {name}_{second} = THREAD / {inner};",
+            f"{self._ctype} {', '.join(f'{name}_{slot}' for slot in range(self._slots))};",
+        ]
+        for slot in range(self._slots if self._factor.along_depth else 1):
+            shift = f" + {slot * step}" if slot else ""
+            index = f"{name}_index{slot}"
+            statements.append(f"const {c} {index} = {name}_first + {name}_wide{shift};")
+            statements += self._factor.place(index, f"_{name}{slot}")
+        return statements
+
+    def fetch(self, start: str) -> list[str]:
+        """Return the statements that fetch the strip from a place along the depth on."""
+        statements = []
+        for slot in range(self._slots):
+            placed = slot if self._factor.along_depth else 0
+            read = self._factor.read(f"_{self._name}{placed}", "depth")
+            conditions = [f"{self._name}_index{placed} < {self._count}", "depth < stop"]
+            conditions += [read.condition] if read.condition else []
+            zero = literal(0, self._ctype)
+            statements += [
+                "{",
+                f"const {self._index} depth = {start} + {self._deep(slot)};",
+                *read.statements,
+                f"{self._name}_{slot} = {' && '.join(conditions)} ? {read.value} : {zero};",
+                "}",
+            ]
+        return statements
+
+    def put(self) -> list[str]:
+        """Return the statements that put what was fetched into shared memory."""
+        name = self._name
+        return [
+            f"{name}_strip[({self._deep(slot)}) * {self.pitch} + {self._wide(slot)}]"
+            f" = {name}_{slot};"
+            for slot in range(self._slots)
+        ]
+
+    def _deep(self, slot: int) -> str:
+        return self._shifted("deep", 0 if self._factor.along_depth else slot, self._width)
+
+    def _wide(self, slot: int) -> str:
+        return self._shifted("wide", slot if self._factor.along_depth else 0, DEPTH)
+
+    def _shifted(self, coordinate: str, slot: int, inner: int) -> str:
+        shift = slot * (self._threads // inner)
+        return f"{self._name}_{coordinate} + {shift}" if shift else f"{self._name}_{coordinate}"

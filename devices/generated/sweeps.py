@@ -1,0 +1,266 @@
+"""Kernels that go over lines: fold them, and write what comes of it.
+
+A line is folded to a number, elements may be computed with that, folded again, and so on; at last
+the elements, or one number for the line, are written. Long lines, where there are few, are split
+into parts, a kernel for each fold: it writes a number for each part to scratch, which the kernels
+behind it fold again. All is added in an order that shapes alone decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ...graph.tensor import TensorSpec
+from .indexing import coordinates, offset
+from .kernel import THREADS, Code, Kernel, Parameter
+from .lines import Lines
+from .types import dtype_name
+
+IN_ORDER = 64
+"""Numbers that are added one after the other before their sum is added to others."""
+
+At: TypeAlias = Callable[[str], str]
+"""From the name of an element's index in the tensor to an expression."""
+
+
+class Fold(NamedTuple):
+    """How two numbers of a C type become one; `start` is neutral.
+
+    Attributes
+    ----------
+    ctype, start : str
+    combine : callable
+        Of two expressions.
+    rounds : bool
+        Whether the order makes a difference.
+    """
+
+    ctype: str
+    start: str
+    combine: Callable[[str, str], str]
+    rounds: bool = False
+
+
+class Stage(NamedTuple):
+    """A fold over each line into a variable that the stages behind it may read.
+
+    Attributes
+    ----------
+    name : str
+    fold : Fold
+    element : callable
+        What of each element is folded.
+    then : tuple of str
+        Statements behind the fold.
+    """
+
+    name: str
+    fold: Fold
+    element: At
+    then: tuple[str, ...] = ()
+
+
+def line_code(
+    title: str,
+    lines: Lines,
+    parameters: Sequence[Parameter],
+    stages: Sequence[Stage] = (),
+    *,
+    prepare: Sequence[str] = (),
+    each: Callable[[str], list[str]] | None = None,
+    once: Sequence[str] = (),
+    functions: tuple[str, ...] = (),
+) -> Code:
+    """Return the code that folds lines, stage by stage, and writes what comes of it.
+
+    Parameters
+    ----------
+    title : str
+    lines : Lines
+    parameters : sequence of Parameter
+        The inputs and outputs.
+    stages : sequence of Stage
+    prepare : sequence of str
+        Statements once `line` is known, before all else.
+    each : callable, optional
+        The statements for an element, given the name of its index; all stages are known to them.
+    once : sequence of str
+        The statements for a line, whose number is `line`.
+    functions : tuple of str
+    """
+    writer = _Writer(lines)
+    if lines.parts == 1:
+        body = [*writer.begin(1), *prepare, *(s for stage in stages for s in writer.fold(stage))]
+        body += writer.end(each, once)
+        kernel = writer.kernel(title, parameters, body, lines.count, functions)
+        return Code((kernel,))
+    partial = [
+        Parameter(f"parts_{stage.name}", stage.fold.ctype, "scratch", index)
+        for index, stage in enumerate(stages)
+    ]
+    kernels = []
+    for index, stage in enumerate(stages):
+        writer = _Writer(lines)
+        body = [*writer.begin(lines.parts), *prepare]
+        body += [s for known in stages[:index] for s in writer.fold_parts(known)]
+        body += writer.fold_part(stage)
+        taken = (*parameters, *partial[: index + 1])
+        units = lines.count * lines.parts
+        kernels.append(writer.kernel(f"{title}_{stage.name}", taken, body, units, functions))
+    writer = _Writer(lines)
+    parts = lines.parts if each is not None else 1
+    body = [*writer.begin(parts), *prepare]
+    body += [s for known in stages for s in writer.fold_parts(known)]
+    body += writer.end(each, once)
+    taken = (*parameters, *partial)
+    kernels.append(writer.kernel(title, taken, body, lines.count * parts, functions))
+    scratch = tuple(
+        TensorSpec(dtype_name(stage.fold.ctype), (lines.parts, lines.count)) for stage in stages
+    )
+    return Code(tuple(kernels), scratch)
+
+
+class _Writer:
+    """Writes the body of a kernel: the variables of a thread, folds, and what is written."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._shared: list[str] = []
+        self._units = 0
+
+    def kernel(
+        self,
+        title: str,
+        parameters: Sequence[Parameter],
+        body: Sequence[str],
+        units: int,
+        functions: tuple[str, ...],
+    ) -> Kernel:
+        groups = -(-units // self._lines.in_group)
+        text = "\n".join((*self._shared, *body))
+        return Kernel(title, tuple(parameters), text, groups, THREADS, functions)
+
+    def begin(self, parts: int) -> list[str]:
+        """Return the declarations of line, lane, base, begin and end."""
+        lines = self._lines
+        c, lanes, held = lines.index, lines.lanes, lines.in_group
+        self._units = lines.count * parts
+        slot, lane = f"THREAD / {lanes}", f"THREAD % {lanes}"
+        if not lines.is_adjacent:
+            slot, lane = f"THREAD % {held}", f"THREAD / {held}"
+        unit = f"({c})GROUP * {held} + {slot}"
+        statements = [f"const i32 lane = {lane};"]
+        if self._is_ragged:  # the threads that are left over repeat the last line
+            statements += [
+                f"const {c} wanted = {unit};",
+                f"const {c} unit = wanted < {self._units} ? wanted : {self._units - 1};",
+            ]
+        else:
+            statements.append(f"const {c} unit = {unit};")
+        line = "unit" if parts == 1 else f"unit % {lines.count}"
+        statements.append(f"const {c} line = {line};")
+        lengths, strides = lines.across()
+        statements += coordinates("line", lengths, "k", c)
+        statements.append(f"const {c} base = {offset(strides, 'k')};")
+        if parts == 1:
+            return [*statements, f"const {c} begin = 0, end = {lines.length};"]
+        size = -(-lines.length // parts)
+        return [
+            *statements,
+            f"const {c} part = unit / {lines.count}, begin = part * {size};",
+            f"const {c} end = begin + {size} < {lines.length} ? begin + {size} : {lines.length};",
+        ]
+
+    def fold(self, stage: Stage) -> list[str]:
+        """Return the statements that fold the elements from begin to end."""
+        name, fold, lanes = stage.name, stage.fold, self._lines.lanes
+        take = fold.combine
+        longest = -(-self._lines.length // self._lines.parts) // lanes
+        if not fold.rounds or longest <= 2 * IN_ORDER:
+            inner = [f"{name} = {take(name, stage.element('at'))};"]
+            statements = [
+                f"{fold.ctype} {name} = {fold.start};",
+                *self._sweep("begin", "end", inner),
+            ]
+        else:
+            c, run = self._lines.index, lanes * IN_ORDER
+            inner = [f"part_{name} = {take(f'part_{name}', stage.element('at'))};"]
+            statements = [
+                f"{fold.ctype} {name} = {fold.start};",
+                f"for ({c} from = begin; from < end; from += {run}) {{",
+                f"const {c} to = from + {run} < end ? from + {run} : end;",
+                f"{fold.ctype} part_{name} = {fold.start};",
+                *self._sweep("from", "to", inner),
+                f"{name} = {take(name, f'part_{name}')};",
+                "}",
+            ]
+        return [*statements, *self._across_lanes(name, fold), *stage.then]
+
+    def fold_part(self, stage: Stage) -> list[str]:
+        """Return the statements that fold a part of a line and write what comes of it."""
+        folded = self.fold(stage._replace(then=()))
+        return [*folded, *self._if_first([f"parts_{stage.name}[unit] = {stage.name};"])]
+
+    def fold_parts(self, stage: Stage) -> list[str]:
+        """Return the statements that fold what was made of the parts of a line."""
+        name, fold, lines = stage.name, stage.fold, self._lines
+        read = f"parts_{name}[p * {lines.count} + line]"
+        return [
+            f"{fold.ctype} {name} = {fold.start};",
+            f"for (i32 p = lane; p < {lines.parts}; p += {lines.lanes})",
+            f"{name} = {fold.combine(name, read)};",
+            *self._across_lanes(name, fold),
+            *stage.then,
+        ]
+
+    def end(self, each: Callable[[str], list[str]] | None, once: Sequence[str]) -> list[str]:
+        """Return the statements that write the elements, and once for a line."""
+        body = [] if each is None else self._if_real(self._sweep("begin", "end", each("at")))
+        if not once:
+            return body
+        first = "begin == 0" if each is not None and self._lines.parts > 1 else ""
+        return [*body, *self._if_first(once, first)]
+
+    @property
+    def _is_ragged(self) -> bool:
+        return self._units % self._lines.in_group != 0
+
+    def _if_real(self, statements: list[str], *conditions: str) -> list[str]:
+        real = [f"wanted < {self._units}"] if self._is_ragged else []
+        tests = [*real, *filter(None, conditions)]
+        return [f"if ({' && '.join(tests)}) {{", *statements, "}"] if tests else statements
+
+    def _if_first(self, statements: Sequence[str], condition: str = "") -> list[str]:
+        lane = "lane == 0" if self._lines.lanes > 1 else ""
+        return self._if_real(list(statements), lane, condition)
+
+    def _sweep(self, begin: str, end: str, inner: Sequence[str]) -> list[str]:
+        lines = self._lines
+        c, (lengths, strides) = lines.index, lines.along()
+        return [
+            f"for ({c} j = {begin} + lane; j < {end}; j += {lines.lanes}) {{",
+            *coordinates("j", lengths, "j", c),
+            f"const {c} at = base + {offset(strides, 'j')};",
+            *inner,
+            "}",
+        ]
+
+    def _across_lanes(self, name: str, fold: Fold) -> list[str]:
+        """Return the statements that fold what the lanes have, for all of them to know."""
+        lanes = self._lines.lanes
+        if lanes == 1:
+            return []
+        apart = 1 if self._lines.is_adjacent else self._lines.in_group
+        tree = f"lanes_{name}"
+        self._shared.append(f"SHARED {fold.ctype} {tree}[{THREADS}];")
+        both = fold.combine(f"{tree}[THREAD]", f"{tree}[THREAD + width * {apart}]")
+        return [
+            f"{tree}[THREAD] = {name};",
+            "BARRIER;",
+            f"for (i32 width = {lanes // 2}; width > 0; width /= 2) {{",
+            f"if (lane < width) {tree}[THREAD] = {both};",
+            "BARRIER;",
+            "}",
+            f"{name} = {tree}[THREAD - lane * {apart}];",
+        ]

@@ -1,0 +1,1 @@
+"""The OpenCL device: GPUs and processors of any maker, through pyopencl."""

@@ -1,0 +1,244 @@
+"""OpenCL devices through pyopencl: generated kernels, uploads and downloads on three queues.
+
+Nothing inside a plan waits on the host: `queued.queues` keeps the order between queues on the
+device, and the threads of `queued.waiter` tell when events have happened.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from ..constants import ConstantStore
+from ..device import Capabilities, OnDone, Program, Support
+from ..errors import DeviceLostError
+from ..event import Event
+from ..generated import registry as generators
+from ..memory import HOST, SHARED, Arena, View, host_view
+from ..program import BoundProgram
+from ..queued.program import QueuedProgram, marked
+from ..queued.queues import DOWNLOAD, UPLOAD, Queues, closed
+from ..queued.waiter import Job
+from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable
+from .memory import OpenClArena, alignment_of
+from .program import Binder
+from .streams import OpenClBackend, open_queues
+
+__all__ = ["OpenClDevice", "opencl_names"]
+
+
+class _Found(NamedTuple):
+    cl: PyOpenCl
+    device: ClDevice
+
+
+class _Opened(NamedTuple):
+    """What there is only while a device is open."""
+
+    cl: PyOpenCl
+    context: object
+    setup: object
+    queues: Queues
+    binder: Binder
+    constants: ConstantStore
+
+
+class OpenClDevice:
+    """A GPU or processor with an OpenCL driver.
+
+    Parameters
+    ----------
+    name : str
+        ``"opencl:N"``; devices are numbered through all platforms.
+    device : pyopencl.Device, optional
+        The device; found by its number when it is first looked at, if left out.
+
+    Notes
+    -----
+    Programs that measure, and all copies once there is such a program, have the device's own
+    times, mapped onto the host's clock. Other work is timed from its submission until it is known
+    to be complete.
+
+    What was submitted cannot be cancelled: it is queued on the device already.
+    """
+
+    def __init__(self, name: str = "opencl:0", *, device: ClDevice | None = None) -> None:
+        self.name = name
+        self._given = device
+        self._capabilities: Capabilities | None = None
+        self._life = threading.Lock()  # one open or close at a time
+        self._open: _Opened | None = None
+        self._times_copies = False
+        self.life = 0
+        self.mourners: list[Callable[[], object]] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it is like; looks for the device when first asked."""
+        if self._capabilities is None:
+            _, device = self._find()
+            self._capabilities = Capabilities(
+                memory=self.name,
+                accesses=frozenset({self.name}),
+                alignment=alignment_of(device),
+                memory_bytes=int(device.global_mem_size),
+                native_waits=True,
+                software=f"{device.platform.name} {device.driver_version}",
+            )
+        return self._capabilities
+
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """The error that broke the device."""
+        opened = self._open
+        return None if opened is None else opened.queues.loss
+
+    @property
+    def revives(self) -> bool:
+        """False: whether a driver recovers from such an error is not known."""
+        return False
+
+    def kill(self, event: Event, reason: str) -> bool:
+        """Do nothing, and say so: what the device runs cannot be ended."""
+        return False
+
+    def supports(self, node: Node, call: Call) -> Support:
+        """Say whether a kernel can be generated for a node."""
+        if node.operator.function is not None:
+            return Support(False, "Python functions do not run on 'opencl' devices")
+        reason = generators.why_not(node, call)
+        if reason is None and _computes_float64(node, call) and not self._has_float64():
+            reason = "the device has no float64"
+        return Support(reason is None, reason or "has a generated kernel")
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the generated kernels' scratch buffers."""
+        return generators.scratch(node, call, outputs)
+
+    def open(self, cores: int | None = None) -> None:
+        """Make a context and its queues, and start the threads that wait for them."""
+        with self._life:
+            if self._open is None:
+                cl, device = self._find()
+                try:
+                    self._open = self._start(cl, device)
+                except cl.Error as error:
+                    raise unavailable(error, self.name) from error
+                self._times_copies = False
+                self.life += 1
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate on the device, and touch it all."""
+        assert memory == self.name, memory
+        cl, context, setup, queues, *_ = self._opened()
+        with queues.current():
+            return OpenClArena(memory, nbytes, self.capabilities.alignment, cl, context, setup)
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a view of the device's memory, or of host memory."""
+        if isinstance(arena, OpenClArena):
+            assert arena.memory == self.name, arena.memory
+            with self._opened().queues.current():
+                return arena.view(offset, spec)
+        assert arena.memory in (HOST, SHARED), arena.memory
+        return host_view(arena, offset, spec)
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Upload constants, build the subgraph's kernels as one program, and bind them."""
+        opened = self._opened()
+        queues = opened.queues
+        with queues.current() as stream:
+            constants, held = opened.constants.place(subgraph.constants)
+            steps = opened.binder.bind(stream, subgraph, views, constants)
+        if measure:
+            self._times_copies = True
+            steps = marked(steps, queues.mark)
+        run = BoundProgram(self.name, subgraph, steps, measure=False)
+        return QueuedProgram(subgraph, run, measure, held)
+
+    def submit(
+        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
+    ) -> Event:
+        """Queue on the compute queue."""
+        return self._opened().queues.submit(program, waits, on_done)
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        """Queue on the queue of that direction."""
+        queues = self._opened().queues
+        lane = UPLOAD if isinstance(target.arena, OpenClArena) else DOWNLOAD
+        job = Job(Event(on_done), tuple(waits), held=(target, source))
+        copy = partial(queues.stream(lane).copy, _cells(target), _cells(source), is_blocking=False)
+        work = copy if source.spec.nbytes else _nothing
+        return queues.put(lane, job, work, timed=self._times_copies)
+
+    def close(self) -> None:
+        """Finish what is queued, end the threads, release the queues."""
+        with self._life:
+            opened = self._open
+            if opened is not None:
+                opened.queues.close()
+                self._open = None
+
+    def _find(self) -> _Found:
+        cl = load_pyopencl()
+        if self._given is None:
+            self._given = find_device(cl, self.name)
+        return _Found(cl, self._given)
+
+    def _has_float64(self) -> bool:
+        return "cl_khr_fp64" in self._find().device.extensions.split()
+
+    def _start(self, cl: PyOpenCl, device: ClDevice) -> _Opened:
+        context = cl.Context([device])
+        backend = OpenClBackend(cl, context, self.name)
+        return _Opened(
+            cl,
+            context,
+            backend.setup,
+            open_queues(cl, context, backend, self.name),
+            Binder(cl, context, device, backend.setup),
+            ConstantStore(self, self.name, self.capabilities.alignment, self._upload),
+        )
+
+    def _opened(self) -> _Opened:
+        if self._open is None:
+            raise closed(self.name)
+        return self._open
+
+    def _upload(self, view: View, array: Array) -> None:
+        """Copy a constant to the device and wait for it: nothing need keep the source then."""
+        opened = self._opened()
+        source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if source.nbytes:
+            opened.cl.enqueue_copy(opened.setup, view.array, source, is_blocking=True)
+
+
+def _cells(view: View) -> object:
+    """Return what a copy reads or writes: a buffer, or the host's bytes whatever they mean."""
+    if isinstance(view.arena, OpenClArena):
+        return view.array
+    return view.arena.buffer[view.offset : view.offset + view.spec.nbytes]
+
+
+def _computes_float64(node: Node, call: Call) -> bool:
+    specs = (*call.inputs, *node.operator.infer(call))
+    return any(spec is not None and spec.dtype == np.float64 for spec in specs)
+
+
+def _nothing() -> None:
+    """Do what a copy of no bytes does."""

@@ -1,0 +1,169 @@
+"""pyopencl and the drivers under it: finding devices, and what their errors mean.
+
+Nothing here imports pyopencl before an OpenCL device is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from ..errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    DeviceUnavailableError,
+    KernelError,
+)
+
+PyOpenCl: TypeAlias = Any
+"""The module `pyopencl`."""
+ClDevice: TypeAlias = Any
+"""A device of pyopencl's."""
+
+NO_PLATFORM = -1001
+CHECKER = "Oclgrind"
+"""A platform that checks kernels, and takes ages: nobody wants it who does not name it."""
+LOSSES = frozenset({-2, -14})
+"""Codes after which a device is taken to be broken: it is not available any more, or something
+that was queued on it failed (The OpenCL Specification, error codes)."""
+SHORTAGES = frozenset({-4, -6, -61})
+"""Codes of too little memory: no memory for a buffer, none on the host, too large a buffer."""
+
+
+def load_pyopencl() -> PyOpenCl:
+    """Import pyopencl.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If it is missing or does not load.
+    """
+    try:
+        import pyopencl
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "pyopencl"
+        reason = "is not installed" if missing else f"does not load: {first_line(error)}"
+        raise DeviceUnavailableError(
+            f"pyopencl {reason}", fix="pip install 'plait[opencl]'"
+        ) from error
+    return pyopencl
+
+
+def all_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
+    """Return the devices of all platforms, in the order in which they are numbered.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If there is none.
+    """
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        if error.code != NO_PLATFORM:
+            raise DeviceUnavailableError(
+                f"OpenCL does not start: {first_line(error)}", fix="look at clinfo"
+            ) from error
+        platforms = []
+    platforms = sorted(platforms, key=lambda platform: bool(platform.name == CHECKER))
+    found = tuple(device for platform in platforms for device in _devices(cl, platform))
+    if not found:
+        raise DeviceUnavailableError(
+            "there is no OpenCL device",
+            fix="install the driver of its maker, or PoCL for processors: "
+            "pip install 'pyopencl[pocl]'",
+        )
+    return found
+
+
+def opencl_names() -> tuple[str, ...]:
+    """Return the names of the devices found; ``opencl:0`` where none is, to say why."""
+    try:
+        count = len(all_devices(load_pyopencl()))
+    except DeviceUnavailableError:
+        return ("opencl:0",)
+    return tuple(f"opencl:{index}" for index in range(count))
+
+
+def find_device(cl: PyOpenCl, name: str) -> ClDevice:
+    """Return the device of a name.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If there is none.
+    """
+    _, _, index = name.partition(":")
+    if index and not (index.isascii() and index.isdigit()):
+        raise DeviceUnavailableError(
+            f"{name!r} is no OpenCL device", fix="name one by its number: 'opencl:0'"
+        )
+    devices = all_devices(cl)
+    number = int(index or 0)
+    if number >= len(devices):
+        raise DeviceUnavailableError(
+            f"there is no device {name!r}: OpenCL finds {len(devices)}",
+            fix=f"use {', '.join(f'opencl:{i}' for i in range(len(devices)))}",
+        )
+    return devices[number]
+
+
+def translate(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
+    """Return what an exception from pyopencl means for an open device; its cause is the exception.
+
+    ========================  ============================================
+    codes of `SHORTAGES`      DeviceMemoryError: the device lives on
+    codes of `LOSSES`         DeviceLostError
+    anything else             KernelError, or DeviceError outside a kernel
+    ========================  ============================================
+    """
+    cause = (error.__cause__ or error) if isinstance(error, KernelError) else error
+    code = cause.code if isinstance(cause, cl.Error) else None
+    at = getattr(error, "at", None)
+    if code in LOSSES:
+        return lost(cause, device, at)
+    if code in SHORTAGES:
+        translated: DeviceError = DeviceMemoryError(
+            f"device {device!r} has too little memory, or does not give as much at once: "
+            f"{first_line(cause)}",
+            at=at,
+            fix="lower max_in_flight, split the graph, or free memory of other processes",
+        )
+    elif isinstance(error, DeviceError):
+        return error
+    else:
+        translated = DeviceError(first_line(cause), at=f"device {device!r}")
+    translated.__cause__ = cause
+    return translated
+
+
+def lost(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
+    """Return the error of all work on a device after one that broke it."""
+    made = DeviceLostError(
+        f"device {device!r} is lost: {first_line(error)}",
+        at=at,
+        fix="start a new process; Oclgrind finds kernels that write where they should not",
+    )
+    made.__cause__ = error
+    return made
+
+
+def unavailable(error: Exception, device: str) -> DeviceUnavailableError:
+    """Return the error of a device that was found but does not start."""
+    made = DeviceUnavailableError(
+        f"device {device!r} does not start: {first_line(error)}", fix="look at clinfo"
+    )
+    made.__cause__ = error
+    return made
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a message that says something."""
+    return next((line for line in str(error).splitlines() if line.strip()), repr(error))
+
+
+def _devices(cl: PyOpenCl, platform: Any) -> list[ClDevice]:
+    try:
+        return list(platform.get_devices())
+    except cl.Error:  # a platform without devices
+        return []

@@ -1,0 +1,154 @@
+"""Programs on an OpenCL device: kernels built, and bound to buffers."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from ...graph.ir import Graph
+from ..errors import DeviceError
+from ..generated.dialect import OPENCL, program_source
+from ..generated.fusing import fused
+from ..generated.kernel import Kernel
+from ..generated.pieces import Launch, Piece, Queued
+from ..kernels.steps import in_order
+from ..memory import View
+from ..program import Step
+from ..queued.program import Steps
+from .driver import ClDevice, PyOpenCl, first_line
+from .streams import Prepared, Stream
+
+OPTIONS = ("-cl-std=CL1.2", "-w")
+EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
+
+
+class Binder:
+    """Builds the kernels of subgraphs, those of one as one program, and binds them.
+
+    Parameters
+    ----------
+    cl : module
+        pyopencl.
+    context : pyopencl.Context
+    device : pyopencl.Device
+    setup : pyopencl.CommandQueue
+        Where kernels are run for the first time.
+    """
+
+    def __init__(self, cl: PyOpenCl, context: Any, device: ClDevice, setup: Any) -> None:
+        self._cl = cl
+        self._context = context
+        self._setup = setup
+        self._options = [*OPTIONS, *_division(cl, device)]
+        self._lock = threading.Lock()
+        self._programs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._warm: set[str] = set()
+
+    def bind(
+        self,
+        stream: Stream,
+        graph: Graph,
+        views: Mapping[str, View],
+        constants: Mapping[str, Any],
+    ) -> Steps:
+        """Return a step for each piece of work, which queues it on a stream.
+
+        Raises
+        ------
+        DeviceError
+            If the device's compiler refuses a kernel.
+        """
+        found = fused(graph, views)
+        pieces = [piece for piece in found if isinstance(piece, Piece)]
+        assert len(pieces) == len(found), "a node that is not supported"
+        launches = [q for piece in pieces for q in piece.queued if isinstance(q, Launch)]
+        buffers = {name: view.array for name, view in views.items()} | dict(constants)
+        program = None
+        if launches:
+            with self._lock:
+                program = self._build(launch.kernel for launch in launches)
+                self._warm_up(program, graph, launches, views)
+        step = partial(self._step, stream, program, buffers)
+        return [(piece.nodes[-1], in_order(map(step, piece.queued))) for piece in pieces]
+
+    def _step(
+        self, stream: Stream, program: Any, buffers: Mapping[str, Any], queued: Queued
+    ) -> Step:
+        if isinstance(queued, Launch):
+            arguments = [buffers[name] for name in queued.buffers]
+            return partial(stream.launch, self._prepare(program, queued.kernel, arguments))
+        source, target = buffers[queued.source], buffers[queued.target]
+        if not queued.nbytes:
+            return _nothing
+        return partial(
+            stream.copy,
+            target,
+            source,
+            byte_count=queued.nbytes,
+            src_offset=queued.start,
+            dst_offset=queued.begin,
+        )
+
+    def _build(self, kernels: Iterable[Kernel]) -> Any:
+        source = program_source(OPENCL, kernels)
+        program = self._programs.get(source)
+        if program is None:
+            try:
+                program = self._cl.Program(self._context, source).build(options=self._options)
+            except self._cl.RuntimeError as error:
+                raise DeviceError(
+                    f"the device's compiler refuses generated kernels: {_complaint(error)}",
+                    fix="report this, with the name and version of the driver",
+                ) from error
+            self._programs[source] = program
+        return program
+
+    def _prepare(self, program: Any, kernel: Kernel, buffers: list[Any]) -> Prepared:
+        made = self._cl.Kernel(program, kernel.name)
+        for index, buffer in enumerate(buffers):
+            made.set_arg(index, buffer)
+        size = kernel.groups * kernel.threads
+        return Prepared(made, (size,), (kernel.threads,), (program, *buffers))
+
+    def _warm_up(
+        self, program: Any, graph: Graph, launches: list[Launch], views: Mapping[str, View]
+    ) -> None:
+        """Run one group of each new kernel: drivers translate and load them when first launched.
+
+        All arguments are one buffer of zeros, as large as the largest of them: kernels read and
+        write nothing else, whatever they find there.
+        """
+        new = {la.kernel.name: la for la in launches if la.kernel.name not in self._warm}
+        if not new:
+            return
+        sizes = {name: view.spec.nbytes for name, view in views.items()}
+        sizes |= {name: array.nbytes for name, array in graph.constants.items()}
+        nbytes = max(1, *(sizes[name] for launch in new.values() for name in launch.buffers))
+        room = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
+        self._cl.enqueue_fill_buffer(self._setup, room, b"\0", 0, nbytes)
+        for name, launch in new.items():
+            kernel, _, threads, _ = self._prepare(
+                program, launch.kernel, [room] * len(launch.buffers)
+            )
+            self._cl.enqueue_nd_range_kernel(self._setup, kernel, threads, threads)
+            self._warm.add(name)
+        self._setup.finish()
+
+
+def _division(cl: PyOpenCl, device: ClDevice) -> tuple[str, ...]:
+    """Return the option that has float32 divided as by numpy, where the device knows it."""
+    exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+    return (EXACT_DIVISION,) if device.single_fp_config & exact else ()
+
+
+def _complaint(error: Exception) -> str:
+    """Return the first line of a build log that tells of an error."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if "error:" in line), first_line(error))
+
+
+def _nothing() -> None:
+    """Do what a copy of no bytes does."""

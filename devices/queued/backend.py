@@ -1,0 +1,50 @@
+"""What queues ask of the driver of a device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..errors import DeviceError, DeviceLostError
+from .timing import Timeline
+
+
+class Backend(Protocol):
+    """Streams, and native events in them; only the backend knows what they are."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """What the times of events mean."""
+        ...
+
+    def attach(self) -> None:
+        """Prepare the calling thread to wait for events."""
+        ...
+
+    def current(self, stream: Any) -> AbstractContextManager[Any]:
+        """Return a context in which work is queued on a stream."""
+        ...
+
+    def wait_event(self, stream: Any, event: Any) -> None:
+        """Hold up what is queued on a current stream from now on until an event has happened."""
+        ...
+
+    def record(self, stream: Any, *, timed: bool) -> Any:
+        """Return an event that happens when a current stream has done what is queued so far."""
+        ...
+
+    def synchronize(self, event: Any) -> None:
+        """Block the calling thread until an event has happened."""
+        ...
+
+    def give_back(self, event: Any, *, timed: bool) -> None:
+        """Take an event that has happened and is not used any more."""
+        ...
+
+    def translate(self, error: Exception) -> DeviceError:
+        """Return what an exception means; DeviceLostError where it broke the device."""
+        ...
+
+    def lost(self, error: Exception) -> DeviceLostError:
+        """Return the error of all work on a device after one that broke it."""
+        ...

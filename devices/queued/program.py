@@ -1,0 +1,44 @@
+"""Programs that are queued on a stream, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from ...graph.ir import Graph, Node
+from ..program import BoundProgram, Step
+
+Steps: TypeAlias = list[tuple[Node, Step]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedProgram:
+    """A subgraph bound to views.
+
+    Attributes
+    ----------
+    graph : Graph
+    run : BoundProgram
+        Queues the work on the compute stream.
+    measures : bool
+        Whether the end of each node is marked on the stream.
+    held : sequence
+        What it uses on the device, constants among it: they live as long as it does.
+    """
+
+    graph: Graph
+    run: BoundProgram
+    measures: bool
+    held: Sequence[object]
+
+
+def marked(steps: Steps, mark: Callable[[str], Any]) -> Steps:
+    """Return steps that call `mark` with their node's name once they are queued."""
+
+    def queue(node: Node, step: Step) -> None:
+        step()
+        mark(node.name)
+
+    return [(node, partial(queue, node, step)) for node, step in steps]

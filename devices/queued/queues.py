@@ -1,0 +1,156 @@
+"""The queues of an open device: its streams, and all that is under way on them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..device import OnDone, Program
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..event import Event
+from .backend import Backend
+from .program import QueuedProgram
+from .waiter import Job, Lane
+
+COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
+LANES = (COMPUTE, UPLOAD, DOWNLOAD)
+
+
+class Queues:
+    """Queues work on streams in the order it is put, and keeps the order between streams.
+
+    Streams wait for each other's events on the device; the host never does. Errors of the device
+    are sticky: after the first one that broke it, all that is queued and all that is put later
+    fails with that one.
+
+    Parameters
+    ----------
+    name : str
+        The device's.
+    backend : Backend
+    streams : Mapping of str to stream of the backend
+        By lane.
+    """
+
+    def __init__(self, name: str, backend: Backend, streams: Mapping[str, Any]) -> None:
+        self.name = name
+        self._backend = backend
+        self._changed = threading.Condition()  # guards what follows
+        self._pending = 0
+        self._is_closed = False
+        self._lost: DeviceLostError | None = None
+        self._queued: Job | None = None
+        self._lanes = {
+            lane: Lane(f"plait-{name}-{lane}", stream, backend, self.lose, self._ended)
+            for lane, stream in streams.items()
+        }
+
+    def stream(self, lane: str) -> Any:
+        """Return the stream of a lane."""
+        return self._lanes[lane].stream
+
+    @contextmanager
+    def current(self, lane: str = COMPUTE) -> Iterator[Any]:
+        """Make a stream current; translate what is raised meanwhile."""
+        stream = self.stream(lane)
+        try:
+            with self._backend.current(stream):
+                yield stream
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def submit(self, program: Program, waits: Sequence[Event], on_done: OnDone | None) -> Event:
+        """Queue a program, which must be one that is queued, on the compute stream."""
+        assert isinstance(program, QueuedProgram)
+        job = Job(Event(on_done), tuple(waits), held=program)
+        if program.measures:
+            job.marks = dict.fromkeys(node.name for node in program.graph.nodes)
+        return self.put(COMPUTE, job, program.run, timed=program.measures)
+
+    def put(self, name: str, job: Job, queue: Callable[[], Any], *, timed: bool) -> Event:
+        """Queue work on a lane behind its waits; its event completes in any case, later."""
+        with self._changed:
+            if self._is_closed:
+                raise closed(self.name)
+            failed = (wait.error for wait in job.waits if wait.error is not None)
+            job.error = self._lost or next(failed, None)
+            if job.error is None:
+                self._queue(self._lanes[name], job, queue, timed)
+            job.event.error = job.error  # for those who will wait for it before it is complete
+            self._pending += 1
+            self._lanes[name].put(job)
+        return job.event
+
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """The error that broke the device, if one did."""
+        return self._lost
+
+    def mark(self, node: str) -> None:
+        """Record where a node of the program that is being queued ends."""
+        assert self._queued is not None
+        self._queued.marks[node] = self._backend.record(self.stream(COMPUTE), timed=True)
+
+    def lose(self, error: Exception) -> DeviceLostError:
+        """Return what all work fails with from now on: the first error that broke the device."""
+        with self._changed:
+            if self._lost is None:
+                found = self._backend.translate(error)
+                if not isinstance(found, DeviceLostError):
+                    found = self._backend.lost(error)
+                self._lost = found
+            return self._lost
+
+    def close(self) -> None:
+        """Finish what is queued, and what its callbacks put meanwhile; end the threads."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending == 0)
+            self._is_closed = True
+        for lane in self._lanes.values():
+            lane.close()
+
+    def _queue(self, lane: Lane, job: Job, queue: Callable[[], Any], timed: bool) -> None:
+        stream, backend = lane.stream, self._backend
+        self._queued = job
+        try:
+            with backend.current(stream):
+                for wait in job.waits:
+                    if not wait.done and (native := wait.native) is not None:
+                        backend.wait_event(stream, native)
+                if timed:
+                    job.anchor = backend.timeline.anchor
+                    job.start = backend.record(stream, timed=True)
+                job.event.started_ns = time.perf_counter_ns()
+                try:
+                    queue()
+                except Exception as error:
+                    job.error = self._failed(error)
+                # Behind what was queued before something failed, too: it must end first.
+                job.event.native = job.end = backend.record(stream, timed=timed)
+        except Exception as error:
+            job.error = job.error or self._failed(error)
+        finally:
+            self._queued = None  # it pins arrays
+
+    def _failed(self, error: Exception) -> DeviceError:
+        """Return what an error means; remember it when the device is lost by it."""
+        translated = self._backend.translate(error)
+        if isinstance(translated, DeviceLostError):
+            return self.lose(error)
+        return translated
+
+    def _ended(self, job: Job) -> None:
+        for native in (job.start, job.end, *job.marks.values()):
+            if native is not None:
+                self._backend.give_back(native, timed=job.anchor is not None)
+        with self._changed:
+            self._pending -= 1
+            self._changed.notify_all()
+
+
+def closed(name: str) -> DeviceUnavailableError:
+    """Return the error of using a device that is not open."""
+    return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")

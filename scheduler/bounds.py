@@ -1,0 +1,211 @@
+"""Bounds of symbolic dimensions: from which shapes to which a plan is made.
+
+All of it is planned for the largest shapes; `fitting` says how smaller ones run in that. Tensors
+that share bytes must do so at all shapes: what a Concat writes in place starts where its first
+input ends, and so moves with that one's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from ..graph.aliasing import runs_of
+from ..graph.errors import ShapeError
+from ..graph.infer import describe
+from ..graph.ir import Graph, Node
+from .boundaries import frontier
+from .errors import FeedError, PlanError
+from .memory.leeway import Leeway
+from .specialise import Shapes, specialise
+
+Bounds: TypeAlias = Mapping[str, tuple[int, int]]
+"""For symbols the smallest and the largest length."""
+
+Start: TypeAlias = tuple[str, int, str, int]
+"""A run of bytes but for its length."""
+
+SAMPLES = 12
+"""How many ways from the smallest to the largest lengths are tried."""
+
+GRAIN = 32
+"""Models may take only lengths that are multiples of a power of two, up to this one."""
+
+
+def checked_bounds(graph: Graph, bounds: object) -> Bounds:
+    """Return the bounds of all symbols of a graph's inputs.
+
+    Parameters
+    ----------
+    graph : Graph
+    bounds : Mapping of str to int, or to (int, int)
+        The largest length of each, or the smallest and the largest.
+
+    Raises
+    ------
+    PlanError
+        If they are malformed, or do not bound the shape of each input.
+    """
+    if not isinstance(bounds, Mapping):
+        raise PlanError(f"bounds is {bounds!r}", fix="map symbols to lengths: bounds={'n': 64}")
+    found = {symbol: _pair(symbol, bound) for symbol, bound in bounds.items()}
+    symbols = dict(_symbols(graph))
+    for symbol in found:
+        if symbol not in symbols:
+            raise PlanError(
+                f"bounds names {symbol!r}, which is the length of nothing that is fed",
+                at=f"graph {graph.name!r}",
+                fix=f"its symbols are: {', '.join(symbols) or 'none'}",
+            )
+    for symbol, name in symbols.items():
+        if symbol not in found:
+            raise PlanError(
+                f"the bounds leave {symbol!r} open",
+                at=f"input {name!r}: {graph.tensors[name]}",
+                fix=f"bound it too: bounds={{{symbol!r}: 64}}, or fix it by shapes=",
+            )
+    return {symbol: found[symbol] for symbol in symbols}
+
+
+def largest(bounds: Bounds) -> Mapping[str, int]:
+    """Return the largest lengths."""
+    return {symbol: high for symbol, (_, high) in bounds.items()}
+
+
+def picked(graph: Graph, lengths: Mapping[str, int]) -> Graph:
+    """Return the graph for some lengths of its symbols."""
+    specs = {name: graph.tensors[name].shape or () for name in graph.inputs}
+    shapes = {
+        name: [lengths[dim] if isinstance(dim, str) else dim for dim in shape]
+        for name, shape in specs.items()
+    }
+    return specialise(graph, shapes)
+
+
+def leeway_of(template: Graph, bounds: Bounds, graph: Graph) -> Leeway:
+    """Return what to allow for in the memory of `graph`, which is of the largest shapes.
+
+    Nodes that would share bytes in another way at other shapes are kept apart. Where no other
+    shapes that were tried tell, those that would at any place but the first byte.
+    """
+    others = [other for other in _others(template, bounds) if alike(other, graph)]
+    ways = [[_shared(other, node) for node in other.nodes] for other in others]
+    apart = set[str]()
+    for place, node in enumerate(graph.nodes):
+        here = _shared(graph, node)
+        if any(there[place] != here for there in ways) or not (ways or _is_simple(here)):
+            apart.add(node.name)
+    return Leeway(frozenset(apart), others)
+
+
+def _others(template: Graph, bounds: Bounds) -> Iterator[Graph]:
+    tried = [largest(bounds)]
+    for lengths in _samples(bounds):
+        if lengths not in tried:
+            tried.append(lengths)
+            with suppress(ShapeError):
+                yield picked(template, lengths)
+
+
+def _samples(bounds: Bounds) -> Iterator[Mapping[str, int]]:
+    """Yield lengths that differ in all symbols, and such with one symbol at its largest."""
+    for step in range(SAMPLES):
+        parts = [step * (2 * place + 1) % (SAMPLES + 1) for place in range(len(bounds))]
+        yield _lengths(bounds, parts, 1)
+        yield _lengths(bounds, parts, GRAIN)
+    for step in range(0, SAMPLES, 2):
+        for largest_one in range(len(bounds)):
+            parts = [SAMPLES if one == largest_one else step for one in range(len(bounds))]
+            yield _lengths(bounds, parts, GRAIN)
+
+
+def _lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Mapping[str, int]:
+    """Return lengths, of each symbol so many parts of the way from the smallest to the largest."""
+    found: dict[str, int] = {}
+    for (symbol, (low, high)), part in zip(bounds.items(), parts, strict=True):
+        unit = max(1, min(high & -high, grain))
+        found[symbol] = max(low, (low + (high - low) * part // SAMPLES) // unit * unit)
+    return found
+
+
+def alike(graph: Graph, other: Graph) -> bool:
+    """True when graphs have the same nodes; shapes, attributes and values may differ."""
+    if len(graph.nodes) != len(other.nodes) or graph.constants.keys() != other.constants.keys():
+        return False
+    return all(
+        a.name == b.name and a.op == b.op and a.inputs == b.inputs and a.outputs == b.outputs
+        for a, b in zip(graph.nodes, other.nodes, strict=True)
+    )
+
+
+def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
+    """Raise FeedError if a shape of an input is out of bounds."""
+    for name, shape in shapes.items():
+        for symbol, length in zip(graph.tensors[name].shape or (), shape, strict=True):
+            if not isinstance(symbol, str):
+                continue
+            low, high = bounds[symbol]
+            if not low <= length <= high:
+                wider = high if low <= length else (length, high)
+                wider = length if length > high else wider
+                raise FeedError(
+                    f"input {name!r} has {symbol} = {length}, out of its bounds {low} to {high}",
+                    at=f"graph {graph.name!r}, input {name!r}: {graph.tensors[name]}",
+                    fix=f"plan with wider bounds: bounds={{{symbol!r}: {wider}}}",
+                )
+
+
+def undecided(graph: Graph) -> PlanError:
+    """Return what users see who bound shapes that values decide."""
+    node = next(iter(frontier(graph)), None)
+    return PlanError(
+        "not all shapes follow from those of the inputs, so their bounds are not known",
+        at=f"graph {graph.name!r}" if node is None else describe(node, graph.call(node)),
+        fix="leave bounds out: such graphs are planned while they run",
+    )
+
+
+def _pair(symbol: object, bound: object) -> tuple[int, int]:
+    pair = tuple(bound) if isinstance(bound, tuple | list) else (1, bound)
+    lengths = [one for one in pair if isinstance(one, int) and not isinstance(one, bool)]
+    if not isinstance(symbol, str) or len(pair) != 2 or len(lengths) != 2:
+        raise _no_bound(symbol, bound)
+    low, high = lengths
+    if not 0 <= low <= high:
+        raise _no_bound(symbol, bound)
+    return low, high
+
+
+def _no_bound(symbol: object, bound: object) -> PlanError:
+    return PlanError(
+        f"the bound of {symbol!r} is {bound!r}",
+        fix="give the largest length, or the smallest and the largest: bounds={'n': (8, 64)}",
+    )
+
+
+def _symbols(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yield the symbols in the shapes of inputs, each with an input that has it."""
+    for name in graph.inputs:
+        shape = graph.tensors[name].shape
+        if shape is None:
+            raise PlanError(
+                "the rank of an input is not known, so that bounds do not tell its shapes",
+                at=f"input {name!r}",
+                fix=f"fix its shape: shapes={{{name!r}: (1, 3)}}",
+            )
+        yield from ((dim, name) for dim in shape if isinstance(dim, str))
+
+
+def _shared(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
+    """Return how outputs could share bytes with inputs: where runs begin, what is overwritten."""
+    overwritten = [
+        graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
+        for output, source in node.operator.inplace
+        if source < len(node.inputs) and node.inputs[source] and node.outputs[output]
+    ]
+    return [run[:4] for run in runs_of(graph, node)], overwritten
+
+
+def _is_simple(shared: tuple[list[Start], list[bool]]) -> bool:
+    return not any(start or begin for _, start, _, begin in shared[0])

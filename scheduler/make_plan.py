@@ -1,0 +1,142 @@
+"""The function that plans: what users ask for, checked, and made a request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..devices.device import Device
+from ..graph.check import check
+from ..graph.ir import Graph
+from ..graph.passes import PASSES, Pass, simplify
+from . import planning
+from .arguments import check_arguments, check_request, costs_of, prototypes_of
+from .bounds import checked_bounds
+from .costs import Costs
+from .errors import PlanError
+from .memory.limits import limits_of
+from .partition.partition import Pins, check_pins, may_merge
+from .partition.strategies import Objective, Request, Strategy
+from .planning import Plan
+from .replicas.groups import check_no_effects, grouped, shared_limits, variants, without_ranges
+from .specialise import Shapes, specialise
+
+
+def plan(
+    graph: Graph,
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    *,
+    pin: Pins | None = None,
+    shapes: Shapes | None = None,
+    bounds: Mapping[str, int | tuple[int, int]] | None = None,
+    max_in_flight: int = 1,
+    passes: Sequence[Pass] = PASSES,
+    strategy: Strategy = "auto",
+    objective: Objective = "latency",
+    costs: Costs | str | os.PathLike[str] | None = None,
+    max_subgraphs: int | None = None,
+    memory_limits: Mapping[str, int] | None = None,
+) -> Plan:
+    """Decide who runs what, in which memory.
+
+    Parameters
+    ----------
+    graph : Graph
+    devices : str, Device, or iterable of them, default ("cpu",)
+        In order of preference, which decides where costs do not. A range, ``"worker:0..3"``, stands
+        for replicas: what is planned for the first runs on all, each item on one of them.
+    pin : Mapping of str to str, optional
+        Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
+        and of patterns the first that matches.
+    shapes : Mapping of str to sequence of int, optional
+        Shapes of the inputs. Left out, dimensions that are symbolic stay so, and sessions plan for
+        each combination of shapes that they are fed.
+    bounds : Mapping of str to int, or to (int, int), optional
+        For each symbol in the shapes of inputs the largest length, or the smallest and the largest;
+        the smallest is 1 if it is left out. The plan is made for the largest shapes, and in its
+        memory sessions run what else is fed within bounds, without planning or allocating.
+    max_in_flight : int, default 1
+        For how many items at once memory is planned; replicas have equal shares, rounded up.
+    passes : sequence of callable, default `plait.graph.passes.PASSES`
+        What makes the graph simpler first: activations written out in arithmetic become one node,
+        scales and shifts go into the convolutions beside them. Floats differ by rounding; ``()``
+        leaves every node as it is.
+    strategy : {"auto", "preference", "tengine"}, default "auto"
+        ``"auto"`` weighs many ways to share out the nodes by what they are predicted to take, and
+        never takes one that is slower than the best device alone. ``"preference"`` gives each node
+        to the first device that supports it, as ``"auto"`` does while shapes are unknown.
+        ``"tengine"`` is Tengine's rule, for comparison.
+    objective : {"latency", "throughput"}, default "latency"
+        What ``"auto"`` makes short: the time of one item, or the time per item of a stream with
+        `max_in_flight` of them under way.
+    costs : Costs or path, optional
+        Measured times, in front of the built-in models of the devices.
+    max_subgraphs : int, optional
+        Into how many subgraphs the graph may be cut at most.
+    memory_limits : Mapping of str to int, optional
+        Bytes that a device, or a memory, may take, constants included.
+
+    Raises
+    ------
+    PlanError
+        If a pin names an unknown node or device, or an argument makes no sense, or no partition
+        has so few subgraphs.
+    UnsupportedOpError
+        If nodes find no device; the message lists all of them.
+    DoesNotFitError
+        If a device has too little memory.
+    ParseError
+        If the file of costs is damaged.
+    DeviceUnavailableError
+        If this machine lacks one of the devices.
+    FeedError, ShapeError
+        If the shapes do not fit.
+
+    Examples
+    --------
+    Items go to the workers in turn, whichever is free; a stream restores their order:
+
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("twice")
+    >>> x = b.input("x", "float32", (4,))
+    >>> h = b.op("Add", x, x, name="heavy/add")
+    >>> b.output("y", b.op("Relu", h, name="relu"))
+    >>> pins = {"heavy/*": "worker:0..3", "relu": "cpu"}
+    >>> made = pl.plan(b.build(), ["cpu", "worker:0..3"], pin=pins, max_in_flight=8)
+    >>> made.variants, made.max_in_flight
+    (4, 2)
+    """
+    check_arguments(graph, pin, shapes, max_in_flight, passes)
+    listed, replicas = grouped(devices)
+    prototypes, given = prototypes_of(listed)
+    pins = without_ranges(pin or {}, replicas)
+    check_pins(check(graph), prototypes, pins)
+    if not isinstance(memory_limits, Mapping | None):
+        raise PlanError(
+            f"memory_limits is {memory_limits!r}", fix="map devices or memories to bytes"
+        )
+    limits = dict(memory_limits or {})
+    limits_of(limits, prototypes)  # raises now if one names nothing
+    if replicas:
+        check_no_effects(graph)
+        limits = shared_limits(limits, prototypes, replicas)
+    request = Request(
+        prototypes,
+        pins,
+        -(-max_in_flight // variants(replicas)),
+        strategy,
+        objective,
+        costs_of(costs, prototypes),
+        max_subgraphs,
+        limits,
+    )
+    check_request(request)
+    graph = specialise(graph, shapes)
+    if bounds is None:
+        made = planning.decide(graph, request, given, tuple(passes))
+    else:
+        checked = checked_bounds(graph, bounds)
+        template = simplify(graph, passes, may_merge(prototypes, pins))
+        made = planning.within(template, checked, request, given)
+    return replace(made, passes=tuple(passes), replicas=replicas)

@@ -1,0 +1,96 @@
+"""Open plans for shapes within bounds, in the arenas of the one for the largest shapes.
+
+They take Python objects and bound programs, no arenas: many can be kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from weakref import WeakKeyDictionary
+
+from ...devices.cpu import CpuDevice
+from ..fitting import Fitting
+from ..specialise import Shapes
+from .open_plan import OpenPlan
+from .slots import Slots
+
+NODE_NBYTES = 4096
+"""What a node that is bound takes, about: views, and what its kernel prepares."""
+
+
+class Resized:
+    """Keeps those that were used last; used on the trio thread only, but for `make`.
+
+    Parameters
+    ----------
+    count, nbytes : int
+        How many are kept at most, and what they may take, by an estimate.
+    """
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self._most, self._most_nbytes = count, nbytes
+        self._nbytes = 0
+        self._slots: OrderedDict[tuple[Hashable, int], tuple[Slots, Slots]] = OrderedDict()
+        self._fittings: WeakKeyDictionary[Slots, Fitting] = WeakKeyDictionary()
+
+    def find(self, key: Hashable, variant: int) -> Slots | None:
+        """Return the slots of an open plan."""
+        found = self._slots.get((key, variant))
+        if found is None:
+            return None
+        self._slots.move_to_end((key, variant))
+        return found[0]
+
+    def make(self, base: Slots, shapes: Shapes) -> OpenPlan | None:
+        """Return an open plan for some shapes in the arenas of another; None if it does not fit.
+
+        Raises
+        ------
+        ShapeError
+            If shapes do not fit together inside the graph.
+        """
+        plan = base.open_plan.plan
+        if plan.template is None:  # it stands in for one that has bounds
+            return None
+        fitting = self._fittings.get(base)
+        if fitting is None:
+            fitting = self._fittings[base] = Fitting(plan)
+        fitted = fitting.fit(shapes)
+        return None if fitted is None else base.open_plan.resized(fitted)
+
+    def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
+        """Return the slots of an open plan that was made."""
+        slots = base.beside(open_plan)
+        self._slots[key, variant] = slots, base
+        self._nbytes += _nbytes(open_plan)
+        while len(self._slots) > 1 and self._is_too_much:
+            _, (oldest, _) = self._slots.popitem(last=False)
+            self._nbytes -= _nbytes(oldest.open_plan)
+        return slots
+
+    @property
+    def _is_too_much(self) -> bool:
+        return len(self._slots) > self._most or self._nbytes > self._most_nbytes
+
+    def drop(self, base: Slots) -> list[Slots]:
+        """Forget what runs in the arenas of a plan, and return it."""
+        keys = [key for key, (_, its_base) in self._slots.items() if its_base is base]
+        dropped = [self._slots.pop(key)[0] for key in keys]
+        for slots in dropped:
+            self._nbytes -= _nbytes(slots.open_plan)
+            slots.open_plan.unbind()
+        return dropped
+
+
+def _nbytes(open_plan: OpenPlan) -> int:
+    """Estimate what an open plan takes; programs of other devices may hold copies of constants."""
+    plan = open_plan.plan
+    nodes = open_plan.period * len(plan.graph.nodes)
+    elsewhere = (
+        one.graph.tensors[name].nbytes
+        for one in plan.subgraphs
+        if not isinstance(plan.prototypes[one.device], CpuDevice)
+        for name in one.graph.constants
+    )
+    return nodes * NODE_NBYTES + sum(elsewhere)

@@ -1,0 +1,63 @@
+"""What the items on one variant of a plan have of its memory: slots, copies of regions in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..memory.regions import Region, takes_turns
+from ..running.rings import Grant, Rings
+
+
+class Places:
+    """The `Slots` of a variant as a session hands them out, and its `Rings`.
+
+    Parameters
+    ----------
+    regions : sequence of Region
+    slots : int
+        How many items are there at most.
+
+    Attributes
+    ----------
+    under_way : int
+        How many items are there.
+    claiming, releasing : frozenset of int
+        As those of `Rings`.
+    """
+
+    def __init__(self, regions: Sequence[Region], slots: int) -> None:
+        in_turn = takes_turns(regions, slots)
+        self.under_way = 0
+        self._rings = Rings(regions if in_turn else ())
+        self._free = None if in_turn else list(range(slots))[::-1]
+        self._items: list[int] = []
+        self._slot: dict[int, tuple[int, int]] = {}
+        self.claiming, self.releasing = self._rings.claiming, self._rings.releasing
+
+    def admit(self, item: int) -> int:
+        """Give an item its place; return which of the slots that is."""
+        number = self._rings.admit()
+        slot = number if self._free is None else self._free.pop()
+        self._slot[item] = number, slot
+        self._items.append(item)
+        self.under_way += 1
+        return slot
+
+    def claim(self, item: int, step: int) -> bool:
+        """Say whether a step may start now; if not, it will be returned when it may."""
+        return self._rings.claim(self._slot[item][0], step)
+
+    def complete(self, item: int, step: int) -> list[Grant]:
+        """Note that a step is complete; return what may start now, earlier items first."""
+        return self._named(self._rings.complete(self._slot[item][0], step))
+
+    def leave(self, item: int) -> list[Grant]:
+        """Let go of all that an item has; return what may start now."""
+        number, slot = self._slot.pop(item)
+        if self._free is not None:
+            self._free.append(slot)
+        self.under_way -= 1
+        return self._named(self._rings.leave(number))
+
+    def _named(self, granted: list[Grant]) -> list[Grant]:
+        return [(self._items[number], step) for number, step in granted]

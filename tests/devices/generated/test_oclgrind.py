@@ -1,0 +1,50 @@
+"""Generated kernels keep to their buffers, and their threads out of each other's way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+COMPLAINTS = ("Invalid read", "Invalid write", "data race", "Error", "diverge")
+
+
+def complaints(log: str) -> dict[str, list[str]]:
+    """Return what Oclgrind says about each case that it complains of."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in log.splitlines():
+        if line.startswith("case: "):
+            name = line.removeprefix("case: ")
+        elif any(complaint in line for complaint in COMPLAINTS):
+            found.setdefault(name, []).append(line.strip())
+    return found
+
+
+@pytest.mark.slow
+def test_oclgrind_finds_nothing_wrong_with_any_generated_kernel() -> None:
+    cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    try:
+        platforms = [platform.name for platform in cl.get_platforms()]
+    except cl.Error:
+        platforms = []
+    if "Oclgrind" not in platforms:
+        pytest.skip("Oclgrind is not installed")
+    done = subprocess.run(
+        [sys.executable, "on_oclgrind.py"],
+        cwd=TESTS,
+        env={**os.environ, "OCLGRIND_DATA_RACES": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    found = complaints(done.stderr)
+    broken = " ".join(found.pop("broken", []))
+    assert "Invalid write" in broken
+    assert "data race" in broken
+    assert found == {}

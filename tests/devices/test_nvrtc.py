@@ -1,0 +1,153 @@
+"""All generated kernels compiled for GPUs by NVRTC; needs its wheel, but no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from cupy_double import CupyDouble
+from generated_cases import all_cases
+from plait.devices.cuda import libraries, nvrtc
+from plait.devices.cuda.nvrtc import compile_cubin
+from plait.devices.errors import DeviceUnavailableError, KernelError
+from plait.devices.generated.dialect import CUDA, program_source
+from plait.devices.generated.fusing import fused
+from plait.devices.generated.kernel import Kernel, Parameter
+from plait.devices.generated.pieces import Launch, Piece, piece_of
+
+from .rig import Rig, chain
+from .test_cuda_cublas import PRODUCTS, graph_of, product
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvrtc() -> None:
+    if libraries.load_library("nvrtc") is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+
+
+@cache
+def kernels() -> tuple[Kernel, ...]:
+    """Return the kernels of all cases, of each node alone and of those that are fused."""
+    found: list[Kernel] = []
+    for make in all_cases().values():
+        graph, _ = make()
+        pieces = [piece_of(graph, node, {}) for node in graph.nodes]
+        for piece in (*pieces, *fused(graph, {})):
+            queued = piece.queued if isinstance(piece, Piece) else ()
+            found += [item.kernel for item in queued if isinstance(item, Launch)]
+    products = (product(graph_of(*given)) for given in PRODUCTS.values())
+    found += [each.fill for each in products if each is not None and each.fill is not None]
+    return tuple({kernel.name: kernel for kernel in found}.values())
+
+
+def one_of_each() -> tuple[Kernel, ...]:
+    """Return one kernel of each kind."""
+    return tuple({kernel.title: kernel for kernel in kernels()}.values())
+
+
+def check_compiles(chosen: Sequence[Kernel], arch: str) -> None:
+    cubin = compile_cubin(program_source(CUDA, chosen), arch)
+    assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
+
+
+def test_all_generated_kernels_compile() -> None:
+    check_compiles(kernels(), "sm_90")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
+def test_one_kernel_of_each_kind_compiles_for_other_gpus(arch: str) -> None:
+    check_compiles(one_of_each(), arch)
+
+
+def kernel(body: str) -> Kernel:
+    parameters = (Parameter("x", "f32", "input", 0), Parameter("y", "f32", "output", 0))
+    return Kernel("tried", parameters, body, groups=1)
+
+
+def compiled(body: str, **options: bool) -> bytes:
+    return compile_cubin(program_source(CUDA, [kernel(body)]), "sm_90", **options)
+
+
+def test_math_is_exact_unless_it_is_to_be_fast() -> None:
+    body = "y[THREAD] = x[THREAD] / x[0];"
+    assert compiled(body) != compiled(body, fast_math=True)
+    assert len(compiled(body)) > len(compiled(body, fast_math=True))
+
+
+def test_what_the_compiler_refuses_is_shown_with_its_line() -> None:
+    with pytest.raises(KernelError, match=r"plait\.cu\(\d+\): error: identifier \"z\"") as raised:
+        compiled("y[0] = z;")
+    assert raised.value.fix is not None
+
+
+def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
+    with pytest.raises(KernelError, match="for sm_1:") as raised:
+        compile_cubin(program_source(CUDA, []), "sm_1")
+    assert raised.value.fix == "install an NVRTC that knows sm_1"
+
+
+def test_without_nvrtc_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "load_library", lambda name: None)
+    nvrtc._nvrtc.cache_clear()
+    with pytest.raises(DeviceUnavailableError, match=r"NVRTC, .* is not installed") as raised:
+        compiled("y[0] = x[0];")
+    nvrtc._nvrtc.cache_clear()
+    assert re.search("pip install nvidia-cuda-nvrtc", str(raised.value.fix))
+
+
+def test_a_device_without_nvrtc_opens_but_compiles_nothing(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "load_library", lambda name: None)
+    nvrtc._nvrtc.cache_clear()
+    with closing(double.generating(compiler=compile_cubin)) as device:
+        with pytest.raises(DeviceUnavailableError, match=r"NVRTC, .* is not installed"):
+            Rig(device, chain("Relu"))
+
+
+def test_a_library_that_is_not_there_is_none() -> None:
+    assert libraries.load_library("no-such-library") is None
+
+
+def finder(path: str | None) -> ModuleType:
+    """Return what stands in for NVIDIA's finder of libraries."""
+
+    def load(name: str) -> SimpleNamespace:
+        if path is None:
+            raise RuntimeError(f"no such file: lib{name}.so.13")
+        return SimpleNamespace(abs_path=path)
+
+    made = ModuleType("cuda.pathfinder")
+    made.__dict__["load_nvidia_dynamic_lib"] = load
+    return made
+
+
+@pytest.mark.parametrize("found", [None, "/opt/libcublas.so.13"])
+def test_libraries_are_looked_for_by_nvidias_finder_in_wheels_and_in_the_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: str | None
+) -> None:
+    tried: list[str] = []
+
+    def load(path: str) -> None:
+        tried.append(path)
+        raise OSError(path)
+
+    wheel = tmp_path / "cu13" / "lib" / "libcublas.so.13"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    wheels = ModuleType("nvidia")
+    wheels.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "nvidia", wheels)
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder(found))
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert libraries.load_library.__wrapped__("cublas") is None
+    named = [] if found is None else [found]
+    assert tried == [*named, str(wheel), "libcublas.so.13", "libcublas.so.12"]

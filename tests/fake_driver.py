@@ -1,0 +1,121 @@
+"""The CUDA driver's launches of generated kernels, which PoCL runs on the fake GPU's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from functools import partial
+from typing import Any
+
+from fake_cuda_errors import INVALID_VALUE, NOT_FOUND, CUDADriverError
+from fake_gpu import FakeGpu
+from generated_code import compiled, context
+from plait.devices.generated.dialect import CUDA, OPENCL
+
+_addresses = itertools.count(0x1000, 16)
+
+
+class Module:
+    """A program; what stands for its cubin is the source."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        self._driver = driver
+        self._program: Any = None
+
+    def load(self, cubin: bytes) -> None:
+        source = cubin.decode()
+        assert source.startswith(CUDA)
+        self._program = compiled(OPENCL + source.removeprefix(CUDA))
+
+    def get_function(self, name: str) -> Function:
+        import pyopencl as cl
+
+        if name not in self._program.kernel_names.split(";"):
+            raise CUDADriverError(NOT_FOUND)
+        return self._driver.add(Function(self, cl.Kernel(self._program, name)))
+
+
+class Function:
+    """A kernel of a module that it keeps loaded."""
+
+    def __init__(self, module: Module, kernel: Any) -> None:
+        self.module = module
+        self.kernel = kernel
+        self.ptr = next(_addresses)
+
+
+class FakeDriver:
+    """Launches what modules hold.
+
+    Attributes
+    ----------
+    launches : int
+        How many kernels were launched, captured ones once.
+    """
+
+    CUDADriverError = CUDADriverError
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.launches = 0
+        self._gpu = gpu
+        self._functions: dict[int, Any] = {}
+
+    def add(self, function: Function) -> Function:
+        self._functions[function.ptr] = function.kernel
+        return function
+
+    def launchKernel(  # noqa: N802 - CuPy's name
+        self,
+        function: int,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        block_x: int,
+        block_y: int,
+        block_z: int,
+        shared_bytes: int,
+        stream: int,
+        parameters: int,
+        extra: int,
+    ) -> None:
+        """Queue a kernel; its parameters are read now, the memory when it runs."""
+        import pyopencl as cl
+
+        kernel = self._functions[function]
+        threads = kernel.get_work_group_info(
+            cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, context().devices[0]
+        )
+        assert (block_x, block_y, block_z) == tuple(threads), "not what it was compiled for"
+        if grid_x < 1 or (grid_y, grid_z) != (1, 1) or shared_bytes or extra:
+            raise CUDADriverError(INVALID_VALUE)
+        pointers = (ctypes.c_void_p * kernel.num_args).from_address(parameters)
+        addresses = [ctypes.c_uint64.from_address(pointer or 0).value for pointer in pointers]
+        self.launches += 1
+        self._gpu.launch(stream, partial(self._run, kernel, grid_x, block_x, addresses))
+
+    def _run(self, kernel: Any, groups: int, threads: int, addresses: list[int]) -> None:
+        import pyopencl as cl
+
+        places = [self._gpu.memory(address) for address in addresses]
+        memories = {id(cells): cells for cells, _ in places}
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+        buffers = {
+            key: cl.Buffer(context(), flags, hostbuf=cells) for key, cells in memories.items()
+        }
+        for index, (cells, offset) in enumerate(places):
+            kernel.set_arg(index, _region(buffers[id(cells)], offset, cells.nbytes))
+        queue = cl.CommandQueue(context())
+        cl.enqueue_nd_range_kernel(queue, kernel, (groups * threads,), (threads,))
+        for key, cells in memories.items():
+            mapped = cells.shape, cells.dtype
+            cl.enqueue_map_buffer(queue, buffers[key], cl.map_flags.READ, 0, *mapped)
+        queue.finish()
+
+
+def _region(buffer: Any, offset: int, nbytes: int) -> Any:
+    """Return what lies from an offset on; an empty tensor may lie at the end."""
+    import pyopencl as cl
+
+    if offset == nbytes:
+        return cl.Buffer(context(), cl.mem_flags.READ_WRITE, 1)
+    return buffer.get_sub_region(offset, nbytes - offset)

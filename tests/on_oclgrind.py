@@ -1,0 +1,115 @@
+"""Runs the generated kernels of small cases on Oclgrind, which says on stderr what they do wrong.
+
+A program of its own: Oclgrind takes its orders from the environment, and prints.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+from generated_cases import Feeds, all_cases, onnx_cases
+from plait.devices.device import scratch_name
+from plait.devices.generated.dialect import OPENCL, program_source
+from plait.devices.generated.fusing import fused
+from plait.devices.generated.pieces import Launch, Piece
+from plait.devices.generated.registry import scratch
+from plait.graph.ir import Graph
+from plait.graph.tensor import TensorSpec
+
+MARK = "case: "
+BROKEN = """
+kernel void broken(global int* x) {
+    x[0] = get_local_id(0);
+    x[get_local_id(0)] = 1;
+}
+"""
+"""Writes over the end of its buffer, and twice to one place: what must be found."""
+
+
+def simulator() -> Any:
+    """Return Oclgrind's device, None where it is not installed."""
+    platforms = [platform for platform in cl.get_platforms() if platform.name == "Oclgrind"]
+    return platforms[0].get_devices()[0] if platforms else None
+
+
+class Buffers:
+    """A buffer for each tensor, of its size to the byte."""
+
+    def __init__(self, context: Any, graph: Graph, feeds: Feeds) -> None:
+        self._specs: dict[str, TensorSpec] = dict(graph.tensors)
+        for node in graph.nodes:
+            specs = scratch(node, graph.call(node), graph.output_specs(node))
+            self._specs |= {scratch_name(node, i): spec for i, spec in enumerate(specs)}
+        self._given = {**graph.constants, **feeds}
+        self._context = context
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        nbytes = self._specs[name].nbytes
+        if nbytes and name not in self._made:
+            flags: Any = cl.mem_flags.READ_WRITE
+            given = self._given.get(name)
+            if given is None:
+                self._made[name] = cl.Buffer(self._context, flags, nbytes)
+            else:
+                flags |= cl.mem_flags.COPY_HOST_PTR
+                held = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+                self._made[name] = cl.Buffer(self._context, flags, hostbuf=held)
+        return self._made.get(name)
+
+
+def run(context: Any, queue: Any, graph: Graph, feeds: Feeds) -> None:
+    pieces = fused(graph, {})
+    refused = [piece for piece in pieces if not isinstance(piece, Piece)]
+    assert not refused, f"not generated: {refused}"
+    queued = [item for piece in pieces if isinstance(piece, Piece) for item in piece.queued]
+    kernels = [item.kernel for item in queued if isinstance(item, Launch)]
+    program = cl.Program(context, program_source(OPENCL, kernels)).build(["-cl-std=CL1.2", "-w"])
+    buffers = Buffers(context, graph, feeds)
+    for item in queued:
+        if isinstance(item, Launch):
+            launch(queue, program, item, buffers)
+        elif item.nbytes:
+            target, source = buffers[item.target], buffers[item.source]
+            cl.enqueue_copy(
+                queue,
+                target,
+                source,
+                byte_count=item.nbytes,
+                src_offset=item.start,
+                dst_offset=item.begin,
+            )
+    queue.finish()
+
+
+def launch(queue: Any, program: Any, item: Launch, buffers: Buffers) -> None:
+    entry = cl.Kernel(program, item.kernel.name)
+    for index, name in enumerate(item.buffers):
+        entry.set_arg(index, buffers[name])
+    size = (item.kernel.groups * item.kernel.threads,)
+    cl.enqueue_nd_range_kernel(queue, entry, size, (item.kernel.threads,))
+
+
+def run_broken(context: Any, queue: Any) -> None:
+    entry = cl.Kernel(cl.Program(context, BROKEN).build(), "broken")
+    one = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4)
+    entry.set_arg(0, one)
+    cl.enqueue_nd_range_kernel(queue, entry, (2,), (2,))
+    queue.finish()
+
+
+def main() -> None:
+    context = cl.Context([simulator()])
+    queue = cl.CommandQueue(context)
+    print(f"{MARK}broken", file=sys.stderr, flush=True)
+    run_broken(context, queue)
+    for name, (graph, feeds) in ({n: c() for n, c in all_cases().items()} | onnx_cases()).items():
+        print(f"{MARK}{name}", file=sys.stderr, flush=True)
+        run(context, queue, graph, feeds)
+
+
+if __name__ == "__main__":
+    main()

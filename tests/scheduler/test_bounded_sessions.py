@@ -1,0 +1,249 @@
+"""Sessions over plans with bounds: all shapes in the memory of the largest, right bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from every_device import ONCE, Subject, parameters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.devices.memory import Arena
+from plait.devices.sim import SimDevice
+from plait.graph.ir import Graph
+from plait.scheduler.memory.regions import Region
+from plait.scheduler.running import open_plans
+from plait.scheduler.running.arenas import OpenArenas
+from staged import ringed
+from varying_shapes import (
+    WIDTH,
+    by_itself,
+    open_graphs,
+    rows,
+    stacked,
+    stacked_by_numpy,
+    switching,
+    two_steps,
+    two_steps_by_numpy,
+)
+
+SECOND = {"exp": "cpu:1", "second": "cpu:1"}
+LENGTHS = [5, 64, 1, 17, 5, 63, 2, 64, 9, 17, 33, 5]
+
+
+def planned(max_in_flight: int = 3, graph: Graph | None = None) -> pl.Plan:
+    pins = SECOND if graph is None else {}
+    return pl.plan(
+        graph or two_steps(),
+        ["cpu", "cpu:1"],
+        pin=pins,
+        bounds={"n": 64},
+        max_in_flight=max_in_flight,
+        strategy="preference",
+    )
+
+
+async def check_stream(
+    session: pl.Session, lengths: list[int], max_in_flight: int | None = None
+) -> None:
+    """Stream items of these lengths and compare with numpy."""
+    feeds = [rows(length, index) for index, length in enumerate(lengths)]
+    async with session.stream(feeds, max_in_flight=max_in_flight) as results:
+        count = 0
+        async for item in results:
+            wanted = two_steps_by_numpy(feeds[item.index]["x"])
+            np.testing.assert_array_equal(item["y"], wanted)
+            count += 1
+    assert count == len(lengths)
+
+
+@pytest.fixture
+def allocated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of all arenas that are allocated from now on."""
+    sizes: list[int] = []
+    allocate = OpenArenas._allocate
+
+    def watched(self: OpenArenas, region: Region, stack: ExitStack) -> Arena:
+        sizes.append(region.nbytes)
+        return allocate(self, region, stack)
+
+    monkeypatch.setattr(OpenArenas, "_allocate", watched)
+    return sizes
+
+
+async def test_no_arena_is_allocated_for_a_shape_within_bounds(allocated: list[int]) -> None:
+    async with pl.Session(planned()) as session:
+        opened = len(allocated)
+        await check_stream(session, LENGTHS)
+        await check_stream(session, list(range(1, 65)))
+    assert opened == len(allocated) > 0
+
+
+async def test_shapes_that_were_forgotten_come_back_in_the_same_memory(
+    monkeypatch: pytest.MonkeyPatch, allocated: list[int]
+) -> None:
+    monkeypatch.setattr(open_plans, "KEPT_SIZES", 2)
+    async with pl.Session(planned()) as session:
+        opened = len(allocated)
+        await check_stream(session, LENGTHS * 3)
+        assert session._runtime is not None
+        assert len(session._runtime._open_plans._resized._slots) == 2
+    assert opened == len(allocated)
+
+
+async def test_what_bound_programs_take_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_plans, "KEPT_NBYTES", 0)
+    async with pl.Session(planned()) as session:
+        await check_stream(session, LENGTHS)
+        assert session._runtime is not None
+        assert len(session._runtime._open_plans._resized._slots) == 1
+
+
+async def test_more_items_in_flight_have_one_plan_too(allocated: list[int]) -> None:
+    async with pl.Session(planned(max_in_flight=1)) as session:
+        await check_stream(session, [64], max_in_flight=4)
+        await check_stream(session, LENGTHS[:4], max_in_flight=4)
+        before = len(allocated)
+        await check_stream(session, LENGTHS, max_in_flight=4)
+        assert len(allocated) - before <= 3  # slots are made when they are first needed
+
+
+async def test_items_of_different_shapes_share_slots_in_turn() -> None:
+    """With fewer copies than items in flight, they wait for each other, whatever their shapes."""
+    plan = ringed(planned(max_in_flight=4), 2)
+    async with pl.Session(plan) as session:
+        await check_stream(session, LENGTHS * 4)
+
+
+async def test_views_of_one_shape_outlive_items_of_others() -> None:
+    async with pl.Session(planned()) as session:
+        feeds = [rows(length, index) for index, length in enumerate(LENGTHS)]
+        async with session.stream(feeds, copy=False) as results:
+            async for item in results:
+                wanted = two_steps_by_numpy(feeds[item.index]["x"])
+                await trio.testing.wait_all_tasks_blocked()
+                np.testing.assert_array_equal(item["y"], wanted)
+
+
+@settings(max_examples=25)
+@given(
+    graph=open_graphs(),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    placement=st.integers(0, 1 << 30),
+)
+def test_any_graph_yields_what_a_plan_for_each_shape_does(
+    graph: Graph, lengths: list[int], placement: int
+) -> None:
+    random = np.random.default_rng(placement)
+    pins = {node.name: ("cpu", "cpu:1")[random.integers(2)] for node in graph.nodes}
+    plan = pl.plan(graph, ["cpu", "cpu:1"], pin=pins, bounds={"n": 9}, max_in_flight=3, passes=())
+    feeds = [rows(length, index) for index, length in enumerate(lengths)]
+
+    async def stream() -> list[dict[str, np.ndarray]]:
+        async with pl.Session(plan) as session, session.stream(feeds) as results:
+            return [dict(item.outputs) async for item in results]
+
+    for inputs, found in zip(feeds, trio.run(stream), strict=True):
+        for name, wanted in by_itself(graph, inputs).items():
+            np.testing.assert_array_equal(found[name], wanted)
+
+
+@pytest.mark.parametrize("subject", parameters(ONCE))
+async def test_every_device_runs_smaller_shapes(subject: Subject) -> None:
+    device = subject.make_for_session()
+    with subject.skipped_if_missing():
+        _ = device.capabilities
+    plan = pl.plan(
+        stacked(), [device, "cpu:1"], bounds={"n": 64}, max_in_flight=2, strategy="preference"
+    )
+    feeds = [rows(length, index) for index, length in enumerate(LENGTHS)]
+    with subject.skipped_if_missing():
+        async with pl.Session(plan) as session, session.stream(feeds) as results:
+            async for item in results:
+                for name, wanted in stacked_by_numpy(feeds[item.index]["x"]).items():
+                    np.testing.assert_allclose(item[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+async def test_replicas_each_have_the_memory_of_the_largest(allocated: list[int]) -> None:
+    plan = pl.plan(
+        two_steps(),
+        ["cpu", "worker:0..1"],
+        pin={"exp": "worker:0..1", "*": "cpu"},
+        bounds={"n": 64},
+        max_in_flight=4,
+    )
+    async with pl.Session(plan) as session:
+        opened = len(allocated)
+        await check_stream(session, LENGTHS * 2)
+    assert opened == len(allocated)
+
+
+async def test_what_does_not_fit_has_a_plan_of_its_own() -> None:
+    async with pl.Session(planned(graph=switching())) as session:
+        for length in (8, 2, 8, 3, 2):
+            inputs = rows(length)
+            wanted = np.abs(inputs["x"])
+            wanted = -wanted if length < 4 else np.exp(wanted)
+            np.testing.assert_array_equal((await session.run(inputs))["y"], wanted)
+        assert session._runtime is not None
+        assert len(session._runtime._open_plans._slots) == 3  # the largest, two and three rows
+
+
+async def test_what_is_out_of_bounds_is_refused_and_the_others_go_on() -> None:
+    feeds = [rows(64), rows(65), rows(0), rows(3)]
+    async with pl.Session(planned()) as session, session.stream(feeds) as results:
+        errors = [item.error async for item in results]
+    assert [type(error) for error in errors] == [type(None), pl.FeedError, pl.FeedError, type(None)]
+    assert isinstance(errors[1], pl.FeedError)
+    assert errors[1].what == "input 'x' has n = 65, out of its bounds 1 to 64"
+    assert errors[1].fix == "plan with wider bounds: bounds={'n': 65}"
+    assert isinstance(errors[2], pl.FeedError)
+    assert errors[2].fix == "plan with wider bounds: bounds={'n': (0, 64)}"
+
+
+async def test_no_rows_at_all_are_a_shape_like_others() -> None:
+    plan = pl.plan(two_steps(), bounds={"n": (0, 8)})
+    async with pl.Session(plan) as session:
+        assert (await session.run(rows(0)))["y"].shape == (0, WIDTH)
+
+
+async def test_batches_of_any_number_of_rows_run_within_bounds(allocated: list[int]) -> None:
+    async with pl.Session(planned()) as session:
+        opened = len(allocated)
+        async with session.stream([rows(1, index) for index in range(13)], batch=8) as results:
+            async for item in results:
+                wanted = two_steps_by_numpy(rows(1, item.index)["x"])
+                np.testing.assert_allclose(item["y"], wanted, rtol=1e-6)
+    assert opened == len(allocated)
+
+
+async def test_what_stands_in_for_a_lost_device_runs_all_shapes_too() -> None:
+    sim = SimDevice("sim:a")
+    plan = pl.plan(
+        two_steps(),
+        ["cpu", sim],
+        pin={"exp": "sim:a"},
+        bounds={"n": 64},
+        max_in_flight=2,
+        strategy="preference",
+    )
+
+    def source() -> Iterator[dict[str, np.ndarray]]:
+        for index, length in enumerate(LENGTHS * 4):
+            if index % 12 == 7:
+                sim.lose()
+            yield rows(length, index)
+
+    with trio.fail_after(60):
+        policy = pl.FaultPolicy(restart_s=0, replays=8)
+        async with pl.Session(plan, faults=policy) as session:
+            async with session.stream(source()) as results:
+                async for item in results:
+                    inputs = rows((LENGTHS * 4)[item.index], item.index)
+                    np.testing.assert_allclose(
+                        item["y"], two_steps_by_numpy(inputs["x"]), rtol=1e-6
+                    )
