@@ -1,13 +1,16 @@
-# One command sees plait work (make demo), one proves it (make test).
-# Both make an environment of their own in the checkout and touch nothing else.
+# One command sees plait work (make demo), one proves it (make test), one does on a GPU (make gpu).
+# Each makes an environment of its own in the checkout and touches nothing else.
 
 PYTHON ?= python3
 VENV ?= .venv-test
 DEMO_VENV ?= .venv-demo
+GPU_VENV ?= .venv-gpu
+GPU_ARGS ?=
 BIN = $(VENV)/bin
 
 # Only the models in these packages are used; their code asks for torch, or a second opencv.
 MODELS = silero-vad==6.2.3 rapidocr==3.10.0
+GPU_MODELS = rapidocr-onnxruntime==1.4.4
 
 # Not editable: mypy does not follow editable installs, and a test must see what users get.
 # build/ goes before and after, or modules deleted long ago would stay in the wheel.
@@ -19,7 +22,7 @@ rm -rf build plait.egg-info
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench clean install
+.PHONY: help demo test check fix bench gpu clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -46,8 +49,12 @@ fix: $(VENV)/ready  ## format, and repair what ruff can repair
 bench: install  ## measure; results go to benchmarks/results
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
+gpu: $(GPU_VENV)/ready  ## on a machine with an NVIDIA GPU: its tests and figures, as one file of results
+	@$(call install_plait,$(GPU_VENV))
+	$(GPU_VENV)/bin/python benchmarks/run_gpu.py $(GPU_ARGS)
+
 clean:  ## remove what the other targets made
-	rm -rf .venv-test .venv-demo build plait.egg-info
+	rm -rf .venv-test .venv-demo .venv-gpu build plait.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -66,4 +73,15 @@ $(DEMO_VENV)/ready: pyproject.toml
 	rm -rf $(DEMO_VENV)
 	$(PYTHON) -m venv $(DEMO_VENV)
 	$(DEMO_VENV)/bin/pip $(INSTALL) 'setuptools>=77' '.[onnx,cli]' magika==1.0.3
+	touch $@
+
+# It sees what $(PYTHON) sees: PyTorch and ONNX Runtime for CUDA take part where they are installed.
+$(GPU_VENV)/ready: pyproject.toml Makefile
+	rm -rf $(GPU_VENV)
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+		> $$(echo $(GPU_VENV)/lib/python3*/site-packages)/around.pth
+	$(GPU_VENV)/bin/pip $(INSTALL) 'setuptools>=77' '.[cuda,onnx,cli]' pytest pytest-trio hypothesis
+	$(GPU_VENV)/bin/pip $(INSTALL) --no-deps $(GPU_MODELS)
+	$(GPU_VENV)/bin/python -c 'import onnxruntime' || $(GPU_VENV)/bin/pip $(INSTALL) onnxruntime
 	touch $@

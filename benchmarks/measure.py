@@ -16,7 +16,11 @@ from typing import Any
 import threadpoolctl
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("plait", "numpy", "trio", "msgpack", "numba", "onnxruntime", "cupy-cuda13x")
+PACKAGES = (
+    *("plait", "numpy", "trio", "msgpack", "numba"),
+    *("onnxruntime", "onnxruntime-gpu", "torch", "pyopencl"),
+    *("cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cublas"),
+)
 
 
 def alternate(
@@ -46,11 +50,16 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 def save(name: str, figures: Mapping[str, Any]) -> None:
     """Print figures, and write them with machine, versions and date to ``results/NAME.json``."""
+    print(write(RESULTS / f"{name}.json", figures))
+
+
+def write(path: Path, figures: Mapping[str, Any]) -> str:
+    """Write figures with machine, versions and date as JSON, and return that."""
     record = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **_machine(), **figures}
     text = json.dumps(record, indent=2)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(text + "\n")
-    print(text)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text + "\n")
+    return text
 
 
 def _repeats(call: Callable[[], object], at_least_s: float) -> int:

@@ -87,14 +87,14 @@ def _measure(found: Sequence[DeviceStatus]) -> Costs:
     """Measure what is there, saying what it waits for."""
     from ..devices import find
     from ..scheduler.costs import Costs
-    from ..scheduler.costs.measure import measure
+    from ..scheduler.costs.measure import measure, measure_peers
 
     costs = Costs()
-    for status in found:
-        if status.found:
-            print_note(f"measuring {status.name}: submission, kernels, memory, products, copies")
-            costs = costs.merged(measure({status.name: find(status.name)}))
-    return costs
+    devices = {status.name: find(status.name) for status in found if status.found}
+    for name, device in devices.items():
+        print_note(f"measuring {name}: submission, kernels, memory, products, copies")
+        costs = costs.merged(measure({name: device}))
+    return costs.merged(Costs(links=measure_peers(devices.values())))
 
 
 def _plain(status: DeviceStatus, costs: Costs | None) -> dict[str, Any]:

@@ -47,6 +47,9 @@ class Capabilities:
     software : str
         What its kernels come from, with the version, where that is not numpy: a saved plan is
         loaded for the same one only.
+    copies_from : frozenset of str
+        The memories of other devices that its `copy` reads without a detour through the host; with
+        `native_waits` it takes events of those devices, too.
     """
 
     memory: str = HOST
@@ -57,6 +60,7 @@ class Capabilities:
     runs_python: bool = False
     atomic_programs: bool = False
     software: str = ""
+    copies_from: frozenset[str] = frozenset()
 
 
 class Support(NamedTuple):
@@ -131,7 +135,10 @@ class Device(Protocol):
         ...
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view; the arena may also be one that `copy` reads or writes (host, shared)."""
+        """Return a view; the arena may also be one that `copy` reads or writes.
+
+        Those are of host memory, or of devices that it `copies_from`.
+        """
         ...
 
     def compile(
@@ -151,8 +158,9 @@ class Device(Protocol):
     ) -> Event:
         """Queue a program behind what was submitted before; never blocks.
 
-        `waits` are events of this device; empty unless it has `native_waits`. When one of them
-        failed, the program does not run and its event fails with the same error.
+        `waits` are events of this device, or of one that it `copies_from`; empty unless it has
+        `native_waits`. When one of them failed, the program does not run and its event fails with
+        the same error.
         """
         ...
 
@@ -163,7 +171,10 @@ class Device(Protocol):
         waits: Sequence[Event] = (),
         on_done: OnDone | None = None,
     ) -> Event:
-        """Queue a copy between one of its memories and a host memory, in either direction."""
+        """Queue a copy between one of its memories and a host memory, in either direction.
+
+        Or into its own memory from one that it `copies_from`.
+        """
         ...
 
     def close(self) -> None:
@@ -200,6 +211,15 @@ class Mortal(Protocol):
 
     def kill(self, event: Event, reason: str) -> bool:
         """End the device if it works at this event; say whether it did."""
+        ...
+
+
+@runtime_checkable
+class Routed(Protocol):
+    """What a device adds that knows how copies from another one's memory go."""
+
+    def way_from(self, memory: str) -> str:
+        """Return it in words, for reports: ``"directly"``."""
         ...
 
 

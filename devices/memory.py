@@ -20,6 +20,9 @@ from .errors import DeviceMemoryError
 
 HOST = "host"
 SHARED = "shared"
+HOST_MEMORIES = frozenset({HOST, SHARED})
+CALLER = "caller"
+"""Stands for wherever an array lies that a caller hands over on a device: in no planned memory."""
 ALIGNMENT = 64
 """Bytes; a cache line, and enough for any vector load."""
 

@@ -18,6 +18,9 @@ from .errors import DeviceError
 MOST_OPERATORS = 10_000
 """How many operators a model in a file may name."""
 
+MOST_PEERS = 1_000
+"""How many memories of other devices."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
@@ -33,6 +36,9 @@ class DeviceModel:
         Arithmetic and memory traffic of kernels.
     copy_bytes_per_s, copy_latency_s : float
         Copies from and to host memory.
+    peer_bytes_per_s : float or None
+        Copies from memories of other devices, where the device makes them without the host; as
+        fast as those from host memory when left out.
     launch_s : float
         Added to each kernel.
     submit_s : float
@@ -46,6 +52,8 @@ class DeviceModel:
     copy_queues : int
         How many queues copies have of their own: 0, they wait among the programs; 1, all share
         one; 2, one for each direction.
+    peers : frozenset of str
+        The memories of other devices that a simulated device copies from without the host.
 
     Raises
     ------
@@ -63,9 +71,11 @@ class DeviceModel:
     operators: Mapping[str, float] = field(default_factory=dict)
     supports: frozenset[str] | Callable[[Node], bool] | None = None
     copy_queues: int = 2
+    peer_bytes_per_s: float | None = None
+    peers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s"):
+        for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s", *self._own_peer_speed):
             if not getattr(self, name) > 0:
                 raise DeviceError(f"{name} is {getattr(self, name)}", fix="give a speed above 0")
         for name in ("copy_latency_s", "launch_s", "submit_s", "memory_bytes"):
@@ -77,6 +87,10 @@ class DeviceModel:
         if self.copy_queues not in (0, 1, 2):
             raise DeviceError(f"copy_queues is {self.copy_queues}", fix="give 0, 1 or 2")
 
+    @property
+    def _own_peer_speed(self) -> tuple[str, ...]:
+        return () if self.peer_bytes_per_s is None else ("peer_bytes_per_s",)
+
     def kernel_s(self, op: str, cost: Cost) -> float:
         """Return how long a kernel of that operator and cost takes."""
         roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
@@ -85,6 +99,14 @@ class DeviceModel:
     def copy_s(self, nbytes: int) -> float:
         """Return how long a copy of that many bytes takes."""
         return self.copy_latency_s + nbytes / self.copy_bytes_per_s
+
+    def peer_copy_s(self, nbytes: int) -> float:
+        """Return how long a copy of that many bytes takes from the memory of another device."""
+        return self.copy_latency_s + nbytes / (self.peer_bytes_per_s or self.copy_bytes_per_s)
+
+    def inner_copy_s(self, nbytes: int) -> float:
+        """Return how long a copy of that many bytes takes within the device's memory."""
+        return self.copy_latency_s + 2 * nbytes / self.bytes_per_s
 
     def has(self, node: Node) -> bool:
         """Say whether the modelled device has the node's operator."""
@@ -108,6 +130,7 @@ class DeviceModel:
         values = {name: getattr(self, name) for name in _FIELDS}
         values["operators"] = dict(sorted(self.operators.items()))
         values["supports"] = None if self.supports is None else sorted(self.supports)
+        values["peers"] = sorted(self.peers)
         return values
 
     @classmethod
@@ -149,6 +172,10 @@ def _number(name: str, value: object, at: str | None) -> float:
     return float(value)
 
 
+def _number_or_none(name: str, value: object, at: str | None) -> float | None:
+    return None if value is None else _number(name, value, at)
+
+
 def _finite(value: int | float) -> bool:
     try:
         return math.isfinite(value)
@@ -179,12 +206,21 @@ def _names(name: str, value: object, at: str | None) -> frozenset[str] | None:
     return frozenset(listed[1:])
 
 
+def _memories(name: str, value: object, at: str | None) -> frozenset[str]:
+    listed: list[Any] = list(value) if isinstance(value, list | tuple) else [None]
+    if len(listed) > MOST_PEERS or not all(isinstance(memory, str) for memory in listed):
+        raise _bad(name, value, "a list of memories of other devices", at)
+    return frozenset(listed)
+
+
 _READ: Mapping[str, Callable[[str, object, str | None], Any]] = {
     **dict.fromkeys(_FIELDS, _number),
     "memory_bytes": _whole,
     "copy_queues": _whole,
     "operators": _factors,
     "supports": _names,
+    "peer_bytes_per_s": _number_or_none,
+    "peers": _memories,
 }
 
 _HOST = DeviceModel(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from ..devices.device import Device
 from ..graph.check import check
@@ -14,6 +15,7 @@ from . import planning
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
 from .bounds import checked_bounds
 from .costs import Costs
+from .ends import On, checked_ends
 from .errors import PlanError
 from .memory.limits import limits_of
 from .partition.partition import Pins, check_pins, may_merge
@@ -37,6 +39,8 @@ def plan(
     costs: Costs | str | os.PathLike[str] | None = None,
     max_subgraphs: int | None = None,
     memory_limits: Mapping[str, int] | None = None,
+    inputs_on: On = None,
+    outputs_on: On = None,
 ) -> Plan:
     """Decide who runs what, in which memory.
 
@@ -76,6 +80,10 @@ def plan(
         Into how many subgraphs the graph may be cut at most.
     memory_limits : Mapping of str to int, optional
         Bytes that a device, or a memory, may take, constants included.
+    inputs_on, outputs_on : str, or Mapping of str to str, optional
+        The device on which callers hand over inputs, or take outputs: for all of them, or by name.
+        Arrays of other libraries are read there where they lie, and results are arrays of the
+        device; the others are on the host.
 
     Raises
     ------
@@ -121,6 +129,7 @@ def plan(
     if replicas:
         check_no_effects(graph)
         limits = shared_limits(limits, prototypes, replicas)
+    in_turn = frozenset(chain.from_iterable(replicas))
     request = Request(
         prototypes,
         pins,
@@ -130,6 +139,7 @@ def plan(
         costs_of(costs, prototypes),
         max_subgraphs,
         limits,
+        checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
     )
     check_request(request)
     graph = specialise(graph, shapes)

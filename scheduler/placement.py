@@ -3,7 +3,9 @@
 A tensor's home is a memory that its producer writes in place; of several, the one that most of its
 consumers can read there, so that a tensor between `cpu` and `worker:0` lies in shared memory and is
 never copied. Consumers that cannot read the home get a replica by a transfer; between memories of
-two devices it goes through host memory. Feeds and fetches happen in memories of the host.
+two devices it goes through host memory, unless the one copies from the other's. Feeds and fetches
+happen in memories of the host, but for inputs that callers hand over on a device, which a first
+transfer copies to where they are planned, and outputs that they take there.
 
 Where a device of the plan reaches shared memory alone, all others that can use that too: buffers
 share bytes within a memory, so that one for all is smaller than two.
@@ -15,9 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..devices.device import Device
-from ..devices.memory import HOST, SHARED
+from ..devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
 from ..graph.aliasing import views_of
 from ..graph.ir import Graph, Node
+from .ends import ON_HOST, Ends
 from .partition.partition import Partition
 from .steps import Step, Transfer, link
 
@@ -26,8 +29,6 @@ OUTSIDE = ""
 
 SCRATCH = ""
 """Stands for what a device's kernels need beside tensors, where a tensor is asked for."""
-
-HOST_MEMORIES = frozenset({HOST, SHARED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,12 @@ class Placement:
     home: Mapping[str, str]
     local: Mapping[tuple[str, str], str]
 
+    @property
+    def arrivals(self) -> frozenset[str]:
+        """The inputs that steps bring to their homes; the others are fed there."""
+        works = (step.work for step in self.steps)
+        return frozenset(one.tensor for one in works if isinstance(one, Transfer) and one.arrives)
+
     def with_waits(self, edges: Sequence[tuple[int, int]]) -> Placement:
         """Return it with further waits: for each pair of steps the later waits for the earlier."""
         if not edges:
@@ -62,9 +69,11 @@ class Placement:
         return replace(self, steps=link(tuple(steps)))
 
 
-def place(graph: Graph, partition: Partition, devices: Mapping[str, Device]) -> Placement:
+def place(
+    graph: Graph, partition: Partition, devices: Mapping[str, Device], ends: Ends = ON_HOST
+) -> Placement:
     """Choose memories and derive the steps; the graph's shapes must be static."""
-    return _Placer(graph, partition, devices).place()
+    return _Placer(graph, partition, devices, ends).place()
 
 
 @dataclass
@@ -72,6 +81,7 @@ class _Placer:
     graph: Graph
     partition: Partition
     devices: Mapping[str, Device]
+    ends: Ends
     steps: list[Step] = field(default_factory=list)
     home: dict[str, str] = field(default_factory=dict)
     local: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -87,7 +97,9 @@ class _Placer:
         for device in {subgraph.device for subgraph in self.partition.subgraphs}:
             self.local[SCRATCH, device] = self._memories(device)[0]
         for name in self.graph.inputs:
-            self._settle(name, OUTSIDE, None)
+            self._settle(name, self.ends.inputs.get(name, OUTSIDE), None)
+            if name in self.ends.inputs:
+                self._copy(name, CALLER, self.home[name])
             self._transfer(name)
         for subgraph in self.partition.subgraphs:
             for node in subgraph.graph.nodes:
@@ -110,9 +122,10 @@ class _Placer:
     def _settle(self, tensor: str, producer: str, node: Node | None) -> None:
         """Choose the tensor's home, and where each of its readers reads it."""
         readers = self._readers(tensor)
+        accesses = {reader: self._accesses(self._end(tensor, reader)) for reader in readers}
 
         def served(memory: str) -> int:
-            return sum(memory in self._accesses(reader) for reader in readers)
+            return sum(memory in reached for reached in accesses.values())
 
         choices = self._memories(producer)
         best = max(choices, key=served)  # of equals the first
@@ -122,9 +135,9 @@ class _Placer:
             best = beside if served(beside) >= served(best) else best
         self.home[tensor] = best
         replicas = [best]
-        for reader in sorted(readers, key=lambda reader: len(self._accesses(reader))):
-            near = (memory for memory in replicas if memory in self._accesses(reader))
-            memory = next(near, None) or self._memories(reader)[0]
+        for reader in sorted(readers, key=lambda reader: len(accesses[reader])):
+            near = (memory for memory in replicas if memory in accesses[reader])
+            memory = next(near, None) or self._memories(self._end(tensor, reader))[0]
             self.local[tensor, reader] = memory
             if memory not in replicas:
                 replicas.append(memory)
@@ -134,14 +147,17 @@ class _Placer:
         """Append the transfers from the tensor's home to its replicas."""
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
-        private = wanted - HOST_MEMORIES
-        if private and home not in HOST_MEMORIES and not wanted & HOST_MEMORIES:
-            wanted.add(HOST)  # there is no way from device to device but through the host
-        for memory in sorted(wanted & HOST_MEMORIES):
-            self._copy(tensor, home, memory)
-        hosts = [home] if home in HOST_MEMORIES else sorted(wanted & HOST_MEMORIES)
-        for memory in sorted(private):
-            self._copy(tensor, hosts[0], memory)
+        staged = {memory for memory in wanted if not self._copies(home, memory)}
+        if staged and not wanted & HOST_MEMORIES:
+            wanted.add(HOST)
+        for memory in (*sorted(wanted & HOST_MEMORIES), *sorted(wanted - HOST_MEMORIES)):
+            self._copy(tensor, min(wanted & HOST_MEMORIES) if memory in staged else home, memory)
+
+    def _copies(self, source: str, target: str) -> bool:
+        """True when a device copies from one memory to the other, without a stop on the host."""
+        if not HOST_MEMORIES.isdisjoint((source, target)):
+            return True
+        return source in self.devices[self._mover(source, target)].capabilities.copies_from
 
     def _copy(self, tensor: str, source: str, target: str) -> None:
         waits = _waits([self.written_by.get((tensor, source))])
@@ -150,8 +166,12 @@ class _Placer:
         self.written_by[tensor, target] = self._append(step)
 
     def _mover(self, source: str, target: str) -> str:
-        """Return the device that copies: the owner of the memory furthest from the host."""
-        for memory in (*sorted({source, target} - HOST_MEMORIES), SHARED, HOST):
+        """Return the device that copies: the owner of the memory furthest from the host.
+
+        Of two that are as far it is that of the target.
+        """
+        private = (memory for memory in (target, source) if memory not in HOST_MEMORIES)
+        for memory in (*private, SHARED, HOST):
             if memory in (source, target):
                 for name, device in self.devices.items():
                     if device.capabilities.memory == memory:
@@ -164,6 +184,10 @@ class _Placer:
         if tensor in self.graph.outputs:
             readers[OUTSIDE] = None
         return list(readers)
+
+    def _end(self, tensor: str, reader: str) -> str:
+        """Return the device in whose place the caller takes a tensor, where that is who reads."""
+        return self.ends.outputs.get(tensor, OUTSIDE) if reader == OUTSIDE else reader
 
     def _memories(self, device: str) -> list[str]:
         """Return the memories that a device accesses, the one to prefer first."""

@@ -18,6 +18,7 @@ from ..graph.passes import Pass, simplify
 from .boundaries import is_decided
 from .bounds import Bounds, largest, leeway_of, picked, undecided
 from .costs import Costs
+from .ends import Ends
 from .errors import DoesNotFitError
 from .memory.leeway import NONE, Leeway
 from .memory.memory_plan import plan_memory
@@ -94,6 +95,10 @@ class Plan:
     """The smallest and the largest length of each symbol, where `graph` is of the largest."""
     template: Graph | None = field(repr=False, default=None)
     """The graph with its symbols, where they are bounded."""
+    inputs_on: Mapping[str, str] = field(default_factory=dict)
+    """The devices on which callers hand over inputs; the others are fed on the host."""
+    outputs_on: Mapping[str, str] = field(default_factory=dict)
+    """The devices on which callers take outputs."""
 
     @property
     def is_static(self) -> bool:
@@ -104,6 +109,11 @@ class Plan:
     def fed(self) -> Graph:
         """The graph for what may be fed: with symbols where there are bounds."""
         return self.graph if self.template is None else self.template
+
+    @property
+    def ends(self) -> Ends:
+        """Where callers hand over inputs and take outputs."""
+        return Ends(self.inputs_on, self.outputs_on)
 
     @property
     def leeway(self) -> Leeway:
@@ -189,6 +199,7 @@ class Plan:
             self.costs,
             self.max_subgraphs,
             self.memory_limits,
+            self.ends,
         )
 
     def report(self, *, nodes: bool = False) -> str:
@@ -337,4 +348,6 @@ def _plan(
         max_subgraphs=request.max_subgraphs,
         memory_limits=request.memory_limits,
         decision=choice.decision,
+        inputs_on=request.ends.inputs,
+        outputs_on=request.ends.outputs,
     )

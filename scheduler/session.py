@@ -243,6 +243,15 @@ class Session:
         return self._runtime
 
 
+def borrowed(session: Session, inputs: Any) -> Any:
+    """Return what is to be fed to a session that runs on another thread than the caller's.
+
+    Of arrays on devices it is noted what the caller has queued so far, which they wait for.
+    """
+    runtime = session._runtime
+    return inputs if runtime is None else runtime.borrowed(inputs)
+
+
 async def _fly(
     runtime: Runtime,
     inputs: Mapping[str, Any],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..devices.memory import CALLER, HOST_MEMORIES
 from ..graph.nested import all_nodes, has_effects
 from .partition.partition import Subgraph
 
@@ -20,7 +21,7 @@ class Transfer:
     ----------
     tensor : str
     source, target : str
-        Memories.
+        Memories; `CALLER` for what is handed over on a device.
     nbytes : int
     """
 
@@ -33,6 +34,16 @@ class Transfer:
     def name(self) -> str:
         """How reports and traces call it."""
         return f"{self.tensor}: {self.source} to {self.target}"
+
+    @property
+    def arrives(self) -> bool:
+        """True when it brings what a caller hands over on a device."""
+        return self.source == CALLER
+
+    @property
+    def is_inward(self) -> bool:
+        """True when the device that moves it copies into its own memory: from anywhere else."""
+        return self.source in HOST_MEMORIES or self.target not in HOST_MEMORIES
 
 
 @dataclass(frozen=True, slots=True)

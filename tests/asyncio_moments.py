@@ -24,7 +24,7 @@ from plait.scheduler.bridges.loop_thread import LoopThread
 Ts = TypeVarTuple("Ts")
 Work: TypeAlias = Callable[[], Awaitable[object]]
 
-SECONDS = 20
+SECONDS = 60
 """Enough on any machine; what takes longer, hangs."""
 
 

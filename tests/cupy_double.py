@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from fake_arrays import LACKING, FakeArray, borrow
 from fake_cublas import FakeCublas
-from fake_cuda_errors import INVALID_HANDLE, CUDARuntimeError
+from fake_cuda_errors import INVALID_HANDLE, PEER_ACCESS_ALREADY_ENABLED, CUDARuntimeError
 from fake_driver import FakeDriver, Module
 from fake_gpu import FakeGpu, Recording
 from plait.devices.cuda.device import CudaDevice
@@ -39,11 +39,30 @@ class CupyDouble:
         Chooses the order in which streams run.
     memory_bytes : int
     devices : int, default 1
-        How many CUDA devices there are; all of them are the same fake GPU.
+        How many CUDA devices there are; `gpu` is all of them.
+    direct : bool, default True
+        Whether each of them can access the memory of the others.
+
+    Attributes
+    ----------
+    accesses : list of (int, int)
+        The devices that access was enabled for, and to whose memory.
     """
 
-    def __init__(self, seed: int = 0, memory_bytes: int = 1 << 28, devices: int = 1) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        memory_bytes: int = 1 << 28,
+        devices: int = 1,
+        *,
+        direct: bool = True,
+    ) -> None:
+        self.direct = direct
+        self.accesses: list[tuple[int, int]] = []
         self.gpu = FakeGpu(seed, memory_bytes)
+        self.null_stream: int | None = None
+        self.events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
+        self._pool: dict[int, list[Memory]] = {}
         self.devices = devices
         self.__version__ = "14.0.1"
         self.current = threading.local()
@@ -53,10 +72,11 @@ class CupyDouble:
             Device=lambda index: Device(self, index),
             Stream=lambda non_blocking=False: Stream(self, non_blocking),
             Event=lambda block=False, disable_timing=False: Event(self, not disable_timing),
-            Memory=lambda nbytes: Memory(self.gpu, nbytes),
+            Memory=lambda nbytes: Memory(self, nbytes),
             MemoryPointer=MemoryPointer,
             alloc_pinned_memory=self._alloc_pinned,
             get_elapsed_time=_elapsed_ms,
+            get_current_stream=lambda device: SimpleNamespace(ptr=self._callers_stream()),
             runtime=self._runtime(),
             driver=driver,
             function=SimpleNamespace(Module=lambda: Module(driver)),
@@ -88,6 +108,50 @@ class CupyDouble:
         assert stack, "queued on the null stream"
         return stack[-1]
 
+    # Arrays of callers
+
+    def from_dlpack(self, capsule: Capsule) -> FakeArray:
+        assert self._current_stream()
+        return self._array_at(capsule.array)
+
+    def asarray(self, value: Any, **keywords: Any) -> Any:
+        """Make an array, also of what another library describes."""
+        interface = getattr(value, "__cuda_array_interface__", None)
+        if interface is None:
+            return borrow(self.gpu, np, "asarray", self._settle)(value, **keywords)
+        assert interface["stream"] is None, "CuPy would wait on the host"
+        return self._array_at(value.array)
+
+    def ascontiguousarray(self, array: Any) -> Any:
+        if getattr(array, "data", None) is None or self.gpu.is_executing:
+            return borrow(self.gpu, np, "ascontiguousarray", self._settle)(array)
+        copy = self._ndarray(array.shape, array.dtype, MemoryPointer(Memory(self, array.nbytes), 0))
+        self.launch(lambda: np.copyto(copy._cells, array._cells))
+        return copy
+
+    def empty(self, shape: Any, dtype: Any = float) -> FakeArray:
+        """Return an array of the pool, which gives again what was freed, whoever still reads it."""
+        nbytes = max(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize, 1)
+        freed = self._pool.setdefault(nbytes, [])
+        memory = freed.pop() if freed else Memory(self, nbytes)
+        array = self._ndarray(shape, dtype, MemoryPointer(memory, 0))
+        weakref.finalize(array, freed.append, memory).atexit = False
+        return array
+
+    def _array_at(self, foreign: Any) -> FakeArray:
+        return FakeArray(self.gpu, foreign.cells, self._settle, foreign)
+
+    def _callers_stream(self) -> int:
+        stack: list[int] = getattr(self.current, "streams", [])
+        return stack[-1] if stack else 0
+
+    def _record(self, event: int, stream: int) -> None:
+        if stream == 0:
+            if self.null_stream is None:
+                self.null_stream = self.gpu.new_stream(0)
+            stream = self.null_stream
+        self.gpu.record(stream, self.events[event].recording)
+
     def _settle(self) -> None:
         """Let the current stream finish before host code computes with what lies on the GPU."""
         if not self.gpu.is_executing:
@@ -109,6 +173,15 @@ class CupyDouble:
         weakref.finalize(raw, self.gpu.unlock, address).atexit = False
         return buffer
 
+    def _can_access(self, device: int, peer: int) -> int:
+        return int(self.direct and device != peer)
+
+    def _enable_access(self, peer: int) -> None:
+        access = self.current.device, peer
+        if access in self.accesses:
+            raise CUDARuntimeError(PEER_ACCESS_ALREADY_ENABLED)
+        self.accesses.append(access)
+
     def _runtime(self) -> SimpleNamespace:
         gpu = self.gpu
         return SimpleNamespace(
@@ -116,6 +189,10 @@ class CupyDouble:
             getDeviceCount=lambda: self.devices,
             memGetInfo=lambda: (gpu.memory_bytes - gpu.live_bytes, gpu.memory_bytes),
             memcpyAsync=gpu.copy,
+            memcpyPeerAsync=gpu.copy_peer,
+            eventRecord=self._record,
+            deviceCanAccessPeer=self._can_access,
+            deviceEnablePeerAccess=self._enable_access,
             memsetAsync=gpu.memset,
             hostRegister=lambda address, nbytes, flags: gpu.lock(address, nbytes),
             hostUnregister=gpu.unlock,
@@ -157,8 +234,8 @@ class Stream:
     def __init__(self, double: CupyDouble, non_blocking: bool) -> None:
         assert non_blocking, "a blocking stream waits for the null stream"
         self._double = double
-        self.ptr = double.gpu.new_stream()
         self.device = double.current.device
+        self.ptr = double.gpu.new_stream(self.device)
 
     def wait_event(self, event: Event) -> None:
         self._double.gpu.wait(self.ptr, event.recording)
@@ -211,6 +288,8 @@ class Event:
         self._gpu = double.gpu
         self.device = getattr(double.current, "device", 0)
         self.recording = Recording(timing)
+        self.ptr = id(self)
+        double.events[self.ptr] = self
 
     def record(self, stream: Stream) -> None:
         if stream.device != self.device:
@@ -231,11 +310,19 @@ def _elapsed_ms(earlier: Event, later: Event) -> float:
     return (later.recording.tick - earlier.recording.tick) / 1000
 
 
+class Capsule:
+    """What `__dlpack__` returns."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
 class Memory:
-    def __init__(self, gpu: FakeGpu, nbytes: int) -> None:
+    def __init__(self, double: CupyDouble, nbytes: int) -> None:
         self.size = nbytes
-        self.ptr, self.cells = gpu.allocate(nbytes)
-        weakref.finalize(self, gpu.free, self.ptr).atexit = False
+        self.device = getattr(double.current, "device", 0)
+        self.ptr, self.cells = double.gpu.allocate(nbytes, self.device)
+        weakref.finalize(self, double.gpu.free, self.ptr).atexit = False
 
 
 class MemoryPointer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,10 @@ class FakeArray(np.lib.mixins.NDArrayOperatorsMixin):
         self._cells = cells
         self._settle = settle
         self.data = memptr
+
+    @property
+    def device(self) -> Any:
+        return SimpleNamespace(id=self.data.mem.device)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("ctypes", "base"):
@@ -158,6 +162,7 @@ def _function(
         if name == "matmul" and len(inputs) > 2:
             raise TypeError("cupy.matmul takes no out by position")
         _refuse_host_arrays(gpu, name, inputs)
+        _refuse_other_devices(gpu, (*inputs, *keywords.values()))
         settle()
         return _wrap(gpu, function(*_unwrap(inputs), **_unwrap(keywords)), settle)
 
@@ -170,6 +175,14 @@ def _refuse_host_arrays(gpu: FakeGpu, name: str, inputs: tuple[Any, ...]) -> Non
         if name not in ("array", "asarray", "ascontiguousarray"):
             raise TypeError(f"cupy.{name}: unsupported type {np.ndarray}")
         assert not gpu.is_executing, "a kernel copies from host memory"
+
+
+def _refuse_other_devices(gpu: FakeGpu, values: tuple[Any, ...]) -> None:
+    """A kernel is given what lies on its own device; CuPy would read others through the host."""
+    for value in values:
+        if isinstance(value, FakeArray) and value.data is not None:
+            device = value.data.mem.device
+            assert gpu.executing_device in (None, device), f"what lies on device {device} is read"
 
 
 def _unwrap(value: Any) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS, LAUNCH_FAILURE = 1, 2, 700, 719
 NOT_SUPPORTED, ALREADY_REGISTERED, NOT_REGISTERED, INVALID_HANDLE = 801, 712, 713, 400
-NOT_FOUND, CAPTURE_UNSUPPORTED = 500, 900
+NOT_FOUND, CAPTURE_UNSUPPORTED, PEER_ACCESS_ALREADY_ENABLED = 500, 900, 704
 NAMES = {
     1: "cudaErrorInvalidValue: invalid argument",
     2: "cudaErrorMemoryAllocation: out of memory",
     35: "cudaErrorInsufficientDriver: CUDA driver version is insufficient",
     400: "cudaErrorInvalidResourceHandle: invalid resource handle",
     700: "cudaErrorIllegalAddress: an illegal memory access was encountered",
+    704: "cudaErrorPeerAccessAlreadyEnabled: peer access is already enabled",
     712: "cudaErrorHostMemoryAlreadyRegistered: part or all is registered already",
     713: "cudaErrorHostMemoryNotRegistered: pointer is not registered",
     719: "cudaErrorLaunchFailure: unspecified launch failure",

@@ -1,4 +1,4 @@
-"""A GPU that does not exist: streams that run in the worst order that CUDA allows.
+"""GPUs that do not exist: streams that run in the worst order that CUDA allows.
 
 Operations are queued and run only when somebody waits for an event. Which stream then goes first
 is up to a seed, bound by nothing but the order within each stream and the waits between them, so
@@ -58,7 +58,7 @@ class Recording:
 
 
 class FakeGpu:
-    """Streams, memory and faults of one GPU.
+    """Streams, memory and faults of all GPUs of a machine; work reaches the memory of its own only.
 
     Attributes
     ----------
@@ -83,6 +83,8 @@ class FakeGpu:
         self._random = random.Random(seed)
         self._changed = threading.Condition(threading.RLock())
         self._queues: list[deque[Operation]] = []
+        self._device_of: list[int] = []
+        """Of each stream."""
         self._captures: dict[int, list[Callable[[], Any]]] = {}
         self._broken: CUDARuntimeError | None = None
         self._breaking: int | None = None
@@ -90,6 +92,8 @@ class FakeGpu:
         self._ticks = 0
         self._next_address = DEVICE_BASE
         self._memories: dict[int, np.ndarray[Any, Any]] = {}
+        self._owners: dict[int, int] = {}
+        """The device that each of them is on."""
         self._thread = threading.local()
 
     # What tests do
@@ -118,10 +122,16 @@ class FakeGpu:
 
     # Streams and events
 
-    def new_stream(self) -> int:
+    @property
+    def executing_device(self) -> int | None:
+        """The device whose operation this thread is running."""
+        return getattr(self._thread, "device", None)
+
+    def new_stream(self, device: int = 0) -> int:
         with self._changed:
             self._check()
             self._queues.append(deque())
+            self._device_of.append(device)
             return len(self._queues)
 
     def queue(self, stream: int, run: Callable[[], Any]) -> None:
@@ -206,14 +216,14 @@ class FakeGpu:
         operation = self._queues[chosen].popleft()
         self.order.append(chosen)
         self._ticks += 1
-        self._thread.executing = True
+        self._thread.executing, self._thread.device = True, self._device_of[chosen]
         try:
             with np.errstate(all="ignore"):
                 operation.run()
         except Exception as error:
             self._break(error)
         finally:
-            self._thread.executing = False
+            self._thread.executing, self._thread.device = False, None
 
     def _break(self, error: Exception) -> None:
         status = error.status if isinstance(error, CUDARuntimeError) else LAUNCH_FAILURE
@@ -233,8 +243,8 @@ class FakeGpu:
 
     # Memory
 
-    def allocate(self, nbytes: int) -> tuple[int, np.ndarray[Any, Any]]:
-        """Return an address and the poisoned cells behind it."""
+    def allocate(self, nbytes: int, device: int = 0) -> tuple[int, np.ndarray[Any, Any]]:
+        """Return an address of a device's memory and the poisoned cells behind it."""
         with self._changed:
             self._check()
             if self.live_bytes + nbytes > self.memory_bytes:
@@ -244,11 +254,13 @@ class FakeGpu:
             self._next_address += -(-nbytes // 512) * 512 + 512  # with a gap nobody may touch
             cells = np.full(nbytes, POISON, np.uint8)
             self._memories[address] = cells
+            self._owners[address] = device
             return address, cells
 
     def free(self, address: int) -> None:
         with self._changed:
             self.live_bytes -= self._memories.pop(address).nbytes
+            del self._owners[address]
 
     def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
         self.queue(stream, lambda: self.cells(address, nbytes).fill(value))
@@ -270,6 +282,18 @@ class FakeGpu:
             self._copy_now(target, source, nbytes, kind)
 
         self.queue(stream, run)
+
+    def copy_peer(
+        self, target: int, here: int, source: int, there: int, nbytes: int, stream: int
+    ) -> None:
+        """Queue a copy from one device's memory to another's, each named with its device."""
+        self.queue(stream, lambda: self._copy_over((target, here), (source, there), nbytes))
+
+    def _copy_over(self, target: tuple[int, int], source: tuple[int, int], nbytes: int) -> None:
+        (to, to_begin), (of, of_begin) = (
+            self.memory(address, nbytes, device) for address, device in (target, source)
+        )
+        np.copyto(to[to_begin : to_begin + nbytes], of[of_begin : of_begin + nbytes])
 
     def _copy_inside(self, target: int, source: int, nbytes: int) -> None:
         assert abs(target - source) >= nbytes, "a copy onto itself"
@@ -296,10 +320,17 @@ class FakeGpu:
         memory, offset = self.memory(address, nbytes)
         return memory[offset : offset + nbytes]
 
-    def memory(self, address: int, nbytes: int = 0) -> tuple[np.ndarray[Any, Any], int]:
-        """Return the allocation that holds these bytes, and where in it they begin."""
+    def memory(
+        self, address: int, nbytes: int = 0, device: int | None = None
+    ) -> tuple[np.ndarray[Any, Any], int]:
+        """Return the allocation that holds these bytes, and where in it they begin.
+
+        It must be on that device, or where the operation runs that asks for it.
+        """
+        wanted = self.executing_device if device is None else device
         for base, cells in self._memories.items():
-            if base <= address and address + nbytes <= base + cells.nbytes:
+            inside = base <= address and address + nbytes <= base + cells.nbytes
+            if inside and wanted in (None, self._owners[base]):
                 return cells, address - base
         raise CUDARuntimeError(ILLEGAL_ADDRESS)
 

@@ -23,6 +23,7 @@ MOST_ELEMENTS = 3000
 
 MODULES: tuple[str, ...] = (
     "generated_elementwise_cases",
+    "generated_exact_cases",
     "generated_movement_cases",
     "generated_network_cases",
 )

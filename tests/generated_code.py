@@ -11,6 +11,7 @@ from plait.devices.device import scratch_name
 from plait.devices.generated.dialect import OPENCL, program_source
 from plait.devices.generated.kernel import Kernel
 from plait.devices.generated.pieces import Launch, Piece, piece_of
+from plait.devices.generated.registry import scratch
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from pocl import pocl_device
@@ -30,7 +31,9 @@ def context() -> Any:
 def compiled(source: str) -> Any:
     import pyopencl as cl
 
-    return cl.Program(context(), source).build()
+    # Compiling takes most of the time, and without optimisation a third of it. What is always
+    # true for some shapes would be warned of.
+    return cl.Program(context(), source).build(["-cl-opt-disable", "-w"])
 
 
 def run_generated(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -68,12 +71,9 @@ class _Memory:
         self._raw: dict[str, Array] = {}
         self._specs = dict(graph.tensors)
         for node in graph.nodes:
-            from plait.devices.generated.registry import generate, why_not
-
-            if why_not(node, graph.call(node)) is None and node.op not in _VIEWS:
-                code = generate(node, graph.call(node), graph.output_specs(node))
-                for index, spec in enumerate(code.scratch):
-                    self._specs[scratch_name(node, index)] = spec
+            specs = scratch(node, graph.call(node), graph.output_specs(node))
+            for index, spec in enumerate(specs):
+                self._specs[scratch_name(node, index)] = spec
         for name, value in given.items():
             self.bytes(name)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
@@ -93,9 +93,6 @@ class _Memory:
         edges = np.concatenate([raw[:GUARD], raw[GUARD + spec.nbytes :]])
         assert (edges == 0xA5).all(), f"written beyond {name}"
         return self.bytes(name).view(spec.dtype).reshape(spec.static_shape)
-
-
-_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 
 
 def _launch(program: Any, kernel: Kernel, buffers: list[tuple[Array, int]]) -> None:

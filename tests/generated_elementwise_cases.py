@@ -15,7 +15,7 @@ from plait.graph.errors import PlaitError
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
-OPS = tuple(op for op in generated_ops() if is_elementwise(op))
+OPS = tuple(op for op in generated_ops() if is_elementwise(op) and "." not in op)
 VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "BitShift": [{"direction": "LEFT"}, {"direction": "RIGHT"}],
     "Cast": [{"to": name} for name in CTYPES],
@@ -100,7 +100,7 @@ def formulas_of_floats() -> tuple[Graph, Feeds]:
 @case
 def formulas_of_integers() -> tuple[Graph, Feeds]:
     return _first_of_each(
-        "int64", ("BitShift", "Clip", "Div", "Mod", "Pow", "Shrink", "Sign")
+        "int64", ("Abs", "BitShift", "Clip", "Div", "Mod", "Pow", "Shrink", "Sign")
     )
 
 

@@ -65,6 +65,8 @@ def indexed_reads() -> tuple[Graph, Feeds]:
     nodes.add("Gather", bits(9, 6, dtype="uint8"), np.array([8, 0, -9], np.int32))
     nodes.add("GatherElements", bits(4, 5), np.array([[0, -4, 3], [1, 2, -1]]))
     nodes.add("GatherND", bits(3, 4, 2), np.array([[0, 1], [-1, -4]]))
+    nodes.add("GatherND", bits(3, 4, 8, dtype="uint8"), np.array([[0, 1], [-1, -4]]))
+    nodes.add("Gather", bits(3, 4, 5, dtype="int16"), np.array(-1), axis=1)
     nodes.add("GatherND", bits(2, 3, 4), np.array([[[1], [0]], [[-1], [2]]]), batch_dims=1)
     nodes.add("ReverseSequence", bits(5, 3, 2), np.array([5, 1, 3]))
     nodes.add("ReverseSequence", bits(3, 5), np.array([5, 0, 3]), batch_axis=0, time_axis=1)
@@ -84,6 +86,7 @@ def indexed_writes() -> tuple[Graph, Feeds]:
         bits(2, 2, dtype="uint8"),
         axis=1,
     )
+    nodes.add("ScatterND", bits(4, 6, dtype="int16"), index[:, :1], -bits(2, 6, dtype="int16"))
     nodes.add("ScatterND", bits(4, 5), np.array([[3], [-3]]), -bits(2, 5))
     nodes.add("ScatterND", bits(4, 5), np.array([[[3, 1]], [[-4, -1]]]), -bits(2, 1))
     cache, update = bits(2, 3, 7, 2), -bits(2, 3, 2, 2)

@@ -145,12 +145,18 @@ def convolutions() -> tuple[Graph, Feeds]:
     padded: dict[str, Any] = {"pads": (1, 1, 1, 1)}
     nodes.add("Conv", x, numbers(12, 8, 3, 3), numbers(12), **padded)
     nodes.add("Conv", x, numbers(16, 8, 1, 1))
+    nodes.add("Conv", numbers(1, 70, 4, 5), numbers(8, 70, 2, 3), **padded)
     nodes.add("Conv", x, numbers(16, 4, 2, 3), group=2, strides=(2, 1), dilations=(1, 2))
     nodes.add("Conv", x, numbers(8, 1, 3, 3), numbers(8), group=8, strides=(2, 2), **padded)
     nodes.add("Conv", numbers(1, 3, 20, dtype="float16"), numbers(9, 3, 5, dtype="float16"))
     nodes.add("Conv", numbers(1, 2, 5, 6, 7), numbers(8, 2, 2, 2, 2), auto_pad="SAME_UPPER")
     nodes.add("ConvTranspose", x, numbers(8, 9, 3, 3), strides=(2, 2), output_padding=(1, 1))
     nodes.add("ConvTranspose", x, numbers(8, 2, 2, 2), numbers(4), group=2, **padded)
+    nodes.add(
+        *("ConvTranspose", numbers(1, 8, 4, 5), numbers(8, 8, 3, 4)),
+        strides=(2, 3),
+        dilations=(2, 1),
+    )
     image, weights = whole(1, 4, 8, 9, dtype="uint8"), whole(8, 4, 3, 3)
     nodes.add("ConvInteger", image, weights, np.uint8(7).reshape(()), whole(8), **padded)
     one, byte = np.float32(0.02).reshape(()), np.uint8(3).reshape(())

@@ -39,6 +39,7 @@ models = st.builds(
     copy_latency_s=st.floats(0, 1e-3),
     launch_s=st.floats(0, 1e-4),
     submit_s=st.floats(0, 1e-4),
+    peer_bytes_per_s=st.none() | st.floats(1e6, 1e9),
 )
 
 

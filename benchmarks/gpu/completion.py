@@ -1,4 +1,8 @@
-"""How long after the GPU is done does the coroutine go on? Goal: at most 50 µs at the median."""
+"""How long after the GPU is done does the coroutine go on? Goal: at most 50 µs at the median.
+
+What can be measured without comparing clocks is longer: from submission to the coroutine, less the
+kernel itself by the GPU's clock. The goal is held against that, which counts the launch too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import plait as pl
 import trio
@@ -32,34 +36,42 @@ def one_kernel(size: int) -> Graph:
 
 
 def programs(target: Target) -> Iterator[Row]:
-    """The end of a program, by the device's clock, to the coroutine that waits for it."""
+    """A program of one kernel of some µs, and the coroutine that waits for it."""
     graph = one_kernel(target.size(1 << 20, 64))
     with target.opened() as device, loaded(device, graph, measure=True) as run:
-        late_us, round_us = trio.run(_resumptions, run, target.size(3000, 5))
-    found = quantiles(late_us)
-    yield Row("from the kernel's end to the coroutine, p50", found["p50"], "µs", at_most=GOAL_US)
-    yield Row("from the kernel's end to the coroutine, p99", found["p99"], "µs")
-    found = quantiles(round_us)
-    yield Row("submission, a kernel of some µs, coroutine: p50", found["p50"], "µs")
-    yield Row("submission, a kernel of some µs, coroutine: p99", found["p99"], "µs")
+        found = trio.run(_resumptions, run, target.size(3000, 5))
+    around = quantiles([each.round_us - each.kernel_us for each in found])
+    yield Row("launch and wake-up, without the kernel: p50", around["p50"], "µs", at_most=GOAL_US)
+    yield Row("launch and wake-up, without the kernel: p99", around["p99"], "µs")
+    yield Row("the kernel: p50", quantiles([each.kernel_us for each in found])["p50"], "µs")
+    late, note = quantiles([each.late_us for each in found]), "clocks compared once a second"
+    yield Row("from the kernel's end to the coroutine: p50", late["p50"], "µs", note=note)
+    yield Row("from the kernel's end to the coroutine: p99", late["p99"], "µs", note=note)
 
 
-async def _resumptions(run: Loaded, count: int) -> tuple[list[float], list[float]]:
-    late_us, round_us = [], []
+class Resumption(NamedTuple):
+    """From submission to the coroutine, the kernel alone, and from its end to the coroutine."""
+
+    round_us: float
+    kernel_us: float
+    late_us: float
+
+
+async def _resumptions(run: Loaded, count: int) -> list[Resumption]:
+    found = []
     token, task = trio.lowlevel.current_trio_token(), trio.lowlevel.current_task()
 
     def wake(_: Event) -> None:
         token.run_sync_soon(trio.lowlevel.reschedule, task)
 
-    for index in range(WARM + count):
+    for _ in range(WARM + count):
         start_ns = time.perf_counter_ns()
         event = run.submit(wake)
         await trio.lowlevel.wait_task_rescheduled(_not_now)
         now_ns = time.perf_counter_ns()
-        if index >= WARM:
-            late_us.append((now_ns - event.ended_ns) / 1e3)
-            round_us.append((now_ns - start_ns) / 1e3)
-    return late_us, round_us
+        spans = now_ns - start_ns, event.ended_ns - event.started_ns, now_ns - event.ended_ns
+        found.append(Resumption(*(span / 1e3 for span in spans)))
+    return found[WARM:]
 
 
 def items(target: Target) -> Iterator[Row]:
@@ -88,12 +100,13 @@ def ways_to_wait(target: Target) -> Iterator[Row]:
     stream = cupy.cuda.Stream(non_blocking=True)
     launch = partial(cupy.add, array, 1, out=array)
     with stream, _waiter() as ask:
-        for way, wait in {
+        ways: dict[str, Callable[..., Awaitable[None]]] = {
             "an event that sleeps, in a thread": partial(_by_thread, cupy, ask, True),
             "an event that spins, in a thread": partial(_by_thread, cupy, ask, False),
             "launch_host_func": _by_callback,
             "polling eventQuery at each checkpoint": partial(_by_polling, cupy),
-        }.items():
+        }
+        for way, wait in ways.items():
             spent = trio.run(_round_trips, launch, partial(wait, stream), target.size(2000, 5))
             found = quantiles(spent)
             yield Row(f"{way}: p50 from launch to coroutine", found["p50"], "µs")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import plait as pl
 from gpu.loaded import loaded
-from gpu.question import Row, answer
+from gpu.question import Row, answer, failed
 from gpu.target import Target
 from plait.devices import Device
 from plait.graph.ir import Graph
@@ -62,7 +62,7 @@ CASES: list[tuple[str, Arrays, dict[str, Any]]] = [
     ("ConvInteger", [bytes_of(1, 3, 9, 8), bytes_of(4, 3, 3, 3)], {}),
     ("QuantizeLinear", [FLOATS, *SCALED], {}),
     ("DequantizeLinear", [bytes_of(4, 30, dtype="uint8"), *SCALED], {}),
-    ("DynamicQuantizeLinear", [FLOATS], {}),
+    ("DynamicQuantizeLinear", [FLOATS], {"outputs": ["y", "scale", "zero"]}),
     ("QLinearMatMul", [bytes_of(5, 33, dtype="uint8"), *SCALED, bytes_of(33, 7, dtype="uint8"),
                        *SCALED, *SCALED], {}),
     ("QLinearConv", [bytes_of(1, 3, 9, 8, dtype="uint8"), *SCALED,
@@ -73,17 +73,23 @@ CASES: list[tuple[str, Arrays, dict[str, Any]]] = [
 def definitions(target: Target) -> Iterator[Row]:
     """Operators on integers, each against its definition."""
     same, refused = 0, list[str]()
+    chosen = CASES[:: target.size(1, 7)]
     with target.opened() as device:
-        for op, inputs, attributes in CASES:
+        for op, inputs, attributes in chosen:
             graph, fed = _single(op, inputs, attributes)
             (node,) = graph.nodes
             if not (support := device.supports(node, graph.call(node))).ok:
                 refused.append(f"{op} ({support.reason})")
-            elif _agree(device, graph, fed):
-                same += 1
-            else:
-                yield Row(f"{op}: differs from its definition", "yes", expected="no")
-    ran = len(CASES) - len(refused)
+                continue
+            try:
+                different = _different(device, graph, fed)
+            except pl.PlaitError as error:
+                yield failed(op, error)
+                continue
+            same += different == 0
+            if different:
+                yield Row(f"{op}: elements that differ", different, at_most=0)
+    ran = len(chosen) - len(refused)
     yield Row(f"operators with the bits of their definitions, of {ran}", same, at_least=ran)
     yield Row("operators that are left to another device", len(refused), note="; ".join(refused))
 
@@ -102,11 +108,12 @@ def _single(op: str, inputs: Arrays, attributes: dict[str, Any]) -> tuple[Graph,
     return b.build(), fed
 
 
-def _agree(device: Device, graph: Graph, fed: Mapping[str, Any]) -> bool:
+def _different(device: Device, graph: Graph, fed: Mapping[str, Any]) -> int:
+    """Return how many elements differ from what the definition gives."""
     wanted = pl.run(graph, fed, devices=["formal"])
     with loaded(device, graph) as run:
         found = run.run(fed)
-    return all(found[name].tobytes() == value.tobytes() for name, value in wanted.items())
+    return sum(int(np.count_nonzero(found[name] != wanted[name])) for name in wanted)
 
 
 if __name__ == "__main__":

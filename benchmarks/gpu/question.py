@@ -59,13 +59,20 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is worth saving."""
-        given = {key: value for key, value in asdict(self).items() if value not in (None, "")}
+        usual = (None, "", "measured")
+        given = {key: value for key, value in asdict(self).items() if value not in usual}
         return given if self.met is None else {**given, "met": self.met}
 
 
 def fact(what: str, value: bool, expected: bool, note: str = "") -> Row:
     """Return a row that says yes or no."""
     return Row(what, _yes(value), expected=_yes(expected), note=note)
+
+
+def failed(what: str, error: BaseException) -> Row:
+    """Return a row that says what went wrong."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return Row(what, f"{type(error).__name__}: {first}"[:300], status="failed")
 
 
 Experiment: TypeAlias = Callable[[Target], Iterator[Row]]
@@ -81,7 +88,7 @@ def rows_of(experiments: Sequence[Experiment], target: Target) -> Iterator[Row]:
             yield Row(title, str(reason), status="left out")
         except Exception as error:
             traceback.print_exc()
-            yield Row(title, _said(error), status="failed")
+            yield failed(title, error)
 
 
 def answer(*experiments: Experiment) -> None:
@@ -104,11 +111,6 @@ def text_of(row: Row) -> str:
     goal = ", ".join(f"{word} {bound}" for word, bound in goals if bound is not None)
     verdict = {True: f"  ok ({goal})", False: f"  NOT {goal}", None: ""}[row.met]
     return f"{row.what:64} {value}{verdict}{'  ' + row.note if row.note else ''}"
-
-
-def _said(error: Exception) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:300]
 
 
 def _yes(value: bool) -> str:

@@ -1,4 +1,4 @@
-"""Copies between a GPU and host memory, on the stream of each direction."""
+"""Copies between a GPU and host memory, or another GPU, on the stream of each direction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ..memory import View
 from ..queued.queues import COMPUTE, DOWNLOAD, UPLOAD, Queues
 from ..queued.waiter import Job
 from .driver import CuPy
-from .memory import HostView
+from .exchange import ArrayArena
+from .memory import CudaArena, HostView
 
-HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
+HOST_TO_DEVICE, DEVICE_TO_HOST, WITHIN_DEVICE = 1, 2, 3
 """cudaMemcpyKind."""
 
 
@@ -45,11 +46,14 @@ class Copies:
     def queue(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy behind its waits; one of the views is of host memory."""
+        """Queue a copy behind its waits; the target is on this device, or the source is."""
         if isinstance(source, HostView):
             return self._copy_in(target, source, waits, on_done)
-        assert isinstance(target, HostView)
-        return self._copy_out(target, source, waits, on_done)
+        if isinstance(target, HostView):
+            return self._copy_out(target, source, waits, on_done)
+        if isinstance(source.arena, ArrayArena) or isinstance(target.arena, ArrayArena):
+            return self._copy_inside(target, source, waits, on_done)
+        return self._copy_over(target, source, waits, on_done)
 
     def upload(self, view: View, array: Array) -> None:
         """Copy a constant to the GPU and wait for it: nothing need keep the source then."""
@@ -77,6 +81,29 @@ class Copies:
             job.land = partial(np.copyto, target.array, target.staging)
         address = target.address, source.array.data.ptr
         return self._memcpy(DOWNLOAD, job, *address, source.spec.nbytes, DEVICE_TO_HOST)
+
+    def _copy_inside(
+        self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
+    ) -> Event:
+        """Queue a copy from an array of a caller's, or to one."""
+        lane = UPLOAD if isinstance(source.arena, ArrayArena) else DOWNLOAD
+        job = Job(Event(on_done), waits, held=(target, source))
+        address = target.array.data.ptr, source.array.data.ptr
+        return self._memcpy(lane, job, *address, source.spec.nbytes, WITHIN_DEVICE)
+
+    def _copy_over(
+        self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
+    ) -> Event:
+        """Queue a copy from another device's memory into this one's."""
+        assert isinstance(target.arena, CudaArena)
+        assert isinstance(source.arena, CudaArena)
+        there, here = source.arena.index, target.arena.index
+        ends = target.array.data.ptr, here, source.array.data.ptr, there
+        stream = self._queues.stream(UPLOAD).ptr
+        memcpy = self._cupy.cuda.runtime.memcpyPeerAsync
+        copy = partial(memcpy, *ends, source.spec.nbytes, stream)
+        job = Job(Event(on_done), waits, held=(target, source))
+        return self._queues.put(UPLOAD, job, copy, timed=self.timed)
 
     def _memcpy(
         self, lane: str, job: Job, target: int, source: int, nbytes: int, kind: int

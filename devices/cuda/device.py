@@ -6,30 +6,32 @@ and the threads of `queued.waiter` tell when events have happened.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.tensor import Array, TensorSpec
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceLostError
 from ..event import Event
+from ..exchange import Loan
 from ..memory import HOST, SHARED, Arena, View
 from ..program import BoundProgram
+from ..queued.device import QueuedDevice
 from ..queued.program import QueuedProgram, marked
-from ..queued.queues import Queues, closed
+from ..queued.queues import Queues
 from .binding import Binder, Launcher, Libraries
 from .copies import Copies
 from .cublas import Cublas, find_cublas
 from .driver import CuPy, cuda_names, device_index, find_device, unavailable
+from .exchange import CudaExchange, is_on_device
 from .lowering import Lowering
 from .memory import ALIGNMENT, CudaArena, HostPins
 from .modules import Compiler, Modules
 from .nvrtc import compile_cubin
+from .peers import Peers, is_direct, peer_memories
 from .queues import open_queues
 from .warming import Warmer
 
@@ -49,9 +51,11 @@ class _Opened(NamedTuple):
     binder: Binder
     warmer: Warmer
     constants: ConstantStore
+    peers: Peers
+    exchange: CudaExchange
 
 
-class CudaDevice:
+class CudaDevice(QueuedDevice[_Opened]):
     """An NVIDIA GPU.
 
     Parameters
@@ -93,7 +97,7 @@ class CudaDevice:
         tf32: bool = False,
         graphs: bool = True,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self._index = device_index(name)
         self._memory = f"cuda:{self._index}"
         self._cupy = cupy
@@ -103,10 +107,6 @@ class CudaDevice:
         self._tf32 = tf32
         self._graphs = graphs
         self._capabilities: Capabilities | None = None
-        self._life = threading.Lock()  # one open or close at a time
-        self._open: _Opened | None = None
-        self.life = 0
-        self.mourners: list[Callable[[], object]] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -125,23 +125,14 @@ class CudaDevice:
                 memory_bytes=int(total),
                 native_waits=True,
                 software=", ".join(self._software(cupy)),
+                copies_from=peer_memories(cupy, self._index),
             )
         return self._capabilities
 
-    @property
-    def loss(self) -> DeviceLostError | None:
-        """The error that broke the device."""
-        opened = self._open
-        return None if opened is None else opened.queues.loss
-
-    @property
-    def revives(self) -> bool:
-        """False: after such an error the device works again for other processes only."""
-        return False
-
-    def kill(self, event: Event, reason: str) -> bool:
-        """Do nothing, and say so: what a GPU runs cannot be ended."""
-        return False
+    def way_from(self, memory: str) -> str:
+        """Say whether copies from another GPU's memory are made by the hardware alone."""
+        direct = is_direct(self._find(), self._index, device_index(memory))
+        return "directly" if direct else "staged by the driver in host memory"
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel; needs no device."""
@@ -176,14 +167,37 @@ class CudaDevice:
             return CudaArena(memory, nbytes, opened.cupy)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of the GPU's memory, or of host memory, which becomes page-locked."""
+        """Return a view of a GPU's memory, or of host memory, which becomes page-locked."""
         if isinstance(arena, CudaArena):
-            assert arena.memory == self._memory, arena.memory
+            if arena.index != self._index:
+                opened = self._opened()
+                with opened.queues.current():
+                    opened.peers.reach(arena.index)
             return arena.view(offset, spec)
         assert arena.memory in (HOST, SHARED), arena.memory
         opened = self._opened()
         with opened.queues.current():
             return opened.pins.view(arena, offset, spec)
+
+    def takes(self, value: object) -> bool:
+        """Say whether a value is an array on this GPU, of CuPy, PyTorch, or any other library."""
+        return is_on_device(value, self._index)
+
+    def borrow(self, value: Any) -> Loan:
+        """Return an array on this GPU; copies of it wait for its producer's current stream."""
+        return self._opened().exchange.borrow(value)
+
+    def stage(self, array: Array) -> View:
+        """Return a page-locked copy of a host's array."""
+        return self._opened().exchange.stage(array)
+
+    def room(self, spec: TensorSpec) -> View:
+        """Return an array of CuPy's."""
+        return self._opened().exchange.room(spec)
+
+    def follow(self) -> None:
+        """Have all streams wait for those that are current in CuPy and PyTorch."""
+        self._opened().exchange.follow()
 
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
@@ -198,18 +212,13 @@ class CudaDevice:
             steps, held = opened.binder.bind(
                 subgraph, parts, views, constants, stream, capture=capture
             )
-            stream.synchronize()  # kernels may have computed while they were bound
+            if any(part.queued is None for part in parts):
+                stream.synchronize()  # CuPy's kernels may have computed while they were bound
         if measure:
             opened.copies.timed = True
             steps = marked(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
         return QueuedProgram(subgraph, run, measure, (*batches, *held))
-
-    def submit(
-        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
-    ) -> Event:
-        """Queue on the compute stream."""
-        return self._opened().queues.submit(program, waits, on_done)
 
     def copy(
         self,
@@ -218,7 +227,7 @@ class CudaDevice:
         waits: Sequence[Event] = (),
         on_done: OnDone | None = None,
     ) -> Event:
-        """Queue on the stream of that direction."""
+        """Queue on the stream of that direction; from another GPU, on that of uploads."""
         return self._opened().copies.queue(target, source, tuple(waits), on_done)
 
     def close(self) -> None:
@@ -242,7 +251,11 @@ class CudaDevice:
         warmer = Warmer(cupy, self._memory, self._lowering, binder)
         copies = Copies(cupy, queues)
         constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)
-        return _Opened(cupy, queues, HostPins(cupy), copies, cublas, binder, warmer, constants)
+        pins, peers = HostPins(cupy), Peers(cupy, self._index)
+        exchange = CudaExchange(cupy, queues, self._index, self._memory)
+        return _Opened(
+            cupy, queues, pins, copies, cublas, binder, warmer, constants, peers, exchange
+        )
 
     @cached_property
     def _lowering(self) -> Lowering:
@@ -265,8 +278,3 @@ class CudaDevice:
     def _find(self) -> CuPy:
         self._cupy = find_device(self.name, self._index, self._cupy)
         return self._cupy
-
-    def _opened(self) -> _Opened:
-        if self._open is None:
-            raise closed(self.name)
-        return self._open

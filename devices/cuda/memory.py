@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
 from ..memory import Arena, View, check_fits, host_view
-from .driver import CuPy
+from .driver import CuPy, device_index
 
 ALIGNMENT = 512
 """Bytes; what CuPy itself rounds to, and enough for cuBLAS and vector loads."""
@@ -21,15 +21,24 @@ PORTABLE = 1
 
 
 class CudaArena(Arena):
-    """One cudaMalloc, and the arrays made on it."""
+    """One cudaMalloc, and the arrays made on it.
+
+    Attributes
+    ----------
+    index : int
+        CuPy's number of the device that it is on.
+    """
 
     def __init__(self, memory: str, nbytes: int, cupy: CuPy) -> None:
+        self.index = device_index(memory)
         super().__init__(memory, nbytes, cupy.cuda.Memory(max(nbytes, 1)))
         self._cupy = cupy
-        self._arrays: dict[tuple[int, TensorSpec], Array] = {}
+        # Weak: a session that is fed many shapes has many views, of which it keeps the last ones.
+        self._arrays: weakref.WeakValueDictionary[tuple[int, TensorSpec], Array]
+        self._arrays = weakref.WeakValueDictionary()
 
     def view(self, offset: int, spec: TensorSpec) -> View:
-        """Return a view; those of one place and spec have one array.
+        """Return a view; those of one place and spec that live at a time have one array.
 
         A ufunc that writes over its input must be given the same object for both: CuPy copies an
         input first that shares bytes with the output but is another object.

@@ -7,7 +7,7 @@ there only.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ..errors import DeviceUnavailableError, KernelError
@@ -18,10 +18,14 @@ EXACT = ("--fmad=false",)
 default (NVRTC, supported compile options)."""
 FAST = ("--use_fast_math",)
 
+KEPT = 64
+"""How many programs are remembered: the next session in this process may want them again."""
+
 MAX_LINES = 12
 """How much of what the compiler says is worth showing."""
 
 
+@lru_cache(KEPT)
 def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
     """Compile CUDA C to a program for one kind of GPU.
 

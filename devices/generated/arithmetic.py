@@ -7,7 +7,7 @@ from functools import partial, reduce
 
 from ...graph.operator import Call
 from .conversion import converted
-from .elementwise import Formula, Operand, elementwise
+from .elementwise import Formula, Operand, elementwise, first_input
 from .functions import word
 from .types import computed_type
 
@@ -181,3 +181,9 @@ def power(call: Call, arguments: Sequence[str]) -> str:
     whole = f"({e} < 0 ? inverse_{base}({x}, (i64){e}) : power_{base}({x}, (u64)fabs({e})))"
     other = converted(f"pow((f64){x}, (f64){e})", "f64", call.spec(0).dtype)
     return f"{integral} ? {whole} : {other}"
+
+
+@elementwise("Expand", operands=first_input, alone=False)
+def expand(call: Call, arguments: Sequence[str]) -> str:
+    """Write x: among nodes that repeat what they read, it need not be repeated in memory."""
+    return arguments[0]

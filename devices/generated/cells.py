@@ -40,7 +40,12 @@ def cells(
 
 def moved(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
     """Return the parameter of a tensor whose elements are moved as words, whatever they mean."""
-    return Parameter(name, WORDS[spec.dtype.itemsize], role, index)
+    return in_words(name, spec.dtype.itemsize, role, index)
+
+
+def in_words(name: str, itemsize: int, role: Role, index: int = 0) -> Parameter:
+    """Return the parameter of a tensor that is moved in words of a size: see `words_of`."""
+    return Parameter(name, WORDS[itemsize], role, index)
 
 
 def typed(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:

@@ -10,7 +10,7 @@ import numpy as np
 from ...graph.dtypes import dtype_of, kind_of
 from ...graph.operator import Call
 from ...graph.operators.quantization import is_single
-from .elementwise import Operand, elementwise
+from .elementwise import Operand, elementwise, first_input
 from .types import computed_type, literal
 
 
@@ -29,27 +29,24 @@ def converted(value: str, source: str, dtype: np.dtype[Any]) -> str:
     return value if source == target else f"({target})({value})"
 
 
-def _first(call: Call) -> Sequence[Operand]:
-    return [Operand(0, call.spec(0).static_shape)]
-
-
-@elementwise("Cast", operands=_first)
+@elementwise("Cast", operands=first_input)
 def cast(call: Call, arguments: Sequence[str]) -> str:
     """Write x in the dtype `to`."""
     source = computed_type(call.spec(0).dtype)
     return converted(arguments[0], source, dtype_of(call.attributes["to"]))
 
 
-@elementwise("CastLike", operands=_first)
+@elementwise("CastLike", operands=first_input)
 def cast_like(call: Call, arguments: Sequence[str]) -> str:
     """Write x in the dtype of the second input."""
     return converted(arguments[0], computed_type(call.spec(0).dtype), call.spec(1).dtype)
 
 
-def _has_blocks(call: Call) -> str | None:
+def has_blocks(call: Call) -> str | None:
+    """Say so of a node whose scales are for blocks of elements."""
     shape = call.spec(1).shape
     if call.attributes["block_size"] and (shape is None or not is_single(shape)):
-        return "no kernel is generated for scales per block"
+        return "elements side by side share a scale"
     return None
 
 
@@ -65,7 +62,7 @@ def _quantized(call: Call) -> Sequence[Operand]:
     return listed
 
 
-@elementwise("QuantizeLinear", operands=_quantized, unless=_has_blocks)
+@elementwise("QuantizeLinear", operands=_quantized, unless=has_blocks, alone=False)
 def quantize(call: Call, arguments: Sequence[str]) -> str:
     """Write x / scale, rounded, + zero point, saturated."""
     x, scale, zero = (*arguments, "")[:3]
@@ -95,7 +92,7 @@ def _computed(dtype: np.dtype[Any]) -> str:
     return computed_type(dtype) if kind_of(dtype) == "f" else "f64"
 
 
-@elementwise("DequantizeLinear", operands=_quantized, unless=_has_blocks)
+@elementwise("DequantizeLinear", operands=_quantized, unless=has_blocks, alone=False)
 def dequantize(call: Call, arguments: Sequence[str]) -> str:
     """Write (x - zero point) · scale; of int32 the difference wraps around."""
     x, scale, zero = (*arguments, "")[:3]

@@ -21,7 +21,7 @@ from .indexing import coordinates, index_type
 from .kernel import THREADS, Code, Kernel, Parameter, groups_of
 from .reduction import input_of, output_of
 from .registry import generates
-from .strips import Factor, Read
+from .strips import DEPTH, Factor, Read
 from .tiles import Product
 from .types import computed_type, literal, load, store
 from .windows import Sliding
@@ -66,9 +66,20 @@ class Convolution:
         return self.channels // self.group, self.features // self.group
 
     @property
+    def by_strips(self) -> bool:
+        """True when the depth of the product is put into the order of channels, taps, channels.
+
+        All of a strip is then read by one tap, so that the cell is found once for a strip.
+        """
+        channels = self.per_group[0]
+        return self.sliding.taps > 1 and (channels % DEPTH == 0 or channels > 4 * DEPTH)
+
+    @property
     def depth(self) -> int:
-        """How many products each output is the sum of."""
-        return self.per_group[0] * self.sliding.taps
+        """How many products each output is the sum of, those with nothing counted."""
+        channels = self.per_group[0]
+        channels += -channels % DEPTH if self.by_strips else 0
+        return channels * self.sliding.taps
 
     @property
     def index(self) -> str:
@@ -90,12 +101,7 @@ class Convolution:
         tap, cell = sliding.tap(c), sliding.read("", c)
         weight = self.w(self._weight("f", "channel", tap.offset), "f")
         add = self._add(self.x(f"start + channel * {sliding.cells} + {cell.offset}"), weight)
-        conditions = " && ".join(filter(None, (tap.condition, cell.condition)))
-        inner = [
-            *tap.statements,
-            *cell.statements,
-            f"if ({conditions}) {add}" if conditions else add,
-        ]
+        inner = [*cell.statements, f"if ({cell.condition}) {add}" if cell.condition else add]
         body = [
             f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
             f"if (i >= {size}) return;",
@@ -151,8 +157,8 @@ class Convolution:
             features,
             self.batch * grid,
             self.depth,
-            Factor(True, self._place_feature, self._read_weight),
-            Factor(False, self._place_cell, self._read_cell),
+            self._weights(),
+            self._cells(),
             self.ctype,
             place,
             finish,
@@ -166,13 +172,6 @@ class Convolution:
     def _place_feature(self, index: str, tag: str) -> list[str]:
         return [f"const {self.index} f{tag} = group * {self.per_group[1]} + {index};"]
 
-    def _read_weight(self, tag: str, depth: str) -> Read:
-        if not self.sliding.is_transposed:  # channels and taps are one axis
-            return Read((), "", self.w(f"f{tag} * {self.depth} + {depth}", f"f{tag}"))
-        tap, statements = self.sliding.tap(self.index), self._step(depth)
-        at = self._weight(f"f{tag}", "channel", tap.offset)
-        return Read((*statements, *tap.statements), tap.condition, self.w(at, f"f{tag}"))
-
     def _place_cell(self, index: str, tag: str) -> list[str]:
         c, sliding, grid = self.index, self.sliding, math.prod(self.sliding.grid)
         start = f"({index} / {grid} * {self.channels} + group * {self.per_group[0]})"
@@ -181,18 +180,69 @@ class Convolution:
             *sliding.place_in_phase(f"({index} % {grid})", tag, c),
         ]
 
-    def _read_cell(self, tag: str, depth: str) -> Read:
-        tap, cell = self.sliding.tap(self.index), self.sliding.read(tag, self.index)
-        statements = (*self._step(depth), *tap.statements, *cell.statements)
-        conditions = " && ".join(filter(None, (tap.condition, cell.condition)))
-        at = f"start{tag} + channel * {self.sliding.cells} + {cell.offset}"
-        return Read(statements, conditions, self.x(at))
+    def _weights(self) -> Factor:
+        tap = self.sliding.tap(self.index)
+
+        def read(tag: str, depth: str) -> Read:
+            at = self._weight(f"f{tag}", "channel", tap.offset)
+            statements = (*self._step(depth), *([] if self.by_strips else tap.statements))
+            return Read(statements, self._if_channel(tap.condition), self.w(at, f"f{tag}"))
+
+        def begin(tag: str) -> list[str]:
+            return [*self._strip(), *tap.statements] if self.by_strips else []
+
+        return Factor(True, self._place_feature, read, begin)
+
+    def _cells(self) -> Factor:
+        c, tap = self.index, self.sliding.tap(self.index)
+
+        def conditions(tag: str) -> str:
+            return _all(tap.condition, self.sliding.read(tag, c).condition)
+
+        def statements(tag: str) -> list[str]:
+            cell, inside = self.sliding.read(tag, c), conditions(tag)
+            return [
+                *tap.statements,
+                *cell.statements,
+                *([f"const i32 inside = {inside};"] if inside else []),
+                f"const {c} at = start{tag} + {cell.offset};",
+            ]
+
+        def read(tag: str, depth: str) -> Read:
+            found = (*self._step(depth), *([] if self.by_strips else statements(tag)))
+            condition = self._if_channel("inside" if conditions(tag) else "")
+            return Read(found, condition, self.x(f"at + channel * {self.sliding.cells}"))
+
+        def begin(tag: str) -> list[str]:
+            return [*self._strip(), *statements(tag)] if self.by_strips else []
+
+        return Factor(False, self._place_cell, read, begin)
+
+    def _if_channel(self, condition: str) -> str:
+        """Return the condition that another one holds, and that there is the channel."""
+        channels = self.per_group[0]
+        is_ragged = self.by_strips and channels % DEPTH
+        return _all(condition, f"channel < {channels}" if is_ragged else "")
+
+    def _strip(self) -> list[str]:
+        """Return the declarations of the first channel of a strip, and of its tap's step."""
+        c, taps = self.index, self.sliding.taps
+        return [
+            f"const {c} block = first / {DEPTH * taps} * {DEPTH};",
+            *coordinates(f"(first / {DEPTH} % {taps})", self.sliding.steps, "u", c),
+        ]
 
     def _step(self, depth: str) -> list[str]:
         """Return the declarations of the channel and the step that an index along depth means."""
-        taps = self.sliding.taps
-        channel = f"const {self.index} channel = {depth} / {taps};"
-        return [channel, *coordinates(f"({depth} % {taps})", self.sliding.steps, "u", self.index)]
+        c, taps = self.index, self.sliding.taps
+        if self.by_strips:
+            return [f"const {c} channel = block + {depth} - first;"]
+        steps = coordinates(f"({depth} % {taps})", self.sliding.steps, "u", c)
+        return [f"const {c} channel = {depth} / {taps};", *steps]
+
+
+def _all(*conditions: str) -> str:
+    return " && ".join(filter(None, conditions))
 
 
 def sliding_of(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sliding:

@@ -15,9 +15,17 @@ from .kernel import THREADS, Kernel, Parameter, groups_of
 WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 """Unsigned integers by their bytes."""
 
+
 _TILE = 32
 _LEAST = 8
 """An axis shorter than this is not worth tiles."""
+
+
+def words_of(itemsize: int, run: int) -> tuple[int, int]:
+    """Return the size of words, and how many of them, that runs of elements can be moved in."""
+    while itemsize < max(WORDS) and run % 2 == 0 and run:
+        itemsize, run = 2 * itemsize, run // 2
+    return itemsize, run
 
 
 class Layout(NamedTuple):
@@ -136,8 +144,8 @@ def _tiled(box: _Box, rows: int, word: str) -> str:
     return f"""\
 SHARED {word} tile[{_TILE}][{_TILE + 1}];
 const {c} lane = THREAD % {_TILE}, first = THREAD / {_TILE};
-const {c} column = GROUP % {wide} * {_TILE}, row = GROUP / {wide} % {high} * {_TILE};
-const {c} batch = GROUP / {wide * high};
+const {c} group = GROUP, batch = group / {wide * high};
+const {c} column = group % {wide} * {_TILE}, row = group / {wide} % {high} * {_TILE};
 {chr(10).join(coordinates("batch", [box.shape[axis] for axis in batch], "k", c))}
 for ({c} n = first; n < {_TILE}; n += {step})
     if (row + lane < {box.shape[rows]} && column + n < {box.shape[last]})

@@ -8,8 +8,8 @@ rounded as if they were stored: a chain gives the bits that its nodes give one b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -25,8 +25,11 @@ from .types import computed_type, ctype, literal, load, store
 
 EACH = 4
 """Elements of a thread, where there are `MANY`: so many loads are on their way at once."""
-MANY = 1
+MANY = 1 << 20
 """More than the threads that a GPU has at once."""
+
+MOST_INPUTS = 64
+"""OpenCL promises room for 128 buffers."""
 
 Formula: TypeAlias = Callable[[Call, Sequence[str]], str]
 """Returns the C expression of an element of the output, in its computed type.
@@ -56,6 +59,7 @@ Operands: TypeAlias = Callable[[Call], Sequence[Operand]]
 class _Rule(NamedTuple):
     formula: Formula
     operands: Operands
+    unless: Question | None
 
 
 _rules: dict[str, _Rule] = {}
@@ -70,21 +74,37 @@ def all_inputs(call: Call) -> Sequence[Operand]:
     ]
 
 
+def first_input(call: Call) -> Sequence[Operand]:
+    """Return the first input as the only operand."""
+    return [Operand(0, call.spec(0).static_shape)]
+
+
 def elementwise(
-    *ops: str, operands: Operands = all_inputs, unless: Question | None = None
+    *ops: str, operands: Operands = all_inputs, unless: Question | None = None, alone: bool = True
 ) -> Callable[[Formula], Formula]:
-    """Register a formula, and the generator of kernels of a single node."""
+    """Register a formula, and the generator of kernels of a single node.
+
+    `unless` says what the formula is not for. Where it is not `alone`, a single node has a
+    generator of its own.
+    """
+
+    def refused(call: Call) -> str | None:
+        if len(call.inputs) > MOST_INPUTS:
+            return f"generated kernels have at most {MOST_INPUTS} inputs"
+        return unless(call) if unless is not None else None
 
     def decorate(formula: Formula) -> Formula:
         for op in ops:
-            _rules[op] = _Rule(formula, operands)
-            generates(op, unless=unless)(partial(_single, op))
+            _rules[op] = _Rule(formula, operands, unless)
+            if alone:
+                generates(op, unless=refused)(partial(single, op))
         return formula
 
     return decorate
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True)
+class Member:
     """A node of a kernel.
 
     Attributes
@@ -104,7 +124,7 @@ class Member(NamedTuple):
     output: str
     spec: TensorSpec
 
-    @property
+    @cached_property
     def reads(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The tensors that the formula takes elements of, and the shapes they are broadcast from.
 
@@ -122,6 +142,12 @@ def is_elementwise(op: str) -> bool:
     return op in _rules
 
 
+def has_formula(op: str, call: Call) -> bool:
+    """True when the operator has a formula, and it is for such a node."""
+    rule = _rules.get(op)
+    return rule is not None and (rule.unless is None or rule.unless(call) is None)
+
+
 def compose(members: Sequence[Member], stored: Sequence[str]) -> tuple[Kernel, tuple[str, ...]]:
     """Return one kernel for nodes in order, and the tensors it takes: inputs, then outputs.
 
@@ -135,7 +161,8 @@ def compose(members: Sequence[Member], stored: Sequence[str]) -> tuple[Kernel, t
     return _Composition(members, stored).kernel()
 
 
-def _single(op: str, call: Call, outputs: Specs) -> Code:
+def single(op: str, call: Call, outputs: Specs) -> Code:
+    """Return the code of a node that has a formula."""
     names = tuple(map(str, range(len(call.inputs))))
     kernel, tensors = compose([Member(op, call, names, "y", outputs[0])], ["y"])
     inputs = [
@@ -205,7 +232,8 @@ class _Composition:
         )
         places = [_place(shape, own) for own in strides[1:]]
         place = coordinates("i", shape, "k", c) if None in places else []
-        same, other = [], []
+        same: list[tuple[str, str, str]] = []
+        other: list[tuple[str, str, str]] = []
         for (variable, tensor, spec, _), where, own in zip(loads, places, strides[1:], strict=True):
             value = load(spec.dtype, inputs[tensor], where or offset(own, "k"))
             read = (computed_type(spec.dtype), variable, value)

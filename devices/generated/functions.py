@@ -16,7 +16,8 @@ FUNCTIONS = {
     "min_i": "return a < b ? a : b;",
     "sign_f": "return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;",
     "sign_i": "return (x > 0) - (x < 0);",
-    "abs_i": "return ({t})(x < 0 ? 0 - ({w})x : ({w})x);",
+    # Written as a choice it would become an instruction of LLVM that Oclgrind does not know.
+    "abs_i": "const {w} minus = x < 0; return ({t})((({w})x ^ (0 - minus)) + minus);",
     # Of integers, quotients by 0 are 0, and the lowest number has no opposite but itself.
     "quotient_i": "return b == 0 ? 0 : b == -1 ? ({t})(0 - ({w})a) : ({t})(a / b);",
     "quotient_u": "return b == 0 ? 0 : a / b;",
@@ -34,7 +35,7 @@ const {t} r = rest_{t}(a, b);
     "left_i": "return b >= 0 && b < {bits} ? ({t})(({w})a << b) : 0;",
     "right_i": "return b >= 0 && b < {bits} ? a >> b : a < 0 ? -1 : 0;",
     "half_i": "return (x >> 1) + (x & 1);",  # rounded upwards
-    "digits_i": "return 32 - LEADING_ZEROS((x < 0 ? 0 - (u32)x : (u32)x) | 1);",
+    "digits_i": "return 32 - LEADING_ZEROS((u32)abs_{t}(x) | 1);",
     "power_i": """\
 {w} y = 1, z = ({w})x;
     for (; e; e >>= 1, z *= z) if (e & 1) y *= z;

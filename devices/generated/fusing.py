@@ -17,7 +17,7 @@ import numpy as np
 from ...graph.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
-from .elementwise import Member, compose, is_elementwise
+from .elementwise import Member, compose, has_formula
 from .pieces import Launch, Piece, piece_of, transfers_of, working_nodes
 from .registry import why_not
 
@@ -33,37 +33,31 @@ def fused(graph: Graph, views: Mapping[str, View]) -> tuple[Piece | Node, ...]:
     """
     working = working_nodes(graph, views)
     groups = _Fusing(graph, views, working).groups()
-    last = {group[-1].name: group for group in groups if len(group) > 1}
-    inside = {node.name for group in last.values() for node in group}
+    last = {group.nodes[-1].name: group for group in groups if len(group.nodes) > 1}
+    inside = {node.name for group in last.values() for node in group.nodes}
     found: list[Piece | Node] = []
     for node in working:
         if node.name in last:
-            found.append(_fused_piece(graph, last[node.name]))
+            found.append(last[node.name].piece())
         elif node.name not in inside:
             found.append(piece_of(graph, node, views) or node)
     return tuple(found)
 
 
-def _fused_piece(graph: Graph, nodes: Sequence[Node]) -> Piece:
-    group = _Group(graph, nodes)
-    kernel, tensors = compose([_member(graph, node) for node in nodes], group.stored)
-    return Piece(tuple(nodes), (Launch(kernel, tensors),) if kernel.groups else ())
-
-
-def _member(graph: Graph, node: Node) -> Member:
-    output = node.outputs[0]
-    return Member(node.op, graph.call(node), node.inputs, output, graph.tensors[output])
-
-
 class _Group:
     """Nodes in order, that may become a kernel."""
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[Node], members: Mapping[str, Member]) -> None:
         self.nodes = nodes
-        self.members = [_member(graph, node) for node in nodes]
+        self.members = [members[node.name] for node in nodes]
         self.shape = self.members[-1].spec.static_shape
         self.outputs = {member.output for member in self.members}
         self._graph = graph
+
+    def piece(self) -> Piece:
+        """Return the nodes as one kernel."""
+        kernel, tensors = compose(self.members, self.stored)
+        return Piece(tuple(self.nodes), (Launch(kernel, tensors),) if kernel.groups else ())
 
     @cached_property
     def stored(self) -> tuple[str, ...]:
@@ -73,22 +67,24 @@ class _Group:
             member.output
             for member in self.members
             if member.output in self._graph.outputs
-            or any(reader.name not in inside for reader in self._readers(member.output))
+            or any(
+                reader.name not in inside for reader in self._graph.consumers.get(member.output, ())
+            )
         )
 
-    def _readers(self, tensor: str) -> Sequence[Node]:
-        return self._graph.consumers.get(tensor, ())
-
-    def reads(self) -> Iterator[tuple[Node, str, tuple[int, ...]]]:
-        """Yield what comes from elsewhere: who reads it, its name, what it is broadcast from."""
-        for node, member in zip(self.nodes, self.members, strict=True):
-            for tensor, shape in member.reads:
-                if tensor not in self.outputs:
-                    yield node, tensor, shape
+    @cached_property
+    def reads(self) -> tuple[tuple[Node, str, tuple[int, ...]], ...]:
+        """What comes from elsewhere: who reads it, its name, what it is broadcast from."""
+        return tuple(
+            (node, tensor, shape)
+            for node, member in zip(self.nodes, self.members, strict=True)
+            for tensor, shape in member.reads
+            if tensor not in self.outputs
+        )
 
     def fits(self) -> bool:
         """True when the nodes can be computed at the places of one output, and are not too many."""
-        tensors = {tensor for _, tensor, _ in self.reads()}
+        tensors = {tensor for _, tensor, _ in self.reads}
         if len(self.nodes) > MOST_NODES or len(tensors) + len(self.stored) > MOST_TENSORS:
             return False
         return all(map(self._fits_in, self.members))
@@ -96,7 +92,7 @@ class _Group:
     def _fits_in(self, member: Member) -> bool:
         """True when a member's values are read where they were made, and stored at each place."""
         for tensor, shape in member.reads:
-            if tensor in self.outputs and shape != self._graph.tensors[tensor].static_shape:
+            if tensor in self.outputs and shape != self._graph.tensors[tensor].shape:
                 return False
         own = member.spec.static_shape
         if own == self.shape:
@@ -114,35 +110,39 @@ class _Fusing:
         self._views = views
         self._working = {node.name for node in working}
         self._places = {node.name: place for place, node in enumerate(graph.nodes)}
-        self._group_of: dict[str, list[Node]] = {}
+        self._members: dict[str, Member] = {}
+        self._group_of: dict[str, _Group] = {}
 
-    def groups(self) -> list[list[Node]]:
+    def groups(self) -> list[_Group]:
         """Return all groups."""
         for node in self._graph.nodes:
             if node.name in self._working and self._is_candidate(node):
+                self._members[node.name] = _member(self._graph, node)
                 self._place(node)
         return list({id(group): group for group in self._group_of.values()}.values())
 
     def _is_candidate(self, node: Node) -> bool:
-        if not is_elementwise(node.op) or len(node.outputs) != 1:
+        call = self._graph.call(node)
+        if not has_formula(node.op, call) or len(node.outputs) != 1:
             return False
         if transfers_of(self._graph, node, self._views) is not None:
             return False
-        return why_not(node, self._graph.call(node)) is None
+        return why_not(node, call) is None
 
     def _place(self, node: Node) -> None:
         """Put a node into the groups it reads from, into one of them, or into a new one."""
         sources = self._sources(node)
-        everything = [member for group in sources for member in group]
-        for chosen in ([everything] if len(sources) > 1 else []) + sources[::-1]:
+        everything = [member for group in sources for member in group.nodes]
+        choices = [everything] if len(sources) > 1 else []
+        for chosen in (*choices, *(group.nodes for group in sources[::-1])):
             grown = sorted([*chosen, node], key=lambda each: self._places[each.name])
-            if self._is_valid(_Group(self._graph, grown)):
-                for member in grown:
-                    self._group_of[member.name] = grown
+            group = _Group(self._graph, grown, self._members)
+            if self._is_valid(group):
+                self._group_of.update((member.name, group) for member in grown)
                 return
-        self._group_of[node.name] = [node]
+        self._group_of[node.name] = _Group(self._graph, [node], self._members)
 
-    def _sources(self, node: Node) -> list[list[Node]]:
+    def _sources(self, node: Node) -> list[_Group]:
         producers = (self._graph.producers.get(name) for name in node.inputs if name)
         groups = (
             self._group_of[each.name] for each in producers if each and each.name in self._group_of
@@ -168,7 +168,7 @@ class _Fusing:
         return not any(
             place > self._places[reader.name] and self._overlaps(tensor, view)
             for place, view in written
-            for reader, tensor, _ in group.reads()
+            for reader, tensor, _ in group.reads
         )
 
     def _writes(self, node: Node) -> list[View]:
@@ -179,7 +179,7 @@ class _Fusing:
         """True when what is written lies on what is read element by element, or apart from it."""
         for output in group.stored:
             view = self._views.get(output)
-            for _, tensor, shape in group.reads():
+            for _, tensor, shape in group.reads:
                 if view is None or not self._overlaps(tensor, view):
                     continue
                 read = self._views[tensor]
@@ -202,3 +202,8 @@ class _Fusing:
 
 def _scratch_names(node: Node) -> Iterator[str]:
     return (scratch_name(node, index) for index in count())
+
+
+def _member(graph: Graph, node: Node) -> Member:
+    output = node.outputs[0]
+    return Member(node.op, graph.call(node), node.inputs, output, graph.tensors[output])

@@ -9,7 +9,8 @@ from math import prod
 
 from ...graph.dims import normalise_axis
 from ...graph.operator import Call, Specs
-from .cells import cells, moved, place, typed
+from .cells import cells, in_words, moved, place, typed
+from .copying import words_of
 from .indexing import contiguous, offset
 from .kernel import Code
 from .registry import generates
@@ -31,18 +32,19 @@ def gather(call: Call, outputs: Specs) -> Code:
     """Write x at the indices along an axis."""
     if _nothing_to_read(call, outputs):
         return _empty(outputs)
-    x, indices, y = call.spec(0), call.spec(1), outputs[0]
+    x, indices = call.spec(0), call.spec(1)
     shape = x.static_shape
     axis = normalise_axis(call.attributes["axis"], len(shape))
-    inner, length = prod(shape[axis + 1 :]), shape[axis]
+    size, inner = words_of(x.dtype.itemsize, prod(shape[axis + 1 :]))
+    length = shape[axis]
     statements = [
         f"const index p = {place('indices[k1]', length)};",
         f"y[i] = x[(k0 * {length} + p) * {inner} + k2];",
     ]
     parameters = [
-        moved("x", x, "input"),
+        in_words("x", size, "input"),
         typed("indices", indices, "input", 1),
-        moved("y", y, "output"),
+        in_words("y", size, "output"),
     ]
     cut = (prod(shape[:axis]), indices.size, inner)
     return Code((cells("gather", cut, parameters, statements, [x.size]),))
@@ -75,10 +77,11 @@ def gather_nd(call: Call, outputs: Specs) -> Code:
     """Write x's elements or slices at rows of indices."""
     if _nothing_to_read(call, outputs):
         return _empty(outputs)
-    x, indices, y = call.spec(0), call.spec(1), outputs[0]
+    x, indices = call.spec(0), call.spec(1)
     batch, depth = call.attributes["batch_dims"], indices.static_shape[-1]
     lengths = x.static_shape[batch : batch + depth]
-    inner, batches = prod(x.static_shape[batch + depth :]), prod(x.static_shape[:batch])
+    size, inner = words_of(x.dtype.itemsize, prod(x.static_shape[batch + depth :]))
+    batches = prod(x.static_shape[:batch])
     rows = indices.size // depth
     statements = [
         f"index p = k0 / {rows // batches};",
@@ -86,9 +89,9 @@ def gather_nd(call: Call, outputs: Specs) -> Code:
         f"y[i] = x[p * {inner} + k1];",
     ]
     parameters = [
-        moved("x", x, "input"),
+        in_words("x", size, "input"),
         typed("indices", indices, "input", 1),
-        moved("y", y, "output"),
+        in_words("y", size, "output"),
     ]
     sizes = [x.size, indices.size]
     return Code((cells("gather_nd", (rows, inner), parameters, statements, sizes),))

@@ -68,7 +68,8 @@ class Matrices:
     ctype : str
         To multiply and add in.
     a, b : callable
-        From an offset, a row or column of the product and the batch's number to an element.
+        From an offset and a row or column of the product to an element; `a_start` and `b_start`
+        are where the factors of the batch begin.
     finish : callable
         From row, column and sum, and with `batch` in scope, to the statements that write it.
     parameters : tuple of Parameter

@@ -28,7 +28,6 @@ class _Pooling:
         self.size = y.size
         self.dtype, self.ctype = x.dtype, computed_type(x.dtype)
         self.index = index_type(x.size + THREADS, y.size + THREADS)
-        self.tap = self.sliding.tap(self.index)
         self.cell = self.sliding.read("", self.index)
 
     def value(self) -> str:
@@ -56,7 +55,7 @@ class _Pooling:
             f"const {c} plane = i / {self.sliding.planes};",
             *self.sliding.place(f"(i % {self.sliding.planes})", "", c),
             *begin,
-            *self.sliding.over_taps([*self.tap.statements, *cell.statements, *inner, *always]),
+            *self.sliding.over_taps([*cell.statements, *inner, *always]),
             *end,
         ]
         return Code((Kernel(title, tuple(parameters), "\n".join(body), groups_of(self.size)),))

@@ -21,7 +21,8 @@ from .registry import generates
 from .types import ctype, literal, load, store
 
 FINEST = 1 << 30
-"""The largest denominator of a region's bounds: with that, all fits in 64 bits."""
+FARTHEST = 16
+"""The largest denominator of a region's bounds, and how large they are: all fits in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class _Axis:
     def is_kept(self) -> bool:
         """True when the axis is shown as it is."""
         return self.length == self.resized and self.slope == 1 and self.intercept == 0
+
+    @property
+    def is_inside(self) -> bool:
+        """True when no output lies outside of the input."""
+        lowest, highest = self.ends()
+        return lowest >= 0 and highest <= self.length - 1
 
     def ends(self) -> tuple[Fraction, Fraction]:
         """Return the least and the greatest place."""
@@ -124,8 +131,9 @@ def _unless(call: Call) -> str | None:
     region = call.value(1)
     if call.attributes["coordinate_transformation_mode"] != CROP or region is None:
         return None
-    if any(Fraction(bound).denominator > FINEST for bound in region.tolist()):
-        return "the region's bounds have too many digits"
+    bounds = list(map(Fraction, region.tolist()))
+    if any(bound.denominator > FINEST or abs(bound) > FARTHEST for bound in bounds):
+        return "the region's bounds have too many digits, or are far outside"
     return None
 
 
@@ -172,7 +180,7 @@ def _extrapolated(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) 
     return [
         f"if ({axis.is_outside(f'o{number}')}) {{ {write} return; }}"
         for number, axis in enumerate(axes)
-        if not axis.is_kept
+        if not axis.is_inside
     ]
 
 

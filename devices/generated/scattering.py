@@ -11,8 +11,8 @@ from math import prod
 from ...graph.dims import normalise_axis
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from .cells import cells, moved, place, typed
-from .copying import Layout, copy
+from .cells import cells, in_words, moved, place, typed
+from .copying import Layout, copy, words_of
 from .gathering import row_places
 from .indexing import contiguous, offset
 from .kernel import Code, Kernel
@@ -60,7 +60,8 @@ def scatter_nd(call: Call, outputs: Specs) -> Code:
     if not x.size:
         return Code(())
     depth = indices.static_shape[-1]
-    rows, inner = indices.size // depth, prod(x.static_shape[depth:])
+    rows = indices.size // depth
+    size, inner = words_of(x.dtype.itemsize, prod(x.static_shape[depth:]))
     statements = [
         "index p = 0;",
         *row_places(x.static_shape[:depth], depth, "k0"),
@@ -68,8 +69,8 @@ def scatter_nd(call: Call, outputs: Specs) -> Code:
     ]
     parameters = [
         typed("indices", indices, "input", 1),
-        moved("updates", x, "input", 2),
-        moved("y", x, "output"),
+        in_words("updates", size, "input", 2),
+        in_words("y", size, "output"),
     ]
     sizes = [x.size, indices.size]
     write = cells("scatter_nd", (rows, inner), parameters, statements, sizes)

@@ -10,6 +10,8 @@ from .types import literal
 
 DEPTH = 16
 """Of a strip."""
+VECTOR = 4
+"""Neighbours that a thread reads from a strip at once."""
 
 
 class Read(NamedTuple):
@@ -35,11 +37,15 @@ class Factor:
         From the name of a row's or column's index, and a tag to end names with, to statements.
     read : callable
         From that tag and the name of an index along the depth.
+    begin : callable
+        From the tag of a thread's first row or column to statements for all that it reads of a
+        strip, which begins at the index `first`.
     """
 
     along_depth: bool
     place: Callable[[str, str], list[str]]
     read: Callable[[str, str], Read]
+    begin: Callable[[str], list[str]] = lambda tag: []
 
 
 class Strip:
@@ -73,7 +79,12 @@ class Strip:
         self._name, self._factor, self._ctype, self._index = name, factor, ctype, index
         self._width, self._count, self._threads = width, count, threads
         self._slots = width * DEPTH // threads
-        self.pitch = width + 1  # neighbours along the depth are then in different banks
+        self.pitch = width + VECTOR  # neighbours along the depth are then in different banks
+
+    def room(self) -> str:
+        """Return the declaration of the strip in shared memory."""
+        size = DEPTH * self.pitch
+        return f"SHARED {self._ctype} {self._name}_strip[{size}] __attribute__((aligned(16)));"
 
     def declare(self) -> list[str]:
         """Return the declarations of what a thread fetches, and of where that is."""
@@ -95,7 +106,9 @@ class Strip:
 
     def fetch(self, start: str) -> list[str]:
         """Return the statements that fetch the strip from a place along the depth on."""
-        statements = []
+        index = self._index
+        statements = ["{", f"const {index} first = {start};"]
+        statements += self._factor.begin(f"_{self._name}0")
         for slot in range(self._slots):
             placed = slot if self._factor.along_depth else 0
             read = self._factor.read(f"_{self._name}{placed}", "depth")
@@ -104,12 +117,12 @@ class Strip:
             zero = literal(0, self._ctype)
             statements += [
                 "{",
-                f"const {self._index} depth = {start} + {self._deep(slot)};",
+                f"const {index} depth = first + {self._deep(slot)};",
                 *read.statements,
                 f"{self._name}_{slot} = {' && '.join(conditions)} ? {read.value} : {zero};",
                 "}",
             ]
-        return statements
+        return [*statements, "}"]
 
     def put(self) -> list[str]:
         """Return the statements that put what was fetched into shared memory."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ...graph.tensor import TensorSpec
 from .indexing import index_type
 from .kernel import THREADS, Code, Kernel, Parameter, groups_of
-from .strips import DEPTH, Factor, Strip
+from .strips import DEPTH, VECTOR, Factor, Strip
 from .types import dtype_name, literal
 
 GROUPS = 264
@@ -100,9 +100,8 @@ class Product:
 
 def choose(product: Product) -> tuple[Tile, int]:
     """Return the tile that promises to be the fastest, and into how many parts depth is split."""
-    tiles = (
-        TILES if product.ctype in ("f32", "u32") else TILES[3:]
-    )  # there are only so many registers
+    is_short = product.ctype in ("f32", "u32")
+    tiles = TILES if is_short else TILES[3:]  # there are only so many registers
     most = max(1, min(MOST_SPLITS, product.depth // (8 * DEPTH)))
 
     def groups(tile: Tile) -> int:
@@ -159,8 +158,8 @@ class _Tiled:
         left = Strip("left", of.left, tile.rows, of.rows, self._threads, *types)
         right = Strip("right", of.right, tile.columns, of.columns, self._threads, *types)
         body = [
-            f"SHARED {of.ctype} left_strip[{DEPTH * left.pitch}];",
-            f"SHARED {of.ctype} right_strip[{DEPTH * right.pitch}];",
+            left.room(),
+            right.room(),
             f"const i32 unit = GROUP / {rows * columns};",
             f"const {of.index} batch = unit % {of.batch};",
             f"const {of.index} left_first = GROUP / {columns} % {rows} * {tile.rows};",
@@ -212,25 +211,33 @@ class _Tiled:
 
     def _multiply(self, left: int, right: int) -> list[str]:
         c, tile = self._of.ctype, self._tile
-        down = tile.rows // tile.thread_rows
         added = "fma(a[i], b[j], sums[i][j])" if c in _FLOATS else "sums[i][j] + a[i] * b[j]"
         return [
             "#pragma unroll 4",
             f"for (i32 d = 0; d < {DEPTH}; d++) {{",
             f"{c} a[{tile.thread_rows}], b[{tile.thread_columns}];",
             *self._over("i", tile.thread_rows),
-            f"a[i] = left_strip[d * {left} + down + i * {down}];",
+            f"a[i] = left_strip[d * {left} + {self._row()}];",
             *self._over("j", tile.thread_columns),
-            f"b[j] = right_strip[d * {right} + across + j * {self._across}];",
+            f"b[j] = right_strip[d * {right} + {self._column()}];",
             *self._over("i", tile.thread_rows),
             *self._over("j", tile.thread_columns),
             f"sums[i][j] = {added};",
             "}",
         ]
 
+    def _row(self) -> str:
+        """Return a thread's i-th row: compilers read runs of neighbours in a strip at once."""
+        run, threads = min(VECTOR, self._tile.thread_rows), self._threads // self._across
+        return f"(i / {run} * {threads} + down) * {run} + i % {run}"
+
+    def _column(self) -> str:
+        """Return a thread's j-th column: in pairs, so that neighbours still write neighbours."""
+        run = min(2, self._tile.thread_columns)
+        return f"(j / {run} * {self._across} + across) * {run} + j % {run}"
+
     def _finish(self, parts: Parameter | None) -> list[str]:
         of, tile = self._of, self._tile
-        down = tile.rows // tile.thread_rows
         write, column = of.finish("row", "column", "sums[i][j]"), of.finish_column("column")
         if parts is not None:
             at = f"(({self._parts_index})unit * {of.rows} + row) * {of.columns} + column"
@@ -238,12 +245,12 @@ class _Tiled:
         return [
             *self._over("j", tile.thread_columns),
             "{",
-            f"const {of.index} column = right_first + across + j * {self._across};",
+            f"const {of.index} column = right_first + {self._column()};",
             f"if (column < {of.columns}) {{",
             *column,
             *self._over("i", tile.thread_rows),
             "{",
-            f"const {of.index} row = left_first + down + i * {down};",
+            f"const {of.index} row = left_first + {self._row()};",
             f"if (row < {of.rows}) {{",
             *write,
             "}",

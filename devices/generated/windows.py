@@ -127,7 +127,7 @@ class Sliding:
         return offset(contiguous(self.outputs), f"o{tag}_"), " && ".join(inside)
 
     def tap(self, c: str) -> Cell:
-        """Return the tap of a step `u0`, `u1`..., its number as the offset."""
+        """Return the tap `t0`, `t1`... of a step `u0`, `u1`..., and its number as the offset."""
         statements, conditions = [], []
         for axis in self._axes():
             number = axis.number
@@ -153,12 +153,14 @@ class Sliding:
         return Cell(tuple(statements), " && ".join(conditions), at)
 
     def over_taps(self, inner: list[str]) -> list[str]:
-        """Return the loops over all steps, `u0`, `u1`..., around statements."""
+        """Return the loops over the taps `t0`, `t1`... of a placed output around statements."""
         loops = [
             f"for (i32 u{axis} = 0; u{axis} < {size}; u{axis}++) {{"
             for axis, size in enumerate(self.steps)
         ]
-        return [*loops, *inner, *["}"] * len(loops)]
+        tap = self.tap("i32")
+        skip = [f"if (!({tap.condition})) continue;"] if tap.condition else []
+        return [*loops, *tap.statements, *skip, *inner, *["}"] * len(loops)]
 
     def _axes(self) -> Iterator[_Axis]:
         window = self.window

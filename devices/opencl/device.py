@@ -6,8 +6,7 @@ device, and the threads of `queued.waiter` tell when events have happened.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,13 +17,13 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceLostError
 from ..event import Event
 from ..generated import registry as generators
 from ..memory import HOST, SHARED, Arena, View, host_view
 from ..program import BoundProgram
+from ..queued.device import QueuedDevice
 from ..queued.program import QueuedProgram, marked
-from ..queued.queues import DOWNLOAD, UPLOAD, Queues, closed
+from ..queued.queues import DOWNLOAD, UPLOAD, Queues
 from ..queued.waiter import Job
 from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable
 from .memory import OpenClArena, alignment_of
@@ -50,7 +49,7 @@ class _Opened(NamedTuple):
     constants: ConstantStore
 
 
-class OpenClDevice:
+class OpenClDevice(QueuedDevice[_Opened]):
     """A GPU or processor with an OpenCL driver.
 
     Parameters
@@ -70,14 +69,10 @@ class OpenClDevice:
     """
 
     def __init__(self, name: str = "opencl:0", *, device: ClDevice | None = None) -> None:
-        self.name = name
+        super().__init__(name)
         self._given = device
         self._capabilities: Capabilities | None = None
-        self._life = threading.Lock()  # one open or close at a time
-        self._open: _Opened | None = None
         self._times_copies = False
-        self.life = 0
-        self.mourners: list[Callable[[], object]] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,21 +88,6 @@ class OpenClDevice:
                 software=f"{device.platform.name} {device.driver_version}",
             )
         return self._capabilities
-
-    @property
-    def loss(self) -> DeviceLostError | None:
-        """The error that broke the device."""
-        opened = self._open
-        return None if opened is None else opened.queues.loss
-
-    @property
-    def revives(self) -> bool:
-        """False: whether a driver recovers from such an error is not known."""
-        return False
-
-    def kill(self, event: Event, reason: str) -> bool:
-        """Do nothing, and say so: what the device runs cannot be ended."""
-        return False
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a kernel can be generated for a node."""
@@ -165,12 +145,6 @@ class OpenClDevice:
         run = BoundProgram(self.name, subgraph, steps, measure=False)
         return QueuedProgram(subgraph, run, measure, held)
 
-    def submit(
-        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
-    ) -> Event:
-        """Queue on the compute queue."""
-        return self._opened().queues.submit(program, waits, on_done)
-
     def copy(
         self,
         target: View,
@@ -206,19 +180,10 @@ class OpenClDevice:
     def _start(self, cl: PyOpenCl, device: ClDevice) -> _Opened:
         context = cl.Context([device])
         backend = OpenClBackend(cl, context, self.name)
-        return _Opened(
-            cl,
-            context,
-            backend.setup,
-            open_queues(cl, context, backend, self.name),
-            Binder(cl, context, device, backend.setup),
-            ConstantStore(self, self.name, self.capabilities.alignment, self._upload),
-        )
-
-    def _opened(self) -> _Opened:
-        if self._open is None:
-            raise closed(self.name)
-        return self._open
+        binder = Binder(cl, context, device, backend.setup)
+        constants = ConstantStore(self, self.name, self.capabilities.alignment, self._upload)
+        queues = open_queues(cl, context, backend, self.name)  # last: it starts threads
+        return _Opened(cl, context, backend.setup, queues, binder, constants)
 
     def _upload(self, view: View, array: Array) -> None:
         """Copy a constant to the device and wait for it: nothing need keep the source then."""

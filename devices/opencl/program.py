@@ -126,7 +126,7 @@ class Binder:
             return
         sizes = {name: view.spec.nbytes for name, view in views.items()}
         sizes |= {name: array.nbytes for name, array in graph.constants.items()}
-        nbytes = max(1, *(sizes[name] for launch in new.values() for name in launch.buffers))
+        nbytes = max((sizes[n] for launch in new.values() for n in launch.buffers), default=0) or 1
         room = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
         self._cl.enqueue_fill_buffer(self._setup, room, b"\0", 0, nbytes)
         for name, launch in new.items():

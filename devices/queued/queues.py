@@ -60,7 +60,10 @@ class Queues:
             with self._backend.current(stream):
                 yield stream
         except Exception as error:
-            raise self._failed(error) from error
+            failed = self._failed(error)
+            if failed is error:
+                raise
+            raise failed from error
 
     def submit(self, program: Program, waits: Sequence[Event], on_done: OnDone | None) -> Event:
         """Queue a program, which must be one that is queued, on the compute stream."""

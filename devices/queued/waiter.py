@@ -104,6 +104,7 @@ class Lane:
         for wait in job.waits:
             if not wait.done:
                 _await(wait)
+            error = error or wait.error  # of another device, which this one does not know of
         event.native = None
         event.complete(error)
 

@@ -25,7 +25,7 @@ from ..constants import Batch, ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceLostError, DeviceMemoryError, DeviceUnavailableError
 from ..event import Event
-from ..memory import ALIGNMENT, HOST, SHARED, Arena, View, host_arena, host_view
+from ..memory import ALIGNMENT, HOST, HOST_MEMORIES, SHARED, Arena, View, host_arena, host_view
 from ..program import BoundProgram
 from .clock import Clock, RealClock
 from .engine import Engine, Job, SimEvent
@@ -50,7 +50,7 @@ class SimDevice:
         A `VirtualClock` makes all times exact, but nothing happens until it is moved. A session
         moves it when nothing else can happen; so do waiting for an event and closing the device. A
         `RealClock` of its own when left out: kernels then take the longer of their modelled and
-        their real time.
+        their real time. Devices that copy from each other have one virtual clock, or none.
 
     Notes
     -----
@@ -75,6 +75,7 @@ class SimDevice:
             accesses=frozenset({name}),
             memory_bytes=self.model.memory_bytes,
             native_waits=True,
+            copies_from=self.model.peers,
         )
         self._lock = threading.RLock()  # freeing constants may interrupt whoever holds it
         self._engines: dict[str, Engine] = {}
@@ -121,8 +122,8 @@ class SimDevice:
         return _SimArena(memory, nbytes, self._release)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of the device's memory or of host memory."""
-        assert arena.memory in (self.name, HOST, SHARED), arena.memory
+        """Return a view of the device's memory, of host memory, or of a peer's."""
+        assert arena.memory in {self.name, HOST, SHARED, *self.model.peers}, arena.memory
         return host_view(arena, offset, spec)
 
     def compile(
@@ -164,7 +165,9 @@ class SimDevice:
         """Queue on the engine of that direction."""
         event = SimEvent(self.clock, on_done)
         work = partial(np.copyto, target.array, source.array)
-        duration_ns = _ns(self.model.copy_s(source.spec.nbytes))
+        on_host = not HOST_MEMORIES.isdisjoint((source.arena.memory, target.arena.memory))
+        take_s = self.model.copy_s if on_host else self.model.peer_copy_s
+        duration_ns = _ns(take_s(source.spec.nbytes))
         engine = UPLOAD if target.arena.memory == self.name else DOWNLOAD
         return self._put(engine, Job(event, work, duration_ns, tuple(waits)))
 

@@ -13,6 +13,7 @@ from ..errors import SessionError
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
+from ..session import borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import Source, check_source
 from .asyncio_results import AsyncioResults, awaitable, settled
@@ -90,7 +91,8 @@ class AsyncioSession:
             Whatever running raises.
         """
         loop = self._open_loop()
-        job = loop.start(partial(loop.session.run, inputs, deadline_s=deadline_s))
+        own = borrowed(loop.session, inputs)
+        job = loop.start(partial(loop.session.run, own, deadline_s=deadline_s))
         outcome = awaitable(job.outcome)
         try:
             return await asyncio.shield(outcome)

@@ -15,6 +15,7 @@ from ..errors import SessionError
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
+from ..session import borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import check_source
 from .blocking_results import BlockingResults
@@ -67,7 +68,9 @@ class BlockingSession:
             Whatever running raises.
         """
         _check_no_trio()
-        job = self._loop.start(partial(self._loop.session.run, inputs, deadline_s=deadline_s))
+        session = self._loop.session
+        own = borrowed(session, inputs)
+        job = self._loop.start(partial(session.run, own, deadline_s=deadline_s))
         try:
             return job.outcome.result()
         except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from ...graph.tensor import Array
 from ..errors import SessionError
 from ..running.item import Item
 from ..running.spares import Spares, copied, most_nbytes
+from ..session import borrowed
 from ..streaming.options import StreamArguments
 from .loop_thread import LoopThread
 
@@ -71,6 +72,7 @@ class Bridge:
 
     def put(self, inputs: Mapping[str, Any]) -> None:
         """Feed an item; its source may go on."""
+        inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
         own = copied(inputs, room)  # the loop comes to it later
         self._rooms[self._count] = room

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ...devices.device import Device
-from ...devices.memory import HOST, SHARED
+from ...devices.memory import CALLER, HOST, SHARED
 from ...devices.model import BUILT_IN, DeviceModel, model_of
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
@@ -197,14 +197,15 @@ class Costs(Figures):
         return submit_s + sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def copy_s(self, source: str, target: str, nbytes: int) -> float:
-        """Return how long a copy between two memories takes; through the host where it must."""
+        """Return how long one copy between two memories takes, the host's or those of devices."""
         link = self.links.get((source, target))
         if link is not None:
             return link.copy_s(nbytes)
-        on_host = {source, target} & {HOST, SHARED}
-        if not on_host:
-            return self.copy_s(source, HOST, nbytes) + self.copy_s(HOST, target, nbytes)
+        if source == CALLER:
+            return self.model(self._owner(target)).inner_copy_s(nbytes)
         private = {source, target} - {HOST, SHARED}
+        if len(private) > 1:
+            return self.model(self._owner(target)).peer_copy_s(nbytes)
         return self.model(self._owner(private.pop()) if private else "cpu").copy_s(nbytes)
 
     def hop_s(self, source: str, target: str) -> float | None:

@@ -7,8 +7,10 @@ runs differ in size, so that what a run costs at all can be told from what its s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import permutations
 from time import perf_counter, perf_counter_ns
 
 from ...devices.device import Device
@@ -37,6 +39,7 @@ WAIT_S = 60.0
 def measure(devices: Mapping[str, Device]) -> Costs:
     """Run each device for about a second and return what was found; they must be closed.
 
+    Copies from one of them to another are measured where that takes no detour through the host.
     Simulated devices are left as they are modelled.
 
     Raises
@@ -48,16 +51,45 @@ def measure(devices: Mapping[str, Device]) -> Costs:
     links: dict[tuple[str, str], Link] = {}
     for name, device in devices.items():
         model = model_of(device, name)
-        if not isinstance(getattr(device, "model", None), DeviceModel):
-            device.open()
-            try:
+        if not _is_modelled(device):
+            with _opened(device):
                 model = _measured(device, model)
                 links |= _links(device)
-            finally:
-                device.close()
         models[name] = model
+    links |= measure_peers(devices.values())
     memories = {name: device.capabilities.memory for name, device in devices.items()}
     return Costs(models=models, memories=memories, links=links)
+
+
+def _is_modelled(device: Device) -> bool:
+    return isinstance(getattr(device, "model", None), DeviceModel)
+
+
+@contextmanager
+def _opened(device: Device) -> Iterator[None]:
+    device.open()
+    try:
+        yield
+    finally:
+        device.close()
+
+
+def measure_peers(devices: Iterable[Device]) -> dict[tuple[str, str], Link]:
+    """Return how fast closed devices copy from each other, where that takes one copy.
+
+    Raises
+    ------
+    DeviceError
+        If a device fails.
+    """
+    found = {}
+    real = [device for device in devices if not _is_modelled(device)]
+    for device, other in permutations(real, 2):
+        source, target = other.capabilities.memory, device.capabilities.memory
+        if source in device.capabilities.copies_from:
+            with _opened(other), _opened(device):
+                found[source, target] = _link(device, source, target, other)
+    return found
 
 
 def _measured(device: Device, model: DeviceModel) -> DeviceModel:
@@ -140,16 +172,17 @@ def _links(device: Device) -> dict[tuple[str, str], Link]:
     return found
 
 
-def _link(device: Device, source: str, target: str) -> Link:
-    seconds = [_copy_s(device, source, target, nbytes) for nbytes in COPY_BYTES]
+def _link(device: Device, source: str, target: str, owner: Device | None = None) -> Link:
+    """Return how fast a device copies; `owner` is that of the source if it is another device."""
+    seconds = [_copy_s(device, source, target, nbytes, owner) for nbytes in COPY_BYTES]
     small, large = (COPY_BYTES[0], seconds[0]), (COPY_BYTES[-1], seconds[-1])
     per_byte = max((large[1] - small[1]) / (large[0] - small[0]), 1e-13)
     return Link(max(small[1] - small[0] * per_byte, 0.0), 1 / per_byte)
 
 
-def _copy_s(device: Device, source: str, target: str, nbytes: int) -> float:
+def _copy_s(device: Device, source: str, target: str, nbytes: int, owner: Device | None) -> float:
     spec = TensorSpec("uint8", (nbytes,))
-    arenas = [_arena(device, memory, nbytes) for memory in (source, target)]
+    arenas = [_arena(owner or device, source, nbytes), _arena(device, target, nbytes)]
     try:
         there, here = (device.view(arena, 0, spec) for arena in arenas)
 

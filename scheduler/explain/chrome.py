@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..placement import HOST_MEMORIES
 from ..profile import Profile, Record, Span
 from ..profile.attribution import moments
 from ..profile.counters import counters
@@ -127,7 +126,7 @@ class _Trace:
     def _track(self, step: Outline) -> int:
         name = step.device
         if step.transfer:  # the two directions overlap, a track's slices may not
-            name += " in" if step.transfer.source in HOST_MEMORIES else " out"
+            name += " in" if step.transfer.is_inward else " out"
         return self._tracks.setdefault(name, len(self._tracks) + 1)
 
     def _us(self, time_ns: int) -> float:

@@ -35,6 +35,8 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "inputs": {name: str(graph.tensors[name]) for name in graph.inputs},
         "outputs": {name: str(graph.tensors[name]) for name in graph.outputs},
         "bounds": {symbol: list(bound) for symbol, bound in plan.bounds.items()},
+        "inputs_on": dict(plan.inputs_on),
+        "outputs_on": dict(plan.outputs_on),
         "devices": list(plan.devices),
         "pins": dict(plan.pins),
         "replicas": [list(names) for names in plan.replicas],

@@ -25,6 +25,7 @@ from ...graph.formats.native import read_graph
 from ...graph.formats.records import put_record, read_record
 from ...graph.formats.scalars import ScalarReader, ScalarWriter
 from ...version import VERSION
+from ..ends import Ends
 from ..errors import PlanError
 from ..planning import Plan
 from .plan_records import Decided, costs_of, decided, decision_of, kinds, layout, passes_of
@@ -36,7 +37,13 @@ from .requirements import (
     devices_for,
     requirements,
 )
-from .restore import restored_graph, restored_partition, restored_placement, verified
+from .restore import (
+    restored_ends,
+    restored_graph,
+    restored_partition,
+    restored_placement,
+    verified,
+)
 
 _LENGTH = struct.Struct("<Q")
 
@@ -145,9 +152,10 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     partition = restored_partition(
         graph, stored.assignment, stored.reasons, stored.groups, prototypes, at
     )
+    ends = restored_ends(graph, Ends(values["inputs_on"], values["outputs_on"]), prototypes, at)
     placement = None
     if (memory := values["memory"]) is not None:
-        placement = restored_placement(graph, partition, prototypes, memory.added_edges, at)
+        placement = restored_placement(graph, partition, prototypes, ends, memory.added_edges, at)
     plan = Plan(
         graph=graph,
         template=fed if values["bounds"] else None,

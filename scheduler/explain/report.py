@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ...devices.device import Device, Routed
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier
 from ..partition.partition import Subgraph
 from ..planning import Plan
+from ..steps import Transfer
 from .decision_text import decision_lines, node_lines, reason_lines
 from .memory_text import memory_lines
-from .plain import flops_of, transfers_of
+from .plain import flops_of
 from .prediction import predicted
 
 LISTED_OPS = 4
@@ -47,7 +49,11 @@ def _heading(plan: Plan) -> Iterator[str]:
     if plan.replicas:
         yield f"  {plan.max_in_flight:,} in flight on each, with memory of its own as below"
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
-        yield f"  {kind}  " + ", ".join(f"{name} {_spec(specs[name])}" for name in names)
+        on = plan.inputs_on if kind == "in " else plan.outputs_on
+        yield f"  {kind}  " + ", ".join(
+            f"{name} {_spec(specs[name])}" + (f" on {on[name]}" if name in on else "")
+            for name in names
+        )
     if plan.bounds:
         bounds = ", ".join(
             f"{name} {low:,} to {high:,}" for name, (low, high) in plan.bounds.items()
@@ -97,14 +103,24 @@ def _operators(subgraph: Subgraph) -> str:
 
 
 def _transfers(plan: Plan) -> Iterator[str]:
-    transfers = list(transfers_of(plan))
+    transfers = [
+        (step.device, one) for step in plan.steps if isinstance(one := step.work, Transfer)
+    ]
     if not transfers:
         yield "transfers: none, every tensor lies where all its readers reach it"
         return
-    total = sum(transfer.nbytes for transfer in transfers)
+    total = sum(transfer.nbytes for _, transfer in transfers)
     yield f"transfers: {len(transfers)}, {bytes_text(total)} per item"
-    for transfer in transfers[:LISTED_STEPS]:
-        yield f"  {transfer.name}, {bytes_text(transfer.nbytes)}"
+    for mover, transfer in transfers[:LISTED_STEPS]:
+        way = _way(plan.prototypes[mover], transfer.source)
+        yield f"  {transfer.name}, {bytes_text(transfer.nbytes)}{way}"
+
+
+def _way(device: Device, source: str) -> str:
+    """Return how a copy from another device's memory goes, where there is something to say."""
+    if source not in device.capabilities.copies_from or not isinstance(device, Routed):
+        return ""
+    return f", {device.way_from(source)}"
 
 
 def _undecided(plan: Plan) -> Iterator[str]:

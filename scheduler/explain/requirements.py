@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Requirements:
 
 def requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:
     """Return what a plan of that graph for those devices depends on here and now."""
-    found = {name: device.capabilities for name, device in devices.items()}
+    found = _offers(devices)
     ops = sorted({node.op for _, _, node in all_nodes(graph)})
     return Requirements(np.__version__, found, {op: definition(find_operator(op)) for op in ops})
 
@@ -97,8 +97,9 @@ def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) 
     """Raise ParseError unless numpy and the devices are like those that were planned for."""
     if _release(wanted.numpy) != _release(np.__version__):
         raise _differs("numpy", [f"version {np.__version__}, was {wanted.numpy}"], at)
+    present = _offers({name: devices[name] for name in wanted.devices})
     for name, planned in wanted.devices.items():
-        differences = list(_differences(planned, devices[name].capabilities))
+        differences = list(_differences(planned, present[name]))
         if differences:
             raise _differs(f"device {name!r}", differences, at)
 
@@ -109,6 +110,15 @@ def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
         known = definition(find_operator(op)) if is_operator(op) else None
         if wanted.operators.get(op) != known:
             raise _differs(f"operator {op!r}", ["another definition"], at)
+
+
+def _offers(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
+    """Return what devices are like for each other: others that there may be do not matter."""
+    offers = {name: device.capabilities for name, device in devices.items()}
+    memories = frozenset(one.memory for one in offers.values())
+    return {
+        name: replace(one, copies_from=one.copies_from & memories) for name, one in offers.items()
+    }
 
 
 def _differences(planned: Capabilities, present: Capabilities) -> Iterator[str]:

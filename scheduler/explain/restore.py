@@ -17,6 +17,7 @@ from ...graph.operators.control import CONTROL_FLOW
 from ...graph.printing import bytes_text
 from ..boundaries import is_decided
 from ..bounds import Bounds, checked_bounds, largest, picked
+from ..ends import Ends, checked_ends
 from ..errors import DoesNotFitError
 from ..memory.buffers import alignment_of
 from ..memory.limits import exceeded, limits_of
@@ -59,6 +60,23 @@ def restored_graph(fed: Graph, bounds: Bounds, at: str) -> Graph:
     if not is_decided(graph):
         raise damaged("not all shapes follow from the bounds", at)
     return graph
+
+
+def restored_ends(graph: Graph, ends: Ends, devices: Mapping[str, Device], at: str) -> Ends:
+    """Return where arrays are handed over and taken.
+
+    Raises
+    ------
+    ParseError
+        If that cannot be.
+    """
+    try:
+        found = checked_ends(graph, ends.inputs, ends.outputs, devices)
+    except PlaitError as error:
+        raise damaged(f"its ends make no sense: {error}", at) from error
+    if found != ends:
+        raise damaged("its ends are on the host", at)
+    return ends
 
 
 def restored_partition(
@@ -104,6 +122,7 @@ def restored_placement(
     graph: Graph,
     partition: Partition,
     devices: Mapping[str, Device],
+    ends: Ends,
     edges: Sequence[tuple[int, int]],
     at: str,
 ) -> Placement:
@@ -117,7 +136,7 @@ def restored_placement(
     """
     if not graph.is_static:
         raise damaged("there is a memory plan, but not all shapes are known", at)
-    placement = place(graph, partition, devices)
+    placement = place(graph, partition, devices, ends)
     if len({step.name for step in placement.steps}) != len(placement.steps):
         raise damaged("two steps have one name", at)
     for earlier, later in edges:
@@ -239,7 +258,7 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
     reserved: dict[str, dict[str, int]] = defaultdict(dict)
     for name, nbytes in (plan.memory.scratch if plan.memory is not None else {}).items():
         reserved[name.partition("\0")[0]][name] = nbytes
-    for name in graph.inputs:
+    for name in set(graph.inputs) - plan.placement.arrivals:
         yield (name, home[name]), graph.tensors[name].nbytes
     for step in plan.steps:
         work = step.work

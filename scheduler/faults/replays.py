@@ -6,7 +6,7 @@ the last one has left the plans that were lost: so items overtake each other no 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -15,6 +15,7 @@ import numpy as np
 import trio
 
 from ...devices.errors import DeviceLostError
+from ...devices.exchange import Loan
 from ...graph.ir import Node
 from ...graph.nested import has_effects
 from ...graph.tensor import Array
@@ -65,7 +66,7 @@ class _Kept:
     """What is kept for the items of an open plan."""
 
     effects: tuple[tuple[Step, Node], ...]
-    free: list[dict[str, Array]]
+    free: dict[tuple[str, ...], list[dict[str, Array]]]
 
 
 Start: TypeAlias = Callable[[Flight, Attempt], Awaitable[None]]
@@ -125,7 +126,7 @@ class Replays:
         except KeyError:
             plan = slots.open_plan.plan
             concerned = self._recovery.concerns(plan)
-            kept = self._kept[slots] = _Kept(_effects(plan.steps), []) if concerned else None
+            kept = self._kept[slots] = _Kept(_effects(plan.steps), {}) if concerned else None
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
@@ -135,14 +136,17 @@ class Replays:
         assert kept is not None, "guarded"
         if owned or not self._recovery.policy.replays:
             return Attempt(self._count, inputs, slots)
-        room = kept.free.pop() if kept.free else _room(slots, inputs)
-        return Attempt(self._count, room, slots, pooled=True)
+        on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
+        free = kept.free.get(on_host)
+        room = free.pop() if free else _room(slots, on_host)
+        return Attempt(self._count, {**inputs, **room}, slots, pooled=True)
 
     def drop(self, attempt: Attempt) -> None:
         """Take back what was kept for an attempt that is over."""
         kept = self._kept.get(attempt.slots)
         if attempt.pooled and kept is not None:
-            kept.free.append(dict(attempt.inputs))
+            room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
+            kept.free.setdefault(tuple(room), []).append(room)
 
     def begin(self, flight: Flight, slots: Slots, attempt: Attempt) -> None:
         """Take note that an item is about to start."""
@@ -204,6 +208,10 @@ class Replays:
         if attempt.deaths > most or not most:  # of inputs that may run again there are copies
             fix = f"see what it does there: a device died of this item {attempt.deaths} times"
             return _because(error, fix if most else "run it again, or allow replays: FaultPolicy()")
+        where, lost = attempt.slots.open_plan.plan.inputs_on, self._recovery.lost
+        loans = (name for name, array in attempt.inputs.items() if isinstance(array, Loan))
+        if any(where[name] in lost for name in loans):
+            return _because(error, "feed it again: what it was fed lay on the device that was lost")
         for step, node in kept.effects:
             event = execution.events[step.index]
             if event is not None and not _never_began(event.error):
@@ -263,7 +271,7 @@ def _never_began(error: BaseException | None) -> bool:
     return isinstance(error, DeviceLostError) and error.queued
 
 
-def _room(slots: Slots, inputs: Inputs) -> dict[str, Array]:
+def _room(slots: Slots, inputs: Iterable[str]) -> dict[str, Array]:
     tensors = slots.open_plan.plan.graph.tensors
     return {name: np.empty(tensors[name].static_shape, tensors[name].dtype) for name in inputs}
 

@@ -24,7 +24,7 @@ def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
     """
     left = {name: device for name, device in plan.prototypes.items() if name not in lost}
     moving = (node for node in plan.graph.nodes if plan.assignment[node.name] in lost)
-    if not left or any(map(_is_python, moving)):
+    if not left or plan.ends.devices & lost or any(map(_is_python, moving)):
         return None
     remaining = replace(
         plan,

@@ -70,12 +70,13 @@ def collect_buffers(
 
 
 def alignment_of(memory: str, devices: Mapping[str, Device]) -> int:
-    """Return the largest alignment that a device with access to the memory asks for."""
+    """Return the largest alignment that a device asks for which views the memory."""
     return max(
         (
             device.capabilities.alignment
             for device in devices.values()
-            if memory in device.capabilities.accesses or memory in (HOST, SHARED)
+            if memory
+            in {HOST, SHARED, *device.capabilities.accesses, *device.capabilities.copies_from}
         ),
         default=1,
     )
@@ -104,7 +105,8 @@ class _Collector:
         self._reads = reads_of(graph, placement, devices, order)
 
     def collect(self) -> list[Buffer]:
-        for name in self._graph.inputs:
+        arrivals = self._placement.arrivals
+        for name in (one for one in self._graph.inputs if one not in arrivals):
             self._add((name, self._placement.home[name]), self._graph.tensors[name].nbytes, START)
         for step in self._placement.steps:
             if isinstance(step.work, Transfer):

@@ -35,7 +35,8 @@ def _reads_of_step(
     step: Step,
 ) -> Iterator[tuple[Replica, Point]]:
     if isinstance(step.work, Transfer):
-        yield (step.work.tensor, step.work.source), order.point(step)
+        if not step.work.arrives:
+            yield (step.work.tensor, step.work.source), order.point(step)
     elif is_atomic(step, devices):
         for name in step.work.graph.inputs:
             yield (name, placement.local[name, step.device]), order.point(step)

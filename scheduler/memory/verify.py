@@ -168,7 +168,7 @@ class _Check:
     def _collect(self) -> None:
         """Find every replica's writer and readers, and which place comes next after which."""
         graph, placement = self._plan.graph, self._placement
-        for name in graph.inputs:
+        for name in set(graph.inputs) - placement.arrivals:
             self._uses[name, placement.home[name]] = _Use(graph.tensors[name].nbytes, FEED)
         for step in placement.steps:
             places = self._places(step)
@@ -179,7 +179,8 @@ class _Check:
                 self._next[places[-1]].append(self._places(after)[0])
             if isinstance(step.work, Transfer):
                 work = step.work
-                self._uses[work.tensor, work.source].readers.append(places[0])
+                if not work.arrives:
+                    self._uses[work.tensor, work.source].readers.append(places[0])
                 self._uses[work.tensor, work.target] = _Use(work.nbytes, places[0])
             elif self._is_atomic(step):
                 self._visit_whole(step.work, places[0], step.device)

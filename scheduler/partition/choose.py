@@ -14,6 +14,7 @@ from math import inf
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
+from ..ends import ON_HOST, Ends
 from ..errors import PlanError
 from ..memory.regions import MemoryPlan
 from ..placement import Placement
@@ -93,6 +94,7 @@ def choose(
     max_in_flight: int = 1,
     max_subgraphs: int | None = None,
     memory_limits: Mapping[str, int] | None = None,
+    ends: Ends = ON_HOST,
 ) -> Iterator[Choice]:
     """Yield partitions of a graph with known shapes, the best first.
 
@@ -108,7 +110,7 @@ def choose(
     offers = ask(graph, devices, pins)
     in_flight = max_in_flight if objective == "throughput" else 0
     decision = Decision("auto", objective, "", "", ask=partial(options, graph, devices, costs))
-    judge = Judge(graph, devices, costs, in_flight, max_subgraphs)
+    judge = Judge(graph, devices, costs, in_flight, max_subgraphs, ends)
     if offers.is_settled:
         yield from _settled(offers, judge, decision)
         return

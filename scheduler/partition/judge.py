@@ -10,6 +10,7 @@ from math import inf, sqrt
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
+from ..ends import ON_HOST, Ends
 from ..memory.lower_bound import lower_bounds
 from ..memory.regions import Region
 from ..placement import Placement, place
@@ -112,6 +113,7 @@ class Judge:
         How many items at once; 0 where latency is the objective.
     max_subgraphs : int or None
         Cuts with more are not taken if there are others.
+    ends : Ends
     """
 
     graph: Graph
@@ -119,6 +121,7 @@ class Judge:
     costs: Costs
     in_flight: int = 0
     max_subgraphs: int | None = None
+    ends: Ends = ON_HOST
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
         """Return an assignment, by the cut that is fastest."""
@@ -148,7 +151,7 @@ class Judge:
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
         """Return what steps take that wait for regions of memory: of one item, or per item."""
         work = workload(placement.steps, self.devices, self.costs)
-        host = host_of(self.graph, self.costs)
+        host = host_of(self.graph, self.costs, self.ends)
         if not self.in_flight:
             return run(work, regions=regions, host=host).makespan_s
         at_once = max(len(placement.steps), 1) * self.in_flight
@@ -177,7 +180,7 @@ class Judge:
         """Return an assignment, cut and placed."""
         devices = [assignment[node.name] for node in self.graph.nodes]
         partition = Partition(assignment, {}, extracted(self.graph, devices, parts))
-        placement = place(self.graph, partition, self.devices)
+        placement = place(self.graph, partition, self.devices, self.ends)
         return Judged(self, name, partition, placement, others=[*others])
 
     def _fastest(self, one: Judged) -> Judged:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias
 
 from ...devices.device import Device
@@ -130,9 +131,21 @@ class Problem:
         ]
         if source == target or not ends[0][0].isdisjoint(ends[1][0]):
             return Way(0.0, 0.0)
-        latency = self._costs.copy_s(ends[0][1], ends[1][1], 0)
-        whole = self._costs.copy_s(ends[0][1], ends[1][1], TYPICAL_BYTES)
+        stops = [memory for _, memory in ends]
+        if not self._is_direct(source, target):
+            stops.insert(1, HOST)
+        latency, whole = (
+            sum(self._costs.copy_s(a, b, nbytes) for a, b in pairwise(stops))
+            for nbytes in (0, TYPICAL_BYTES)
+        )
         return Way(latency, max(whole - latency, 0.0) / TYPICAL_BYTES)
+
+    def _is_direct(self, source: int, target: int) -> bool:
+        """True when one copy is enough: an end is on the host, or a device reads the other's."""
+        if len(self.names) in (source, target):
+            return True
+        memory, offers = self._offers[source].memory, self._offers[target]
+        return bool({memory, offers.memory} & {HOST, SHARED}) or memory in offers.copies_from
 
     @cached_property
     def tasks(self) -> TaskGraph:

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
+from ..ends import ON_HOST, Ends
 from ..errors import PlanError
 from .choose import Choice, choose
 from .cutting import Subgraph, cut
@@ -38,6 +39,7 @@ class Request:
     costs : Costs
     max_subgraphs : int or None
     memory_limits : Mapping of str to int
+    ends : Ends
     """
 
     devices: Mapping[str, Device]
@@ -48,11 +50,12 @@ class Request:
     costs: Costs
     max_subgraphs: int | None
     memory_limits: Mapping[str, int]
+    ends: Ends = ON_HOST
 
     def judge(self, graph: Graph) -> Judge:
         """Return who judges assignments of a graph."""
         in_flight = self.max_in_flight if self.objective == "throughput" else 0
-        return Judge(graph, self.devices, self.costs, in_flight, self.max_subgraphs)
+        return Judge(graph, self.devices, self.costs, in_flight, self.max_subgraphs, self.ends)
 
 
 def choices(graph: Graph, request: Request, *, is_static: bool) -> Iterator[Choice]:
@@ -75,6 +78,7 @@ def choices(graph: Graph, request: Request, *, is_static: bool) -> Iterator[Choi
             max_in_flight=request.max_in_flight,
             max_subgraphs=request.max_subgraphs,
             memory_limits=request.memory_limits,
+            ends=request.ends,
         )
         return
     yield from _by_rule(graph, request, is_static)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ...devices.device import Capabilities, Device
 from ...devices.memory import HOST, SHARED
-from ...devices.model import model_of
+from ...devices.model import DeviceModel, model_of
 from ...devices.registry import find
 from ...graph.ir import Graph
 from ...graph.nested import has_effects
@@ -66,6 +66,7 @@ def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | 
         _check_once(listed, groups)
     for names in groups:
         check_alike(names)
+        _check_reached(names, listed, groups)
     return listed, tuple(groups)
 
 
@@ -117,10 +118,12 @@ def check_alike(names: Sequence[str]) -> None:
     DeviceUnavailableError
         If this machine lacks one of them.
     """
-    first, *others = map(find, names)
+    first, *others = found = [*map(find, names)]
+    within = frozenset(device.capabilities.memory for device in found)
+    model = _model(first, within)
     for other in others:
-        same = _nature(other.capabilities) == _nature(first.capabilities)
-        if not same or model_of(other, other.name) != model_of(first, first.name):
+        same = _nature(other.capabilities, within) == _nature(first.capabilities, within)
+        if not same or _model(other, within) != model:
             raise PlanError(
                 f"{other.name!r} is not like {first.name!r}, which is planned for in its place",
                 fix="give ranges of devices that are alike",
@@ -172,11 +175,42 @@ def _check_once(listed: Iterable[str | Device], groups: Iterable[Sequence[str]])
         )
 
 
-def _nature(offers: Capabilities) -> Capabilities:
-    """Return what a device is like, whatever its own memory is called."""
+def _check_reached(
+    names: Sequence[str], listed: Iterable[str | Device], groups: Iterable[Sequence[str]]
+) -> None:
+    """Raise PlanError if a device outside of a group copies from some of it, not from all."""
+    within = {find(name).capabilities.memory for name in names}
+    known = [find(one) if isinstance(one, str) else one for one in listed]
+    for device in (*known, *(find(name) for group in groups for name in group[1:])):
+        if not hasattr(device, "capabilities"):
+            continue  # whoever looks for devices says so
+        reached = within & device.capabilities.copies_from
+        if device.name not in names and reached not in (set(), within):
+            raise PlanError(
+                f"{device.name!r} copies from {', '.join(sorted(reached))} only, of replicas "
+                f"{as_range(names)!r}",
+                fix="give ranges of devices that are alike",
+            )
+
+
+def _nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
+    """Return what a device of a group is like, whatever its own memory is called.
+
+    Devices of one group never work on the same item.
+    """
     accesses = {"" if memory == offers.memory else memory for memory in offers.accesses}
     private = offers.memory not in (HOST, SHARED)
-    return replace(offers, memory="" if private else offers.memory, accesses=frozenset(accesses))
+    return replace(
+        offers,
+        memory="" if private else offers.memory,
+        accesses=frozenset(accesses),
+        copies_from=offers.copies_from - within,
+    )
+
+
+def _model(device: Device, within: frozenset[str]) -> DeviceModel:
+    model = model_of(device, device.name)
+    return replace(model, peers=model.peers - within)
 
 
 def _is_number(value: object) -> bool:

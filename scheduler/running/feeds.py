@@ -10,13 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from ...devices.exchange import Loan
+from ...graph.errors import PlaitError
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import FeedError
 
+_ON_HOST = frozenset({1, 3})
+"""DLPack's kinds of memory that the host reads: its own, and the page-locked part of that."""
+
 
 def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the inputs as arrays, in the graph's order.
+    """Return the inputs as arrays, in the graph's order; loans of arrays on devices stay loans.
 
     Raises
     ------
@@ -47,12 +52,34 @@ def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _as_array(name: str, value: Any) -> Array:
+    if isinstance(value, Loan):
+        return value
+    if isinstance(value, PlaitError):  # it could not be borrowed
+        raise value
+    if _is_on_device(value):
+        raise FeedError(
+            f"what is fed to input {name!r} lies on a device where the plan does not take it",
+            fix=f"plan with inputs_on={{{name!r}: its device}}, or copy it to the host",
+        )
     try:
-        return np.asarray(value)
-    except (ValueError, TypeError) as error:
+        return np.from_dlpack(value) if _is_foreign(value) else np.asarray(value)
+    except Exception as error:  # other libraries raise what they like
         raise FeedError(
             f"what is fed to input {name!r} is no array: {error}", fix="feed a numpy array"
         ) from error
+
+
+def _is_on_device(value: Any) -> bool:
+    """True for arrays that the host cannot read where they are."""
+    if hasattr(value, "__cuda_array_interface__"):
+        return True
+    return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] not in _ON_HOST
+
+
+def _is_foreign(value: Any) -> bool:
+    """True for what numpy would take for a scalar, though it is an array that can be shared."""
+    ways = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
+    return hasattr(value, "__dlpack__") and not any(hasattr(value, way) for way in ways)
 
 
 def _wrong_dtype(graph: Graph, name: str, array: Array) -> FeedError:

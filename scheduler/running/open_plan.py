@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.cpu import CpuDevice
 from ...devices.device import Device, scratch_specs
 from ...devices.event import Event
+from ...devices.exchange import Loan
 from ...devices.memory import View, host_view
 from ...graph.tensor import Array, TensorSpec
 from ..memory.regions import Region, Replica, takes_turns
@@ -26,6 +27,7 @@ from ..simulation.lanes import workload
 from ..steps import Step, Transfer, outline
 from .arenas import Arenas, OpenArenas
 from .gates import Gates
+from .handing import Arrival, Departure, arrivals_of, departures_of, nothing_handed
 from .lanes import OpenLanes
 from .pace import Launch, Pace, clock_of
 from .quick import Estimates
@@ -52,12 +54,27 @@ class Slot:
         One per step of the plan.
     here : tuple of callable or None
         The same for those that may run on any thread of this process.
+    arrivals : Mapping of str to Arrival
+        The steps that bring inputs which are handed over on devices: different for each item.
+    departures : Mapping of str to Departure
+        The outputs that are taken on devices; they are not among `results`.
     """
 
     feeds: Mapping[str, Array]
     results: Mapping[str, Array]
     launches: tuple[Launch, ...]
     here: tuple[Here | None, ...]
+    arrivals: Mapping[str, Arrival] = field(default_factory=dict)
+    departures: Mapping[str, Departure] = field(default_factory=dict)
+
+    def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
+        """Return it for an item to which these are handed over."""
+        if not self.arrivals:
+            return self
+        launches = list(self.launches)
+        for name, arrival in self.arrivals.items():
+            launches[arrival.step] = arrival.launch_of(inputs[name])
+        return replace(self, launches=tuple(launches))
 
 
 class OpenPlan:
@@ -191,7 +208,15 @@ class OpenPlan:
             ]
             launches = tuple(launch for launch, _ in bound)
             here = tuple(one for _, one in bound)
-            slot = Slot(self._feeds(arenas), self._results(arenas), launches, here)
+            view = partial(self._view, arenas)
+            slot = Slot(
+                self._feeds(arenas),
+                self._results(arenas),
+                launches,
+                here,
+                arrivals_of(self.plan, self._devices, view, self._pace),
+                departures_of(self.plan, self._devices, view),
+            )
             self._bound.update(zip(keys, bound, strict=True))
             self.slots[index] = slot
         return slot
@@ -214,7 +239,8 @@ class OpenPlan:
         """Yield what a step is bound to: a transfer's source and target, a program's views."""
         if isinstance(step.work, Transfer):
             spec = self.plan.graph.tensors[step.work.tensor]
-            yield (step.work.tensor, step.work.source), spec
+            if not step.work.arrives:
+                yield (step.work.tensor, step.work.source), spec
             yield (step.work.tensor, step.work.target), spec
         else:
             yield from self._program_tensors(step.work)
@@ -233,11 +259,13 @@ class OpenPlan:
     def _bind(self, step: Step, arenas: Arenas) -> tuple[Launch, Here | None]:
         device = self._devices[step.device]
         views = [
-            (replica[0], self._view(device, replica, spec, arenas))
+            (replica[0], self._view(arenas, device, replica, spec))
             for replica, spec in self._touched[step.index]
         ]
         launch: Launch
         here: Here | None = None
+        if isinstance(step.work, Transfer) and step.work.arrives:
+            return nothing_handed, None
         if isinstance(step.work, Transfer):
             (_, source), (_, target) = views
             launch = partial(device.copy, target, source)
@@ -253,7 +281,7 @@ class OpenPlan:
         is_virtual = self._pace is not None and self._pace.is_virtual
         return not is_virtual and not step.has_effects
 
-    def _view(self, device: Device, replica: Replica, spec: TensorSpec, arenas: Arenas) -> View:
+    def _view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
         location = self._memory.locations[replica]
         return device.view(arenas[location.memory, location.region], location.offset, spec)
 
@@ -261,6 +289,7 @@ class OpenPlan:
         return {
             name: self._host_array((name, self._placement.home[name]), arenas)
             for name in self.plan.graph.inputs
+            if name not in self.plan.inputs_on
         }
 
     def _results(self, arenas: Arenas) -> dict[str, Array]:
@@ -270,6 +299,7 @@ class OpenPlan:
             if name in graph.constants
             else self._host_array((name, self._placement.local[name, OUTSIDE]), arenas)
             for name in graph.outputs
+            if name not in self.plan.outputs_on
         }
 
     def _host_array(self, replica: Replica, arenas: Arenas) -> Array:

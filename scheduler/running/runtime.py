@@ -14,6 +14,7 @@ import trio
 
 from ...graph.tensor import Array
 from ..bounds import check_within
+from ..ends import not_decided
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
 from ..faults.recovery import Recovery
@@ -26,6 +27,7 @@ from ..replicas.variant import variant
 from ..specialise import Shapes, bind_inputs
 from ..stages import Entry
 from .feeds import check_feeds, own_feeds
+from .handing import borrowed
 from .item import Flight
 from .landing import Landing
 from .open_devices import OpenDevices
@@ -119,6 +121,10 @@ class Runtime:
             marks = flight.marks
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
             self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
+
+    def borrowed(self, inputs: Any) -> Any:
+        """Return what is fed, with loans of what lies on devices; on the caller's thread."""
+        return borrowed(self.plan.inputs_on, self._devices.by_name, inputs)
 
     async def open(self) -> None:
         """Open the devices and, if the shapes are known, allocate and bind everything.
@@ -217,7 +223,7 @@ class Runtime:
         """
         self._admissions += 1
         try:
-            arrays: Mapping[str, Array] = check_feeds(self._fed, inputs)
+            arrays: Mapping[str, Array] = check_feeds(self._fed, self.borrowed(inputs))
             flight.variant = self._dispatcher.choose(flight)
             slots, arrays = self._find(self._count(max_in_flight), arrays, flight.variant)
             turn = self._starter.turn_nowait(slots)
@@ -254,7 +260,7 @@ class Runtime:
         return max(-(-max_in_flight // self._variants), self.plan.max_in_flight)
 
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
-        arrays: Mapping[str, Array] = check_feeds(self._fed, inputs)
+        arrays: Mapping[str, Array] = check_feeds(self._fed, self.borrowed(inputs))
         if self._starter.is_busy:
             await self._starter.settle()
         flight.variant = self._dispatcher.choose(flight)
@@ -356,6 +362,8 @@ class Runtime:
         make = partial(self._variant, key)
         slots = await self._open_plans.open(key, make, index, within=within)
         if slots is None:
+            if self.plan.ends.devices:
+                raise not_decided(self.plan.graph)
             whole = replace(self.plan, max_in_flight=count)
             self._entries.setdefault(count, Entry(whole, whole.graph, OrderedDict()))
         return slots

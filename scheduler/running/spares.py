@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...devices.exchange import Loan
+from ...graph.errors import PlaitError
 from ...graph.tensor import Array
 from ..planning import Plan
 
@@ -92,6 +94,8 @@ def copied(inputs: Any, room: Mapping[str, Array]) -> Any:
 
 
 def _own(value: Any) -> Any:
+    if isinstance(value, Loan | PlaitError):
+        return value
     try:
         return np.array(value)
     except Exception:

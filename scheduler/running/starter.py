@@ -13,6 +13,7 @@ from typing import TypeVar
 import trio
 
 from ...devices.errors import DeviceLostError
+from ...devices.exchange import Loan
 from ...graph.tensor import Array
 from ..events import Announcer
 from ..faults.recovery import Recovery
@@ -129,9 +130,9 @@ class Starter:
         flight.marks.admitted_ns = self._pace.now_ns()
         try:
             if are_small(arrays.values()):
-                _feed(turn.slot, arrays)
+                slot = _feed(turn.slot, arrays)
             else:
-                await self._pace.on_thread(partial(_feed, turn.slot, arrays))
+                slot = await self._pace.on_thread(partial(_feed, turn.slot, arrays))
             if self._replays.guards(slots):
                 await self._guard(flight, slots, arrays, attempt)
             flight.marks.fed_ns = self._pace.now_ns()
@@ -144,7 +145,7 @@ class Starter:
         ended = partial(self._pace.call, partial(self._land, flight, slots, turn))
         if flight.age is None:
             flight.age = slots.open_plan.lanes.next_age()
-        flight.execution = Execution(slots.open_plan, turn.slot, ended, turn.number, flight.age)
+        flight.execution = Execution(slots.open_plan, slot, ended, turn.number, flight.age)
         self._flights.add(flight)
         flight.execution.start()
         self._pace.wake()
@@ -184,7 +185,8 @@ class Starter:
         if attempt is None:
             attempt = self._replays.keep(slots, arrays, owned=flight.is_part)
             if attempt.inputs is not arrays:
-                await self.copying(arrays.values(), partial(_copy, attempt.inputs, arrays))
+                room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
+                await self.copying(arrays.values(), partial(_copy, room, arrays))
         self._replays.begin(flight, slots, attempt)
         flight.on_cancel = partial(self._given_up, flight, slots)
 
@@ -217,10 +219,12 @@ class Starter:
         flight.finish(error=error)
 
 
-def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:
+def _feed(slot: Slot, arrays: Mapping[str, Array]) -> Slot:
+    """Write an item's inputs to its slot; return the slot with what it is to launch for them."""
     _copy(slot.feeds, arrays)
+    return slot.handed(arrays)
 
 
 def _copy(targets: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
-    for name, array in arrays.items():
-        targets[name][...] = array
+    for name, target in targets.items():
+        target[...] = arrays[name]

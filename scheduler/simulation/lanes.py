@@ -14,7 +14,7 @@ from ...graph.ir import Graph
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.overheads import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
-from ..placement import HOST_MEMORIES
+from ..ends import ON_HOST, Ends
 from ..running.pace import virtual_clock
 from ..steps import Step, Transfer
 from .workload import Host, Lane, Placed, Workload
@@ -96,10 +96,10 @@ def duration_s(step: Step, device: Device, costs: Costs) -> float:
     return seconds - costs.model(step.device).submit_s if computes_here(device) else seconds
 
 
-def host_of(graph: Graph, costs: Costs | None = None) -> Host:
+def host_of(graph: Graph, costs: Costs | None = None, ends: Ends = ON_HOST) -> Host:
     """Return the host of this process, for items that are fed and fetched here."""
-    fed = sum(graph.tensors[name].nbytes for name in graph.inputs)
-    fetched = sum(graph.tensors[name].nbytes for name in graph.outputs)
+    fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
+    fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
     feed, land = _copying(fed), _copying(fetched)
     loop = (costs.loop if costs is not None else None) or USUAL
     landed_here = None if costs is None else costs.hop_s(HERE, LOOP)
@@ -125,8 +125,7 @@ def _kind(step: Step, costs: Costs) -> str:
     if not isinstance(step.work, Transfer):
         return ""
     among = costs.model(step.device).copy_queues
-    inward = step.work.source in HOST_MEMORIES
-    return ("", "copy", "in" if inward else "out")[among]
+    return ("", "copy", "in" if step.work.is_inward else "out")[among]
 
 
 def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> Lane:
@@ -134,7 +133,8 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
     if not computes_here(device):
         keeps_order = device.capabilities.native_waits
         label = f"{name} {kind}".rstrip()
-        return Lane(label, name, keeps_order=keeps_order, depth=AHEAD)
+        follows = _follows(name, devices)
+        return Lane(label, name, keeps_order=keeps_order, depth=AHEAD, follows=follows)
     usual = costs.model(name).submit_s / 2
     from_loop = costs.hop_s(LOOP, name)
     gap = costs.hop_s(name, name)
@@ -154,6 +154,12 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
         notice_s=0.0 if is_thread else NOTICE_S,
         here_s=_here_s(device, devices, costs) if not kind else None,
     )
+
+
+def _follows(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
+    """Return the devices whose events a device takes before they are complete, besides its own."""
+    known = devices[name].capabilities.copies_from
+    return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)
 
 
 def _wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:

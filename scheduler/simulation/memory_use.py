@@ -152,7 +152,7 @@ def _accesses(plan: Plan) -> dict[Replica, list[int]]:
     def touch(replica: Replica, step: int) -> None:
         touched.setdefault(replica, []).append(step)
 
-    for name in plan.graph.inputs:
+    for name in set(plan.graph.inputs) - plan.placement.arrivals:
         touch((name, home[name]), ADMISSION)
     for step in plan.steps:
         if isinstance(step.work, Transfer):

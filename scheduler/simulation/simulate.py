@@ -95,7 +95,7 @@ def simulate(
     priced = _priced(plan, devices or {}, costs, faster or {})
     variants = [variant(replace(plan, costs=priced), index) for index in range(plan.variants)]
     work = replicated(variants)
-    host = host if host is not None else host_of(plan.graph, priced)
+    host = host if host is not None else host_of(plan.graph, priced, plan.ends)
     timeline = run(work, items=items, max_in_flight=count, regions=plan.memory.regions, host=host)
     profile = _profile(variants, timeline)
     return Simulation(plan, priced, work, host, timeline, profile, count, tuple(variants))
@@ -140,7 +140,7 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
     """
     if count is None or count == plan.max_in_flight:
         return plan
-    placement = place(plan.graph, plan.partition, plan.prototypes)
+    placement = place(plan.graph, plan.partition, plan.prototypes, plan.ends)
     memory = plan_memory(
         plan.graph,
         placement,

@@ -22,6 +22,8 @@ class Lane:
     device : str
     keeps_order : bool
         True when it takes work that still waits for other work of its device (`native_waits`).
+    follows : frozenset of str
+        Other devices whose work it may still wait for, too, where these keep order as well.
     depth : int
         How much work it is given at a time; the rest waits where the scheduler may choose.
     on_host : bool
@@ -59,6 +61,12 @@ class Lane:
     wake_after_s: Mapping[str, float] = field(default_factory=dict)
     notice_s: float = 0.0
     here_s: float | None = None
+    follows: frozenset[str] = frozenset()
+
+    def takes_behind(self, other: Lane) -> bool:
+        """True when it takes work that waits for work which another lane was given."""
+        near = other.device == self.device or other.device in self.follows
+        return near and self.keeps_order and other.keeps_order
 
     def woken_by_s(self, device: str | None) -> float:
         """Return the seconds until it begins after work of a device ended, or an item was fed."""
@@ -153,8 +161,7 @@ class Workload:
             waits = self.waits[step]
             own = self.lanes[self.lane[step]]
             for wait in waits:
-                other = self.lanes[self.lane[wait]]
-                chained = own.keeps_order and other.keeps_order and own.device == other.device
+                chained = own.takes_behind(self.lanes[self.lane[wait]])
                 (behind if chained else after)[wait].append(step)
                 if chained:
                     ahead[step].append(wait)

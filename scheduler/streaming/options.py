@@ -85,5 +85,10 @@ class StreamOptions:
 def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
     """Return checked options; by default as many items, or batches, as the plan has slots."""
     given = {name: value for name, value in arguments.items() if value is not None}
+    if arguments.get("batch") is not None and plan.ends.devices:
+        raise SessionError(
+            "arrays that are handed over or taken on devices are not stacked there",
+            fix="leave batch= out, or inputs_on and outputs_on when planning",
+        )
     given.setdefault("max_in_flight", plan.in_flight * (arguments.get("batch") or 1))
     return StreamOptions(**given)  # type: ignore[arg-type]

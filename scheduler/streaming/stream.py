@@ -79,7 +79,7 @@ class Results:
                 flight.index, flight.marks.stream = index, self._number
                 flight.marks.asked_ns = self._runtime.now_ns()
                 try:
-                    inputs = await anext(iterator)
+                    inputs = self._runtime.borrowed(await anext(iterator))
                 except StopAsyncIteration:
                     break
                 flight.marks.given_ns = self._runtime.now_ns()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import plait as pl
 import pytest
 from cupy_double import CupyDouble
-from plait.devices.opencl.device import OpenClDevice
-from pocl import pocl_device
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-from gpu.question import Row, fact, rows_of, text_of
+from gpu import about, broken, conformance, facts, integers, models, partition, rounding
+from gpu.question import Experiment, Row, fact, failed, rows_of, text_of
 from gpu.target import Target, Unsuitable
+from onnx import TensorProto, helper
+from plait.devices.opencl.device import OpenClDevice
+from plait.graph.tensor import Array
+from pocl import pocl_device
+from real_models import RealModel
 
 QUESTIONS = {
     "launching": ("submissions",),
@@ -27,8 +27,17 @@ QUESTIONS = {
     "integers": ("definitions",),
     "products": ("rates", "errors"),
     "overlap": ("frames", "beside_numpy"),
+    "convolutions": ("shapes",),
+    "models": ("models",),
+    "partition": ("branches",),
 }
 """What any device can be asked, by module."""
+
+WITH_OPTIONS = ("launching", "completion", "copies", "products", "overlap")
+"""Where a CUDA device is given options, or its streams and graphs matter."""
+
+OF_TIME = ("launching", "completion", "copies", "overlap", "partition")
+"""At toy sizes their figures mean nothing."""
 
 
 def on_pocl() -> Target:
@@ -37,17 +46,147 @@ def on_pocl() -> Target:
 
 
 def on_double() -> Target:
-    pocl_device()
-    double = CupyDouble(3)
-    return Target("cuda:0", double.generating, is_cuda=True, small=True)
+    pocl_device()  # runs the kernels
+    return Target("cuda:0", CupyDouble(3).generating, is_cuda=True, small=True)
 
 
-@pytest.mark.parametrize("target", [on_pocl, on_double])
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_a_question_is_answered(name: str, target: Callable[[], Target]) -> None:
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RealModel:
+    """A model of two nodes in the place of the real ones."""
+    weights = np.linspace(-1, 1, 12, dtype=np.float32)
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, (4, 3), weights)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 3))],
+        [tensor],
+    )
+    path = tmp_path / "tiny.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    )
+    model = RealModel(lambda: path, lambda n: {"x": np.ones((n, 4), np.float32)}, (1,))
+
+    def chosen(_: Target) -> Mapping[str, RealModel]:
+        return {"tiny": model}
+
+    monkeypatch.setattr(models, "chosen", chosen)
+    monkeypatch.setattr(partition, "chosen", chosen)
+    return model
+
+
+def asked(target: Target, name: str) -> list[Row]:
     module = import_module(f"gpu.{name}")
-    experiments = [getattr(module, experiment) for experiment in QUESTIONS[name]]
-    rows = list(rows_of(experiments, target()))
-    for r in rows: print(text_of(r))
+    return list(rows_of([getattr(module, each) for each in QUESTIONS[name]], target))
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.usefixtures("tiny")
+def test_an_opencl_device_answers(name: str) -> None:
+    rows = asked(on_pocl(), name)
     assert rows
-    assert [row for row in rows if row.status != "measured"] == []
+    assert [row for row in rows if row.status == "failed"] == []
+    if name not in OF_TIME:
+        assert [text_of(row) for row in rows if row.met is False] == []
+
+
+@pytest.mark.parametrize("name", WITH_OPTIONS)
+def test_a_cuda_device_answers(name: str) -> None:
+    rows = asked(on_double(), name)
+    assert rows
+    assert [row for row in rows if row.status == "failed"] == []
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_real_model_is_compared_with_onnxruntime_where_that_is() -> None:
+    pytest.importorskip("onnxruntime")
+    rows = {row.what: row for row in asked(on_pocl(), "models")}
+    assert rows["tiny, batch 1: difference to onnxruntime on the CPU"].met
+    assert "plait, times as long as onnxruntime on the CPU" in rows
+    assert rows["tiny, batch 1: onnxruntime on the GPU"].status == "left out"
+
+
+def test_wrong_bits_do_not_pass_for_right_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = rounding.expected
+
+    def expected(**given: Array) -> dict[str, Array]:
+        return {op: np.nextafter(value, 9, dtype=value.dtype) for op, value in off(**given).items()}
+
+    monkeypatch.setattr(rounding, "expected", expected)
+    rows = {row.what: row for row in asked(on_pocl(), "rounding")}
+    assert rows["Add, plait's kernels: share of numpy's bits"].met is False
+
+
+def test_an_operator_that_differs_from_its_definition_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    defined = pl.run
+
+    def run(*given: object, **options: object) -> dict[str, Array]:
+        return {name: ~value for name, value in defined(*given, **options).items()}  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pl, "run", run)
+    monkeypatch.setattr(integers, "CASES", integers.CASES[:1])
+    rows = asked(on_pocl(), "integers")
+    assert [row.what for row in rows if row.met is False] == [
+        "cvm.relu: elements that differ",
+        "operators with the bits of their definitions, of 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [facts.launches, facts.hidden_allocations, facts.threads, facts.other_libraries, facts.marks,
+     broken.illegal_writes, conformance.tests],
+)  # fmt: skip
+def test_what_only_cupy_knows_is_left_out_elsewhere(experiment: Experiment) -> None:
+    (row,) = rows_of([experiment], on_double())
+    assert row.status == "left out"
+
+
+def test_an_experiment_that_fails_is_a_row_and_the_next_one_follows() -> None:
+    def broken_one(_: Target) -> Iterator[Row]:
+        """The first."""
+        yield Row("before", 1)
+        raise ValueError("no luck\nat all")
+
+    def unsuitable(_: Target) -> Iterator[Row]:
+        """The second."""
+        yield from ()
+        raise Unsuitable("not here")
+
+    def whole(_: Target) -> Iterator[Row]:
+        yield Row("after", 2)
+
+    target = Target("cpu", lambda: pytest.fail("nobody asked for it"))
+    assert list(rows_of([broken_one, unsuitable, whole], target)) == [
+        Row("before", 1),
+        Row("The first.", "ValueError: no luck", status="failed"),
+        Row("The second.", "not here", status="left out"),
+        Row("after", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "met"),
+    [
+        (Row("a", 1.0), None),
+        (Row("a", 1.0, at_most=1), True),
+        (Row("a", 1.1, at_most=1), False),
+        (Row("a", 0.9, at_least=0.9), True),
+        (Row("a", 0.8, at_least=0.9), False),
+        (fact("a", True, True), True),
+        (fact("a", False, True), False),
+        (failed("a", ValueError("b")), None),
+    ],
+)
+def test_a_row_says_whether_a_goal_is_met(row: Row, met: bool | None) -> None:
+    assert row.met is met
+
+
+def test_a_device_says_what_it_is() -> None:
+    (row,) = rows_of([about.device], on_pocl())
+    assert (row.what, row.value) == ("device", "opencl:0")
+    assert "Portable Computing Language" in row.note

@@ -159,6 +159,16 @@ def test_kernels_are_compiled_side_by_side_and_once(
             assert len(sources) == 2
 
 
+def test_a_program_of_kernels_known_is_bound_while_the_gpu_is_busy(double: CupyDouble) -> None:
+    with Rig(double.generating(), elementwise()) as rig:
+        with double.gpu.paused():
+            busy = rig.compute()
+            more = rig.device.compile(rig.graph, rig.views)
+            assert not busy.done
+        rig.device.submit(more).wait(WAIT_S)
+        del more
+
+
 def test_the_steady_state_allocates_nothing_on_the_gpu(double: CupyDouble) -> None:
     with Rig(double.generating(), mixed()) as rig:
         rig.compute().wait(WAIT_S)

@@ -30,6 +30,8 @@ from .test_cuda_kernels import CASES, SHAPE, floats, graph_of
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
+LEFT_OPEN = {"conversions"}
+"""Cases with numbers for which ONNX names no result: floats that an integer cannot hold."""
 TOLERANCES = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -97,7 +99,10 @@ def test_products_of_whole_numbers_are_exact(way: CudaDevice, name: str) -> None
 def test_generated_kernels_give_what_the_cpus_give(cuda: CudaDevice) -> None:
     """All cases as one graph each: what can be fused is."""
     for name, make in all_cases().items():
-        graph, feeds = make()
+        if name in LEFT_OPEN:
+            continue
+        graph, given = make()
+        feeds = {name: given[name] for name in graph.inputs}
         found, expected = on(cuda, graph, feeds), on_cpu(graph, feeds)
         for output in graph.outputs:
             if found[output].dtype.kind == "f":

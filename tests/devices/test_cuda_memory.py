@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 import numpy as np
 import plait as pl
@@ -104,3 +105,14 @@ def test_constants_go_with_the_last_program(double: CupyDouble) -> None:
         before = double.gpu.live_bytes
         rig.program = None
         assert double.gpu.live_bytes == before - 512
+
+
+def test_a_view_that_nobody_has_is_forgotten(double: CupyDouble) -> None:
+    device = double.device()
+    device.open()
+    arena = device.arena("cuda:0", 512)
+    array = weakref.ref(device.view(arena, 0, FLOATS).array)
+    gc.collect()
+    assert array() is None
+    device.close()
+    arena.close()

@@ -17,9 +17,21 @@ from plait.graph.operator import Cost
 positive = st.floats(1e-12, 1e15)
 
 
-@given(positive, positive, positive, st.none() | st.integers(0, 1 << 40), st.integers(0, 2))
+@given(
+    positive,
+    positive,
+    positive,
+    st.none() | st.integers(0, 1 << 40),
+    st.integers(0, 2),
+    st.none() | positive,
+)
 def test_a_model_is_the_same_after_a_trip_through_json(
-    speed: float, launch: float, factor: float, memory: int | None, queues: int
+    speed: float,
+    launch: float,
+    factor: float,
+    memory: int | None,
+    queues: int,
+    peer_speed: float | None,
 ) -> None:
     model = DeviceModel(
         flops_per_s=speed,
@@ -28,6 +40,8 @@ def test_a_model_is_the_same_after_a_trip_through_json(
         copy_queues=queues,
         operators={"Conv": factor},
         supports=frozenset({"Conv", "Relu"}),
+        peer_bytes_per_s=peer_speed,
+        peers=frozenset({"npu:1", "npu:2"}),
     )
     assert DeviceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
 
@@ -56,6 +70,9 @@ DAMAGED: dict[str, tuple[Any, str]] = {
     "a factor": ({"operators": {"Conv": 0}}, "factor of 'Conv' is 0"),
     "names": ({"supports": "Conv"}, "supports is 'Conv'"),
     "a name": ({"supports": [1]}, "supports is"),
+    "no peer speed": ({"peer_bytes_per_s": 0}, "peer_bytes_per_s is 0"),
+    "peers": ({"peers": "npu:1"}, "peers is 'npu:1'"),
+    "a peer": ({"peers": [1]}, "peers is"),
     "queues": ({"copy_queues": 3}, "copy_queues is 3"),
 }
 
@@ -66,6 +83,12 @@ def test_a_damaged_model_is_refused_with_the_place(values: Any, message: str) ->
         DeviceModel.from_dict(values, at="npu.json")
     assert caught.value.at == "npu.json"
     assert caught.value.fix
+
+
+def test_a_peer_is_copied_from_as_fast_as_the_host_unless_the_model_says_otherwise() -> None:
+    model = DeviceModel(copy_latency_s=1, copy_bytes_per_s=4)
+    assert model.peer_copy_s(8) == model.copy_s(8) == 3
+    assert DeviceModel(copy_latency_s=1, peer_bytes_per_s=2).peer_copy_s(8) == 5
 
 
 def test_a_question_about_nodes_is_not_written_to_a_file() -> None:

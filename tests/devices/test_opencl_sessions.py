@@ -16,6 +16,12 @@ from pocl import pocl_device
 from random_graphs import expected, feeds, graphs
 
 
+@pytest.fixture
+def device() -> OpenClDevice:
+    """Return a device for a session to open."""
+    return OpenClDevice(device=pocl_device())
+
+
 def alternating(count: int) -> tuple[Graph, dict[str, str]]:
     """Return a chain of nodes, and a pin of every other one to the cpu."""
     b = pl.GraphBuilder("alternating")
@@ -28,9 +34,8 @@ def alternating(count: int) -> tuple[Graph, dict[str, str]]:
     return b.build(), pin
 
 
-async def test_a_session_streams_through_the_cpu_and_opencl_in_turn() -> None:
+async def test_a_session_streams_through_the_cpu_and_opencl_in_turn(device: OpenClDevice) -> None:
     graph, pin = alternating(5)
-    device: Any = OpenClDevice(device=pocl_device())
     plan = pl.plan(graph, [device, "cpu"], pin=pin, passes=(), max_in_flight=3)
     assert len(plan.subgraphs) == 5
     rng = np.random.default_rng(0)
@@ -46,10 +51,9 @@ async def test_a_session_streams_through_the_cpu_and_opencl_in_turn() -> None:
 
 
 async def test_what_a_session_had_on_a_lost_device_runs_on_the_cpu(
-    monkeypatch: pytest.MonkeyPatch,
+    device: OpenClDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, pin = alternating(2)
-    device = OpenClDevice(device=pocl_device())
     seen: list[str] = []
 
     def fail(self: OpenClBackend, event: Any) -> NoReturn:

@@ -7,7 +7,6 @@ as many steps as there are pairs, by a thread for each box.
 from __future__ import annotations
 
 from ....graph.operator import Call, Specs
-from ....graph.operators.cvm.detection import BOX_NUMBERS
 from ....graph.tensor import TensorSpec
 from ..cells import cells, typed
 from ..functions import called_in
@@ -109,7 +108,7 @@ def _suppressing(call: Call, given: tuple[Parameter, ...]) -> Kernel:
         f"min_i32(count, {attributes[name]})" if attributes[name] >= 0 else "count"
         for name in ("top_k", "max_output_size")
     )
-    rivals = "" if attributes["force_suppress"] else "rival[0] == best[0] && "
+    rivals = "" if attributes["force_suppress"] else " && rival[0] == best[0]"
     body = f"""\
 typedef {index_type(x.size + THREADS * width)} index;
 const index first = (index)GROUP * {boxes};
@@ -122,7 +121,8 @@ for (i32 p = next_left(gone + first, 0, seen); p < seen && kept < most;
     if (THREAD < {width}) y[(first + kept) * {width} + THREAD] = best[THREAD];
     for (i32 q = p + 1 + THREAD; q < seen; q += {THREADS}) {{
         GLOBAL const i32* rival = x + (first + order[first + q]) * {width};
-        if ({rivals}overlap_percent(best, rival) >= {attributes["iou_threshold"]})
+        if (!gone[first + q]{rivals}
+                && overlap_percent(best, rival) >= {attributes["iou_threshold"]})
             gone[first + q] = 1;
     }}
     kept++;
@@ -131,8 +131,6 @@ for (i32 p = next_left(gone + first, 0, seen); p < seen && kept < most;
     functions = (*called_in(_OVERLAP + body), _NEXT_LEFT, _OVERLAP)
     return Kernel("suppress_boxes", given, body, samples, functions=functions)
 
-
-assert BOX_NUMBERS == 6  # what the functions below count on
 
 _NEXT_LEFT = """\
 FUNCTION i32 next_left(GLOBAL const u8* gone, i32 p, i32 end) {
@@ -147,13 +145,11 @@ FUNCTION u64 overlap_percent(GLOBAL const i32* a, GLOBAL const i32* b) {{
     const i64 height = (i64)min_i32(a[5], b[5]) - max_i32(a[3], b[3]);
     if (width <= 0 || height <= 0) return 0;
     const u64 both = (u64)width * (u64)height;
-    const u64 rest = (u64)((i64)a[4] - a[2]) * (u64)((i64)a[5] - a[3]) - both;
-    const u64 other = (u64)((i64)b[4] - b[2]) * (u64)((i64)b[5] - b[3]);
-    if (both >= {literal(_FIRST_TOO_LARGE, "u64")})
-        return both / (rest / 100 + other / 100 + (rest % 100 + other % 100) / 100);
-    const u64 all = rest + other;
-    return all < other ? 0 : 100 * both / all;
+    const u64 whole = (u64)((i64)a[4] - a[2]) * (u64)((i64)a[5] - a[3]) - both
+        + (u64)((i64)b[4] - b[2]) * (u64)((i64)b[5] - b[3]);
+    if (both >= {literal(_FIRST_TOO_LARGE, "u64")}) return both / (whole / 100);
+    return 100 * both / whole;
 }}
 """
-"""Boxes that overlap have sides that run forwards, and areas below 2⁶⁴; their union may be above:
-then it is over a hundred times an intersection that is not too large."""
+"""Boxes that overlap have sides that run forwards, and their union is within a square with sides
+below 2³²: 64 bits are enough."""

@@ -24,14 +24,15 @@ def max_pool(call: Call, outputs: Specs) -> Code:
     """Y = the largest cell of each window."""
     x, y, sliding = call.spec(0), outputs[0], _sliding(call)
     cell = sliding.read("", "index")
-    take = f"best = max_i32(best, x[plane * {sliding.cells} + {cell.offset}]);"
+    value = f"x[plane * {sliding.cells} + {cell.offset}]"
+    if cell.condition:
+        value = f"{cell.condition} ? {value} : best"
+    take = f"best = max_i32(best, {value});"
     statements = [
         f"const index plane = i / {sliding.planes};",
         *sliding.place(f"(i % {sliding.planes})", "", "index"),
         f"i32 best = {literal(extreme(x.dtype, 'min'), 'i32')};",
-        *sliding.over_taps(
-            [*cell.statements, f"if ({cell.condition}) {take}" if cell.condition else take]
-        ),
+        *sliding.over_taps([*cell.statements, take]),
         "y[i] = best;",
     ]
     parameters = (typed("x", x, "input"), typed("y", y, "output"))

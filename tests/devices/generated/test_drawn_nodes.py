@@ -12,7 +12,15 @@ from bound import Bound
 from generated_code import run_generated
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from node_strategies import contraction, normalization, quantization, reduction, sampling, windows
+from node_strategies import (
+    contraction,
+    exact,
+    normalization,
+    quantization,
+    reduction,
+    sampling,
+    windows,
+)
 from node_strategies.comparing import check
 from node_strategies.drawing import NodeCase
 from plait.devices.formal.device import FormalDevice
@@ -24,7 +32,7 @@ from single_node import single_node_graph
 EXAMPLES = max(1, int(os.environ.get("PLAIT_NODE_EXAMPLES", "25")) // 25)
 """For each operator; set it to some hundreds to look for what has not been seen yet."""
 
-FAMILIES = (contraction, normalization, quantization, reduction, sampling, windows)
+FAMILIES = (contraction, exact, normalization, quantization, reduction, sampling, windows)
 STRATEGIES = {
     op: strategy
     for family in FAMILIES

@@ -127,6 +127,11 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], str]] = {
     ),
     "k": ("TopK", (numbers(9), np.array([2])), {"outputs": 2}, "k is computed"),
     "many": ("TopK", (numbers(99), (17,)), {"outputs": 2}, "k is over 16"),
+    "region": (
+        *("Resize", (numbers(9), (1e-20, 1.0), None, (5,))),
+        {"coordinate_transformation_mode": "tf_crop_and_resize"},
+        "too many digits",
+    ),
     "sizes": ("Resize", (numbers(9), None, None, np.array([5])), {}, "sizes are computed"),
 }
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from fake_devices import PrivateDevice
 from machines import chain
 from plait import Costs
 from plait.devices.cpu import CpuDevice
@@ -140,13 +139,14 @@ def test_what_if_a_device_were_other_hardware() -> None:
     assert costs.basis("cpu", graph, graph.nodes[0]) == "model"
 
 
-def test_copies_between_private_memories_go_through_the_host() -> None:
-    devices = {"a": PrivateDevice("a"), "b": PrivateDevice("b")}
-    costs = replace(
-        Costs.of(devices),
-        links={("memory of a", "host"): Link(1, 10), ("host", "memory of b"): Link(2, 20)},
-    )
-    assert costs.copy_s("memory of a", "memory of b", 40) == (1 + 4) + (2 + 2)
+def test_a_copy_from_one_device_to_another_takes_what_the_model_of_the_second_says() -> None:
+    slow = SimModel(copy_latency_s=1, copy_bytes_per_s=4)
+    models = {"sim:a": slow, "sim:b": SimModel(copy_latency_s=2, peer_bytes_per_s=8)}
+    costs = Costs.of({name: SimDevice(name, model) for name, model in models.items()})
+    assert costs.copy_s("sim:a", "sim:b", 16) == 2 + 2
+    assert costs.copy_s("sim:b", "sim:a", 16) == 1 + 4
+    known = replace(costs, links={("sim:a", "sim:b"): Link(3, 16)})
+    assert known.copy_s("sim:a", "sim:b", 16) == 3 + 1
 
 
 def test_a_copy_that_nobody_measured_takes_what_the_devices_model_says() -> None:

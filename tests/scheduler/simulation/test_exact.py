@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from plait.scheduler.simulation.workload import Host
 from virtual_streams import layered_graphs, measured, models
 
 NAMES = "sim:a", "sim:b", "sim:c"
+
+some = st.frozensets(st.sampled_from(NAMES))
 
 
 class CountingDevice(SimDevice):
@@ -50,7 +54,8 @@ def test_a_session_on_a_virtual_clock_takes_the_times_that_were_predicted(
 ) -> None:
     clock = VirtualClock()
     devices = [
-        CountingDevice(name, model, clock) for name, model in zip(NAMES, machine, strict=True)
+        CountingDevice(name, replace(model, peers=data.draw(some) - {name}), clock)
+        for name, model in zip(NAMES, machine, strict=True)
     ]
     pins = {node.name: data.draw(st.sampled_from(NAMES)) for node in graph.nodes}
     max_in_flight = data.draw(st.integers(1, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import plait as pl
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from plait.scheduler.simulation.workload import Host
 from virtual_streams import layered_graphs, measured, models
 
 KINDS = "left", "right", "shared"
+REPLICAS = frozenset(f"{kind}:{number}" for kind in KINDS[:2] for number in range(4))
 
 
 @contextmanager
@@ -59,7 +61,10 @@ def test_a_stream_over_replicas_takes_the_times_that_were_predicted(
     pins = {node.name: data.draw(st.sampled_from(names)) for node in graph.nodes}
     planned_for, in_flight = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     items = data.draw(st.integers(1, 14))
-    with machine(dict(zip(KINDS, modelled, strict=True))):
+    peers = (frozenset({"shared:x"}) | REPLICAS, frozenset({"shared:x"}), REPLICAS)
+    linked = data.draw(st.sampled_from([peers, (frozenset[str](),) * 3]))
+    machines = [replace(one, peers=near) for one, near in zip(modelled, linked, strict=True)]
+    with machine(dict(zip(KINDS, machines, strict=True))):
         plan = pl.plan(graph, names, pin=pins, max_in_flight=min(planned_for, in_flight))
         found = measured(plan, items, in_flight)
         predicted = simulate(plan, items=items, max_in_flight=in_flight, host=Host())

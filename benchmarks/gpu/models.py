@@ -1,0 +1,143 @@
+"""How fast are real models on the device, beside ONNX Runtime and PyTorch on the same machine?
+
+All sides get numpy arrays and give numpy arrays, and compute in float32 without TF32; they take
+turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import plait as pl
+import trio
+from gpu.question import Row, answer, failed
+from gpu.rivals import Run, rivals
+from gpu.target import Target
+from plait.graph.tensor import Array
+from real_models import REAL_MODELS, RealModel
+
+NAMES = (
+    "PP-OCRv4 detection",
+    "PP-OCR direction",
+    "PP-OCRv4 recognition",
+    "resnet50, made-up weights",
+)
+IN_FLIGHT = 4
+AT_LEAST_S = 0.1
+CLOSE = 1e-3
+"""Largest difference over largest result: layers of float32 sums in different orders."""
+
+
+def chosen(target: Target) -> Mapping[str, RealModel]:
+    """Return the models; a small one to try things out with."""
+    if target.small:
+        return {NAMES[1]: replace(REAL_MODELS[NAMES[1]], batches=(1,))}
+    return {name: REAL_MODELS[name] for name in NAMES}
+
+
+def models(target: Target) -> Iterator[Row]:
+    """Real models, one item at a time and batched."""
+    ratios: dict[str, list[float]] = {}
+    for name, model in chosen(target).items():
+        for batch in model.batches:
+            title = f"{name}, batch {batch}"
+            try:
+                yield from _one_model(target, title, model, batch, ratios)
+            except (Exception, SystemExit) as error:
+                yield failed(title, error)
+    for name, values in ratios.items():
+        mean = statistics.geometric_mean(values)
+        yield Row(f"plait, times as long as {name}", mean, "x", note=f"of {len(values)}, geometric")
+
+
+def _one_model(
+    target: Target, title: str, model: RealModel, batch: int, ratios: dict[str, list[float]]
+) -> Iterator[Row]:
+    path, feeds = model.path(), model.feeds(batch)
+    graph = pl.load(path)
+    others, absent = rivals(target, path, graph, feeds)
+    device = target.make()
+    shapes = {name: value.shape for name, value in feeds.items()}
+    plan = pl.plan(
+        graph, [device, "cpu"], shapes=shapes, strategy="preference", max_in_flight=IN_FLIGHT
+    )
+    left = [node.op for node in plan.graph.nodes if plan.assignment[node.name] == "cpu"]
+    found = trio.run(_in_turns, plan, feeds, others, target.size(5, 1))
+    seconds: dict[str, float] = found["seconds"]
+    yield Row(f"{title}: plait", seconds["plait"] * 1e3, "ms", note=_left_to_host(left))
+    for name in others:
+        ratio = seconds["plait"] / seconds[name]
+        ratios.setdefault(name, []).append(ratio)
+        yield Row(f"{title}: {name}", seconds[name] * 1e3, "ms", note=f"plait: {ratio:.3g} x")
+    for name, difference in found["differences"].items():
+        yield Row(f"{title}: difference to {name}", difference, at_most=CLOSE)
+    for name, reason in absent.items():
+        yield Row(f"{title}: {name}", reason, status="left out")
+    items_per_s = trio.run(_streamed, plan, feeds, target.size(1.0, 0.01) / seconds["plait"])
+    yield Row(f"{title}: plait, streamed", batch * items_per_s, "items/s")
+
+
+def _left_to_host(left: list[str]) -> str:
+    if not left:
+        return ""
+    kinds = ", ".join(sorted(set(left)))
+    return f"on the host: {len(left)} nodes ({kinds})"
+
+
+async def _in_turns(
+    plan: pl.Plan, feeds: Mapping[str, Array], others: Mapping[str, Run], rounds: int
+) -> dict[str, Any]:
+    """Return each side's median seconds, and how far its results are from plait's."""
+    async with pl.Session(plan) as session:
+        outputs = await session.run(feeds)
+        ours = list(outputs.values())
+        differences = {name: _difference(ours, run()) for name, run in others.items()}
+        sides: dict[str, Callable[[], Awaitable[object]]] = {"plait": partial(session.run, feeds)}
+        sides |= {name: partial(_called, run) for name, run in others.items()}
+        spent: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(rounds):
+            for name, side in sides.items():
+                spent[name].append(await _per_call(side, AT_LEAST_S if rounds > 1 else 0.0))
+    seconds = {name: statistics.median(values) for name, values in spent.items()}
+    return {"seconds": seconds, "differences": differences}
+
+
+async def _per_call(side: Callable[[], Awaitable[object]], at_least_s: float) -> float:
+    start, count = time.perf_counter(), 0
+    while True:
+        await side()
+        count += 1
+        elapsed = time.perf_counter() - start
+        if elapsed >= at_least_s:
+            return elapsed / count
+
+
+async def _called(run: Run) -> object:
+    return run()
+
+
+async def _streamed(plan: pl.Plan, feeds: Mapping[str, Array], about: float) -> float:
+    count = max(2 * IN_FLIGHT, min(2000, int(about)))
+    async with pl.Session(plan) as session:
+        await session.run(feeds)
+        start = time.perf_counter()
+        async with session.stream([feeds] * count) as results:
+            async for item in results:
+                if item.error is not None:
+                    raise item.error
+        return count / (time.perf_counter() - start)
+
+
+def _difference(ours: list[Array], theirs: list[Array]) -> float:
+    pairs = zip(ours, theirs, strict=True)
+    return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in pairs)
+
+
+if __name__ == "__main__":
+    answer(models)

@@ -1,0 +1,134 @@
+"""Arrays of other libraries on a GPU, in the order of the streams that callers use.
+
+A stream of plait's waits for the caller's by an event on the GPU. The caller's is the one that is
+current in the library that an array is of, on the thread of the call; for results, of which nobody
+knows who reads them, those that are current in CuPy and, if it is loaded, in PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ...graph.tensor import Array, TensorSpec
+from ..errors import DeviceError
+from ..exchange import Loan
+from ..memory import HOST, Arena, View
+from ..queued.queues import DOWNLOAD, LANES, UPLOAD, Queues
+from .driver import CuPy, translate
+from .memory import HostView
+
+CUDA, MANAGED = 2, 13
+"""DLPack's kinds of memory that a GPU reads (dlpack.h, DLDeviceType)."""
+
+
+class ArrayArena(Arena):
+    """The memory of one array that was not planned: a caller's, or for a caller."""
+
+
+class CudaExchange:
+    """Borrows arrays and makes some on an open device.
+
+    Parameters
+    ----------
+    cupy : CuPy
+    queues : Queues
+    index : int
+        The device's.
+    memory : str
+    """
+
+    def __init__(self, cupy: CuPy, queues: Queues, index: int, memory: str) -> None:
+        self._cupy = cupy
+        self._queues = queues
+        self._index = index
+        self._memory = memory
+
+    def borrow(self, value: Any) -> Loan:
+        """Return an array whose copies come behind what its producer has queued."""
+        if hasattr(value, "__dlpack__"):
+            # Not with a stream of plait's current: CuPy's arrays would wait for nothing.
+            capsule = value.__dlpack__(stream=self._queues.stream(UPLOAD).ptr)
+            with self._queues.current(UPLOAD):
+                array = self._cupy.from_dlpack(capsule)
+        else:
+            described = value.__cuda_array_interface__
+            if (stream := described.get("stream")) is not None:
+                self._wait_for([stream], [UPLOAD])
+            with self._queues.current(UPLOAD):
+                array = self._cupy.asarray(_Ordered(value, described))
+        if array.device.id != self._index:
+            raise DeviceError(
+                f"the array is on CUDA device {array.device.id}, not {self._index}",
+                fix="copy it there, or plan with inputs_on= for where it is",
+            )
+        if not array.flags.c_contiguous:
+            with self._queues.current(UPLOAD):
+                array = self._cupy.ascontiguousarray(array)
+        return Loan(self._view(array))
+
+    def stage(self, array: Array) -> HostView:
+        """Return a page-locked copy of a host's array."""
+        spec = TensorSpec(array.dtype, array.shape)
+        with self._queues.current(UPLOAD):
+            pinned = self._cupy.cuda.alloc_pinned_memory(max(spec.nbytes, 1))
+        copy = np.frombuffer(pinned, spec.dtype, spec.size).reshape(spec.static_shape)
+        np.copyto(copy, array)
+        arena = Arena(HOST, spec.nbytes, copy)
+        return HostView(arena, 0, spec, copy, copy.ctypes.data)
+
+    def room(self, spec: TensorSpec) -> View:
+        """Return an array of CuPy's memory pool.
+
+        The pool may give what the caller freed while its stream still used it, since what the
+        caller does with it next comes after that. Copies to it have to wait for that too.
+        """
+        try:
+            with self._cupy.cuda.Device(self._index):
+                array = self._cupy.empty(spec.static_shape, spec.dtype)
+        except Exception as error:
+            raise translate(error, self._cupy, self._queues.name) from error
+        self.follow([DOWNLOAD, UPLOAD])
+        return self._view(array)
+
+    def follow(self, lanes: Iterable[str] = LANES) -> None:
+        """Have lanes wait for what is queued on the streams that are current for the caller."""
+        self._wait_for({*self._current()}, lanes)
+
+    def _current(self) -> Iterable[int]:
+        yield int(self._cupy.cuda.get_current_stream(self._index).ptr)
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            yield int(torch.cuda.current_stream(self._index).cuda_stream)
+
+    def _wait_for(self, streams: Iterable[int], lanes: Iterable[str]) -> None:
+        cuda = self._cupy.cuda
+        with self._queues.current():
+            for stream in streams:
+                event = cuda.Event(disable_timing=True)
+                cuda.runtime.eventRecord(event.ptr, stream)
+                for lane in lanes:
+                    self._queues.stream(lane).wait_event(event)
+
+    def _view(self, array: Any) -> View:
+        spec = TensorSpec(array.dtype, array.shape)
+        return View(ArrayArena(self._memory, spec.nbytes, array), 0, spec, array)
+
+
+def is_on_device(value: object, index: int) -> bool:
+    """Say whether a value is an array on a GPU."""
+    if hasattr(value, "__dlpack_device__"):
+        kind, number = value.__dlpack_device__()
+        return bool(kind == MANAGED or (kind == CUDA and number == index))
+    return hasattr(value, "__cuda_array_interface__")
+
+
+class _Ordered:
+    """An array as its library describes it, but for the stream: that is waited for already."""
+
+    def __init__(self, array: Any, described: dict[str, Any]) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {**described, "stream": None}

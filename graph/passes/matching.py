@@ -1,0 +1,260 @@
+"""Patterns of nodes, told by the last one: what is to be matched, and what stands in its place.
+
+``Pattern("Mul", ("x", Pattern("Sigmoid", ("x",))))`` is x times its sigmoid. Patterns are tried
+where their last operator stands, in one scan; a rule that never ends is stopped, and named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import GraphError
+from ..ir import Node
+from ..tensor import Array
+from .rewriting import Rewriter
+
+COMMUTATIVE = frozenset(
+    {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+)
+"""Operators of two inputs whose order makes no difference in any bit."""
+
+LEAST_BUDGET = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """In a pattern: a constant that fits, called by a name in the match.
+
+    Parameters
+    ----------
+    name : str
+    fits : callable, optional
+        Says whether an array is meant.
+    """
+
+    name: str
+    fits: Callable[[Array], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """In a pattern: what an operator writes.
+
+    Parameters
+    ----------
+    op : str or tuple of str
+        The operator, or several of which one is meant.
+    inputs : tuple
+        Patterns; constants, as `Constant` or as a number; names of tensors that are none, the same
+        name for the same tensor; None for an input that is absent. Where two inputs commute, in
+        either order.
+    attributes : Mapping, optional
+        By name the value, or a function that says whether one is meant.
+    name : str
+        What the node is called in the match.
+    shared : bool
+        True where others may read the output too: the node then stays.
+    output : int
+        Which of the outputs is meant.
+    """
+
+    op: str | tuple[str, ...]
+    inputs: tuple[Operand, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    shared: bool = False
+    output: int = 0
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operators that are meant."""
+        return (self.op,) if isinstance(self.op, str) else self.op
+
+
+Operand: TypeAlias = Pattern | Constant | str | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What was found.
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+        Those that nothing else reads, the last of them first.
+    tensors : Mapping of str to str
+        The tensors, constants too, by their names in the pattern.
+    named : Mapping of str to Node
+        The nodes that have a name in the pattern.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, Node] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Node:
+        """The node that the pattern is told by."""
+        return self.nodes[0]
+
+
+Build: TypeAlias = Callable[[Rewriter, Match], Sequence[Node] | None]
+"""Returns what stands in the place of a match, or None where that makes no sense after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern, and what stands in its place.
+
+    Parameters
+    ----------
+    name : str
+        For errors.
+    pattern : Pattern
+    build : callable
+        Takes the `Rewriter` and the match; returns nodes that write what the last one wrote.
+    """
+
+    name: str
+    pattern: Pattern
+    build: Build
+
+
+def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) -> None:
+    """Apply rules wherever they fit, what they write included.
+
+    Parameters
+    ----------
+    budget : int, optional
+        How often in all; left out, twice the number of nodes, at least a hundred.
+
+    Raises
+    ------
+    GraphError
+        If that is not enough: the rules undo one another. The message names the last one.
+    """
+    by_op: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for op in rule.pattern.ops:
+            by_op.setdefault(op, []).append(rule)
+    waiting = deque(rewriter.find(*by_op))
+    left = max(LEAST_BUDGET, 2 * len(rewriter.graph.nodes)) if budget is None else budget
+    while waiting:
+        node = waiting.popleft()
+        if node not in rewriter:
+            continue
+        applied = _apply_one(rewriter, by_op.get(node.op, ()), node)
+        if applied is None:
+            continue
+        rule, new = applied
+        left -= 1
+        if left < 0:
+            raise GraphError(
+                f"the rule {rule.name!r} was applied again and again",
+                at=str(node),
+                fix="repair the rule: what it writes must not match",
+            )
+        waiting.extendleft(reversed(new))
+
+
+def _apply_one(
+    rewriter: Rewriter, rules: Sequence[Rule], node: Node
+) -> tuple[Rule, Sequence[Node]] | None:
+    for rule in rules:
+        for match in matches(rewriter, rule.pattern, node):
+            new = rule.build(rewriter, match)
+            if new is not None and all(rewriter.may_merge(match.nodes[::-1], n) for n in new):
+                rewriter.replace(match.nodes, new)
+                return rule, new
+    return None
+
+
+def matches(rewriter: Rewriter, pattern: Pattern, node: Node) -> Iterator[Match]:
+    """Yield the ways in which a node is the last one of a pattern."""
+    if pattern.output < len(node.outputs):
+        for match in _matches(rewriter, pattern, node.outputs[pattern.output], Match()):
+            if _is_closed(rewriter, match):
+                yield match
+
+
+def _matches(rewriter: Rewriter, operand: Operand, tensor: str, so_far: Match) -> Iterator[Match]:
+    """Yield the ways in which a tensor fits an operand, given what the others have matched."""
+    if isinstance(operand, Pattern):
+        yield from _matches_node(rewriter, operand, tensor, so_far)
+    elif operand is None:
+        if not tensor:
+            yield so_far
+    elif isinstance(operand, str):
+        if tensor and tensor not in rewriter.constants:
+            yield from _named(so_far, operand, tensor)
+    elif tensor in rewriter.constants:
+        value = rewriter.constants[tensor]
+        if not isinstance(operand, Constant):
+            if is_number(value, operand):
+                yield so_far
+        elif operand.fits is None or operand.fits(value):
+            yield from _named(so_far, operand.name, tensor)
+
+
+def _matches_node(
+    rewriter: Rewriter, pattern: Pattern, tensor: str, so_far: Match
+) -> Iterator[Match]:
+    node = rewriter.producer(tensor)
+    if node is None or node.op not in pattern.ops or len(node.inputs) != len(pattern.inputs):
+        return
+    if node.outputs.index(tensor) != pattern.output:
+        return
+    if not all(_fits(node.attributes[key], want) for key, want in pattern.attributes.items()):
+        return
+    met = so_far.nodes if pattern.shared or node in so_far.nodes else (*so_far.nodes, node)
+    named = {**so_far.named, pattern.name: node} if pattern.name else so_far.named
+    commutes = node.op in COMMUTATIVE and node.inputs[0] != node.inputs[1]
+    orders = itertools.permutations(node.inputs) if commutes else [node.inputs]
+    for order in orders:
+        found = [replace(so_far, nodes=met, named=named)]
+        for inner, name in zip(pattern.inputs, order, strict=True):
+            found = [m for earlier in found for m in _matches(rewriter, inner, name, earlier)]
+        yield from found
+
+
+def _named(so_far: Match, name: str, tensor: str) -> Iterator[Match]:
+    if so_far.tensors.get(name, tensor) == tensor:
+        yield replace(so_far, tensors={**so_far.tensors, name: tensor})
+
+
+def _is_closed(rewriter: Rewriter, match: Match) -> bool:
+    """True when nobody else reads what lies between."""
+    names = {node.name for node in match.nodes}
+    return all(
+        not rewriter.is_output(tensor)
+        and tensor not in rewriter.graph.precisions
+        and all(reader.name in names for reader in rewriter.readers(tensor))
+        for node in match.nodes[1:]
+        for tensor in node.outputs
+        if tensor
+    )
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if callable(wanted):
+        return bool(wanted(value))
+    return close(value, wanted) if isinstance(wanted, float) else bool(value == wanted)
+
+
+def is_number(array: Array, value: float) -> bool:
+    """True for an array of one float that is a number but for rounding."""
+    return bool(array.size == 1 and array.dtype.kind == "f" and close(array.item(), value))
+
+
+def close(number: float, value: float) -> bool:
+    """True when two numbers are equal but for the rounding of float32."""
+    return bool(np.float32(number) == np.float32(value)) or math.isclose(
+        number, value, rel_tol=2e-7
+    )

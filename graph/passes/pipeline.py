@@ -1,0 +1,163 @@
+"""Passes, one after the other: what each did, and which one broke a graph.
+
+A pass is a function ``(graph, may_merge) -> graph``; any will do, those here are in `PASSES`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..check import check
+from ..errors import GraphError
+from ..ir import Graph, Node
+from ..nested import has_effects
+from .merging import MayMerge, always
+
+Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
+
+ROUNDS = 4
+"""How often the passes are gone through at most, as long as one finds something."""
+
+CHECKED = "PLAIT_CHECK_PASSES"
+"""The variable of the environment that has every graph between passes checked."""
+
+_anchors: dict[Pass, frozenset[str]] = {}
+
+
+def gated(*ops: str) -> Callable[[Pass], Pass]:
+    """Say that a pass does nothing in graphs that have none of these operators."""
+
+    def decorate(one: Pass) -> Pass:
+        _anchors[one] = frozenset(ops)
+        return one
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a pass did to a graph.
+
+    Attributes
+    ----------
+    name : str
+        Of the pass.
+    before, after : int
+        How many nodes there were, and are.
+    rewritten : tuple of str
+        Nodes that are others now, or read others, as ``"name: Mul -> HardSwish"``.
+    added, removed : tuple of str
+        Nodes.
+    seconds : float
+    """
+
+    name: str
+    before: int
+    after: int
+    rewritten: tuple[str, ...]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = {
+            "rewritten": len(self.rewritten),
+            "added": len(self.added),
+            "removed": len(self.removed),
+        }
+        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        return f"{self.name}: {self.before:,} -> {self.after:,} nodes ({listed or 'constants'})"
+
+
+def run_passes(
+    graph: Graph,
+    passes: Sequence[Pass],
+    may_merge: MayMerge = always,
+    *,
+    checked: bool | None = None,
+) -> tuple[Graph, tuple[Applied, ...]]:
+    """Return the graph after some passes, and what each of them did that did something.
+
+    The passes are gone through again for as long as one finds something, a few times at most. With
+    `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each.
+
+    Raises
+    ------
+    GraphError
+        If a pass broke the graph: the message names it.
+    """
+    strict = bool(os.environ.get(CHECKED)) if checked is None else checked
+    done: list[Applied] = []
+    for _ in range(ROUNDS):
+        before = graph
+        for one in passes:
+            graph = _run(graph, one, may_merge, done, strict)
+        if graph is before:
+            break
+    return graph, tuple(done)
+
+
+def name_of(one: Pass) -> str:
+    """Return what a pass is called: as the function is."""
+    return getattr(one, "__name__", type(one).__name__)
+
+
+def _run(
+    graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], strict: bool
+) -> Graph:
+    anchors = _anchors.get(one)
+    if anchors is not None and anchors.isdisjoint(graph.operators):
+        return graph
+    start = time.perf_counter()
+    after = one(graph, may_merge)
+    if after is graph:
+        return graph
+    done.append(_applied(name_of(one), graph, after, time.perf_counter() - start))
+    if strict:
+        _check(graph, after, name_of(one))
+    return after
+
+
+def _applied(name: str, before: Graph, after: Graph, seconds: float) -> Applied:
+    old, new = ({node.name: node for node in graph.nodes} for graph in (before, after))
+    changed = ((old[n], node) for n, node in new.items() if n in old and old[n] is not node)
+    rewritten = tuple(_told(a, b) for a, b in changed if a != b)
+    added = tuple(n for n in new if n not in old)
+    removed = tuple(n for n in old if n not in new)
+    counts = len(before.nodes), len(after.nodes)
+    return Applied(name, *counts, rewritten, added, removed, seconds)
+
+
+def _told(a: Node, b: Node) -> str:
+    return f"{a.name}: {a.op} -> {b.op}" if a.op != b.op else f"{a.name}: {a.op}"
+
+
+def _check(before: Graph, after: Graph, name: str) -> None:
+    """Raise GraphError if a pass broke an invariant, or what users may rely on."""
+    try:
+        check(after)
+    except GraphError as error:
+        raise GraphError(
+            f"the pass {name!r} broke the graph: {error.what}", at=error.at, fix=error.fix
+        ) from error
+    effects = [{n.name for n in graph.nodes if has_effects(n)} for graph in (before, after)]
+    if effects[0] != effects[1]:
+        lost = ", ".join(sorted(effects[0] ^ effects[1]))
+        raise _broken(name, f"nodes with effects came or went: {lost}", after)
+    for what in ("inputs", "outputs"):
+        if getattr(before, what) != getattr(after, what):
+            raise _broken(name, f"the {what} are others now", after)
+    for tensor in (*before.inputs, *before.outputs):
+        was, now = before.tensors[tensor], after.tensors[tensor]
+        if was.dtype != now.dtype or (was != now and was.is_static and now.is_static):
+            raise _broken(name, f"{tensor!r} was {was}, and is {now} now", after)
+
+
+def _broken(name: str, what: str, graph: Graph) -> GraphError:
+    return GraphError(
+        f"the pass {name!r} broke the graph: {what}", at=graph.name, fix="repair the pass"
+    )

@@ -1,0 +1,369 @@
+"""A graph under change: nodes are replaced one group at a time, and who reads what is kept.
+
+Every change is checked first and then made as a whole (seeds H5 to H14): inputs and outputs keep
+their names, nodes with effects stay, the order stays a topological one. Each costs what it
+touches, so that a pass over a graph is linear in its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError
+from ..infer import infer_node
+from ..ir import Graph, Node, call_of
+from ..names import Names
+from ..nested import has_effects
+from ..operator import Call, find_operator
+from ..tensor import Array, TensorSpec, spec_of
+from .constants import ConstantPool
+from .merging import MayMerge, always
+
+
+class Rewriter:
+    """The state of a pass.
+
+    Parameters
+    ----------
+    graph : Graph
+        It is not changed: `result` returns another.
+    may_merge : callable
+        Says which nodes may become one.
+
+    Attributes
+    ----------
+    tensors : Mapping of str to TensorSpec
+    constants : Mapping of str to Array
+        Both as they are at the moment.
+    """
+
+    def __init__(self, graph: Graph, may_merge: MayMerge = always) -> None:
+        self.graph = graph
+        self.tensors: dict[str, TensorSpec] = dict(graph.tensors)
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self._may_merge = may_merge
+        self._nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
+        self._producers: dict[str, str] = {}
+        self._readers: dict[str, dict[str, None]] = {}
+        self._places: list[list[str]] = [[node.name] for node in graph.nodes]
+        self._place_of = {node.name: place for place, node in enumerate(graph.nodes)}
+        self._public = frozenset(graph.outputs)
+        self._changed = False
+        for node in graph.nodes:
+            self._link(node)
+
+    def __contains__(self, node: Node) -> bool:
+        """True while a node is in the graph as it is."""
+        return self._nodes.get(node.name) is node
+
+    def find(self, *ops: str) -> list[Node]:
+        """Return the nodes of some operators, or all of them, in order."""
+        names = (name for place in self._places for name in place)
+        nodes = (self._nodes[name] for name in names)
+        return [node for node in nodes if not ops or node.op in ops]
+
+    def producer(self, tensor: str) -> Node | None:
+        """Return the node that writes a tensor; inputs and constants have none."""
+        name = self._producers.get(tensor)
+        return None if name is None else self._nodes[name]
+
+    def readers(self, tensor: str) -> list[Node]:
+        """Return the nodes that read a tensor, each once."""
+        return [self._nodes[name] for name in self._readers.get(tensor, ())]
+
+    def consumers(self, node: Node) -> list[Node]:
+        """Return the nodes that read any output of a node, each once."""
+        names = dict.fromkeys(n for tensor in node.outputs for n in self._readers.get(tensor, ()))
+        return [self._nodes[name] for name in names]
+
+    def only_consumer(self, node: Node) -> Node | None:
+        """Return the one node that reads a node's outputs, whichever they are.
+
+        None where there are several, none, or an output that is fetched.
+        """
+        found = self.consumers(node)
+        fetched = any(tensor in self._public for tensor in node.outputs)
+        return found[0] if len(found) == 1 and not fetched else None
+
+    def is_private(self, tensor: str) -> bool:
+        """True when one node alone reads a tensor, and nobody fetches it."""
+        declared = tensor in self._public or tensor in self.graph.precisions
+        return not declared and len(self._readers.get(tensor, ())) == 1
+
+    def is_output(self, tensor: str) -> bool:
+        """True for what users fetch."""
+        return tensor in self._public
+
+    def call(self, node: Node) -> Call:
+        """Return what shape and cost rules see of a node."""
+        return call_of(node, self.tensors, self.constants)
+
+    def may_merge(self, nodes: Sequence[Node], one: Node) -> bool:
+        """Say whether nodes may become one."""
+        return self._may_merge(self._view, nodes, one)
+
+    def may_drop(self, node: Node) -> bool:
+        """Say whether a node may go: it is pinned nowhere, or what is next to it is pinned alike."""
+        unnamed = replace(node, name="")
+        if self.may_merge([node, unnamed], unnamed):
+            return True
+        before = [self.producer(tensor) for tensor in node.inputs[:1]]
+        return any(
+            bool(group) and all(one and self.may_merge([node, one], one) for one in group)
+            for group in (before, self.consumers(node))
+        )
+
+    def make(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str] | None = None,
+        *,
+        name: str,
+        **attributes: Any,
+    ) -> Node:
+        """Return a node that is not yet in the graph.
+
+        Parameters
+        ----------
+        outputs : sequence of str, optional
+            Left out, a tensor called after the node.
+        name : str
+            Made unique, unless it is that of a node that is about to be replaced.
+        """
+        complete = find_operator(op, at=name).complete(attributes, at=name)
+        if name not in self._nodes:
+            name = self._node_names.take(name)
+        if outputs is None:
+            outputs = (self._tensor_names.take(name),)
+        node = Node(name, op, tuple(inputs), tuple(outputs), complete)
+        for tensor, spec in zip(outputs, infer_node(node, self.call(node)), strict=False):
+            if tensor and tensor not in self.tensors:
+                self.tensors[tensor] = spec
+        return node
+
+    def constant(self, value: Any, stem: str) -> str:
+        """Return the name of a constant of this value: one that is there, or one that is made."""
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
+        known = self._pool.find(array)
+        if known is not None:
+            return known
+        name = self._tensor_names.take(stem)
+        array.flags.writeable = False
+        self.constants[name], self.tensors[name] = array, spec_of(array)
+        self._pool.add(name, array)
+        return name
+
+    def replace(self, old: Sequence[Node], new: Sequence[Node]) -> None:
+        """Put nodes in the place of others, all at once.
+
+        Parameters
+        ----------
+        old : sequence of Node
+            In the graph's order; what they write and others read, the new ones must write.
+        new : sequence of Node
+            In order; they may have the names of old ones.
+
+        Raises
+        ------
+        GraphError
+            If that would break the graph, which is left as it was.
+        """
+        ranked = sorted(old, key=self._rank)
+        self._check_replacement(ranked, new)
+        at = self._stand_in(ranked, new)
+        place, gone = self._place_of[at.name], {node.name for node in old}
+        index = self._places[place].index(at.name)
+        index -= sum(name in gone for name in self._places[place][:index])
+        for node in ranked:
+            self._unlink(node)
+        for node in new:
+            self._nodes[node.name] = node
+            self._place_of[node.name] = place
+            self._link(node)
+        self._places[place][index:index] = [node.name for node in new]
+        self._changed = True
+
+    def insert(self, after: Node, new: Sequence[Node]) -> None:
+        """Add nodes behind one that stays."""
+        self.replace([after], [after, *new])
+
+    def bypass(self, node: Node, to: Mapping[str, str]) -> bool:
+        """Take a node out; who read its outputs reads other tensors instead.
+
+        Parameters
+        ----------
+        node : Node
+        to : Mapping of str to str
+            For each output that is read or fetched, an earlier tensor of the same spec.
+
+        Returns
+        -------
+        bool
+            False, and nothing is changed, where two public names would become one.
+        """
+        needed = [tensor for tensor in node.outputs if self._is_needed(tensor)]
+        if has_effects(node) or any(tensor not in to for tensor in needed):
+            return False
+        public = [tensor for tensor in needed if tensor in self._public]
+        sources = [to[tensor] for tensor in public]
+        if len(set(sources)) < len(sources) or not all(map(self._may_be_renamed, sources)):
+            return False
+        if any(self.tensors[tensor] != self.tensors[to[tensor]] for tensor in needed):
+            return False
+        self._unlink(node)
+        renamed = {to[tensor]: tensor for tensor in public}
+        for tensor in needed:
+            if tensor not in public:
+                self._reread(tensor, renamed.get(to[tensor], to[tensor]))
+        for source, tensor in renamed.items():
+            writer = self.producer(source)
+            assert writer is not None, "inputs and constants are not renamed"
+            outputs = tuple(tensor if name == source else name for name in writer.outputs)
+            self._set(replace(writer, outputs=outputs))
+            self._reread(source, tensor)
+        self._changed = True
+        return True
+
+    def reread(self, node: Node, to: Mapping[str, str]) -> Node:
+        """Let one node read other tensors, written earlier; return it as it is then."""
+        changed = replace(node, inputs=tuple(to.get(name, name) for name in node.inputs))
+        self.replace([node], [changed])
+        return changed
+
+    def drop_dead(self) -> None:
+        """Remove the nodes that nothing fetched and no effect depends on, in one sweep."""
+        for node in reversed(self.find()):
+            if not has_effects(node) and not any(map(self._is_needed, node.outputs)):
+                self._unlink(node)
+                self._changed = True
+
+    def result(self) -> Graph:
+        """Return the graph as it is now: the very one that was given, if nothing changed."""
+        if not self._changed:
+            return self.graph
+        nodes = tuple(self.find())
+        graph = self.graph
+        named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+        named.update(graph.inputs, graph.outputs)
+        return replace(
+            graph,
+            nodes=nodes,
+            tensors={name: spec for name, spec in self.tensors.items() if name in named},
+            constants={name: value for name, value in self.constants.items() if name in named},
+            precisions={name: bits for name, bits in graph.precisions.items() if name in named},
+        )
+
+    @cached_property
+    def _view(self) -> Graph:
+        """The graph with the tensors and constants as they are at the moment."""
+        return replace(self.graph, tensors=self.tensors, constants=self.constants)
+
+    @cached_property
+    def _node_names(self) -> Names:
+        return Names(self._nodes)
+
+    @cached_property
+    def _tensor_names(self) -> Names:
+        return Names(self.tensors)
+
+    @cached_property
+    def _pool(self) -> ConstantPool:
+        return ConstantPool(self.constants, self.graph.precisions)
+
+    def _is_needed(self, tensor: str) -> bool:
+        return bool(tensor) and (tensor in self._public or bool(self._readers.get(tensor)))
+
+    def _may_be_renamed(self, tensor: str) -> bool:
+        return tensor in self._producers and tensor not in self._public
+
+    def _rank(self, node: Node) -> tuple[int, int]:
+        if node not in self:
+            raise GraphError(f"there is no {node} to replace", fix="repair the pass")
+        place = self._place_of[node.name]
+        return place, self._places[place].index(node.name)
+
+    def _check_replacement(self, old: Sequence[Node], new: Sequence[Node]) -> None:
+        gone, going = {node.name for node in old}, {t for node in old for t in node.outputs}
+        written = [tensor for node in new for tensor in node.outputs if tensor]
+        for tensor in going:
+            read = any(name not in gone for name in self._readers.get(tensor, ()))
+            if tensor not in written and (read or tensor in self._public):
+                raise _refused(f"nothing would write {tensor!r}, which is read", old)
+        if any(has_effects(node) for node in old if node not in new):
+            raise _refused("a node with effects would go", old)
+        for node in new:
+            if node.name in self._nodes and node.name not in gone:
+                raise _refused(f"there is a node {node.name!r} already", old)
+            self._check_specs(node, old)
+        taken = [t for t in written if self._producers.get(t, old[0].name) not in gone]
+        if taken or len(set(written)) < len(written):
+            raise _refused("a tensor would be written twice", old)
+
+    def _check_specs(self, node: Node, old: Sequence[Node]) -> None:
+        unknown = [name for name in node.inputs if name and name not in self.tensors]
+        if unknown:
+            raise _refused(f"there is no tensor {unknown[0]!r}", old)
+        for tensor, spec in zip(node.outputs, infer_node(node, self.call(node)), strict=False):
+            known = self.tensors.setdefault(tensor, spec)
+            alike = spec.dtype == known.dtype and (
+                spec == known or not (spec.is_static and known.is_static)
+            )
+            if tensor and not alike:
+                raise _refused(f"{tensor!r} would be {spec}, but is {known}", old)
+
+    def _stand_in(self, old: Sequence[Node], new: Sequence[Node]) -> Node:
+        """Return the node behind what the new ones read, and before what reads them."""
+        if not old:
+            raise GraphError("no node is replaced", fix="insert behind a node")
+        gone, made = {n.name for n in old}, {t for node in new for t in node.outputs}
+        read = {tensor for node in new for tensor in node.inputs} - made
+        writers = [node for tensor in read if (node := self.producer(tensor)) is not None]
+        ready = max(map(self._rank, writers), default=(-1, 0))
+        readers = [node for t in made for node in self.readers(t) if node.name not in gone]
+        wanted = min(map(self._rank, readers), default=(len(self._places), 0))
+        for node in reversed(old):
+            if ready <= self._rank(node) < wanted:
+                return node
+        raise _refused("the nodes around would be in the wrong order", old)
+
+    def _link(self, node: Node) -> None:
+        for tensor in node.inputs:
+            if tensor:
+                self._readers.setdefault(tensor, {})[node.name] = None
+        for tensor in node.outputs:
+            if tensor:
+                self._producers[tensor] = node.name
+
+    def _unlink(self, node: Node) -> None:
+        del self._nodes[node.name]
+        self._places[self._place_of.pop(node.name)].remove(node.name)
+        for tensor in node.inputs:
+            self._readers.get(tensor, {}).pop(node.name, None)
+        for tensor in node.outputs:
+            self._producers.pop(tensor, None)
+
+    def _set(self, node: Node) -> None:
+        """Change a node where it stands."""
+        old = self._nodes[node.name]
+        for tensor in old.inputs:
+            self._readers.get(tensor, {}).pop(node.name, None)
+        for tensor in old.outputs:
+            self._producers.pop(tensor, None)
+        self._nodes[node.name] = node
+        self._link(node)
+
+    def _reread(self, old: str, new: str) -> None:
+        for node in self.readers(old):
+            inputs = tuple(new if name == old else name for name in node.inputs)
+            self._set(replace(node, inputs=inputs))
+
+
+def _refused(what: str, nodes: Iterable[Node]) -> GraphError:
+    listed = ", ".join(repr(node.name) for node in nodes)
+    return GraphError(what, at=f"in place of {listed}", fix="repair the pass")
