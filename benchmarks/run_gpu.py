@@ -28,7 +28,7 @@ from gpu.question import Row, text_of
 from measure import RESULTS, write
 
 HERE = Path(__file__).parent
-MINUTES = 7.5
+MINUTES = 7.0
 LIMITS_S = {
     "about": 30,
     "rounding": 40,
@@ -42,7 +42,10 @@ LIMITS_S = {
     "products": 40,
     "convolutions": 40,
     "partition": 60,
+    "interop": 20,
+    "peers": 20,
     "facts": 30,
+    "sanitizer": 60,
     "broken": 30,
 }
 """The questions in their order, and the most that each may take: all together may take longer than
@@ -158,7 +161,8 @@ def main() -> None:
         for row in answers[-1].rows:
             print(f"  {text_of(row)}", flush=True)
         path = given.results / f"gpu-{name_of(answers, given.device)}-{start:%Y-%m-%d}.json"
-        write(path, {"answers": {each.name: each.to_dict() for each in answers}})
+        asked = {"device": given.device, "small": given.small}
+        write(path, asked | {"answers": {each.name: each.to_dict() for each in answers}})
     print("", *summary(answers), f"saved as {path}", sep="\n")
 
 

@@ -16,6 +16,7 @@ from .options import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
 from .output import print_error
 from .pack import pack
 from .profile import profile
+from .quantize import quantize
 from .run import run, stream
 from .show import show_plan
 from .simulate import simulate
@@ -59,6 +60,7 @@ def cli() -> None:
 cli.add_command(convert)
 cli.add_command(pack)
 cli.add_command(profile)
+cli.add_command(quantize)
 cli.add_command(run)
 cli.add_command(show_devices)
 cli.add_command(show_plan)

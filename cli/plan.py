@@ -17,6 +17,7 @@ from .options import PATH
 from .parsing import parse_bounds, parse_devices, parse_limits, parse_pins, parse_shapes
 
 if TYPE_CHECKING:
+    from ..graph.passes import Pass
     from ..scheduler.planning import Plan
 
 STRATEGIES = ("auto", "preference", "tengine")
@@ -29,6 +30,7 @@ _DECISIONS = {
     "objective": ("--objective", "objective"),
     "max_subgraphs": ("--max-subgraphs", "max_subgraphs"),
     "memory_limits": ("--memory-limit", "memory_limits"),
+    "passes": ("--passes", "passes"),
 }
 """For keywords of `plan` the option, and the attribute of the plan."""
 
@@ -134,6 +136,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         strategy: str | None,
         objective: str | None,
         max_subgraphs: int | None,
+        passes: str | None,
         **options: Any,
     ) -> None:
         import_modules(modules)
@@ -146,6 +149,8 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
             "memory_limits": parse_limits(memory_limits),
         }
         given = {name: value for name, value in decisions.items() if value}
+        if passes is not None:
+            given["passes"] = _passes(passes)
         names = () if devices is None else parse_devices(devices)
         command(Request(model, names, parse_shapes(shapes), costs, given), **options)
 
@@ -153,6 +158,14 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         asking = option(asking)
     return asking
+
+
+def _passes(text: str) -> tuple[Pass, ...]:
+    """Return the passes in ``fold_scale,fuse_softmax`` or ``-fold_scale``; none in ``none``."""
+    from ..graph.passes import selected
+
+    names = [name.strip() for name in text.split(",")]
+    return () if names == ["none"] else selected(names)
 
 
 def largest_lengths(plan: Plan) -> dict[str, int]:
@@ -220,6 +233,13 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         multiple=True,
         metavar="NAME=SIZE",
         help="Use no more memory of a device, or of a memory, than SIZE, such as 2GiB or 512MB.",
+    ),
+    click.option(
+        "--passes",
+        show_default="all",
+        metavar="NAME,-NAME",
+        help="Make the graph simpler by these passes alone, or by all but those with a - before "
+        "their names; none leaves every node as it is.",
     ),
     click.option(
         "--import",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @models_option
 @in_flight
 @click.option("--nodes", is_flag=True, help="List every node, its device and the reason for it.")
+@click.option("--explain-passes", is_flag=True, help="List what each pass did to which node.")
 @click.option("--dot", is_flag=True, help="Print the graph for Graphviz, grouped by device.")
 @click.option(
     "--diff",
@@ -39,6 +40,7 @@ def show_plan(
     models: tuple[str, ...],
     max_in_flight: int | None,
     nodes: bool,
+    explain_passes: bool,
     dot: bool,
     other: Path | None,
     save: Path | None,
@@ -49,9 +51,15 @@ def show_plan(
 
     Every command that takes a MODEL takes a plan that was saved here too.
     """
+    from ..scheduler.explain.pass_text import explained
     from ..scheduler.explain.plan_file import load_plan
 
-    given = {"--nodes": nodes, "--dot": dot, "--diff": other is not None}
+    given = {
+        "--nodes": nodes,
+        "--explain-passes": explain_passes,
+        "--dot": dot,
+        "--diff": other is not None,
+    }
     asked = [option for option, is_given in given.items() if is_given]
     if len(asked) > 1 or (dot and as_json):
         raise CommandError(
@@ -76,6 +84,8 @@ def show_plan(
         print_note(f"wrote {html}")
     if before is not None:
         _print_diff(before, plan, as_json=as_json)
+    elif explain_passes and not as_json:
+        click.echo(explained(plan.applied))
     elif dot:
         outer = {node.name: plan.assignment[node.name] for node in plan.graph.nodes}
         click.echo(to_dot(plan.graph, outer))

@@ -69,9 +69,10 @@ class Exchange(Device, Protocol):
         ...
 
     def room(self, spec: TensorSpec) -> View:
-        """Return a new array for `copy` to write, which is the caller's then.
+        """Return a new array for `copy` to write a result to, which is the caller's then.
 
-        It may lie where another did that the caller has let go, but still reads.
+        It may lie where another did that the caller has let go, but still reads: such copies wait
+        for what the caller has queued.
         """
         ...
 

@@ -22,7 +22,7 @@ HOST = "host"
 SHARED = "shared"
 HOST_MEMORIES = frozenset({HOST, SHARED})
 CALLER = "caller"
-"""Stands for wherever an array lies that a caller hands over on a device: in no planned memory."""
+"""Stands for where arrays lie that callers hand over or take on a device: in no planned memory."""
 ALIGNMENT = 64
 """Bytes; a cache line, and enough for any vector load."""
 

@@ -106,7 +106,7 @@ class DeviceModel:
 
     def inner_copy_s(self, nbytes: int) -> float:
         """Return how long a copy of that many bytes takes within the device's memory."""
-        return self.copy_latency_s + 2 * nbytes / self.bytes_per_s
+        return self.launch_s + 2 * nbytes / self.bytes_per_s
 
     def has(self, node: Node) -> bool:
         """Say whether the modelled device has the node's operator."""

@@ -19,6 +19,7 @@ from .faults import FaultPolicy
 from .make_plan import plan
 from .planning import Plan
 from .profile import Profile
+from .quantization import Quantized, quantize
 from .running.item import Item
 from .session import Session
 from .simulation.models import modelled_device
@@ -40,6 +41,7 @@ __all__ = [
     "PlanDiff",
     "PlanError",
     "Profile",
+    "Quantized",
     "Results",
     "Session",
     "SessionError",
@@ -49,6 +51,7 @@ __all__ = [
     "load_plan",
     "modelled_device",
     "plan",
+    "quantize",
     "run",
     "simulate",
 ]

@@ -34,8 +34,14 @@ def check_arguments(
         for shape in (shapes or {}).values()
     ):
         raise PlanError(f"shapes is {shapes!r}", fix="map input names to sequences of lengths")
-    if not isinstance(passes, Sequence) or not all(callable(one) for one in passes):
-        raise PlanError(f"passes is {passes!r}", fix="pass functions, such as those of PASSES")
+    if (
+        isinstance(passes, str)
+        or not isinstance(passes, Sequence)
+        or not all(callable(one) or isinstance(one, str) for one in passes)
+    ):
+        raise PlanError(
+            f"passes is {passes!r}", fix="pass functions, such as those of PASSES, or their names"
+        )
 
 
 def prototypes_of(

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
+import numpy as np
+
 from ..graph.aliasing import runs_of
 from ..graph.errors import ShapeError
 from ..graph.infer import describe
@@ -23,11 +25,16 @@ from .specialise import Shapes, specialise
 Bounds: TypeAlias = Mapping[str, tuple[int, int]]
 """For symbols the smallest and the largest length."""
 
+NO_BOUNDS: Bounds = {}
+
 Start: TypeAlias = tuple[str, int, str, int]
 """A run of bytes but for its length."""
 
 SAMPLES = 12
 """How many ways from the smallest to the largest lengths are tried."""
+
+MOST = 1 << 40
+"""Nothing is longer; sums of bytes are 64-bit numbers."""
 
 GRAIN = 32
 """Models may take only lengths that are multiples of a power of two, up to this one."""
@@ -147,8 +154,7 @@ def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
                 continue
             low, high = bounds[symbol]
             if not low <= length <= high:
-                wider = high if low <= length else (length, high)
-                wider = length if length > high else wider
+                wider = min(low, length), max(high, length)
                 raise FeedError(
                     f"input {name!r} has {symbol} = {length}, out of its bounds {low} to {high}",
                     at=f"graph {graph.name!r}, input {name!r}: {graph.tensors[name]}",
@@ -168,11 +174,13 @@ def undecided(graph: Graph) -> PlanError:
 
 def _pair(symbol: object, bound: object) -> tuple[int, int]:
     pair = tuple(bound) if isinstance(bound, tuple | list) else (1, bound)
-    lengths = [one for one in pair if isinstance(one, int) and not isinstance(one, bool)]
+    lengths = [
+        int(one) for one in pair if isinstance(one, int | np.integer) and not isinstance(one, bool)
+    ]
     if not isinstance(symbol, str) or len(pair) != 2 or len(lengths) != 2:
         raise _no_bound(symbol, bound)
     low, high = lengths
-    if not 0 <= low <= high:
+    if not 0 <= low <= high <= MOST:
         raise _no_bound(symbol, bound)
     return low, high
 

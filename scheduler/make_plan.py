@@ -10,7 +10,7 @@ from itertools import chain
 from ..devices.device import Device
 from ..graph.check import check
 from ..graph.ir import Graph
-from ..graph.passes import PASSES, Pass, simplify
+from ..graph.passes import PASSES, Pass, run_passes, selected
 from . import planning
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
 from .bounds import checked_bounds
@@ -33,7 +33,7 @@ def plan(
     shapes: Shapes | None = None,
     bounds: Mapping[str, int | tuple[int, int]] | None = None,
     max_in_flight: int = 1,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass | str] = PASSES,
     strategy: Strategy = "auto",
     objective: Objective = "latency",
     costs: Costs | str | os.PathLike[str] | None = None,
@@ -62,10 +62,9 @@ def plan(
         memory sessions run what else is fed within bounds, without planning or allocating.
     max_in_flight : int, default 1
         For how many items at once memory is planned; replicas have equal shares, rounded up.
-    passes : sequence of callable, default `plait.graph.passes.PASSES`
-        What makes the graph simpler first: activations written out in arithmetic become one node,
-        scales and shifts go into the convolutions beside them. Floats differ by rounding; ``()``
-        leaves every node as it is.
+    passes : sequence of callable or str, default `plait.graph.passes.PASSES`
+        What makes the graph simpler first, functions or names of plait's own: ``["-fold_scale"]``
+        is all of them but one. Floats differ by rounding; ``()`` leaves every node as it is.
     strategy : {"auto", "preference", "tengine"}, default "auto"
         ``"auto"`` weighs many ways to share out the nodes by what they are predicted to take, and
         never takes one that is slower than the best device alone. ``"preference"`` gives each node
@@ -116,6 +115,7 @@ def plan(
     (4, 2)
     """
     check_arguments(graph, pin, shapes, max_in_flight, passes)
+    chosen = selected(passes)
     listed, replicas = grouped(devices)
     prototypes, given = prototypes_of(listed)
     pins = without_ranges(pin or {}, replicas)
@@ -143,10 +143,10 @@ def plan(
     )
     check_request(request)
     graph = specialise(graph, shapes)
-    if bounds is None:
-        made = planning.decide(graph, request, given, tuple(passes))
+    checked = {} if bounds is None else checked_bounds(graph, bounds)
+    if not checked:
+        made = planning.decide(graph, request, given, chosen)
     else:
-        checked = checked_bounds(graph, bounds)
-        template = simplify(graph, passes, may_merge(prototypes, pins))
-        made = planning.within(template, checked, request, given)
-    return replace(made, passes=tuple(passes), replicas=replicas)
+        template, applied = run_passes(graph, chosen, may_merge(prototypes, pins))
+        made = replace(planning.within(template, checked, request, given), applied=applied)
+    return replace(made, passes=chosen, replicas=replicas)

@@ -5,7 +5,8 @@ consumers can read there, so that a tensor between `cpu` and `worker:0` lies in 
 never copied. Consumers that cannot read the home get a replica by a transfer; between memories of
 two devices it goes through host memory, unless the one copies from the other's. Feeds and fetches
 happen in memories of the host, but for inputs that callers hand over on a device, which a first
-transfer copies to where they are planned, and outputs that they take there.
+transfer copies to where they are planned, and outputs that they take there, which a last one copies
+into an array of theirs.
 
 Where a device of the plan reaches shared memory alone, all others that can use that too: buffers
 share bytes within a memory, so that one for all is smaller than two.
@@ -144,7 +145,7 @@ class _Placer:
         self.local.setdefault((tensor, producer), best)
 
     def _transfer(self, tensor: str) -> None:
-        """Append the transfers from the tensor's home to its replicas."""
+        """Append the transfers from the tensor's home to its replicas, and to the caller."""
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
         staged = {memory for memory in wanted if not self._copies(home, memory)}
@@ -152,6 +153,8 @@ class _Placer:
             wanted.add(HOST)
         for memory in (*sorted(wanted & HOST_MEMORIES), *sorted(wanted - HOST_MEMORIES)):
             self._copy(tensor, min(wanted & HOST_MEMORIES) if memory in staged else home, memory)
+        if tensor in self.ends.outputs:
+            self._copy(tensor, self.local[tensor, OUTSIDE], CALLER)
 
     def _copies(self, source: str, target: str) -> bool:
         """True when a device copies from one memory to the other, without a stop on the host."""

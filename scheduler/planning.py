@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
+from ..graph.errors import ShapeError
 from ..graph.ir import Graph
-from ..graph.passes import Pass, simplify
+from ..graph.passes import Applied, Pass, run_passes
 from .boundaries import is_decided
 from .bounds import Bounds, largest, leeway_of, picked, undecided
 from .costs import Costs
@@ -99,6 +100,8 @@ class Plan:
     """The devices on which callers hand over inputs; the others are fed on the host."""
     outputs_on: Mapping[str, str] = field(default_factory=dict)
     """The devices on which callers take outputs."""
+    applied: tuple[Applied, ...] = field(repr=False, compare=False, default=())
+    """What the passes did, one after the other."""
 
     @property
     def is_static(self) -> bool:
@@ -179,7 +182,7 @@ class Plan:
         """Return the plan of another graph for the same devices and pins."""
         passes = self.passes if self.template is None else ()  # they were at work on the template
         made = decide(graph, self._request(max_in_flight), self.given, passes)
-        return replace(made, replicas=self.replicas)
+        return replace(made, replicas=self.replicas, applied=(*self.applied, *made.applied))
 
     def again(self, max_in_flight: int | None = None) -> Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""
@@ -187,7 +190,7 @@ class Plan:
             return self.over(self.graph, max_in_flight)
         request = self._request(max_in_flight)
         made = within(self.template, self.bounds, request, self.given)
-        return replace(made, passes=self.passes, replicas=self.replicas)
+        return replace(made, passes=self.passes, replicas=self.replicas, applied=self.applied)
 
     def _request(self, max_in_flight: int | None) -> Request:
         return Request(
@@ -273,7 +276,13 @@ class Plan:
 
 def within(template: Graph, bounds: Bounds, request: Request, given: frozenset[str]) -> Plan:
     """Return the plan for the largest shapes, in whose memory smaller ones run as well."""
-    graph = picked(template, largest(bounds))
+    lengths = largest(bounds)
+    try:
+        graph = picked(template, lengths)
+    except ShapeError as error:
+        named = ", ".join(f"{symbol} = {length}" for symbol, length in lengths.items())
+        error.add_note(f"all is planned for the largest lengths within bounds: {named}")
+        raise
     if not is_decided(graph):
         raise undecided(graph)
     made = decide(graph, request, given, (), leeway_of(template, bounds, graph))
@@ -289,14 +298,14 @@ def decide(
 ) -> Plan:
     """Return the plan of a graph: the best choice for which there is memory."""
     devices, slots = request.devices, request.max_in_flight
-    graph = simplify(graph, passes, may_merge(devices, request.pins))
+    graph, applied = run_passes(graph, passes, may_merge(devices, request.pins))
     limits, costs = request.memory_limits, request.costs
     best: tuple[Choice, MemoryPlan, float] | None = None
     refusal: DoesNotFitError | None = None
     tried = 0
     for choice in choices(graph, request, is_static=is_decided(graph)):
         if choice.placement is None:
-            return _plan(graph, request, choice, None, given, passes)
+            return _plan(graph, request, choice, None, given, passes, applied)
         if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
             continue  # it cannot be better by more
         tried += best is not None
@@ -317,7 +326,7 @@ def decide(
     if best is None:
         assert refusal is not None, "there is a choice"
         raise refusal
-    return _plan(graph, request, best[0], best[1], given, passes)
+    return _plan(graph, request, best[0], best[1], given, passes, applied)
 
 
 def _plan(
@@ -327,6 +336,7 @@ def _plan(
     memory: MemoryPlan | None,
     given: frozenset[str],
     passes: tuple[Pass, ...],
+    applied: tuple[Applied, ...],
 ) -> Plan:
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:
@@ -350,4 +360,5 @@ def _plan(
         decision=choice.decision,
         inputs_on=request.ends.inputs,
         outputs_on=request.ends.outputs,
+        applied=applied,
     )

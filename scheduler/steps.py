@@ -21,7 +21,7 @@ class Transfer:
     ----------
     tensor : str
     source, target : str
-        Memories; `CALLER` for what is handed over on a device.
+        Memories; `CALLER` for what is handed over, or taken, on a device.
     nbytes : int
     """
 
@@ -41,9 +41,14 @@ class Transfer:
         return self.source == CALLER
 
     @property
+    def leaves(self) -> bool:
+        """True when it copies a result into an array that is the caller's, on a device."""
+        return self.target == CALLER
+
+    @property
     def is_inward(self) -> bool:
         """True when the device that moves it copies into its own memory: from anywhere else."""
-        return self.source in HOST_MEMORIES or self.target not in HOST_MEMORIES
+        return self.source in HOST_MEMORIES or self.target not in {CALLER, *HOST_MEMORIES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from resources import lanes_processes_and_arenas
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, max_examples=40)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they test
+os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph is named
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

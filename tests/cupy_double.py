@@ -47,6 +47,8 @@ class CupyDouble:
     ----------
     accesses : list of (int, int)
         The devices that access was enabled for, and to whose memory.
+    contexts : set of int
+        The devices that were used, which takes memory on them and time.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class CupyDouble:
         self.__version__ = "14.0.1"
         self.current = threading.local()
         self.ndarray = self._ndarray
-        driver = FakeDriver(self.gpu)
+        self.contexts: set[int] = set()
+        driver = FakeDriver(self.gpu, self.current)
         self.cuda = SimpleNamespace(
             Device=lambda index: Device(self, index),
             Stream=lambda non_blocking=False: Stream(self, non_blocking),
@@ -114,11 +117,11 @@ class CupyDouble:
         assert self._current_stream()
         return self._array_at(capsule.array)
 
-    def asarray(self, value: Any, **keywords: Any) -> Any:
+    def asarray(self, value: Any, *given: Any, **keywords: Any) -> Any:
         """Make an array, also of what another library describes."""
         interface = getattr(value, "__cuda_array_interface__", None)
         if interface is None:
-            return borrow(self.gpu, np, "asarray", self._settle)(value, **keywords)
+            return borrow(self.gpu, np, "asarray", self._settle)(value, *given, **keywords)
         assert interface["stream"] is None, "CuPy would wait on the host"
         return self._array_at(value.array)
 
@@ -132,11 +135,17 @@ class CupyDouble:
     def empty(self, shape: Any, dtype: Any = float) -> FakeArray:
         """Return an array of the pool, which gives again what was freed, whoever still reads it."""
         nbytes = max(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize, 1)
-        freed = self._pool.setdefault(nbytes, [])
+        freed = self._pool.get(nbytes)
         memory = freed.pop() if freed else Memory(self, nbytes)
         array = self._ndarray(shape, dtype, MemoryPointer(memory, 0))
-        weakref.finalize(array, freed.append, memory).atexit = False
+        weakref.finalize(array, self._free, memory).atexit = False
         return array
+
+    def _free(self, memory: Memory) -> None:
+        self._pool.setdefault(memory.size, []).append(memory)
+
+    def get_default_memory_pool(self) -> Any:
+        return SimpleNamespace(free_all_blocks=self._pool.clear)
 
     def _array_at(self, foreign: Any) -> FakeArray:
         return FakeArray(self.gpu, foreign.cells, self._settle, foreign)
@@ -150,7 +159,12 @@ class CupyDouble:
             if self.null_stream is None:
                 self.null_stream = self.gpu.new_stream(0)
             stream = self.null_stream
+        if self.gpu.device_of(stream) != self.events[event].device:
+            raise CUDARuntimeError(INVALID_HANDLE)
         self.gpu.record(stream, self.events[event].recording)
+
+    def _attributes(self, ptr: int) -> SimpleNamespace:
+        return SimpleNamespace(device=self.gpu.owner(ptr))
 
     def _settle(self) -> None:
         """Let the current stream finish before host code computes with what lies on the GPU."""
@@ -187,10 +201,12 @@ class CupyDouble:
         return SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: self.devices,
+            getDeviceProperties=lambda index: {"totalGlobalMem": gpu.memory_bytes},
             memGetInfo=lambda: (gpu.memory_bytes - gpu.live_bytes, gpu.memory_bytes),
             memcpyAsync=gpu.copy,
             memcpyPeerAsync=gpu.copy_peer,
             eventRecord=self._record,
+            pointerGetAttributes=self._attributes,
             deviceCanAccessPeer=self._can_access,
             deviceEnablePeerAccess=self._enable_access,
             memsetAsync=gpu.memset,
@@ -211,10 +227,12 @@ class Device:
         assert 0 <= index < double.devices
         self.id = index
         self._current = double.current
+        self._contexts = double.contexts
         self._before: list[int] = []
 
     def use(self) -> None:
         self._current.device = self.id
+        self._contexts.add(self.id)
 
     def __enter__(self) -> Device:
         self._before.append(getattr(self._current, "device", 0))

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
+import weakref
 from functools import partial
 from typing import Any
 
-from fake_cuda_errors import INVALID_VALUE, NOT_FOUND, CUDADriverError
+from fake_cuda_errors import (
+    INVALID_CONTEXT,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_FOUND,
+    CUDADriverError,
+)
 from fake_gpu import FakeGpu
 from generated_code import compiled, context
 from plait.devices.generated.dialect import CUDA, OPENCL
@@ -21,8 +29,11 @@ class Module:
     def __init__(self, driver: FakeDriver) -> None:
         self._driver = driver
         self._program: Any = None
+        self.device = 0
 
     def load(self, cubin: bytes) -> None:
+        self.device = self._driver.device()
+        weakref.finalize(self, self._driver.unload, self.device).atexit = False
         source = cubin.decode()
         assert source.startswith(CUDA)
         self._program = compiled(OPENCL + source.removeprefix(CUDA))
@@ -51,17 +62,31 @@ class FakeDriver:
     ----------
     launches : int
         How many kernels were launched, captured ones once.
+    unloaded : list of (int, int or None)
+        The devices of modules that were unloaded, and which one was current then.
     """
 
     CUDADriverError = CUDADriverError
 
-    def __init__(self, gpu: FakeGpu) -> None:
+    def __init__(self, gpu: FakeGpu, current: threading.local) -> None:
         self.launches = 0
+        self.unloaded: list[tuple[int, int | None]] = []
         self._gpu = gpu
+        self._current = current
         self._functions: dict[int, Any] = {}
 
+    def device(self) -> int:
+        """Return the device that is current."""
+        device: int | None = getattr(self._current, "device", None)
+        if device is None:
+            raise CUDADriverError(INVALID_CONTEXT)
+        return device
+
+    def unload(self, device: int) -> None:
+        self.unloaded.append((device, getattr(self._current, "device", None)))
+
     def add(self, function: Function) -> Function:
-        self._functions[function.ptr] = function.kernel
+        self._functions[function.ptr] = function.kernel, function.module.device
         return function
 
     def launchKernel(  # noqa: N802 - CuPy's name
@@ -81,7 +106,9 @@ class FakeDriver:
         """Queue a kernel; its parameters are read now, the memory when it runs."""
         import pyopencl as cl
 
-        kernel = self._functions[function]
+        kernel, device = self._functions[function]
+        if not device == self.device() == self._gpu.device_of(stream):
+            raise CUDADriverError(INVALID_HANDLE)
         threads = kernel.get_work_group_info(
             cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, context().devices[0]
         )

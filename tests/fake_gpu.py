@@ -55,6 +55,17 @@ class Recording:
         self.recorded = 0
         self.reached = 0
         self.tick = 0
+        self._over = {0}
+
+    def reach(self, version: int, tick: int) -> None:
+        """Take note that the GPU has got to a recording, whichever comes before or after."""
+        self._over.add(version)
+        if version > self.reached:
+            self.reached, self.tick = version, tick
+
+    def is_over(self, version: int) -> bool:
+        """Say whether it has: to that one, not to another on some other stream."""
+        return version in self._over
 
 
 class FakeGpu:
@@ -154,7 +165,7 @@ class FakeGpu:
             version = recording.recorded
 
             def reach() -> None:
-                recording.reached, recording.tick = version, self._ticks
+                recording.reach(version, self._ticks)
 
             self.queue(stream, reach)
 
@@ -165,13 +176,13 @@ class FakeGpu:
             self._refuse_if_capturing(stream)
             version = recording.recorded
             self._queues[stream - 1].append(
-                Operation(lambda: None, lambda: recording.reached >= version)
+                Operation(lambda: None, lambda: recording.is_over(version))
             )
 
     def synchronize(self, recording: Recording) -> None:
         with self._changed:
             version = recording.recorded
-            self._run_until(lambda: recording.reached >= version)
+            self._run_until(lambda: recording.is_over(version))
 
     def drain(self, stream: int | None = None) -> None:
         """Run until one stream, or all, have nothing left."""
@@ -267,6 +278,8 @@ class FakeGpu:
 
     def copy(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         """Queue a copy; what it reads and writes is looked up when it runs."""
+        if not nbytes and stream in self._captures:  # a graph has no copies of nothing
+            raise CUDARuntimeError(INVALID_VALUE)
         if kind == 3 and min(target, source) >= DEVICE_BASE:
             self.queue(stream, lambda: self._copy_inside(target, source, nbytes))
             return
@@ -319,6 +332,17 @@ class FakeGpu:
         """Return the bytes behind an address."""
         memory, offset = self.memory(address, nbytes)
         return memory[offset : offset + nbytes]
+
+    def owner(self, address: int) -> int:
+        """Return the device that an address is on."""
+        for base, cells in self._memories.items():
+            if base <= address <= base + cells.nbytes:
+                return self._owners[base]
+        raise CUDARuntimeError(INVALID_VALUE)
+
+    def device_of(self, stream: int) -> int:
+        """Return the device of a stream."""
+        return self._device_of[stream - 1]
 
     def memory(
         self, address: int, nbytes: int = 0, device: int | None = None

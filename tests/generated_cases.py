@@ -12,6 +12,8 @@ from importlib import import_module
 import numpy as np
 import plait as pl
 from onnx_suite import suite
+from plait.devices.generated.fusing import fused
+from plait.devices.generated.pieces import Piece
 from plait.devices.generated.registry import why_not
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -23,6 +25,7 @@ MOST_ELEMENTS = 3000
 
 MODULES: tuple[str, ...] = (
     "generated_elementwise_cases",
+    "generated_epilogue_cases",
     "generated_exact_cases",
     "generated_movement_cases",
     "generated_network_cases",
@@ -55,6 +58,14 @@ def onnx_cases() -> dict[str, tuple[Graph, Feeds]]:
                 found[known.name] = known.graph, known.inputs
                 break
     return found
+
+
+def fused_pieces(graph: Graph, *, epilogues: bool = True) -> tuple[Piece, ...]:
+    """Return a graph's pieces, fused in all ways; all nodes have generated kernels."""
+    found = fused(graph, {}, epilogues=lambda node: epilogues)
+    refused = [each for each in found if not isinstance(each, Piece)]
+    assert not refused, f"not generated: {refused}"
+    return tuple(each for each in found if isinstance(each, Piece))
 
 
 def _is_small(graph: Graph) -> bool:

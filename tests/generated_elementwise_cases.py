@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 from generated_cases import Feeds, case
-from plait.devices.generated.elementwise import is_elementwise
+from plait.devices.generated.formulas import is_elementwise
 from plait.devices.generated.registry import generated_ops
 from plait.devices.generated.types import CTYPES
 from plait.graph.errors import PlaitError

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from generated_cases import Feeds, all_cases, onnx_cases
+from generated_cases import Feeds, all_cases, fused_pieces, onnx_cases
 from plait.devices.device import scratch_name
 from plait.devices.generated.dialect import OPENCL, program_source
-from plait.devices.generated.fusing import fused
 from plait.devices.generated.kernel import Kernel
-from plait.devices.generated.pieces import Launch, Piece
+from plait.devices.generated.pieces import Launch
 from plait.devices.generated.registry import scratch
 from plait.graph.ir import Graph
 from plait.graph.tensor import TensorSpec
@@ -63,10 +62,7 @@ class Buffers:
 
 
 def run(context: Any, queue: Any, graph: Graph, feeds: Feeds) -> None:
-    pieces = fused(graph, {})
-    refused = [piece for piece in pieces if not isinstance(piece, Piece)]
-    assert not refused, f"not generated: {refused}"
-    queued = [item for piece in pieces if isinstance(piece, Piece) for item in piece.queued]
+    queued = [item for piece in fused_pieces(graph) for item in piece.queued]
     kernels = [item.kernel for item in queued if isinstance(item, Launch)]
     entries = compiled(context, kernels)
     buffers = Buffers(context, graph, feeds)

@@ -15,8 +15,9 @@ from plait.graph.tensor import Array
 from plait.scheduler.memory.regions import ADMISSION, Region
 from plait.scheduler.running.executor import Execution
 from plait.scheduler.running.gates import Gates
-from plait.scheduler.running.open_plan import OpenPlan, Slot
+from plait.scheduler.running.open_plan import OpenPlan
 from plait.scheduler.running.quick import Estimates
+from plait.scheduler.running.slot import Slot
 
 
 def ringed(plan: pl.Plan, copies: int) -> pl.Plan:
@@ -42,7 +43,7 @@ class PoisoningGates(Gates):
         assert open_plan.plan.memory is not None
         self._regions = [one for one in open_plan.plan.memory.regions if one.claims]
         super().__init__(self._regions)
-        self._arenas = open_plan._arenas.made
+        self._arenas = open_plan.arenas.made
         self._complete: dict[int, set[int]] = {}
 
     def admit(self) -> int:

@@ -48,14 +48,24 @@ def stacked_by_numpy(x: Array) -> dict[str, Array]:
     return {"y": -np.concatenate([np.maximum(x, 0), np.exp(x)]), "z": np.exp(x) + x}
 
 
-def switching() -> Graph:
+def switching(few: Graph | None = None) -> Graph:
     """Return what has other nodes for fewer than 4 rows than for more."""
     b = pl.GraphBuilder("switching")
     x = b.input("x", "float32", ("n", WIDTH))
     count = b.op("Gather", b.op("Shape", x), np.array(0))
-    few = b.op("Less", count, np.array(4))
-    then, other = _branch("Neg"), _branch("Exp")
-    b.output("y", b.op("If", few, b.op("Abs", x), then_branch=then, else_branch=other))
+    then, other = few or _branch("Neg"), _branch("Exp")
+    is_few = b.op("Less", count, np.array(4))
+    b.output("y", b.op("If", is_few, b.op("Abs", x), then_branch=then, else_branch=other))
+    return b.build()
+
+
+def finding() -> Graph:
+    """Return what leaves rows without a positive first number out."""
+    b = pl.GraphBuilder("finding")
+    x = b.input("in", "float32", ("rows", WIDTH))
+    first = b.op("Slice", x, np.array([0]), np.array([1]), np.array([1]))
+    places = b.op("NonZero", b.op("Greater", b.op("Reshape", first, np.array([-1])), np.float32(0)))
+    b.output("out", b.op("Gather", x, b.op("Squeeze", places, np.array([0])), axis=0))
     return b.build()
 
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 
 from gpu.question import Row, answer
-from gpu.target import Target
+from gpu.target import Target, index_of
 
 NAME = "device"
 """The row that names it."""
@@ -37,7 +37,8 @@ def state(target: Target) -> Iterator[Row]:
     program = shutil.which("nvidia-smi")
     if not target.has_cupy or program is None:
         return
-    command = [program, f"--query-gpu={_ASKED}", "--format=csv,noheader", "--id=0"]
+    options = [f"--query-gpu={_ASKED}", "--format=csv,noheader", f"--id={index_of(target.name)}"]
+    command = [program, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     for title, value in zip(_ASKED.split(","), done.stdout.strip().split(", "), strict=True):
         yield Row(title.replace("_", " "), value)

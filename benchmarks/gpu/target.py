@@ -41,6 +41,8 @@ class Target:
         Whether CuPy can be asked about it directly.
     small : bool
         Sizes to try questions out with; the figures mean nothing then.
+    make_next : callable, optional
+        Returns the device with the next number, where that is of the same kind.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Target:
     is_cuda: bool = False
     has_cupy: bool = False
     small: bool = False
+    make_next: Callable[..., Device] | None = None
 
     @classmethod
     def named(cls, name: str, *, small: bool = False) -> Target:
@@ -56,7 +59,9 @@ class Target:
             return cls(name, partial(devices.find, name), small=small)
         from plait.devices.cuda.device import CudaDevice
 
-        return cls(name, partial(CudaDevice, name), True, True, small)
+        following = f"cuda:{index_of(name) + 1}"
+        make, make_next = partial(CudaDevice, name), partial(CudaDevice, following)
+        return cls(name, make, True, True, small, make_next)
 
     @property
     def ways(self) -> Mapping[str, Mapping[str, Any]]:
@@ -90,5 +95,10 @@ class Target:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of things that are none of our business
             import cupy
-        cupy.cuda.Device(int(self.name.partition(":")[2] or 0)).use()
+        cupy.cuda.Device(index_of(self.name)).use()
         return cupy
+
+
+def index_of(name: str) -> int:
+    """Return N of ``cuda:N``."""
+    return int(name.partition(":")[2] or 0)

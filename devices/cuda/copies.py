@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
 
 from ...graph.tensor import Array
 from ..device import OnDone
-from ..errors import DeviceError
 from ..event import Event
 from ..memory import View
 from ..queued.queues import COMPUTE, DOWNLOAD, UPLOAD, Queues
@@ -24,9 +22,18 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, WITHIN_DEVICE = 1, 2, 3
 
 
 class StagedDownload(Event):
-    """A download whose last part, out of staging, is done by the host: no stream can see it end."""
+    """A download whose last part, out of staging, is done by the host: no stream can see it end.
 
-    __slots__ = ()
+    Attributes
+    ----------
+    target : HostView
+    """
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: HostView, on_done: OnDone | None) -> None:
+        super().__init__(on_done)
+        self.target = target
 
 
 class Copies:
@@ -65,11 +72,15 @@ class Copies:
     def _copy_in(
         self, target: View, source: HostView, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        if source.staging is not None:
-            _wait_landed(waits)
-            np.copyto(source.staging, source.array)
-        job = Job(Event(on_done), waits, held=(target, source))
-        address = target.array.data.ptr, source.address
+        landing = _landing(source, waits)
+        if landing is not None:  # not blocking: this may be the thread that lands it
+            begin = landing.address + source.offset - landing.offset
+        else:
+            begin = source.address
+            if source.staging is not None:
+                np.copyto(source.staging, source.array)
+        job = Job(Event(on_done), waits, held=(target, source, landing))
+        address = target.array.data.ptr, begin
         return self._memcpy(UPLOAD, job, *address, source.spec.nbytes, HOST_TO_DEVICE)
 
     def _copy_out(
@@ -77,7 +88,7 @@ class Copies:
     ) -> Event:
         job = Job(Event(on_done), waits, held=(target, source))
         if target.staging is not None:
-            job.event = StagedDownload(on_done)
+            job.event = StagedDownload(target, on_done)
             job.land = partial(np.copyto, target.array, target.staging)
         address = target.address, source.array.data.ptr
         return self._memcpy(DOWNLOAD, job, *address, source.spec.nbytes, DEVICE_TO_HOST)
@@ -86,8 +97,10 @@ class Copies:
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
         """Queue a copy from an array of a caller's, or to one."""
-        lane = UPLOAD if isinstance(source.arena, ArrayArena) else DOWNLOAD
+        lane = DOWNLOAD if isinstance(target.arena, ArrayArena) else UPLOAD
         job = Job(Event(on_done), waits, held=(target, source))
+        if not source.spec.nbytes:  # such arrays of CuPy's have no address
+            return self._queues.put(lane, job, _nothing, timed=self.timed)
         address = target.array.data.ptr, source.array.data.ptr
         return self._memcpy(lane, job, *address, source.spec.nbytes, WITHIN_DEVICE)
 
@@ -113,9 +126,13 @@ class Copies:
         return self._queues.put(lane, job, copy, timed=self.timed)
 
 
-def _wait_landed(waits: Sequence[Event]) -> None:
-    """Block until downloads have left their staging: what comes next reads the host's memory."""
+def _nothing() -> None:
+    pass
+
+
+def _landing(source: HostView, waits: Sequence[Event]) -> HostView | None:
+    """Return what is downloaded just now and has the source in its staging, not beneath it yet."""
     for wait in waits:
-        if isinstance(wait, StagedDownload) and not wait.done:
-            with suppress(DeviceError):  # the upload fails with it, too
-                wait.wait()
+        if isinstance(wait, StagedDownload) and not wait.done and source.lies_in(wait.target):
+            return wait.target
+    return None

@@ -114,15 +114,15 @@ class CudaDevice(QueuedDevice[_Opened]):
         if self._capabilities is None:
             cupy = self._find()
             try:
-                with cupy.cuda.Device(self._index):
-                    _, total = cupy.cuda.runtime.memGetInfo()
+                # What needs no context, which takes memory and time: most who ask only plan.
+                properties = cupy.cuda.runtime.getDeviceProperties(self._index)
             except Exception as error:
                 raise unavailable(error, self.name) from error
             self._capabilities = Capabilities(
                 memory=self._memory,
                 accesses=frozenset({self._memory}),
                 alignment=ALIGNMENT,
-                memory_bytes=int(total),
+                memory_bytes=int(properties["totalGlobalMem"]),
                 native_waits=True,
                 software=", ".join(self._software(cupy)),
                 copies_from=peer_memories(cupy, self._index),
@@ -247,12 +247,12 @@ class CudaDevice(QueuedDevice[_Opened]):
         with queues.current():
             cublas = None if library is None else Cublas(library, tf32=self._tf32)
             modules = None if compiler is None else Modules(cupy, self._index, compiler)
+            exchange = CudaExchange(cupy, queues, self._index, self._memory)
         binder = Binder(Libraries(cupy, modules, cublas, self._launcher))
         warmer = Warmer(cupy, self._memory, self._lowering, binder)
         copies = Copies(cupy, queues)
         constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)
         pins, peers = HostPins(cupy), Peers(cupy, self._index)
-        exchange = CudaExchange(cupy, queues, self._index, self._memory)
         return _Opened(
             cupy, queues, pins, copies, cublas, binder, warmer, constants, peers, exchange
         )

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ..errors import (
-    DeviceError,
-    DeviceLostError,
-    DeviceMemoryError,
-    DeviceUnavailableError,
-    KernelError,
-)
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..queued import failures
+from ..queued.failures import cause_of, first_line, loss, refusal, shortage
 
 CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""
 
 OUT_OF_MEMORY = 2
-REFUSED = frozenset({1, 9, 98, 200, 209, 218, 222, 500, 701, *range(900, 909)})
+REFUSED = frozenset({1, 9, 98, 200, 209, 218, 222, 227, 300, 500, 701, 800, 801, *range(900, 909)})
 """Codes of launches and copies that never started (invalid value, invalid configuration, invalid
-device function, out of launch resources), of programs that were not loaded (invalid, or not for
-this device), and of recording: the device lives on. After any other code each further call returns
-the same one, until the process ends (CUDA Runtime API, data types, cudaError)."""
+device function, out of launch resources, not permitted, not supported), of programs that were not
+loaded (invalid, not for this device, or too new for its driver), and of recording: the device lives
+on. After most others each further call returns the same one, until the process ends (CUDA Runtime
+API, data types, cudaError)."""
 
 
 def load_cupy() -> CuPy:
@@ -38,7 +35,7 @@ def load_cupy() -> CuPy:
         import cupy
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        reason = "is not installed" if missing else f"does not load: {_first_line(error)}"
+        reason = "is not installed" if missing else f"does not load: {first_line(error)}"
         raise DeviceUnavailableError(
             f"CuPy {reason}", fix="pip install 'plait[cuda]', on a machine with an NVIDIA GPU"
         ) from error
@@ -57,7 +54,7 @@ def count_devices(cupy: CuPy) -> int:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise DeviceUnavailableError(
-            f"CUDA does not start: {_first_line(error)}",
+            f"CUDA does not start: {first_line(error)}",
             fix="install or update the NVIDIA driver; nvidia-smi should list the GPU",
         ) from error
     if count == 0:
@@ -120,51 +117,27 @@ def translate(error: Exception, cupy: CuPy, device: str) -> DeviceError:
     anything else                   KernelError, or DeviceError outside a kernel
     ==============================  ============================================
     """
-    cause = (error.__cause__ or error) if isinstance(error, KernelError) else error
-    code = _code(cause, cupy)
+    cause = cause_of(error)
+    code, at = _code(cause, cupy), getattr(error, "at", None)
     if isinstance(cause, cupy.cuda.memory.OutOfMemoryError) or code == OUT_OF_MEMORY:
-        fix = "lower max_in_flight, split the graph, or free memory of other processes"
-        translated: DeviceError = DeviceMemoryError(
-            f"device {device!r} has too little memory: {_first_line(cause)}",
-            at=getattr(error, "at", None),
-            fix=fix,
-        )
-    elif code is not None and code not in REFUSED:
-        return lost(cause, device, at=getattr(error, "at", None))
-    elif isinstance(error, DeviceError):
-        return error
-    else:
-        translated = DeviceError(_first_line(cause), at=f"device {device!r}")
-    translated.__cause__ = cause
-    return translated
+        return shortage(cause, device, at)
+    if code is not None and code not in REFUSED:
+        return lost(cause, device, at)
+    return refusal(error, device)
 
 
 def lost(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
     """Return the error of all work on a device after one that broke it."""
-    made = DeviceLostError(
-        f"device {device!r} is lost: {_first_line(error)}",
-        at=at,
-        fix="start a new process; compute-sanitizer finds the kernel that broke it",
-    )
-    made.__cause__ = error
-    return made
+    return loss(error, device, at, "compute-sanitizer finds the kernel that broke it")
 
 
 def unavailable(error: Exception, device: str) -> DeviceUnavailableError:
     """Return the error of a device that was found but does not start."""
-    made = DeviceUnavailableError(
-        f"device {device!r} does not start: {_first_line(error)}",
-        fix="look at nvidia-smi; the driver must be new enough for the CuPy installed",
-    )
-    made.__cause__ = error
-    return made
+    fix = "look at nvidia-smi; the driver must be new enough for the CuPy installed"
+    return failures.unavailable(error, device, fix)
 
 
 def _code(error: BaseException, cupy: CuPy) -> int | None:
     """Return the CUDA error code that an exception carries, if any."""
     kinds = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
     return int(getattr(error, "status", -1)) if isinstance(error, kinds) else None
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), repr(error))

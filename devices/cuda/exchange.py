@@ -8,6 +8,7 @@ knows who reads them, those that are current in CuPy and, if it is loaded, in Py
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,6 +40,10 @@ class CudaExchange:
     index : int
         The device's.
     memory : str
+
+    Notes
+    -----
+    Made with the device current.
     """
 
     def __init__(self, cupy: CuPy, queues: Queues, index: int, memory: str) -> None:
@@ -46,6 +51,8 @@ class CudaExchange:
         self._queues = queues
         self._index = index
         self._memory = memory
+        self._marking = threading.Lock()
+        self._event = cupy.cuda.Event(disable_timing=True)  # waits are for what it marks just then
 
     def borrow(self, value: Any) -> Loan:
         """Return an array whose copies come behind what its producer has queued."""
@@ -56,15 +63,11 @@ class CudaExchange:
                 array = self._cupy.from_dlpack(capsule)
         else:
             described = value.__cuda_array_interface__
+            self._check_place(described["data"][0])
             if (stream := described.get("stream")) is not None:
                 self._wait_for([stream], [UPLOAD])
             with self._queues.current(UPLOAD):
                 array = self._cupy.asarray(_Ordered(value, described))
-        if array.device.id != self._index:
-            raise DeviceError(
-                f"the array is on CUDA device {array.device.id}, not {self._index}",
-                fix="copy it there, or plan with inputs_on= for where it is",
-            )
         if not array.flags.c_contiguous:
             with self._queues.current(UPLOAD):
                 array = self._cupy.ascontiguousarray(array)
@@ -84,14 +87,14 @@ class CudaExchange:
         """Return an array of CuPy's memory pool.
 
         The pool may give what the caller freed while its stream still used it, since what the
-        caller does with it next comes after that. Copies to it have to wait for that too.
+        caller does with it next comes after that. Results that are copied to it have to wait, too.
         """
         try:
             with self._cupy.cuda.Device(self._index):
                 array = self._cupy.empty(spec.static_shape, spec.dtype)
         except Exception as error:
             raise translate(error, self._cupy, self._queues.name) from error
-        self.follow([DOWNLOAD, UPLOAD])
+        self.follow([DOWNLOAD])
         return self._view(array)
 
     def follow(self, lanes: Iterable[str] = LANES) -> None:
@@ -105,13 +108,24 @@ class CudaExchange:
             yield int(torch.cuda.current_stream(self._index).cuda_stream)
 
     def _wait_for(self, streams: Iterable[int], lanes: Iterable[str]) -> None:
-        cuda = self._cupy.cuda
-        with self._queues.current():
+        record, event = self._cupy.cuda.runtime.eventRecord, self._event
+        with self._marking, self._queues.current():
             for stream in streams:
-                event = cuda.Event(disable_timing=True)
-                cuda.runtime.eventRecord(event.ptr, stream)
+                record(event.ptr, stream)
                 for lane in lanes:
                     self._queues.stream(lane).wait_event(event)
+
+    def _check_place(self, address: int) -> None:
+        """Raise DeviceError for memory on another device; empty arrays have no address.
+
+        The stream that goes with it would not take an event of this device.
+        """
+        there = self._cupy.cuda.runtime.pointerGetAttributes(address).device if address else None
+        if there not in (None, self._index):
+            raise DeviceError(
+                f"the array is on CUDA device {there}, not {self._index}",
+                fix="copy it there, or plan with inputs_on= for where it is",
+            )
 
     def _view(self, array: Any) -> View:
         spec = TensorSpec(array.dtype, array.shape)

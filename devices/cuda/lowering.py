@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
@@ -99,15 +99,21 @@ class Lowering:
         """Return what there is to do for a subgraph, in order."""
         if not self.generates:
             return tuple(Part((node,), None) for node in working_nodes(graph, views))
-        return tuple(self._part(graph, item) for item in fused(graph, views))
 
-    def _part(self, graph: Graph, item: Piece | Node) -> Part:
-        nodes, queued = item if isinstance(item, Piece) else ((item,), None)
-        product = self._product(nodes[-1], graph.call(nodes[-1]), graph.output_specs(nodes[-1]))
-        return Part(nodes, queued if product is None else _multiply(nodes[-1], product))
+        def product(node: Node) -> Product | None:
+            return self._product(node, graph.call(node), graph.output_specs(node))
+
+        found = fused(graph, views, epilogues=lambda node: product(node) is None)
+        return tuple(_part(item, product) for item in found)
 
     def _product(self, node: Node, call: Call, outputs: Specs) -> Product | None:
         return product_of(node, call, outputs) if self.multiplies else None
+
+
+def _part(item: Piece | Node, find: Callable[[Node], Product | None]) -> Part:
+    nodes, queued = item if isinstance(item, Piece) else ((item,), None)
+    product = find(nodes[-1])
+    return Part(nodes, queued if product is None else _multiply(nodes[-1], product))
 
 
 def _multiply(node: Node, product: Product) -> tuple[Queued, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
 from ..memory import Arena, View, check_fits, host_view
-from .driver import CuPy, device_index
+from .driver import OUT_OF_MEMORY, CuPy, device_index
 
 ALIGNMENT = 512
 """Bytes; what CuPy itself rounds to, and enough for cuBLAS and vector loads."""
@@ -31,7 +31,7 @@ class CudaArena(Arena):
 
     def __init__(self, memory: str, nbytes: int, cupy: CuPy) -> None:
         self.index = device_index(memory)
-        super().__init__(memory, nbytes, cupy.cuda.Memory(max(nbytes, 1)))
+        super().__init__(memory, nbytes, _allocate(cupy, max(nbytes, 1)))
         self._cupy = cupy
         # Weak: a session that is fed many shapes has many views, of which it keeps the last ones.
         self._arrays: weakref.WeakValueDictionary[tuple[int, TensorSpec], Array]
@@ -57,6 +57,17 @@ class CudaArena(Arena):
         super().close()
 
 
+def _allocate(cupy: CuPy, nbytes: int) -> Any:
+    """Return memory of the current device, once CuPy has given back what it keeps unused."""
+    try:
+        return cupy.cuda.Memory(nbytes)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if error.status != OUT_OF_MEMORY:
+            raise
+    cupy.get_default_memory_pool().free_all_blocks()
+    return cupy.cuda.Memory(nbytes)
+
+
 @dataclass(frozen=True, slots=True)
 class HostView(View):
     """A view of host memory.
@@ -71,6 +82,11 @@ class HostView(View):
 
     address: int = 0
     staging: Array | None = None
+
+    def lies_in(self, other: View) -> bool:
+        """Return True where all its bytes are the other's, too."""
+        end, others_end = self.offset + self.spec.nbytes, other.offset + other.spec.nbytes
+        return self.arena is other.arena and other.offset <= self.offset and end <= others_end
 
 
 class _Pin:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ..generated.dialect import CUDA, program_source
@@ -24,17 +25,29 @@ KERNELS_PER_PROGRAM = 16
 
 
 class Module:
-    """A program on the GPU; whoever holds it keeps it loaded."""
+    """A program on the GPU; whoever holds it keeps it loaded.
 
-    __slots__ = ("__weakref__", "_functions", "_module")
+    The device must be current when it is made. Whichever thread drops it, the device is current
+    when it is unloaded: the driver unloads from the current context only.
+    """
 
-    def __init__(self, module: Any, kernels: Iterable[Kernel]) -> None:
-        self._module = module
+    __slots__ = ("__weakref__", "_functions")
+
+    def __init__(self, cupy: CuPy, index: int, cubin: bytes, kernels: Iterable[Kernel]) -> None:
+        module = cupy.cuda.function.Module()
+        module.load(cubin)
+        # CuPy's functions hold their module.
         self._functions = {kernel.name: module.get_function(kernel.name) for kernel in kernels}
+        weakref.finalize(self, _unload, cupy, index, self._functions).atexit = False
 
     def address(self, kernel: Kernel) -> int:
         """Return what the driver calls a kernel."""
         return int(self._functions[kernel.name].ptr)
+
+
+def _unload(cupy: CuPy, index: int, functions: dict[str, Any]) -> None:
+    with suppress(Exception), cupy.cuda.Device(index):  # a lost device has nothing to unload
+        functions.clear()
 
 
 class Modules:
@@ -51,6 +64,7 @@ class Modules:
 
     def __init__(self, cupy: CuPy, index: int, compiler: Compiler) -> None:
         self._cupy = cupy
+        self._index = index
         self._compiler = compiler
         self._arch = f"sm_{cupy.cuda.Device(index).compute_capability}"
         self._lock = threading.Lock()
@@ -77,9 +91,7 @@ class Modules:
         programs = [kernels[first::count] for first in range(count)]
         with ThreadPoolExecutor(count, "plait-nvrtc") as pool:
             for program, cubin in zip(programs, pool.map(self._cubin, programs), strict=True):
-                module = self._cupy.cuda.function.Module()
-                module.load(cubin)
-                yield Module(module, program), program
+                yield Module(self._cupy, self._index, cubin, program), program
 
     def _cubin(self, kernels: list[Kernel]) -> bytes:
         return self._compiler(program_source(CUDA, kernels), self._arch)

@@ -7,10 +7,11 @@ there only.
 from __future__ import annotations
 
 import ctypes
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from ..errors import DeviceUnavailableError, KernelError
+from .cubins import kept
 from .libraries import load_library
 
 EXACT = ("--fmad=false",)
@@ -27,7 +28,7 @@ MAX_LINES = 12
 
 @lru_cache(KEPT)
 def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
-    """Compile CUDA C to a program for one kind of GPU.
+    """Compile CUDA C to a program for one kind of GPU, or find what was compiled before.
 
     Parameters
     ----------
@@ -45,22 +46,29 @@ def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
     KernelError
         If the compiler refuses the source, or does not know the architecture.
     """
+    options = (f"--gpu-architecture={arch}", "--std=c++17", "-w", *(FAST if fast_math else EXACT))
+    name = "\0".join((_version(), *options, source))
+    return kept(name, partial(_compile, source, arch, options))
+
+
+def _compile(source: str, arch: str, options: tuple[str, ...]) -> bytes:
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
     name = ctypes.c_char_p(b"plait.cu")
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name, 0, None, None))
     try:
-        options = (
-            f"--gpu-architecture={arch}",
-            "--std=c++17",
-            "-w",
-            *(FAST if fast_math else EXACT),
-        )
         listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if nvrtc.nvrtcCompileProgram(program, len(options), listed):
             raise _refused(_text(program, "ProgramLog").decode(errors="replace"), arch)
         return _text(program, "CUBIN")
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@cache
+def _version() -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return f"NVRTC {major.value}.{minor.value}"
 
 
 @cache

@@ -7,7 +7,8 @@ from functools import partial, reduce
 
 from ...graph.operator import Call
 from .conversion import converted
-from .elementwise import Formula, Operand, elementwise, first_input
+from .elementwise import elementwise
+from .formulas import Formula, Operand, first_input
 from .functions import word
 from .types import computed_type
 
@@ -147,7 +148,7 @@ def clip(call: Call, arguments: Sequence[str]) -> str:
     return f"min_{t}({raised}, {high})" if high else raised
 
 
-_SHORT_POWERS = {
+SHORT_POWERS = {
     -1.0: "1 / {x}",
     0.5: "sqrt({x})",
     1.0: "{x}",
@@ -167,8 +168,8 @@ def power(call: Call, arguments: Sequence[str]) -> str:
     base, exponent = (computed_type(call.spec(index).dtype) for index in range(2))
     if base.startswith("f"):
         value = call.value(1)
-        if value is not None and value.size == 1 and value.item() in _SHORT_POWERS:
-            return _SHORT_POWERS[value.item()].format(x=x)
+        if value is not None and value.size == 1 and value.item() in SHORT_POWERS:
+            return SHORT_POWERS[value.item()].format(x=x)
         wide = "f32" if base == "f32" and exponent in _IN_F32 else "f64"
         found = f"pow(({wide}){x}, ({wide}){e})"
         return f"({base}){found}" if wide != base else found

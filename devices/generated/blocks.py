@@ -7,7 +7,8 @@ from functools import partial
 from ...graph.operator import Call, Specs
 from .cells import cells, typed
 from .conversion import dequantize, has_blocks, quantize
-from .elementwise import Formula, single
+from .elementwise import single
+from .formulas import Formula
 from .indexing import contiguous
 from .kernel import Code
 from .registry import generates

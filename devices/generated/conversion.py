@@ -10,7 +10,8 @@ import numpy as np
 from ...graph.dtypes import dtype_of, kind_of
 from ...graph.operator import Call
 from ...graph.operators.quantization import is_single
-from .elementwise import Operand, elementwise, first_input
+from .elementwise import elementwise
+from .formulas import Operand, first_input
 from .types import computed_type, literal
 
 

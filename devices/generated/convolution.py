@@ -17,13 +17,13 @@ from functools import partial
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_transposed_window, resolve_window
+from .epilogue import Epilogue, generates_product
 from .indexing import coordinates, index_type
 from .kernel import THREADS, Code, Kernel, Parameter, groups_of
-from .reduction import input_of, output_of
-from .registry import generates
+from .reduction import input_of
 from .strips import DEPTH, Factor, Read
 from .tiles import Product
-from .types import computed_type, literal, load, store
+from .types import computed_type, literal, load
 from .windows import Sliding
 
 LEAST_FEATURES = 8
@@ -255,17 +255,17 @@ def sliding_of(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Slidi
     return Sliding(spatial, y.static_shape[2:], window, is_transposed)
 
 
-@generates("Conv", "ConvTranspose")
-def convolution(call: Call, outputs: Specs) -> Code:
+@generates_product("Conv", "ConvTranspose")
+def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ over channels of a group and taps of w·x, + b."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
-    parameters = [input_of(x), input_of(w, "w", 1), output_of(y)]
+    parameters = [input_of(x), input_of(w, "w", 1), *epilogue.parameters]
     if call.has(2):
         parameters.append(input_of(call.spec(2), "b", 2))
 
     def finish(at: str, feature: str, total: str) -> list[str]:
         value = f"{total} + {load(call.spec(2).dtype, 'b', feature)}" if call.has(2) else total
-        return [store(y.dtype, "y", at, value)]
+        return epilogue.write(at, value)
 
     return Convolution(
         x.static_shape[0],

@@ -1,13 +1,14 @@
-"""Which nodes of a subgraph become one kernel.
+"""Which nodes of a subgraph are computed together.
 
-Nodes computed element by element join those whose results they read. Their kernel runs where the
-last of them stood, so that the others run later than planned: nothing may be written meanwhile over
-what they read. Results that only the kernel's own nodes read are never written.
+Nodes computed element by element join those whose results they read, and go on with the results of
+a product as its epilogue. All runs where the last of them stood, so that the others run later than
+planned: nothing may be written meanwhile over what they read. Results that only nodes of the group
+read are never written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, takewhile
 from math import prod
@@ -17,22 +18,28 @@ import numpy as np
 from ...graph.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
-from .elementwise import Member, compose, has_formula
-from .pieces import Launch, Piece, piece_of, transfers_of, working_nodes
+from .composition import Made, chained, compose
+from .epilogue import generate_with, takes_epilogue
+from .formulas import Member, has_formula
+from .pieces import Launch, Piece, launches, piece_of, transfers_of, working_nodes
 from .registry import why_not
 
 MOST_NODES = 64
+MOST_WITH_PRODUCT = 17
 MOST_TENSORS = 32
 """Of one kernel: more would not stay in registers."""
 
 
-def fused(graph: Graph, views: Mapping[str, View]) -> tuple[Piece | Node, ...]:
+def fused(
+    graph: Graph, views: Mapping[str, View], *, epilogues: Callable[[Node], bool] | None = None
+) -> tuple[Piece | Node, ...]:
     """Return a static subgraph's pieces in order; a node itself where no kernel is generated.
 
-    Nodes that have nothing to do are left out.
+    Nodes that have nothing to do are left out. `epilogues` says which products are computed by
+    generated kernels, and may have an epilogue; none, if left out.
     """
     working = working_nodes(graph, views)
-    groups = _Fusing(graph, views, working).groups()
+    groups = _Fusing(graph, views, working, epilogues or _never).groups()
     last = {group.nodes[-1].name: group for group in groups if len(group.nodes) > 1}
     inside = {node.name for group in last.values() for node in group.nodes}
     found: list[Piece | Node] = []
@@ -45,49 +52,67 @@ def fused(graph: Graph, views: Mapping[str, View]) -> tuple[Piece | Node, ...]:
 
 
 class _Group:
-    """Nodes in order, that may become a kernel."""
+    """Nodes in order, that may be computed together; a product is alone, or has them behind it."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], members: Mapping[str, Member]) -> None:
         self.nodes = nodes
-        self.members = [members[node.name] for node in nodes]
-        self.shape = self.members[-1].spec.static_shape
-        self.outputs = {member.output for member in self.members}
+        self.products = [node for node in nodes if node.name not in members]
+        self._chain = [node for node in nodes if node.name in members]
+        self.members = [members[node.name] for node in self._chain]
+        self.shape = graph.tensors[nodes[-1].outputs[0]].static_shape
+        self.outputs = {node.outputs[0] for node in nodes}
         self._graph = graph
 
     def piece(self) -> Piece:
-        """Return the nodes as one kernel."""
-        kernel, tensors = compose(self.members, self.stored)
-        return Piece(tuple(self.nodes), (Launch(kernel, tensors),) if kernel.groups else ())
+        """Return what computes the nodes: one kernel, but for products whose depth is split."""
+        if not self.products:
+            kernel, tensors = compose(self.members, self.stored)
+            return Piece(tuple(self.nodes), (Launch(kernel, tensors),) if kernel.groups else ())
+        (product,) = self.products
+        made = product.outputs[0]
+        chain = chained(Made(made, self._graph.tensors[made]), self.members, self.stored)
+        call, outputs = self._graph.call(product), self._graph.output_specs(product)
+        code = generate_with(product, call, outputs, chain.epilogue, chain.title)
+        return Piece(tuple(self.nodes), launches(product, code, chain.tensors))
 
     @cached_property
     def stored(self) -> tuple[str, ...]:
         """The outputs that others read."""
         inside = {node.name for node in self.nodes}
         return tuple(
-            member.output
-            for member in self.members
-            if member.output in self._graph.outputs
+            node.outputs[0]
+            for node in self.nodes
+            if node.outputs[0] in self._graph.outputs
             or any(
-                reader.name not in inside for reader in self._graph.consumers.get(member.output, ())
+                reader.name not in inside
+                for reader in self._graph.consumers.get(node.outputs[0], ())
             )
         )
 
     @cached_property
-    def reads(self) -> tuple[tuple[Node, str, tuple[int, ...]], ...]:
-        """What comes from elsewhere: who reads it, its name, what it is broadcast from."""
-        return tuple(
-            (node, tensor, shape)
-            for node, member in zip(self.nodes, self.members, strict=True)
-            for tensor, shape in member.reads
-            if tensor not in self.outputs
-        )
+    def reads(self) -> tuple[tuple[Node, str, tuple[int, ...] | None], ...]:
+        """What comes from elsewhere: who reads it, its name, what it is broadcast from.
+
+        None stands for reads of anything, anywhere in it, until the last results are written.
+        """
+        pairs = zip(self._chain, self.members, strict=True)
+        found = [(node, *read) for node, member in pairs for read in member.reads]
+        own = [(node, name, None) for node in self.products for name in node.inputs if name]
+        return tuple(read for read in (*found, *own) if read[1] not in self.outputs)
 
     def fits(self) -> bool:
         """True when the nodes can be computed at the places of one output, and are not too many."""
         tensors = {tensor for _, tensor, _ in self.reads}
         if len(self.nodes) > MOST_NODES or len(tensors) + len(self.stored) > MOST_TENSORS:
             return False
-        return all(map(self._fits_in, self.members))
+        return all(map(self._begins, self.products)) and all(map(self._fits_in, self.members))
+
+    def _begins(self, product: Node) -> bool:
+        """True when a product can have all others as its epilogue."""
+        if len(self.products) > 1 or len(self.nodes) > MOST_WITH_PRODUCT:
+            return False
+        shape = self._graph.tensors[product.outputs[0]].shape
+        return shape == self.shape and self.outputs.isdisjoint(product.inputs)
 
     def _fits_in(self, member: Member) -> bool:
         """True when a member's values are read where they were made, and stored at each place."""
@@ -105,9 +130,16 @@ class _Group:
 class _Fusing:
     """Groups of nodes, as they grow while the nodes are looked at in order."""
 
-    def __init__(self, graph: Graph, views: Mapping[str, View], working: Sequence[Node]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        views: Mapping[str, View],
+        working: Sequence[Node],
+        epilogues: Callable[[Node], bool],
+    ) -> None:
         self._graph = graph
         self._views = views
+        self._epilogues = epilogues
         self._working = {node.name for node in working}
         self._places = {node.name: place for place, node in enumerate(graph.nodes)}
         self._members: dict[str, Member] = {}
@@ -116,14 +148,19 @@ class _Fusing:
     def groups(self) -> list[_Group]:
         """Return all groups."""
         for node in self._graph.nodes:
-            if node.name in self._working and self._is_candidate(node):
+            if node.name not in self._working or not self._is_candidate(node):
+                continue
+            if takes_epilogue(node.op):
+                self._group_of[node.name] = _Group(self._graph, [node], self._members)
+            else:
                 self._members[node.name] = _member(self._graph, node)
                 self._place(node)
         return list({id(group): group for group in self._group_of.values()}.values())
 
     def _is_candidate(self, node: Node) -> bool:
         call = self._graph.call(node)
-        if not has_formula(node.op, call) or len(node.outputs) != 1:
+        begins = takes_epilogue(node.op) and self._epilogues(node)
+        if not (begins or has_formula(node.op, call)) or len(node.outputs) != 1:
             return False
         if transfers_of(self._graph, node, self._views) is not None:
             return False
@@ -147,33 +184,50 @@ class _Fusing:
         groups = (
             self._group_of[each.name] for each in producers if each and each.name in self._group_of
         )
-        return list({id(group): group for group in groups}.values())
+        distinct = {id(group): group for group in groups}.values()
+        return sorted(distinct, key=lambda group: self._places[group.nodes[-1].name])
 
     def _is_valid(self, group: _Group) -> bool:
-        return group.fits() and self._can_wait(group) and self._can_overwrite(group)
+        if not (group.fits() and self._can_wait(group) and self._can_overwrite(group)):
+            return False
+        return all(self._keeps_scratch(group, product) for product in group.products)
 
     def _can_wait(self, group: _Group) -> bool:
         """True when nobody needs the results before the last node, nor ruins what it reads."""
-        inside = {node.name for node in group.nodes}
-        first, last = (self._places[group.nodes[end].name] for end in (0, -1))
-        others = [n for n in self._graph.nodes[first : last + 1] if n.name not in inside]
-        if any(not group.outputs.isdisjoint(node.inputs) for node in others):
+        if any(not group.outputs.isdisjoint(node.inputs) for node in self._others(group)):
             return False
-        written = [
-            (self._places[node.name], view)
-            for node in others
-            if node.name in self._working
-            for view in self._writes(node)
-        ]
         return not any(
             place > self._places[reader.name] and self._overlaps(tensor, view)
-            for place, view in written
+            for place, view in self._written_between(group)
             for reader, tensor, _ in group.reads
         )
 
-    def _writes(self, node: Node) -> list[View]:
-        names = (*node.outputs, *takewhile(self._views.__contains__, _scratch_names(node)))
-        return [self._views[name] for name in names if name in self._views]
+    def _keeps_scratch(self, group: _Group, product: Node) -> bool:
+        """True when the bytes of a product's scratch are nobody else's at the last node, either."""
+        names = (*(name for _, name, _ in group.reads), *group.stored)
+        used = [self._views[name] for name in names if name in self._views]
+        used += [view for _, view in self._written_between(group)]
+        return not any(
+            self._overlaps(name, view) for name in self._scratch(product) for view in used
+        )
+
+    def _written_between(self, group: _Group) -> list[tuple[int, View]]:
+        """Return what other nodes write before the last one runs, and their places."""
+        names = [
+            (self._places[node.name], name)
+            for node in self._others(group)
+            if node.name in self._working
+            for name in (*node.outputs, *self._scratch(node))
+        ]
+        return [(place, self._views[name]) for place, name in names if name in self._views]
+
+    def _others(self, group: _Group) -> list[Node]:
+        inside = {node.name for node in group.nodes}
+        first, last = (self._places[group.nodes[end].name] for end in (0, -1))
+        return [node for node in self._graph.nodes[first : last + 1] if node.name not in inside]
+
+    def _scratch(self, node: Node) -> Iterator[str]:
+        return takewhile(self._views.__contains__, _scratch_names(node))
 
     def _can_overwrite(self, group: _Group) -> bool:
         """True when what is written lies on what is read element by element, or apart from it."""
@@ -186,7 +240,7 @@ class _Fusing:
                 same = read.offset == view.offset and (
                     read.spec.dtype.itemsize == view.spec.dtype.itemsize
                 )
-                if not same or prod(shape) != prod(group.shape):
+                if shape is None or not same or prod(shape) != prod(group.shape):
                     return False
         return True
 
@@ -207,3 +261,7 @@ def _scratch_names(node: Node) -> Iterator[str]:
 def _member(graph: Graph, node: Node) -> Member:
     output = node.outputs[0]
     return Member(node.op, graph.call(node), node.inputs, output, graph.tensors[output])
+
+
+def _never(node: Node) -> bool:
+    return False

@@ -7,11 +7,11 @@ import math
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .convolution import Convolution, sliding_of
+from .epilogue import Epilogue, generates_product
 from .folds import extreme
 from .kernel import Code, Parameter
 from .matmul import Matrices, Stack, left_stack, product_batch, right_stack, stretched
-from .reduction import input_of, output_of
-from .registry import generates
+from .reduction import input_of
 from .types import literal, load
 
 EXACT_DEPTH = (1 << 31) // (255 * 255)
@@ -53,12 +53,14 @@ def _sum_type(depth: int) -> str:
     return "u32" if depth < EXACT_DEPTH else "u64"
 
 
-def _quantized(total: str, factor: str, zero: str, y: TensorSpec, at: str) -> list[str]:
-    """Return the statements that scale an integer, add a zero point, saturate and write it."""
+def _quantized(
+    total: str, factor: str, zero: str, y: TensorSpec, at: str, epilogue: Epilogue
+) -> list[str]:
+    """Return the statements that scale an integer, add a zero point, saturate and hand it over."""
     low, high = (literal(extreme(y.dtype, name), "f32") for name in ("min", "max"))
     return [
         f"const f32 real = rint((f32){total} * ({factor})) + (f32){zero};",
-        f"y[{at}] = (i32)fmin(fmax(real, {low}), {high});",
+        *epilogue.write(at, f"(i32)fmin(fmax(real, {low}), {high})"),
     ]
 
 
@@ -73,15 +75,16 @@ def _multiplied(
     return left, right, batch
 
 
-@generates("MatMulInteger")
-def matmul_integer(call: Call, outputs: Specs) -> Code:
+@generates_product("MatMulInteger")
+def matmul_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = (a - zero point) · (b - zero point), modulo 2³²."""
     a, b, y = call.spec(0), call.spec(1), outputs[0]
     numbers = _Numbers(call, {"a_zero": 2, "b_zero": 3})
     left, right, batch = _multiplied(call, y, (0, 1), numbers, ("a_zero",))
 
     def finish(row: str, column: str, total: str) -> list[str]:
-        return [f"y[(batch * {left.rows} + {row}) * {right.columns} + {column}] = (i32){total};"]
+        at = f"(batch * {left.rows} + {row}) * {right.columns} + {column}"
+        return epilogue.write(at, f"(i32){total}")
 
     depth = max(left.columns, 1)
     return Matrices(
@@ -92,15 +95,15 @@ def matmul_integer(call: Call, outputs: Specs) -> Code:
         lambda at, row: numbers.without("a_zero", f"a[{at}]", row, f"a_start / {depth} + {row}"),
         lambda at, col: numbers.without("b_zero", f"b[{at}]", col, f"b_start / {depth} + {col}"),
         finish,
-        (input_of(a, "a"), input_of(b, "b", 1), output_of(y), *numbers.parameters),
+        (input_of(a, "a"), input_of(b, "b", 1), *epilogue.parameters, *numbers.parameters),
     ).code()
 
 
 _LINEAR = {"a_scale": 1, "a_zero": 2, "b_scale": 4, "b_zero": 5, "y_scale": 6, "y_zero": 7}
 
 
-@generates("QLinearMatMul")
-def qlinear_matmul(call: Call, outputs: Specs) -> Code:
+@generates_product("QLinearMatMul")
+def qlinear_matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = (a - zero point) · (b - zero point), quantised again by the output's scale."""
     a, b, y = call.spec(0), call.spec(3), outputs[0]
     numbers = _Numbers(call, _LINEAR)
@@ -115,7 +118,7 @@ def qlinear_matmul(call: Call, outputs: Specs) -> Code:
         scale_y, zero = (numbers.read(name, row, line) for name in ("y_scale", "y_zero"))
         factor = f"(f32){scale_a} * (f32){scale_b} / (f32){scale_y}"
         at = f"({line}) * {right.columns} + {column}"
-        return _quantized(f"({_signed(left.columns)}){total}", factor, zero, y, at)
+        return _quantized(f"({_signed(left.columns)}){total}", factor, zero, y, at, epilogue)
 
     return Matrices(
         left,
@@ -125,7 +128,7 @@ def qlinear_matmul(call: Call, outputs: Specs) -> Code:
         lambda at, row: numbers.without("a_zero", f"a[{at}]", row, f"a_start / {depth} + {row}"),
         lambda at, col: numbers.without("b_zero", f"b[{at}]", col, f"b_start / {depth} + {col}"),
         finish,
-        (input_of(a, "a"), input_of(b, "b", 3), output_of(y), *numbers.parameters),
+        (input_of(a, "a"), input_of(b, "b", 3), *epilogue.parameters, *numbers.parameters),
     ).code()
 
 
@@ -133,8 +136,8 @@ def _signed(depth: int) -> str:
     return "i32" if depth < EXACT_DEPTH else "i64"
 
 
-@generates("ConvInteger")
-def conv_integer(call: Call, outputs: Specs) -> Code:
+@generates_product("ConvInteger")
+def conv_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ (x - zero point) · (w - zero point) over windows, modulo 2³²; the padding adds 0."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     numbers = _Numbers(call, {"x_zero": 2, "w_zero": 3})
@@ -147,16 +150,16 @@ def conv_integer(call: Call, outputs: Specs) -> Code:
         "u32",
         lambda at: numbers.without("x_zero", f"x[{at}]", "0"),
         lambda at, feature: numbers.without("w_zero", f"w[{at}]", feature),
-        lambda at, feature, total: [f"y[{at}] = (i32){total};"],
-        (input_of(x), input_of(w, "w", 1), output_of(y), *numbers.parameters),
+        lambda at, feature, total: epilogue.write(at, f"(i32){total}"),
+        (input_of(x), input_of(w, "w", 1), *epilogue.parameters, *numbers.parameters),
     ).code()
 
 
 _LINEAR_CONV = {"x_scale": 1, "x_zero": 2, "w_scale": 4, "w_zero": 5, "y_scale": 6, "y_zero": 7}
 
 
-@generates("QLinearConv")
-def qlinear_conv(call: Call, outputs: Specs) -> Code:
+@generates_product("QLinearConv")
+def qlinear_conv(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ (x - zero point) · (w - zero point) + b, quantised again by the output's scale."""
     x, w, y = call.spec(0), call.spec(3), outputs[0]
     numbers = _Numbers(call, {**_LINEAR_CONV, "b": 8})
@@ -170,7 +173,7 @@ def qlinear_conv(call: Call, outputs: Specs) -> Code:
         factor = f"(f32){scale_x} * (f32){scale_w} / (f32){scale_y}"
         bias = f" + {numbers.read('b', feature)}" if call.has(8) else ""
         whole = f"((i64)({_signed(depth)}){total}{bias})"
-        return _quantized(whole, factor, zero, y, at)
+        return _quantized(whole, factor, zero, y, at, epilogue)
 
     return Convolution(
         x.static_shape[0],
@@ -182,5 +185,5 @@ def qlinear_conv(call: Call, outputs: Specs) -> Code:
         lambda at: numbers.without("x_zero", f"x[{at}]", "0"),
         lambda at, feature: numbers.without("w_zero", f"w[{at}]", feature),
         finish,
-        (input_of(x), input_of(w, "w", 3), output_of(y), *numbers.parameters),
+        (input_of(x), input_of(w, "w", 3), *epilogue.parameters, *numbers.parameters),
     ).code()

@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
+from .epilogue import Epilogue, generates_product
 from .folds import sum_of, sum_type
 from .indexing import broadcast, coordinates, index_type, offset
 from .kernel import Code, Parameter
 from .lines import Lines
-from .reduction import input_of, output_of
-from .registry import generates
+from .reduction import input_of
 from .strips import Factor, Read
 from .sweeps import Stage, line_code
 from .tiles import Product
-from .types import literal, load, store
+from .types import literal, load
 
 
 class Stack(NamedTuple):
@@ -186,17 +186,17 @@ def product_batch(left: Stack, right: Stack) -> tuple[int, ...]:
     return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
 
 
-@generates("MatMul")
-def matmul(call: Call, outputs: Specs) -> Code:
+@generates_product("MatMul")
+def matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = a · b, by numpy's rules."""
-    a, b, y = call.spec(0), call.spec(1), outputs[0]
+    a, b = call.spec(0), call.spec(1)
     left, right = left_stack(a), right_stack(b)
     left, batch = stretched(left, right, product_batch(left, right))
     size = left.rows * right.columns
 
     def finish(row: str, column: str, total: str) -> list[str]:
         at = f"batch * {size} + {row} * {right.columns} + {column}"
-        return [store(y.dtype, "y", at, total)]
+        return epilogue.write(at, total)
 
     return Matrices(
         left,
@@ -206,7 +206,7 @@ def matmul(call: Call, outputs: Specs) -> Code:
         lambda at, row: load(a.dtype, "a", at),
         lambda at, column: load(b.dtype, "b", at),
         finish,
-        (input_of(a, "a"), input_of(b, "b", 1), output_of(y)),
+        (input_of(a, "a"), input_of(b, "b", 1), *epilogue.parameters),
     ).code()
 
 
@@ -217,8 +217,8 @@ def _unless_fraction(call: Call) -> str | None:
     return None
 
 
-@generates("Gemm", unless=_unless_fraction)
-def gemm(call: Call, outputs: Specs) -> Code:
+@generates_product("Gemm", unless=_unless_fraction)
+def gemm(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = alpha·A·B + beta·C."""
     a, b, y, attributes = call.spec(0), call.spec(1), outputs[0], call.attributes
     c = sum_type(a.dtype)
@@ -226,7 +226,7 @@ def gemm(call: Call, outputs: Specs) -> Code:
         _matrix(spec, attributes[turned]) for spec, turned in ((a, "transA"), (b, "transB"))
     )
     alpha, beta = (_factor(attributes[name], c) for name in ("alpha", "beta"))
-    parameters = [input_of(a, "a"), input_of(b, "b", 1), output_of(y)]
+    parameters = [input_of(a, "a"), input_of(b, "b", 1), *epilogue.parameters]
     added = call.spec(2) if call.has(2) and attributes["beta"] != 0 else None
     if added is not None:
         parameters.append(input_of(added, "c", 2))
@@ -238,7 +238,7 @@ def gemm(call: Call, outputs: Specs) -> Code:
             terms = [f"{n} * {s}" for n, s in zip((row, column), strides, strict=True) if s]
             term = load(added.dtype, "c", " + ".join(terms) or "0")
             value += f" + {term}" if attributes["beta"] == 1 else f" + {beta} * {term}"
-        return [store(y.dtype, "y", f"{row} * {right.columns} + {column}", value)]
+        return epilogue.write(f"{row} * {right.columns} + {column}", value)
 
     return Matrices(
         left,

@@ -6,6 +6,7 @@ Shared by the devices that run generated kernels; how buffers are bound is their
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from ...graph.aliasing import only_copies, runs_of
@@ -13,7 +14,7 @@ from ...graph.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
 from ..program import is_in_place, lies
-from .kernel import Code, Kernel
+from .kernel import Code, Kernel, Parameter
 from .registry import generate, why_not
 
 
@@ -65,12 +66,12 @@ def transfers_of(
 ) -> tuple[Transfer, ...] | None:
     """Return the copies that a node comes down to; None if it has to be computed.
 
-    There are none where all its outputs lie where they belong before it runs.
+    There are none where all its outputs lie where they belong before it runs, or are empty.
     """
     runs = runs_of(graph, node)
     if not only_copies(node, runs):
         return None
-    left = [run for run in runs if not lies(run, views)]
+    left = [run for run in runs if run.nbytes and not lies(run, views)]
     return tuple(Transfer(run.source, run.target, run.start, run.begin, run.nbytes) for run in left)
 
 
@@ -85,15 +86,28 @@ def piece_of(graph: Graph, node: Node, views: Mapping[str, View]) -> Piece | Non
     return Piece((node,), launches(node, generate(node, call, graph.output_specs(node))))
 
 
-def launches(node: Node, code: Code) -> tuple[Launch, ...]:
+def launches(
+    node: Node, code: Code, named: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Launch, ...]:
     """Return the launches of a node's code.
 
     Those without groups are left out, and those that write nothing but outputs that are absent.
+
+    Parameters
+    ----------
+    node : Node
+    code : Code
+    named : mapping of str to str
+        The tensors of parameters that are not the node's.
     """
+
+    def buffer(parameter: Parameter) -> str:
+        return named.get(parameter.name) or _buffer(node, parameter.role, parameter.number)
+
     return tuple(
-        Launch(kernel, tuple(_buffer(node, role, index) for _, _, role, index in kernel.parameters))
+        Launch(kernel, tuple(map(buffer, kernel.parameters)))
         for kernel in code.kernels
-        if kernel.groups and any(_buffer(node, *each[2:]) for each in kernel.written)
+        if kernel.groups and any(map(buffer, kernel.written))
     )
 
 

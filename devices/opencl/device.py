@@ -19,6 +19,7 @@ from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..event import Event
 from ..generated import registry as generators
+from ..generated.float64 import computes_float64
 from ..memory import HOST, SHARED, Arena, View, host_view
 from ..program import BoundProgram
 from ..queued.device import QueuedDevice
@@ -94,7 +95,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         if node.operator.function is not None:
             return Support(False, "Python functions do not run on 'opencl' devices")
         reason = generators.why_not(node, call)
-        if reason is None and _computes_float64(node, call) and not self._has_float64():
+        if reason is None and computes_float64(node, call) and not self._has_float64():
             reason = "the device has no float64"
         return Support(reason is None, reason or "has a generated kernel")
 
@@ -198,11 +199,6 @@ def _cells(view: View) -> object:
     if isinstance(view.arena, OpenClArena):
         return view.array
     return view.arena.buffer[view.offset : view.offset + view.spec.nbytes]
-
-
-def _computes_float64(node: Node, call: Call) -> bool:
-    specs = (*call.inputs, *node.operator.infer(call))
-    return any(spec is not None and spec.dtype == np.float64 for spec in specs)
 
 
 def _nothing() -> None:

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ..errors import (
-    DeviceError,
-    DeviceLostError,
-    DeviceMemoryError,
-    DeviceUnavailableError,
-    KernelError,
-)
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..queued import failures
+from ..queued.failures import cause_of, first_line, loss, refusal, shortage
 
 PyOpenCl: TypeAlias = Any
 """The module `pyopencl`."""
@@ -117,49 +113,22 @@ def translate(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
     anything else             KernelError, or DeviceError outside a kernel
     ========================  ============================================
     """
-    cause = (error.__cause__ or error) if isinstance(error, KernelError) else error
+    cause = cause_of(error)
     code = cause.code if isinstance(cause, cl.Error) else None
     at = getattr(error, "at", None)
     if code in LOSSES:
         return lost(cause, device, at)
-    if code in SHORTAGES:
-        translated: DeviceError = DeviceMemoryError(
-            f"device {device!r} has too little memory, or does not give as much at once: "
-            f"{first_line(cause)}",
-            at=at,
-            fix="lower max_in_flight, split the graph, or free memory of other processes",
-        )
-    elif isinstance(error, DeviceError):
-        return error
-    else:
-        translated = DeviceError(first_line(cause), at=f"device {device!r}")
-    translated.__cause__ = cause
-    return translated
+    return shortage(cause, device, at) if code in SHORTAGES else refusal(error, device)
 
 
 def lost(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
     """Return the error of all work on a device after one that broke it."""
-    made = DeviceLostError(
-        f"device {device!r} is lost: {first_line(error)}",
-        at=at,
-        fix="start a new process; Oclgrind finds kernels that write where they should not",
-    )
-    made.__cause__ = error
-    return made
+    return loss(error, device, at, "Oclgrind finds kernels that write where they should not")
 
 
 def unavailable(error: Exception, device: str) -> DeviceUnavailableError:
     """Return the error of a device that was found but does not start."""
-    made = DeviceUnavailableError(
-        f"device {device!r} does not start: {first_line(error)}", fix="look at clinfo"
-    )
-    made.__cause__ = error
-    return made
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of a message that says something."""
-    return next((line for line in str(error).splitlines() if line.strip()), repr(error))
+    return failures.unavailable(error, device, "look at clinfo")
 
 
 def _devices(cl: PyOpenCl, platform: Any) -> list[ClDevice]:

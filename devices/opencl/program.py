@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,9 @@ from ..generated.pieces import Launch, Piece, Queued
 from ..kernels.steps import in_order
 from ..memory import View
 from ..program import Step
+from ..queued.failures import first_line
 from ..queued.program import Steps
-from .driver import ClDevice, PyOpenCl, first_line
+from .driver import ClDevice, PyOpenCl
 from .streams import Prepared, Stream
 
 OPTIONS = ("-cl-std=CL1.2", "-w")
@@ -45,7 +46,6 @@ class Binder:
         self._options = [*OPTIONS, *_division(cl, device)]
         self._lock = threading.Lock()
         self._programs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self._warm: set[str] = set()
 
     def bind(
         self,
@@ -61,7 +61,7 @@ class Binder:
         DeviceError
             If the device's compiler refuses a kernel.
         """
-        found = fused(graph, views)
+        found = fused(graph, views, epilogues=lambda node: True)
         pieces = [piece for piece in found if isinstance(piece, Piece)]
         assert len(pieces) == len(found), "a node that is not supported"
         launches = [q for piece in pieces for q in piece.queued if isinstance(q, Launch)]
@@ -69,8 +69,7 @@ class Binder:
         program = None
         if launches:
             with self._lock:
-                program = self._build(launch.kernel for launch in launches)
-                self._warm_up(program, graph, launches, views)
+                program = self._find_or_make(graph, launches, views)
         step = partial(self._step, stream, program, buffers)
         return [(piece.nodes[-1], in_order(map(step, piece.queued))) for piece in pieces]
 
@@ -92,19 +91,25 @@ class Binder:
             dst_offset=queued.begin,
         )
 
-    def _build(self, kernels: Iterable[Kernel]) -> Any:
-        source = program_source(OPENCL, kernels)
+    def _find_or_make(
+        self, graph: Graph, launches: Sequence[Launch], views: Mapping[str, View]
+    ) -> Any:
+        source = program_source(OPENCL, (launch.kernel for launch in launches))
         program = self._programs.get(source)
         if program is None:
-            try:
-                program = self._cl.Program(self._context, source).build(options=self._options)
-            except self._cl.RuntimeError as error:
-                raise DeviceError(
-                    f"the device's compiler refuses generated kernels: {_complaint(error)}",
-                    fix="report this, with the name and version of the driver",
-                ) from error
+            program = self._build(source)
+            self._warm_up(program, graph, launches, views)
             self._programs[source] = program
         return program
+
+    def _build(self, source: str) -> Any:
+        try:
+            return self._cl.Program(self._context, source).build(options=self._options)
+        except self._cl.RuntimeError as error:
+            raise DeviceError(
+                f"the device's compiler refuses generated kernels: {_complaint(error)}",
+                fix="report this, with the name and version of the driver",
+            ) from error
 
     def _prepare(self, program: Any, kernel: Kernel, buffers: list[Any]) -> Prepared:
         made = self._cl.Kernel(program, kernel.name)
@@ -114,27 +119,24 @@ class Binder:
         return Prepared(made, (size,), (kernel.threads,), (program, *buffers))
 
     def _warm_up(
-        self, program: Any, graph: Graph, launches: list[Launch], views: Mapping[str, View]
+        self, program: Any, graph: Graph, launches: Sequence[Launch], views: Mapping[str, View]
     ) -> None:
-        """Run one group of each new kernel: drivers translate and load them when first launched.
+        """Run one group of each kernel: drivers translate and load them when first launched.
 
-        All arguments are one buffer of zeros, as large as the largest of them: kernels read and
-        write nothing else, whatever they find there.
+        They do so for each program anew. All arguments are one buffer of zeros, as large as the
+        largest of them: kernels read and write nothing else, whatever they find there.
         """
-        new = {la.kernel.name: la for la in launches if la.kernel.name not in self._warm}
-        if not new:
-            return
+        new = {launch.kernel.name: launch for launch in launches}
         sizes = {name: view.spec.nbytes for name, view in views.items()}
         sizes |= {name: array.nbytes for name, array in graph.constants.items()}
         nbytes = max((sizes[n] for launch in new.values() for n in launch.buffers), default=0) or 1
         room = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
         self._cl.enqueue_fill_buffer(self._setup, room, b"\0", 0, nbytes)
-        for name, launch in new.items():
+        for launch in new.values():
             kernel, _, threads, _ = self._prepare(
                 program, launch.kernel, [room] * len(launch.buffers)
             )
             self._cl.enqueue_nd_range_kernel(self._setup, kernel, threads, threads)
-            self._warm.add(name)
         self._setup.finish()
 
 

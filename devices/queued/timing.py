@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 ANCHOR_S = 1.0
 """How old an anchor grows: clocks drift, and CUDA gives times as float32 milliseconds."""
+ATTEMPTS = 3
+"""Events that an anchor is chosen from: the first one of a queue may take milliseconds."""
 
 
 class Anchor(NamedTuple):
@@ -46,6 +48,17 @@ class Timeline:
         return anchor.host_ns + self.between_ns(anchor.event, event)
 
     def _new_anchor(self) -> Anchor:
+        """Return the event of those tried that was waited for least: it is known best when."""
+        tried = [self._try() for _ in range(ATTEMPTS)]
+        return min(tried, key=lambda attempt: attempt.waited_ns).anchor
+
+    def _try(self) -> _Attempt:
         before_ns = time.perf_counter_ns()
         event = self._happen()
-        return Anchor(event, (before_ns + time.perf_counter_ns()) // 2)
+        waited_ns = time.perf_counter_ns() - before_ns
+        return _Attempt(waited_ns, Anchor(event, before_ns + waited_ns // 2))
+
+
+class _Attempt(NamedTuple):
+    waited_ns: int
+    anchor: Anchor

@@ -91,7 +91,10 @@ class Lane:
         self._thread.join()
 
     def _run(self) -> None:
-        self._backend.attach()
+        try:
+            self._backend.attach()
+        except Exception as error:  # what is put is still to be completed
+            self._lose(error)
         while (job := self._queue.get()) is not None:
             self._complete(job)
             self._ended(job)

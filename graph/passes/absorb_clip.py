@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from ..ir import Graph, Node
-from ..tensor import Array
 from .merging import MayMerge, always
+from .pipeline import gated
+from .quantized import quantization_of
 from .rewriting import Rewriter
 
 
+@gated("QuantizeLinear")
 def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Relu or Clip, then QuantizeLinear -> QuantizeLinear, if it saturates where they cut off.
+    """Relu or Clip, then QuantizeLinear -> QuantizeLinear, if that saturates where they cut off.
 
-    The same bits: quantising never turns an order round, so what lies beyond a bound that is
-    quantised to the last integer is quantised to it too. The bounds, scale and zero point must be
-    constants, and nothing else may read what lies between.
+    The same bits: quantising keeps the order, so what lies beyond a bound that becomes the last
+    integer becomes it too. Bounds, scale and zero point must be constants, and nothing else may
+    read what lies between.
     """
     rewriter = Rewriter(graph, may_merge)
     for found in rewriter.find("QuantizeLinear"):
@@ -31,20 +34,31 @@ def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 def _needless(rewriter: Rewriter, node: Node) -> Node | None:
     """Return the node ahead of a quantisation, if it can go."""
-    clip = rewriter.producer(node.inputs[0])
-    if clip is None or not rewriter.is_private(node.inputs[0]):
+    clip, made = rewriter.producer(node.inputs[0]), quantization_of(rewriter, node)
+    if clip is None or made is None or not rewriter.is_private(node.inputs[0]):
         return None
     bounds = _bounds(rewriter, clip)
-    scale = rewriter.constants.get(node.inputs[1])
-    if bounds is None or scale is None or scale.dtype != np.float32 or not (scale > 0).all():
+    if bounds is None or not rewriter.may_merge([clip, node], node):
         return None
     low, high = bounds
-    limits = np.iinfo(rewriter.tensors[node.outputs[0]].dtype) if _is_integer(rewriter, node) else 0
-    if limits == 0 or not rewriter.may_merge([clip, node], node):
+    limits = np.iinfo(made.zero.dtype)
+    saturates = (made.quantized(low) <= limits.min).all()
+    saturates &= (made.quantized(high) >= limits.max).all()
+    return clip if saturates else None
+
+
+def _bounds(rewriter: Rewriter, clip: Node) -> tuple[float, float] | None:
+    """Return between which constants a node keeps values."""
+    if clip.op == "Relu":
+        return 0.0, math.inf
+    if clip.op != "Clip":
         return None
-    zero = _zero(rewriter, node)
-    if zero is None:
-        return None
-    saturates_low = np.isneginf(low) or (_quantized(low, scale, zero) <= limits.min).all()
-    saturates_high = np.isposinf(high) or (_quantized(high, scale, zero) >= limits.max).all()
-    return clip if saturates_low and saturates_high else None
+    found = [-math.inf, math.inf]
+    for index, name in enumerate(clip.inputs[1:]):
+        if name:
+            bound = rewriter.constants.get(name)
+            if bound is None:
+                return None
+            found[index] = float(bound.item())
+    low, high = found
+    return (low, high) if low <= high else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..tensor import Array
 SAMPLED = 16
 """About how many elements are looked at before all of them are."""
 
-_Key: TypeAlias = tuple[str, tuple[int, ...], int | None, bytes]
+_Kind: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int | None]
 
 
 class ConstantPool:
@@ -30,14 +30,18 @@ class ConstantPool:
 
     def __init__(self, constants: Mapping[str, Array], precisions: Mapping[str, int]) -> None:
         self._precisions = precisions
-        self._alike: dict[_Key, list[tuple[str, Array]]] = {}
+        self._first: dict[_Kind, tuple[str, Array]] = {}
+        self._alike: dict[_Kind, dict[bytes, list[tuple[str, Array]]]] = {}
         for name, value in constants.items():
             self.add(name, value)
 
     def find(self, value: Array, precision: int | None = None) -> str | None:
         """Return the name of the first constant that is the same."""
-        for name, other in self._alike.get(_key(value, precision), ()):
-            if other is value or (value.size <= SAMPLED) or _same_bits(other, value):
+        kind = value.dtype, value.shape, precision
+        if kind not in self._first:
+            return None
+        for name, other in self._sampled(kind).get(_sample(value), ()):
+            if other is value or value.size <= SAMPLED or _same_bits(other, value):
                 return name
         return None
 
@@ -47,13 +51,23 @@ class ConstantPool:
         known = self.find(value, precision)
         if known is not None:
             return known
-        self._alike.setdefault(_key(value, precision), []).append((name, value))
+        kind = value.dtype, value.shape, precision
+        if kind in self._first:
+            self._sampled(kind).setdefault(_sample(value), []).append((name, value))
+        else:
+            self._first[kind] = name, value
         return name
 
+    def _sampled(self, kind: _Kind) -> dict[bytes, list[tuple[str, Array]]]:
+        """Return the constants of a kind by sample; the only one of its kind needs none."""
+        if kind not in self._alike:
+            first = self._first[kind]
+            self._alike[kind] = {_sample(first[1]): [first]}
+        return self._alike[kind]
 
-def _key(value: Array, precision: int | None) -> _Key:
-    sample = value.flat[:: max(1, value.size // SAMPLED)]
-    return value.dtype.name, value.shape, precision, sample.tobytes()
+
+def _sample(value: Array) -> bytes:
+    return bytes(value.flat[:: max(1, value.size // SAMPLED)].tobytes())
 
 
 def _same_bits(a: Array, b: Array) -> bool:

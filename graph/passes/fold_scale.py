@@ -14,8 +14,10 @@ from ..ir import Graph, Node
 from ..tensor import Array
 from .affine import DTYPES, Affine, affine_of
 from .merging import MayMerge, always, with_nodes
+from .pipeline import gated
 
 
+@gated("Conv", "ConvTranspose")
 def fold_scale(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Conv, then x·a + b -> Conv with other weights; x·a + b, then Conv -> the same.
 

@@ -62,7 +62,9 @@ def fuse_activation(graph: Graph, may_merge: MayMerge = always) -> Graph:
     return rewriter.result()
 
 
-def _build(op: str, attributes: dict[str, Any], rewriter: Rewriter, match: Match) -> list[Node] | None:
+def _build(
+    op: str, attributes: dict[str, Any], rewriter: Rewriter, match: Match
+) -> list[Node] | None:
     last, x = match.last, match.tensors[X]
     spec = rewriter.tensors[x]
     between = (rewriter.tensors[node.outputs[0]] for node in match.nodes)

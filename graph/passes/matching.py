@@ -125,6 +125,12 @@ class Rule:
     name: str
     pattern: Pattern
     build: Build
+    needs: tuple[frozenset[str], ...] = field(init=False)
+    """For each pattern among the inputs of the last node the operators of which one writes it."""
+
+    def __post_init__(self) -> None:
+        inner = (each for each in self.pattern.inputs if isinstance(each, Pattern))
+        object.__setattr__(self, "needs", tuple(frozenset(each.ops) for each in inner))
 
 
 def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) -> None:
@@ -167,7 +173,10 @@ def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) 
 def _apply_one(
     rewriter: Rewriter, rules: Sequence[Rule], node: Node
 ) -> tuple[Rule, Sequence[Node]] | None:
+    writers = {n.op for name in node.inputs if (n := rewriter.producer(name)) is not None}
     for rule in rules:
+        if any(writers.isdisjoint(ops) for ops in rule.needs):
+            continue
         for match in matches(rewriter, rule.pattern, node):
             new = rule.build(rewriter, match)
             if new is not None and all(rewriter.may_merge(match.nodes[::-1], n) for n in new):

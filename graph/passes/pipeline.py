@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from ..check import check
 from ..errors import GraphError
@@ -28,10 +28,13 @@ CHECKED = "PLAIT_CHECK_PASSES"
 _anchors: dict[Pass, frozenset[str]] = {}
 
 
-def gated(*ops: str) -> Callable[[Pass], Pass]:
+P = TypeVar("P", bound=Pass)
+
+
+def gated(*ops: str) -> Callable[[P], P]:
     """Say that a pass does nothing in graphs that have none of these operators."""
 
-    def decorate(one: Pass) -> Pass:
+    def decorate(one: P) -> P:
         _anchors[one] = frozenset(ops)
         return one
 
@@ -92,13 +95,20 @@ def run_passes(
     """
     strict = bool(os.environ.get(CHECKED)) if checked is None else checked
     done: list[Applied] = []
+    ops = _ops_of(graph)
     for _ in range(ROUNDS):
-        before = graph
+        start = graph
         for one in passes:
-            graph = _run(graph, one, may_merge, done, strict)
-        if graph is before:
+            if not _anchors.get(one, ops).isdisjoint(ops):
+                before, graph = graph, _run(graph, one, may_merge, done, strict)
+                ops = ops if graph is before else _ops_of(graph)
+        if graph is start:
             break
     return graph, tuple(done)
+
+
+def _ops_of(graph: Graph) -> frozenset[str]:
+    return frozenset(node.op for node in graph.nodes)
 
 
 def name_of(one: Pass) -> str:
@@ -106,12 +116,7 @@ def name_of(one: Pass) -> str:
     return getattr(one, "__name__", type(one).__name__)
 
 
-def _run(
-    graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], strict: bool
-) -> Graph:
-    anchors = _anchors.get(one)
-    if anchors is not None and anchors.isdisjoint(graph.operators):
-        return graph
+def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], strict: bool) -> Graph:
     start = time.perf_counter()
     after = one(graph, may_merge)
     if after is graph:

@@ -7,7 +7,7 @@ touches, so that a pass over a graph is linear in its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,8 @@ from ..nested import has_effects
 from ..operator import Call, find_operator
 from ..tensor import Array, TensorSpec, spec_of
 from .constants import ConstantPool
-from .merging import MayMerge, always
+from .merging import MayMerge, always, with_nodes
+from .wiring import Wiring
 
 
 class Rewriter:
@@ -47,39 +48,38 @@ class Rewriter:
         self.tensors: dict[str, TensorSpec] = dict(graph.tensors)
         self.constants: dict[str, Array] = dict(graph.constants)
         self._may_merge = may_merge
-        self._nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
-        self._producers: dict[str, str] = {}
-        self._readers: dict[str, dict[str, None]] = {}
-        self._places: list[list[str]] = [[node.name] for node in graph.nodes]
-        self._place_of = {node.name: place for place, node in enumerate(graph.nodes)}
         self._public = frozenset(graph.outputs)
-        self._changed = False
-        for node in graph.nodes:
-            self._link(node)
+        self._wiring = Wiring(graph)
 
     def __contains__(self, node: Node) -> bool:
         """True while a node is in the graph as it is."""
-        return self._nodes.get(node.name) is node
+        return node in self._wiring
+
+    @property
+    def names(self) -> KeysView[str]:
+        """The names of the nodes that are there."""
+        return self._wiring.names
+
+    def node(self, name: str) -> Node:
+        """Return a node as it is now."""
+        return self._wiring.node(name)
 
     def find(self, *ops: str) -> list[Node]:
         """Return the nodes of some operators, or all of them, in order."""
-        names = (name for place in self._places for name in place)
-        nodes = (self._nodes[name] for name in names)
-        return [node for node in nodes if not ops or node.op in ops]
+        return [node for node in self._wiring.nodes() if not ops or node.op in ops]
 
     def producer(self, tensor: str) -> Node | None:
         """Return the node that writes a tensor; inputs and constants have none."""
-        name = self._producers.get(tensor)
-        return None if name is None else self._nodes[name]
+        return self._wiring.producer(tensor)
 
     def readers(self, tensor: str) -> list[Node]:
         """Return the nodes that read a tensor, each once."""
-        return [self._nodes[name] for name in self._readers.get(tensor, ())]
+        return self._wiring.readers(tensor)
 
     def consumers(self, node: Node) -> list[Node]:
         """Return the nodes that read any output of a node, each once."""
-        names = dict.fromkeys(n for tensor in node.outputs for n in self._readers.get(tensor, ()))
-        return [self._nodes[name] for name in names]
+        found = {one.name: one for tensor in node.outputs for one in self.readers(tensor)}
+        return list(found.values())
 
     def only_consumer(self, node: Node) -> Node | None:
         """Return the one node that reads a node's outputs, whichever they are.
@@ -93,7 +93,7 @@ class Rewriter:
     def is_private(self, tensor: str) -> bool:
         """True when one node alone reads a tensor, and nobody fetches it."""
         declared = tensor in self._public or tensor in self.graph.precisions
-        return not declared and len(self._readers.get(tensor, ())) == 1
+        return not declared and len(self.readers(tensor)) == 1
 
     def is_output(self, tensor: str) -> bool:
         """True for what users fetch."""
@@ -105,10 +105,10 @@ class Rewriter:
 
     def may_merge(self, nodes: Sequence[Node], one: Node) -> bool:
         """Say whether nodes may become one."""
-        return self._may_merge(self._view, nodes, one)
+        return self._may_merge(self.view, nodes, one)
 
     def may_drop(self, node: Node) -> bool:
-        """Say whether a node may go: it is pinned nowhere, or what is next to it is pinned alike."""
+        """Say whether a node may go: it is pinned nowhere, or its neighbours are alike."""
         unnamed = replace(node, name="")
         if self.may_merge([node, unnamed], unnamed):
             return True
@@ -137,7 +137,7 @@ class Rewriter:
             Made unique, unless it is that of a node that is about to be replaced.
         """
         complete = find_operator(op, at=name).complete(attributes, at=name)
-        if name not in self._nodes:
+        if name not in self.names:
             name = self._node_names.take(name)
         if outputs is None:
             outputs = (self._tensor_names.take(name),)
@@ -174,20 +174,14 @@ class Rewriter:
         GraphError
             If that would break the graph, which is left as it was.
         """
-        ranked = sorted(old, key=self._rank)
+        if not old:
+            raise GraphError("no node is replaced", fix="insert behind a node")
+        ranked = sorted(old, key=self._wiring.rank)
         self._check_replacement(ranked, new)
-        at = self._stand_in(ranked, new)
-        place, gone = self._place_of[at.name], {node.name for node in old}
-        index = self._places[place].index(at.name)
-        index -= sum(name in gone for name in self._places[place][:index])
-        for node in ranked:
-            self._unlink(node)
-        for node in new:
-            self._nodes[node.name] = node
-            self._place_of[node.name] = place
-            self._link(node)
-        self._places[place][index:index] = [node.name for node in new]
-        self._changed = True
+        at = self._wiring.stand_in(ranked, new)
+        if at is None:
+            raise _refused("the nodes around would be in the wrong order", old)
+        self._wiring.exchange(ranked, new, at)
 
     def insert(self, after: Node, new: Sequence[Node]) -> None:
         """Add nodes behind one that stays."""
@@ -216,18 +210,13 @@ class Rewriter:
             return False
         if any(self.tensors[tensor] != self.tensors[to[tensor]] for tensor in needed):
             return False
-        self._unlink(node)
+        self._wiring.remove(node)
         renamed = {to[tensor]: tensor for tensor in public}
         for tensor in needed:
             if tensor not in public:
-                self._reread(tensor, renamed.get(to[tensor], to[tensor]))
+                self._wiring.reread(tensor, renamed.get(to[tensor], to[tensor]))
         for source, tensor in renamed.items():
-            writer = self.producer(source)
-            assert writer is not None, "inputs and constants are not renamed"
-            outputs = tuple(tensor if name == source else name for name in writer.outputs)
-            self._set(replace(writer, outputs=outputs))
-            self._reread(source, tensor)
-        self._changed = True
+            self._wiring.rename(source, tensor)
         return True
 
     def reread(self, node: Node, to: Mapping[str, str]) -> Node:
@@ -237,36 +226,28 @@ class Rewriter:
         return changed
 
     def drop_dead(self) -> None:
-        """Remove the nodes that nothing fetched and no effect depends on, in one sweep."""
-        for node in reversed(self.find()):
+        """Remove what changes have left without readers, in one sweep.
+
+        Nodes with effects, and those of which an output is fetched, stay.
+        """
+        for node in reversed(self.find() if self._wiring.changed else ()):
             if not has_effects(node) and not any(map(self._is_needed, node.outputs)):
-                self._unlink(node)
-                self._changed = True
+                self._wiring.remove(node)
 
     def result(self) -> Graph:
         """Return the graph as it is now: the very one that was given, if nothing changed."""
-        if not self._changed:
+        if not self._wiring.changed:
             return self.graph
-        nodes = tuple(self.find())
-        graph = self.graph
-        named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
-        named.update(graph.inputs, graph.outputs)
-        return replace(
-            graph,
-            nodes=nodes,
-            tensors={name: spec for name, spec in self.tensors.items() if name in named},
-            constants={name: value for name, value in self.constants.items() if name in named},
-            precisions={name: bits for name, bits in graph.precisions.items() if name in named},
-        )
+        return with_nodes(self.view, self.find())
 
     @cached_property
-    def _view(self) -> Graph:
-        """The graph with the tensors and constants as they are at the moment."""
+    def view(self) -> Graph:
+        """The graph as it was given, with the tensors and constants of the moment."""
         return replace(self.graph, tensors=self.tensors, constants=self.constants)
 
     @cached_property
     def _node_names(self) -> Names:
-        return Names(self._nodes)
+        return Names(self.names)
 
     @cached_property
     def _tensor_names(self) -> Names:
@@ -277,32 +258,27 @@ class Rewriter:
         return ConstantPool(self.constants, self.graph.precisions)
 
     def _is_needed(self, tensor: str) -> bool:
-        return bool(tensor) and (tensor in self._public or bool(self._readers.get(tensor)))
+        return bool(tensor) and (tensor in self._public or bool(self.readers(tensor)))
 
     def _may_be_renamed(self, tensor: str) -> bool:
-        return tensor in self._producers and tensor not in self._public
-
-    def _rank(self, node: Node) -> tuple[int, int]:
-        if node not in self:
-            raise GraphError(f"there is no {node} to replace", fix="repair the pass")
-        place = self._place_of[node.name]
-        return place, self._places[place].index(node.name)
+        return self.producer(tensor) is not None and tensor not in self._public
 
     def _check_replacement(self, old: Sequence[Node], new: Sequence[Node]) -> None:
         gone, going = {node.name for node in old}, {t for node in old for t in node.outputs}
         written = [tensor for node in new for tensor in node.outputs if tensor]
         for tensor in going:
-            read = any(name not in gone for name in self._readers.get(tensor, ()))
+            readers = [*new, *(node for node in self.readers(tensor) if node.name not in gone)]
+            read = any(tensor in node.inputs for node in readers)
             if tensor not in written and (read or tensor in self._public):
                 raise _refused(f"nothing would write {tensor!r}, which is read", old)
         if any(has_effects(node) for node in old if node not in new):
             raise _refused("a node with effects would go", old)
         for node in new:
-            if node.name in self._nodes and node.name not in gone:
+            if node.name in self.names and node.name not in gone:
                 raise _refused(f"there is a node {node.name!r} already", old)
             self._check_specs(node, old)
-        taken = [t for t in written if self._producers.get(t, old[0].name) not in gone]
-        if taken or len(set(written)) < len(written):
+        writers = [one for tensor in written if (one := self.producer(tensor)) is not None]
+        if any(one.name not in gone for one in writers) or len(set(written)) < len(written):
             raise _refused("a tensor would be written twice", old)
 
     def _check_specs(self, node: Node, old: Sequence[Node]) -> None:
@@ -316,52 +292,6 @@ class Rewriter:
             )
             if tensor and not alike:
                 raise _refused(f"{tensor!r} would be {spec}, but is {known}", old)
-
-    def _stand_in(self, old: Sequence[Node], new: Sequence[Node]) -> Node:
-        """Return the node behind what the new ones read, and before what reads them."""
-        if not old:
-            raise GraphError("no node is replaced", fix="insert behind a node")
-        gone, made = {n.name for n in old}, {t for node in new for t in node.outputs}
-        read = {tensor for node in new for tensor in node.inputs} - made
-        writers = [node for tensor in read if (node := self.producer(tensor)) is not None]
-        ready = max(map(self._rank, writers), default=(-1, 0))
-        readers = [node for t in made for node in self.readers(t) if node.name not in gone]
-        wanted = min(map(self._rank, readers), default=(len(self._places), 0))
-        for node in reversed(old):
-            if ready <= self._rank(node) < wanted:
-                return node
-        raise _refused("the nodes around would be in the wrong order", old)
-
-    def _link(self, node: Node) -> None:
-        for tensor in node.inputs:
-            if tensor:
-                self._readers.setdefault(tensor, {})[node.name] = None
-        for tensor in node.outputs:
-            if tensor:
-                self._producers[tensor] = node.name
-
-    def _unlink(self, node: Node) -> None:
-        del self._nodes[node.name]
-        self._places[self._place_of.pop(node.name)].remove(node.name)
-        for tensor in node.inputs:
-            self._readers.get(tensor, {}).pop(node.name, None)
-        for tensor in node.outputs:
-            self._producers.pop(tensor, None)
-
-    def _set(self, node: Node) -> None:
-        """Change a node where it stands."""
-        old = self._nodes[node.name]
-        for tensor in old.inputs:
-            self._readers.get(tensor, {}).pop(node.name, None)
-        for tensor in old.outputs:
-            self._producers.pop(tensor, None)
-        self._nodes[node.name] = node
-        self._link(node)
-
-    def _reread(self, old: str, new: str) -> None:
-        for node in self.readers(old):
-            inputs = tuple(new if name == old else name for name in node.inputs)
-            self._set(replace(node, inputs=inputs))
 
 
 def _refused(what: str, nodes: Iterable[Node]) -> GraphError:

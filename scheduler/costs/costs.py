@@ -201,8 +201,9 @@ class Costs(Figures):
         link = self.links.get((source, target))
         if link is not None:
             return link.copy_s(nbytes)
-        if source == CALLER:
-            return self.model(self._owner(target)).inner_copy_s(nbytes)
+        if CALLER in (source, target):
+            (memory,) = {source, target} - {CALLER}
+            return self.model(self._owner(memory)).inner_copy_s(nbytes)
         private = {source, target} - {HOST, SHARED}
         if len(private) > 1:
             return self.model(self._owner(target)).peer_copy_s(nbytes)

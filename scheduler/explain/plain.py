@@ -9,6 +9,7 @@ from typing import Any
 
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
+from ...graph.passes import Applied
 from ...version import VERSION
 from ..memory.regions import Pool, Region
 from ..partition.decision import Decision
@@ -42,6 +43,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "replicas": [list(names) for names in plan.replicas],
         "max_in_flight": plan.max_in_flight,
         "memory_limits": dict(plan.memory_limits or {}),
+        "passes": [_pass(one) for one in plan.applied],
         "predicted": None if prediction is None else asdict(prediction),
         "decision": None if plan.decision is None else _decision(plan.decision),
         "nodes": dict(_nodes(plan)),
@@ -64,6 +66,11 @@ def flops_of(graph: Graph) -> int | None:
     if not graph.is_static:
         return None
     return sum(cost_of(graph, node).flops for node in graph.nodes)
+
+
+def _pass(one: Applied) -> dict[str, Any]:
+    lists = {name: list(getattr(one, name)) for name in ("rewritten", "added", "removed")}
+    return {**asdict(one), **lists}
 
 
 def _decision(decision: Decision) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..planning import Plan
 from ..steps import Transfer
 from .decision_text import decision_lines, node_lines, reason_lines
 from .memory_text import memory_lines
+from .pass_text import pass_lines
 from .plain import flops_of
 from .prediction import predicted
 
@@ -24,7 +25,10 @@ LONGEST_DIM = 40
 
 def report(plan: Plan, *, nodes: bool) -> str:
     """Return a plan as text."""
-    parts = [_heading(plan), _subgraphs(plan)]
+    parts = [_heading(plan)]
+    if plan.applied:
+        parts.append(pass_lines(plan.applied))
+    parts.append(_subgraphs(plan))
     if plan.memory is not None:
         parts += [_transfers(plan), memory_lines(plan, plan.memory)]
     else:

@@ -263,7 +263,8 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
     for step in plan.steps:
         work = step.work
         if isinstance(work, Transfer):
-            yield (work.tensor, work.target), work.nbytes
+            if not work.leaves:
+                yield (work.tensor, work.target), work.nbytes
             continue
         device = plan.prototypes[step.device]
         atomic = device.capabilities.atomic_programs

@@ -6,7 +6,7 @@ the last one has left the plans that were lost: so items overtake each other no 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -21,6 +21,8 @@ from ...graph.nested import has_effects
 from ...graph.tensor import Array
 from ..events import Announcer, ItemReplayed
 from ..partition.partition import Subgraph
+from ..planning import Plan
+from ..running.arenas import OpenArenas
 from ..running.executor import Execution
 from ..running.item import Flight
 from ..running.slots import Slots, session_closed
@@ -47,8 +49,10 @@ class Attempt:
         Where it is, or was when the device died.
     deaths : int
         How many devices died while they worked at it.
-    pooled : bool
-        True when the inputs are copies, whose room is used again.
+    room : Mapping of str to Array
+        The bytes in which the inputs lie that are copies.
+    free : list of Mapping of str to Array
+        Where these come back to, to be used again.
     scope : trio.CancelScope
         Where it is started again.
     """
@@ -57,16 +61,17 @@ class Attempt:
     inputs: Inputs
     slots: Slots
     deaths: int = 0
-    pooled: bool = False
+    room: Inputs = field(default_factory=dict)
+    free: list[Inputs] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept for the items of an open plan."""
+    """What is kept for the items of an open plan, and of those that run in its arenas."""
 
     effects: tuple[tuple[Step, Node], ...]
-    free: dict[tuple[str, ...], list[dict[str, Array]]]
+    free: dict[tuple[str, ...], list[Inputs]]
 
 
 Start: TypeAlias = Callable[[Flight, Attempt], Awaitable[None]]
@@ -79,8 +84,6 @@ class Replays:
     Parameters
     ----------
     recovery : Recovery
-    broken : container of Slots
-        Those that a device was lost for.
     announcer : Announcer
     start : callable
         Starts an item on the plan that is in use by then.
@@ -91,17 +94,15 @@ class Replays:
     def __init__(
         self,
         recovery: Recovery,
-        broken: Container[Slots],
         announcer: Announcer,
         start: Start,
         fail: Fail,
     ) -> None:
         self._recovery = recovery
-        self._broken = broken
         self._announcer = announcer
         self._start = start
         self._fail = fail
-        self._kept: WeakKeyDictionary[Slots, _Kept | None] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[OpenArenas, _Kept | None] = WeakKeyDictionary()
         self._attempts: dict[Flight, Attempt] = {}
         self._waiting: dict[Flight, Attempt] = {}
         self._landed = trio.Event()
@@ -111,7 +112,7 @@ class Replays:
     @property
     def is_busy(self) -> bool:
         """True while items have to be started again."""
-        return self._settled is not None or (bool(self._attempts) and self._is_any_on_broken())
+        return self._settled is not None or (bool(self._attempts) and self._is_any_lost())
 
     async def settle(self) -> None:
         """Wait until no item has to be started again: others are admitted after them."""
@@ -122,31 +123,29 @@ class Replays:
     def guards(self, slots: Slots) -> bool:
         """True when the items of an open plan may have to run again, or be ended by force."""
         try:
-            kept = self._kept[slots]
+            kept = self._kept[slots.open_plan.arenas]
         except KeyError:
-            plan = slots.open_plan.plan
-            concerned = self._recovery.concerns(plan)
-            kept = self._kept[slots] = _Kept(_effects(plan.steps), {}) if concerned else None
+            plan = slots.plan
+            kept = _Kept(_effects(plan.steps), {}) if self._recovery.concerns(plan) else None
+            self._kept[slots.open_plan.arenas] = kept
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
         """Return a new attempt; its inputs are still to be copied unless they are `owned`."""
         self._count += 1
-        kept = self._kept[slots]
+        kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if owned or not self._recovery.policy.replays:
             return Attempt(self._count, inputs, slots)
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
-        free = kept.free.get(on_host)
-        room = free.pop() if free else _room(slots, on_host)
-        return Attempt(self._count, {**inputs, **room}, slots, pooled=True)
+        free = kept.free.setdefault(on_host, [])
+        room = free.pop() if free else _room(slots.plan, on_host)
+        return Attempt(self._count, {**inputs, **_copies(slots, room)}, slots, room=room, free=free)
 
     def drop(self, attempt: Attempt) -> None:
         """Take back what was kept for an attempt that is over."""
-        kept = self._kept.get(attempt.slots)
-        if attempt.pooled and kept is not None:
-            room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
-            kept.free.setdefault(tuple(room), []).append(room)
+        if attempt.room:
+            attempt.free.append(attempt.room)
 
     def begin(self, flight: Flight, slots: Slots, attempt: Attempt) -> None:
         """Take note that an item is about to start."""
@@ -171,7 +170,7 @@ class Replays:
             return False
         if isinstance(error, DeviceLostError):
             self._recovery.examine()
-            if attempt.slots in self._broken and not flight.cancelled:
+            if attempt.slots.are_lost and not flight.cancelled:
                 attempt.deaths += not error.queued
                 refusal = self._refusal(attempt, execution, error)
                 if refusal is None:
@@ -194,7 +193,7 @@ class Replays:
 
     def _end_well(self, attempt: Attempt) -> None:
         self.drop(attempt)
-        plan = attempt.slots.open_plan.plan
+        plan = attempt.slots.plan
         self._recovery.trust(plan)
         if attempt.number == PREPARED_AFTER:
             self._recovery.prepare(plan)
@@ -203,7 +202,7 @@ class Replays:
         self, attempt: Attempt, execution: Execution, error: DeviceLostError
     ) -> DeviceLostError | None:
         """Return what an item fails with that may not run again."""
-        most, kept = self._recovery.policy.replays, self._kept[attempt.slots]
+        most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if attempt.deaths > most or not most:  # of inputs that may run again there are copies
             fix = f"see what it does there: a device died of this item {attempt.deaths} times"
@@ -230,7 +229,7 @@ class Replays:
 
     async def _start_all(self, settled: trio.Event) -> None:
         while self._waiting:
-            while self._is_any_on_broken():
+            while self._is_any_lost():
                 await self._landed.wait()
             if self._waiting:
                 flight = min(self._waiting, key=lambda flight: self._waiting[flight].number)
@@ -238,8 +237,8 @@ class Replays:
         self._settled = None
         settled.set()
 
-    def _is_any_on_broken(self) -> bool:
-        return any(attempt.slots in self._broken for attempt in self._attempts.values())
+    def _is_any_lost(self) -> bool:
+        return any(attempt.slots.are_lost for attempt in self._attempts.values())
 
     async def _start_again(self, flight: Flight, attempt: Attempt) -> None:
         attempt.scope = trio.CancelScope()
@@ -271,9 +270,18 @@ def _never_began(error: BaseException | None) -> bool:
     return isinstance(error, DeviceLostError) and error.queued
 
 
-def _room(slots: Slots, inputs: Iterable[str]) -> dict[str, Array]:
-    tensors = slots.open_plan.plan.graph.tensors
-    return {name: np.empty(tensors[name].static_shape, tensors[name].dtype) for name in inputs}
+def _room(plan: Plan, inputs: Iterable[str]) -> Inputs:
+    """Return bytes for inputs, the largest within bounds."""
+    return {name: np.empty(plan.graph.tensors[name].nbytes, np.uint8) for name in inputs}
+
+
+def _copies(slots: Slots, room: Inputs) -> Inputs:
+    """Return arrays of an item's shapes in such bytes."""
+    specs = slots.open_plan.plan.graph.tensors
+    return {
+        name: np.ndarray(specs[name].static_shape, specs[name].dtype, nbytes)
+        for name, nbytes in room.items()
+    }
 
 
 def _because(error: DeviceLostError, fix: str) -> DeviceLostError:

@@ -112,7 +112,8 @@ class _Collector:
             if isinstance(step.work, Transfer):
                 transfer = step.work
                 replica = transfer.tensor, transfer.target
-                self._add(replica, transfer.nbytes, self._order.point(step))
+                if not transfer.leaves:
+                    self._add(replica, transfer.nbytes, self._order.point(step))
             elif is_atomic(step, self._devices):
                 for name in step.work.graph.outputs:
                     replica = name, self._placement.home[name]

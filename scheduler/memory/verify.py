@@ -181,7 +181,8 @@ class _Check:
                 work = step.work
                 if not work.arrives:
                     self._uses[work.tensor, work.source].readers.append(places[0])
-                self._uses[work.tensor, work.target] = _Use(work.nbytes, places[0])
+                if not work.leaves:
+                    self._uses[work.tensor, work.target] = _Use(work.nbytes, places[0])
             elif self._is_atomic(step):
                 self._visit_whole(step.work, places[0], step.device)
             else:

@@ -94,11 +94,14 @@ class Capacity:
 
     def _peaks(self, problem: Problem, assignment: Sequence[int]) -> dict[str, int]:
         changes: dict[str, dict[int, int]] = {memory: {} for memory in self.limits}
-        for producer, nbytes, readers, fetched in problem.tensors:
+        fed = [*self.memories, HOST]
+        for (producer, nbytes, readers, fetched), fed_at in zip(
+            problem.tensors, problem.fed_at, strict=True
+        ):
             first = max(producer, 0)
             last = len(assignment) if fetched else max(readers)
             places = {self.memories[assignment[reader]] for reader in readers}
-            places.add(self.memories[assignment[producer]] if producer >= 0 else HOST)
+            places.add(self.memories[assignment[producer]] if producer >= 0 else fed[fed_at])
             for memory in places & changes.keys():
                 change = changes[memory]
                 change[first] = change.get(first, 0) + nbytes

@@ -119,7 +119,7 @@ def choose(
     problem = Problem(
         graph, devices, costs, seconds, in_flight, max_subgraphs,
         Capacity.of(graph, devices, memory_limits, max_in_flight),
-        GUESSED_MARGIN if any(map(costs.is_guess, devices)) else MARGIN,
+        GUESSED_MARGIN if any(map(costs.is_guess, devices)) else MARGIN, ends,
     )  # fmt: skip
     single, split = _candidates(problem)
     rules = _by_rules(offers)

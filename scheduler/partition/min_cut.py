@@ -65,7 +65,7 @@ def _add_copies(
     second: int,
 ) -> None:
     """Add what tensors cost that are read on another device than where they are made."""
-    ways, caller = problem.ways, len(problem.names)
+    ways = problem.ways
     submit = [*problem.submit_s, 0.0]
 
     def copy(source: int, target: int, nbytes: int) -> float:
@@ -74,18 +74,20 @@ def _add_copies(
         way = ways[source][target]
         return way.latency_s + nbytes * way.s_per_byte + submit[target]
 
-    for producer, nbytes, readers, fetched in problem.tensors:
+    for (producer, nbytes, readers, fetched), fed_at, taken_at in zip(
+        problem.tensors, problem.fed_at, problem.taken_at, strict=True
+    ):
         own = vertex.get(producer, -1)
         inside = [vertex[reader] for reader in readers if reader in vertex]
         if own < 0:
-            source = caller if producer == OUTSIDE else assignment[producer]
+            source = fed_at if producer == OUTSIDE else assignment[producer]
             for side, other in ((0, second), (1, first)):
                 price = copy(source, other, nbytes)
                 if inside and price and other != source:
                     flow.any_on_other_side(side, inside, price)
             continue
         out = {assignment[reader] for reader in readers if reader not in vertex}
-        for target in sorted(out | ({caller} if fetched else set())):
+        for target in sorted(out | ({taken_at} if fetched else set())):
             flow.edge(own, 1, copy(first, target, nbytes))
             flow.edge(0, own, copy(second, target, nbytes))
         others = [index for index in inside if index != own]

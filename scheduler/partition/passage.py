@@ -49,9 +49,11 @@ class Passage:
     def _connect(self) -> None:
         """Note which parts wait for which, and the copies on the way."""
         assignment, part_of = self.assignment, self.part_of
-        caller, ways = len(self.problem.names), self.problem.ways
-        for producer, nbytes, readers, fetched in self.problem.tensors:
-            source = assignment[producer] if producer >= 0 else caller
+        problem, ways = self.problem, self.problem.ways
+        for (producer, nbytes, readers, fetched), fed_at, taken_at in zip(
+            problem.tensors, problem.fed_at, problem.taken_at, strict=True
+        ):
+            source = assignment[producer] if producer >= 0 else fed_at
             own = part_of[producer] if producer >= 0 else -1
             targets: dict[int, list[int]] = {}
             for reader in readers:
@@ -69,7 +71,7 @@ class Passage:
                 elif seconds:
                     self.fed.append((target, seconds, listed))
             if fetched and producer >= 0:
-                self.fetched[own] += ways[source][caller].copy_s(nbytes)
+                self.fetched[own] += ways[source][taken_at].copy_s(nbytes)
 
     def seconds(self) -> float:
         """Return the seconds of one item, or per item."""

@@ -17,6 +17,7 @@ from ...devices.device import Device
 from ...devices.memory import HOST, SHARED
 from ...graph.ir import Graph
 from ..costs import Costs
+from ..ends import ON_HOST, Ends
 from .capacity import Capacity
 from .cutting import Parts, components, producers_of
 from .passage import Passage, Way
@@ -69,6 +70,7 @@ class Problem:
     capacity : Capacity
     margin : float
         By what share a split has to win.
+    ends : Ends
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Problem:
         max_subgraphs: int | None,
         capacity: Capacity,
         margin: float = 0.0,
+        ends: Ends = ON_HOST,
     ) -> None:
         self.graph = graph
         self.names = tuple(devices)
@@ -89,6 +92,7 @@ class Problem:
         self.max_subgraphs = max_subgraphs
         self.capacity = capacity
         self.margin = margin
+        self._ends = ends
         self.submit_s = [costs.model(name).submit_s for name in devices]
         self.queues = [costs.model(name).copy_queues for name in devices]
         self._offers = [device.capabilities for device in devices.values()]
@@ -107,14 +111,31 @@ class Problem:
         graph, indices = self.graph, self._indices
         fetched_names = set(graph.outputs)
         found = []
-        for name in (*graph.inputs, *(t for node in graph.nodes for t in node.outputs if t)):
+        for name in self._names_of_tensors:
             readers = tuple(indices[node.name] for node in graph.consumers[name])
             producer = graph.producers.get(name)
             source = OUTSIDE if producer is None else indices[producer.name]
-            fetched = name in fetched_names
-            if readers or fetched:
-                found.append((source, graph.tensors[name].nbytes, readers, fetched))
+            found.append((source, graph.tensors[name].nbytes, readers, name in fetched_names))
         return found
+
+    @cached_property
+    def _names_of_tensors(self) -> list[str]:
+        graph, fetched = self.graph, set(self.graph.outputs)
+        every = (*graph.inputs, *(t for node in graph.nodes for t in node.outputs if t))
+        return [name for name in every if graph.consumers[name] or name in fetched]
+
+    @cached_property
+    def fed_at(self) -> list[int]:
+        """For every one of `tensors` the device where it is handed over; or the caller's number."""
+        return [self._end(self._ends.inputs.get(name)) for name in self._names_of_tensors]
+
+    @cached_property
+    def taken_at(self) -> list[int]:
+        """For every one of `tensors` the device where it is taken; or the caller's number."""
+        return [self._end(self._ends.outputs.get(name)) for name in self._names_of_tensors]
+
+    def _end(self, device: str | None) -> int:
+        return len(self.names) if device is None else self.names.index(device)
 
     @cached_property
     def ways(self) -> list[list[Way]]:
@@ -160,15 +181,23 @@ class Problem:
                 for a in range(count)
             ],
             [[ways[a][b].s_per_byte for b in range(count)] for a in range(count)],
-            [
-                [ways[count][m].copy_s(fed) if fed else 0.0 for m in range(count)]
-                for fed in self._bytes_among(self.graph.inputs, outputs=False)
-            ],
-            [
-                [ways[m][count].copy_s(out) if out else 0.0 for m in range(count)]
-                for out in self._bytes_among(self.graph.outputs, outputs=True)
-            ],
+            self._crossing_s(self.graph.inputs, self._ends.inputs, outputs=False),
+            self._crossing_s(self.graph.outputs, self._ends.outputs, outputs=True),
         )
+
+    def _crossing_s(
+        self, names: Sequence[str], ends: Mapping[str, str], *, outputs: bool
+    ) -> list[list[float]]:
+        """For every node what copies of inputs to each device take, or of outputs from there."""
+        ways, there = self.ways, range(len(self.names))
+        found = [[0.0 for _ in there] for _ in self.graph.nodes]
+        for end in dict.fromkeys(self._end(ends.get(name)) for name in names):
+            among = [name for name in names if self._end(ends.get(name)) == end]
+            for row, nbytes in zip(found, self._bytes_among(among, outputs=outputs), strict=True):
+                for device in there if nbytes else ():
+                    way = ways[device][end] if outputs else ways[end][device]
+                    row[device] += way.copy_s(nbytes)
+        return found
 
     def _reads(self) -> list[list[tuple[int, float]]]:
         """For every node the nodes that make what it reads, and how many bytes of each."""

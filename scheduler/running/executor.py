@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ...devices.event import Event
-from .open_plan import OpenPlan, Slot
+from .open_plan import OpenPlan
 from .progress import Progress
+from .quick import SLOW_NS
+from .slot import Slot
 from .trampoline import Trampoline
 
 MOST_HERE = 8
@@ -201,8 +203,10 @@ class Execution:
                 self._complete += 1
             ready = [] if self._stopped else self._progress.complete(step)
             self._obligations += len(ready)
-        if self._slot.here[step] is not None and event.error is None:
-            self._open_plan.estimates.note(step, ended - started)
+        if self._slot.here[step] is not None:
+            spent_ns = ended - started
+            if event.error is None or spent_ns > SLOW_NS:  # others may have been cut short
+                self._open_plan.estimates.note(step, spent_ns)
         if ready:
             self._offer(ready)
         if self._gates is not None and event.error is None and step in self._gates.releasing:

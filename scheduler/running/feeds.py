@@ -62,7 +62,7 @@ def _as_array(name: str, value: Any) -> Array:
             fix=f"plan with inputs_on={{{name!r}: its device}}, or copy it to the host",
         )
     try:
-        return np.from_dlpack(value) if _is_foreign(value) else np.asarray(value)
+        return as_array(value)
     except Exception as error:  # other libraries raise what they like
         raise FeedError(
             f"what is fed to input {name!r} is no array: {error}", fix="feed a numpy array"
@@ -76,10 +76,12 @@ def _is_on_device(value: Any) -> bool:
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] not in _ON_HOST
 
 
-def _is_foreign(value: Any) -> bool:
-    """True for what numpy would take for a scalar, though it is an array that can be shared."""
+def as_array(value: Any) -> Array:
+    """Return an array on the same bytes, if possible; raises whatever a library raises."""
     ways = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
-    return hasattr(value, "__dlpack__") and not any(hasattr(value, way) for way in ways)
+    if hasattr(value, "__dlpack__") and not any(hasattr(value, way) for way in ways):
+        return np.from_dlpack(value)  # numpy would take it for a scalar
+    return np.asarray(value)
 
 
 def _wrong_dtype(graph: Graph, name: str, array: Array) -> FeedError:

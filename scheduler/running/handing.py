@@ -1,8 +1,8 @@
 """Arrays that are handed over on devices, and results that are taken there.
 
 What callers have queued on a device is known on their own thread only, so inputs are borrowed there
-as soon as they are fed. An item's first steps then copy them to where they are planned. Results are
-complete when an item lands; copies of them are queued then, and end before its slot is free.
+as soon as they are fed. An item's first steps copy them to where they are planned, and its last
+ones copy results into arrays that are the caller's. Both are launched differently for each item.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from ...devices.device import Device, OnDone
-from ...devices.errors import DeviceError, DeviceLostError
+from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import Event
 from ...devices.exchange import Exchange, Loan
 from ...devices.memory import View
@@ -43,21 +42,24 @@ def borrowed(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) 
         value = inputs.get(name)
         if value is None or isinstance(value, np.ndarray | Loan | PlaitError):
             continue
-        device = cast(Exchange, devices[where])  # `plan` saw to it
-        if device.takes(value):
-            loans[name] = _loan(name, where, device, value)
+        device = cast(Exchange | None, devices.get(where))  # `plan` saw to it
+        loan = None if device is None else _loan(name, device, value)
+        if loan is not None:
+            loans[name] = loan
     return {**inputs, **loans} if loans else inputs
 
 
-def _loan(name: str, where: str, device: Exchange, value: Any) -> Loan | PlaitError:
+def _loan(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
+    """Return the loan of an array, None for what is not on the device, or why there is none."""
     try:
-        return device.borrow(value)
-    except DeviceLostError as error:
+        return device.borrow(value) if device.takes(value) else None
+    except (DeviceLostError, DeviceUnavailableError) as error:
         return error
     except Exception as error:  # other libraries raise what they like
+        detail = error.what if isinstance(error, PlaitError) else error
         made = FeedError(
-            f"what is fed to input {name!r} cannot be read on {where!r}: {error}",
-            fix="feed a contiguous array of the input's dtype, without a gradient, or a host array",
+            f"what is fed to input {name!r} cannot be read on {device.name!r}: {detail}",
+            fix=getattr(error, "fix", None) or "feed a plain array of the input's dtype",
         )
         made.__cause__ = error
         return made
@@ -89,22 +91,35 @@ class Arrival:
             spec = self.target.spec
             array = np.ascontiguousarray(value, spec.dtype).reshape(spec.static_shape)
             source = self.device.stage(array)
-        launch = partial(self.device.copy, self.target, source)
-        return launch if self.pace is None else self.pace.launching(self.device, launch)
+        return _paced(self.pace, self.device, partial(self.device.copy, self.target, source))
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A result on a device, where an item leaves it.
+    """The step that copies a result on a device into an array that is the caller's.
 
     Attributes
     ----------
+    step : int or None
+        None for a constant, which is the same array for all items.
     device : Exchange
     source : View
+    nothing : View
+        An empty array: what a step copies whose result is read where it is.
+    pace : Pace or None
+        Of the session.
     """
 
+    step: int | None
     device: Exchange
     source: View
+    nothing: View
+    pace: Pace | None
+
+    def launch_to(self, target: View | None) -> Launch:
+        """Return what launches the step for one item; None as target leaves the result there."""
+        ends = (self.nothing, self.nothing) if target is None else (target, self.source)
+        return _paced(self.pace, self.device, partial(self.device.copy, *ends))
 
 
 Departures: TypeAlias = Mapping[str, Departure]
@@ -125,72 +140,38 @@ def arrivals_of(
     return found
 
 
-def departures_of(plan: Plan, devices: Mapping[str, Device], view: ViewOf) -> dict[str, Departure]:
-    """Return the outputs of a plan that are taken on devices."""
+def departures_of(
+    plan: Plan, devices: Mapping[str, Device], view: ViewOf, pace: Pace | None
+) -> dict[str, Departure]:
+    """Return the outputs of a plan that are taken on devices; blocks where they are constants."""
     assert plan.placement is not None
-    graph, found = plan.graph, {}
+    steps = {
+        one.work.tensor: one.index
+        for one in plan.steps
+        if isinstance(one.work, Transfer) and one.work.leaves
+    }
+    found = {}
     for name, where in plan.outputs_on.items():
-        device = cast(Exchange, devices[where])
-        if name in graph.constants:
-            source = device.room(graph.tensors[name])
-            device.copy(source, device.stage(graph.constants[name])).wait()
+        device, spec = cast(Exchange, devices[where]), plan.graph.tensors[name]
+        if name in plan.graph.constants:
+            source = device.room(spec)
+            device.follow()
+            device.copy(source, device.stage(plan.graph.constants[name])).wait()
         else:
             replica = name, plan.placement.local[name, OUTSIDE]
-            source = view(device, replica, graph.tensors[name])
-        found[name] = Departure(device, source)
+            source = view(device, replica, spec)
+        nothing = device.room(TensorSpec(spec.dtype, (0,)))
+        found[name] = Departure(steps.get(name), device, source, nothing, pace)
     return found
 
 
+def _paced(pace: Pace | None, device: Device, launch: Launch) -> Launch:
+    return launch if pace is None else pace.launching(device, launch)
+
+
 def nothing_handed(waits: Sequence[Event], on_done: OnDone) -> Event:
-    """Stand for the launch of an arrival in a slot that no item is on."""
-    raise AssertionError("an item has launches of its own for what is handed over")
-
-
-class Copying:
-    """Copies results within their devices, into arrays that are the caller's.
-
-    Parameters
-    ----------
-    on_done : callable
-        Called once with this, on any thread, when all copies have ended.
-
-    Attributes
-    ----------
-    results : Mapping of str to Array
-    error : BaseException or None
-        Why one of them failed.
-    """
-
-    def __init__(self, on_done: Callable[[Copying], object]) -> None:
-        self.results: dict[str, Array] = {}
-        self.error: BaseException | None = None
-        self._on_done = on_done
-        self._ended = count(1)
-        self._most = 0
-
-    def start(self, departures: Departures) -> None:
-        """Queue the copies; on the thread of the caller."""
-        self._most = len(departures) + 1  # none is the last before all are queued
-        for name, one in departures.items():
-            try:
-                target = one.device.room(one.source.spec)
-                one.device.copy(target, one.source, (), self._end)
-                self.results[name] = target.array
-            except DeviceError as error:
-                self._fail(error)
-        self._count()
-
-    def _end(self, event: Event) -> None:
-        self.error = self.error or event.error
-        self._count()
-
-    def _fail(self, error: BaseException) -> None:
-        self.error = self.error or error
-        self._count()
-
-    def _count(self) -> None:
-        if next(self._ended) == self._most:
-            self._on_done(self)
+    """Stand for the launch of an arrival or a departure in a slot that no item is on."""
+    raise AssertionError("an item has launches of its own for these")
 
 
 def follow_readers(departures: Departures) -> None:

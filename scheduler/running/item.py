@@ -67,6 +67,8 @@ class Flight:
         True when no further one may be started.
     cause : BaseException or None
         Why it was given up; it fails with that, however far it gets.
+    departed : Mapping of str to Array
+        Results on devices: where they will be.
     batch : Batch or None
         What it is in.
     on_cancel : callable or None
@@ -80,6 +82,7 @@ class Flight:
         "batch",
         "cancelled",
         "cause",
+        "departed",
         "done",
         "error",
         "execution",
@@ -114,6 +117,7 @@ class Flight:
         self.done = trio.Event()
         self.results: Results = {}
         self.error: BaseException | None = None
+        self.departed: Results = {}
         self.execution: Execution | None = None
         self.part: Flight | None = None
         self.traces: Sequence[Trace] = ()
@@ -144,7 +148,8 @@ class Flight:
         """Record how it ended."""
         self.error = self.cause or error
         self.results = {} if self.error is not None else results or {}
-        self.execution = None
+        self.departed = {}
+        self.execution = self.on_cancel = None  # which may know the item, and thereby its results
         self.done.set()
         if self.on_done is not None:
             self.on_done(self)

@@ -12,13 +12,11 @@ from ...graph.errors import PlaitError
 from ...graph.tensor import Array
 from ..profile import Recorder
 from .executor import Execution
-from .handing import Copying, follow_readers
+from .handing import follow_readers
 from .item import Flight
-from .open_plan import Slot
 from .pace import Pace
+from .slot import Slot
 from .slots import Slots, Turn, session_closed
-
-NOTHING: Mapping[str, Array] = {}
 
 INLINE_BYTES = 1 << 20
 """More than this is copied on a thread, so that the loop is not held up (1 MB takes 0.1 ms)."""
@@ -48,52 +46,20 @@ class Landing:
         assert flight.execution is not None
         flight.marks.finished_ns = self._pace.now_ns()
         flight.traces = (self._recorder.trace(slots.open_plan, flight.execution),)
-        if turn.slot.departures and flight.execution.is_complete:
-            self._depart(flight, slots, turn)
-        else:
-            self._collect(flight, slots, turn)
-
-    def _depart(self, flight: Flight, slots: Slots, turn: Turn) -> None:
-        """Go on with an item when its results on devices are copied there, or held."""
-        departures = turn.slot.departures
-        if flight.holds:
-            held = {name: one.source.array for name, one in departures.items()}
-            self._collect(flight, slots, turn, held)
-            return
-        Copying(partial(self._copied, flight, slots, turn)).start(departures)
-
-    def _copied(self, flight: Flight, slots: Slots, turn: Turn, copying: Copying) -> None:
-        """Take note, on any thread, that results are copied."""
-        self._pace.call(partial(self._collect_copied, flight, slots, turn, copying))
-
-    def _collect_copied(self, flight: Flight, slots: Slots, turn: Turn, copying: Copying) -> None:
-        if copying.error is None:
-            self._collect(flight, slots, turn, copying.results)
-        else:
-            self._finish(flight, slots, turn, {}, copying.error)
-
-    def _collect(
-        self, flight: Flight, slots: Slots, turn: Turn, departed: Mapping[str, Array] = NOTHING
-    ) -> None:
-        """Copy an item's results out of host memory, and end it."""
-        assert flight.execution is not None
         is_small = flight.holds or are_small(turn.slot.results.values())
         if is_small or not flight.execution.is_complete:
-            outcome = _outcome(flight, flight.execution, turn.slot, departed)
-            self._finish(flight, slots, turn, *outcome)
+            self._finish(flight, slots, turn, *_outcome(flight, flight.execution, turn.slot))
         else:
-            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn, departed)
+            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
 
     def record(self, flight: Flight, error: BaseException | None) -> None:
         """Keep the times of an item."""
         flight.marks.landed_ns = self._pace.now_ns()
         self._recorder.record(flight.traces, flight.marks, error is not None)
 
-    async def _land_large(
-        self, flight: Flight, slots: Slots, turn: Turn, departed: Mapping[str, Array]
-    ) -> None:
+    async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         assert flight.execution is not None
-        copy = partial(_outcome, flight, flight.execution, turn.slot, departed)
+        copy = partial(_outcome, flight, flight.execution, turn.slot)
         self._finish(flight, slots, turn, *await self._pace.on_thread(copy))
 
     def _finish(
@@ -118,7 +84,7 @@ def _release(flight: Flight, slots: Slots, turn: Turn) -> None:
 
 
 def _outcome(
-    flight: Flight, execution: Execution, slot: Slot, departed: Mapping[str, Array]
+    flight: Flight, execution: Execution, slot: Slot
 ) -> tuple[Mapping[str, Array], BaseException | None]:
     """Return an item's results, or why there are none."""
     if not execution.is_complete:
@@ -126,7 +92,7 @@ def _outcome(
         return {}, session_closed() if skipped else execution.error
     try:
         taken = flight.take(slot.results)
-        return {**taken, **departed} if departed else taken, None
+        return {**taken, **flight.departed} if flight.departed else taken, None
     except (MemoryError, PlaitError) as error:
         return {}, error
 

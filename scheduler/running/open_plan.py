@@ -8,15 +8,12 @@ threads. Slots are made on demand, up to the plan's period.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.cpu import CpuDevice
 from ...devices.device import Device, scratch_specs
-from ...devices.event import Event
-from ...devices.exchange import Loan
 from ...devices.memory import View, host_view
 from ...graph.tensor import Array, TensorSpec
 from ..memory.regions import Region, Replica, takes_turns
@@ -27,54 +24,17 @@ from ..simulation.lanes import workload
 from ..steps import Step, Transfer, outline
 from .arenas import Arenas, OpenArenas
 from .gates import Gates
-from .handing import Arrival, Departure, arrivals_of, departures_of, nothing_handed
+from .handing import arrivals_of, departures_of, nothing_handed
 from .lanes import OpenLanes
 from .pace import Launch, Pace, clock_of
 from .quick import Estimates
+from .slot import Here, Slot
 
 if TYPE_CHECKING:
     from .executor import Execution
 
 Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
 """The lanes of a session, and whose steps wait for them."""
-
-Here: TypeAlias = Callable[[Event], bool]
-"""Runs a step on the calling thread, if its lane is idle; says whether that was so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Buffers for one item, and the steps bound to them.
-
-    Attributes
-    ----------
-    feeds, results : Mapping of str to Array
-        Where inputs are written to and outputs read from, by name.
-    launches : tuple of callable
-        One per step of the plan.
-    here : tuple of callable or None
-        The same for those that may run on any thread of this process.
-    arrivals : Mapping of str to Arrival
-        The steps that bring inputs which are handed over on devices: different for each item.
-    departures : Mapping of str to Departure
-        The outputs that are taken on devices; they are not among `results`.
-    """
-
-    feeds: Mapping[str, Array]
-    results: Mapping[str, Array]
-    launches: tuple[Launch, ...]
-    here: tuple[Here | None, ...]
-    arrivals: Mapping[str, Arrival] = field(default_factory=dict)
-    departures: Mapping[str, Departure] = field(default_factory=dict)
-
-    def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
-        """Return it for an item to which these are handed over."""
-        if not self.arrivals:
-            return self
-        launches = list(self.launches)
-        for name, arrival in self.arrivals.items():
-            launches[arrival.step] = arrival.launch_of(inputs[name])
-        return replace(self, launches=tuple(launches))
 
 
 class OpenPlan:
@@ -108,6 +68,8 @@ class OpenPlan:
     gates : Gates or None
         What items pass in the order of their numbers, item n on slot n % period. None where an item
         may take any slot that no other item is on.
+    arenas : OpenArenas
+        Those of the plan for the largest shapes, where this one is for smaller ones.
     now_ns : tuple of callable
         For each step the clock of its device.
     outlines : tuple of Outline
@@ -165,11 +127,11 @@ class OpenPlan:
         self.estimates = Estimates(work.duration_s, python)
         in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
         self.gates = Gates(self._memory.regions) if in_turn else None
-        self._arenas = OpenArenas(self._memory, self._devices)
+        self.arenas = OpenArenas(self._memory, self._devices)
 
     def _take_order(self, base: OpenPlan) -> None:
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
-        self.estimates, self.gates, self._arenas = base.estimates, base.gates, base._arenas
+        self.estimates, self.gates, self.arenas = base.estimates, base.gates, base.arenas
 
     def resized(self, plan: Plan) -> OpenPlan:
         """Return a plan of the same steps for smaller shapes, open as long as this one is."""
@@ -185,7 +147,7 @@ class OpenPlan:
         DeviceMemoryError
             If there is too little memory; nothing stays allocated.
         """
-        self._arenas.open()
+        self.arenas.open()
 
     def make_slot(self, index: int) -> Slot:
         """Return the slot with copy `index % copies` of each region; unless made, it is now.
@@ -195,7 +157,7 @@ class OpenPlan:
         DeviceError
             If a device refuses; nothing more is held then.
         """
-        with self._arenas.of(index) as arenas:
+        with self.arenas.of(index) as arenas:
             if index in self.slots:
                 return self.slots[index]
             keys = [
@@ -215,7 +177,7 @@ class OpenPlan:
                 launches,
                 here,
                 arrivals_of(self.plan, self._devices, view, self._pace),
-                departures_of(self.plan, self._devices, view),
+                departures_of(self.plan, self._devices, view, self._pace),
             )
             self._bound.update(zip(keys, bound, strict=True))
             self.slots[index] = slot
@@ -224,7 +186,7 @@ class OpenPlan:
     def close(self) -> None:
         """Free the arenas; no item may be in flight."""
         self.unbind()
-        self._arenas.close()
+        self.arenas.close()
 
     def unbind(self) -> None:
         """Let go of programs; items in flight keep theirs."""
@@ -241,7 +203,8 @@ class OpenPlan:
             spec = self.plan.graph.tensors[step.work.tensor]
             if not step.work.arrives:
                 yield (step.work.tensor, step.work.source), spec
-            yield (step.work.tensor, step.work.target), spec
+            if not step.work.leaves:
+                yield (step.work.tensor, step.work.target), spec
         else:
             yield from self._program_tensors(step.work)
 
@@ -264,7 +227,7 @@ class OpenPlan:
         ]
         launch: Launch
         here: Here | None = None
-        if isinstance(step.work, Transfer) and step.work.arrives:
+        if isinstance(step.work, Transfer) and (step.work.arrives or step.work.leaves):
             return nothing_handed, None
         if isinstance(step.work, Transfer):
             (_, source), (_, target) = views

@@ -7,22 +7,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import trio
 
 from ...devices.device import Device
-from ...devices.errors import DeviceLostError, DeviceMemoryError
+from ...devices.errors import DeviceMemoryError
 from ...graph.errors import PlaitError, ShapeError
 from ..errors import PlanError
 from ..faults.recovery import Recovery
 from ..faults.standby import devices_of
 from ..planning import Plan
 from ..specialise import Shapes
-from .lanes import OpenLanes
-from .open_plan import Lanes, OpenPlan
+from .opener import Opener
 from .pace import Pace
 from .resized import Resized
 from .slots import Slots, session_closed
@@ -87,11 +85,6 @@ class OpenPlans:
         Of every plan; each is opened for itself.
     measure : bool
         Time every node.
-
-    Attributes
-    ----------
-    broken : set of Slots
-        Those whose devices were lost: what runs there fails.
     """
 
     def __init__(
@@ -103,15 +96,11 @@ class OpenPlans:
         variants: int,
         measure: bool,
     ) -> None:
-        self.broken: WeakSet[Slots] = WeakSet()
-        self._devices = devices
-        self._recovery = recovery
+        self._opener = Opener(devices, pace, recovery, self._with_room, measure=measure)
         self._origins: WeakKeyDictionary[Slots, _Origin] = WeakKeyDictionary()
         self._retired: list[Slots] = []
         self._pace = pace
         self._variants = variants
-        self._measure = measure
-        self._lanes: Lanes = OpenLanes()
         self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
         self._resized = Resized(KEPT_SIZES * variants, KEPT_NBYTES * variants)
         self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
@@ -180,7 +169,7 @@ class OpenPlans:
                 return None
             await self._dispose()
             await self._evict(keep=(kept or KEPT_PLANS) * self._variants - 1)
-            open_plan = await self._opened(plan)
+            open_plan = await self._opener.open(plan)
             slots = Slots(open_plan, self._with_room, self._pace)
             self._origins[slots] = _Origin(key, make, kept, open_plan.plan is not plan, within)
             self._slots[key, variant] = slots
@@ -224,10 +213,12 @@ class OpenPlans:
         return found
 
     def retire(self, device: str) -> None:
-        """Take what needs a device out of use: it is lost."""
-        for key, slots in list(self._slots.items()):
+        """Take what needs a device out of use: it is lost, with the items that are there."""
+        for slots in (*self._retired, *self._slots.values()):
             if device in devices_of(slots.open_plan.plan):
-                self.broken.update((slots, *self._retire(key)))
+                slots.lose()
+        for key in [key for key, slots in self._slots.items() if slots.are_lost]:
+            self._retire(key)
 
     def restore(self, device: str) -> None:
         """Take what stands in for other plans out of use: a device is back."""
@@ -261,11 +252,11 @@ class OpenPlans:
                 self._refusals.popitem(last=False)
             raise
 
-    def _retire(self, key: tuple[Hashable, int]) -> list[Slots]:
-        """Give out no more slots of a plan; return those of what runs in its arenas."""
+    def _retire(self, key: tuple[Hashable, int]) -> None:
+        """Give out no more slots of a plan, and of what runs in its arenas."""
         slots = self._slots.pop(key)
         self._retired.append(slots)
-        return self._resized.drop(slots)
+        self._resized.drop(slots)
 
     async def _dispose(self) -> None:
         """Close plans that were replaced and that no item is on any more."""
@@ -274,32 +265,6 @@ class OpenPlans:
                 self._retired.remove(slots)
                 with trio.CancelScope(shield=True):
                     await self._pace.on_thread(slots.open_plan.close)
-
-    async def _opened(self, plan: Plan) -> OpenPlan:
-        """Open a plan, or what stands in for it; devices may die on the way."""
-        for deaths in count(1):
-            adapted = await self._recovery.adapt(plan)
-            lives = self._lives(plan, adapted)
-            try:
-                open_plan = await self._with_room(partial(self._open, adapted))
-            except DeviceLostError:
-                if not self._recovery.examine() or deaths > self._recovery.policy.replays:
-                    raise
-                continue
-            if self._lives(plan, adapted) == lives:
-                return open_plan
-            with trio.CancelScope(shield=True):
-                await self._pace.on_thread(open_plan.close)
-        raise AssertionError("it counts for ever")
-
-    def _lives(self, plan: Plan, adapted: Plan) -> list[Mapping[str, int | None]]:
-        """Return what must not change while a plan is opened: it is lost, or not needed, then."""
-        return [self._recovery.lives(each) for each in (plan, adapted)]
-
-    def _open(self, plan: Plan) -> OpenPlan:
-        open_plan = OpenPlan(plan, self._devices, self._pace, self._lanes, measure=self._measure)
-        open_plan.open()
-        return open_plan
 
     async def _with_room(self, make: Callable[[], T]) -> T:
         """Make something on a thread; if there is no memory for it, idle plans give way first."""

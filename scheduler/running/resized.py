@@ -73,14 +73,12 @@ class Resized:
     def _is_too_much(self) -> bool:
         return len(self._slots) > self._most or self._nbytes > self._most_nbytes
 
-    def drop(self, base: Slots) -> list[Slots]:
-        """Forget what runs in the arenas of a plan, and return it."""
-        keys = [key for key, (_, its_base) in self._slots.items() if its_base is base]
-        dropped = [self._slots.pop(key)[0] for key in keys]
-        for slots in dropped:
+    def drop(self, base: Slots) -> None:
+        """Forget what runs in the arenas of a plan."""
+        for key in [key for key, (_, its_base) in self._slots.items() if its_base is base]:
+            slots, _ = self._slots.pop(key)
             self._nbytes -= _nbytes(slots.open_plan)
             slots.open_plan.unbind()
-        return dropped
 
 
 def _nbytes(open_plan: OpenPlan) -> int:

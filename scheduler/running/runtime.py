@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
-from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import trio
 
 from ...graph.tensor import Array
-from ..bounds import check_within
-from ..ends import not_decided
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
 from ..faults.recovery import Recovery
 from ..planning import Plan
 from ..profile import Recorder
-from ..profile.recorder import Trace
 from ..profile.status import Status, device_status, memory_status
 from ..replicas.dispatch import Dispatcher
-from ..replicas.variant import variant
-from ..specialise import Shapes, bind_inputs
-from ..stages import Entry
+from .by_parts import ByParts
+from .by_shapes import ByShapes
 from .feeds import check_feeds, own_feeds
 from .handing import borrowed
 from .item import Flight
 from .landing import Landing
 from .open_devices import OpenDevices
-from .open_plans import KEPT_PARTS, KEPT_PLANS, OpenPlans, Within
+from .open_plans import OpenPlans
 from .pace import Pace
-from .passage import Passage, own_results
-from .slots import Slots, session_closed
 from .spares import Spares, most_nbytes
 from .starter import Starter
-
-_shape = attrgetter("shape")
-
-Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]
-"""The shapes of the inputs, and the number of slots of each variant."""
-
-LATEST_TRACES = 10_000
-"""Of an item that loops for long, the profile knows the latest parts."""
 
 
 class Runtime:
@@ -85,11 +68,9 @@ class Runtime:
         self._open_plans = OpenPlans(
             self._devices.by_name, self._pace, recovery, variants=plan.variants, measure=measure
         )
-        self._variants = plan.variants
+        self._by_shapes = ByShapes(plan, self._open_plans)
         self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
-        self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
         recovery.on_loss, recovery.on_return = self._open_plans.retire, self._open_plans.restore
-        self._entries: dict[int, Entry] = {}
         self._flights: set[Flight] = set()
         self._landing = Landing(self.recorder, self._pace, self._flights)
         self._starter = Starter(
@@ -100,6 +81,9 @@ class Runtime:
             self._flights,
             announcer,
             self._dispatcher,
+        )
+        self._by_parts = ByParts(
+            self._pace, self._open_plans, self._starter, self._landing, self._flights
         )
         self.copying = self._starter.copying
         self.spares = Spares(most_nbytes(plan))
@@ -142,7 +126,7 @@ class Runtime:
             self._pace.tell_time_of(self._devices.used)
             self.now_ns = self._pace.now_ns
             if self.plan.is_static:
-                for slots in await self._static_slots(self.plan.max_in_flight):
+                for slots in await self._by_shapes.open_own(self.plan.max_in_flight):
                     await self._pace.on_thread(slots.fill)
         except BaseException:
             await self.close()
@@ -172,6 +156,7 @@ class Runtime:
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
         self._closing = True
         self._starter.refuse()
+        self._by_parts.refuse()
         self._open_plans.refuse()
         self._recovery.stop()
         if self._admissions:
@@ -206,7 +191,7 @@ class Runtime:
         """
         self._admissions += 1
         try:
-            await self._admit(inputs, self._count(max_in_flight), flight)
+            await self._admit(inputs, self._by_shapes.count(max_in_flight), flight)
         finally:
             self._end_admission()
 
@@ -225,7 +210,8 @@ class Runtime:
         try:
             arrays: Mapping[str, Array] = check_feeds(self._fed, self.borrowed(inputs))
             flight.variant = self._dispatcher.choose(flight)
-            slots, arrays = self._find(self._count(max_in_flight), arrays, flight.variant)
+            count = self._by_shapes.count(max_in_flight)
+            slots, arrays = self._by_shapes.find(count, arrays, flight.variant)
             turn = self._starter.turn_nowait(slots)
             if slots is None or turn is None:
                 return False
@@ -246,7 +232,7 @@ class Runtime:
         if self.plan.is_static:
             self._admissions += 1
             try:
-                await self._static_slots(self._count(max_in_flight))
+                await self._by_shapes.open_own(self._by_shapes.count(max_in_flight))
             finally:
                 self._end_admission()
 
@@ -255,140 +241,17 @@ class Runtime:
         if self._closing and not self._admissions:
             self._admitted.set()
 
-    def _count(self, max_in_flight: int) -> int:
-        """Return how many slots each variant has, so that together they have that many."""
-        return max(-(-max_in_flight // self._variants), self.plan.max_in_flight)
-
     async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
         arrays: Mapping[str, Array] = check_feeds(self._fed, self.borrowed(inputs))
         if self._starter.is_busy:
             await self._starter.settle()
         flight.variant = self._dispatcher.choose(flight)
-        slots, arrays = self._find(count, arrays, flight.variant)
+        slots, arrays = self._by_shapes.find(count, arrays, flight.variant)
         if slots is None:
-            slots = await self._slots(_key(arrays, count), flight.variant)
+            slots = await self._by_shapes.open(count, arrays, flight.variant)
         if slots is None:
             own = partial(own_feeds, self.plan.graph, arrays)
             arrays = await self._starter.copying(arrays.values(), own)
-            self._flights.add(flight)
-            trio.lowlevel.spawn_system_task(self._pass, flight, arrays, self._entries[count])
+            self._by_parts.start(flight, arrays, self._by_shapes.entries[count])
         else:
             await self._starter.start(flight, slots, arrays)
-
-    def _find(
-        self, count: int, arrays: Mapping[str, Array], index: int
-    ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return the slots of the one open plan that these inputs need, and what it is fed."""
-        slots = self._open_plans.find(_key(arrays, count), index)
-        return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
-
-    def _whole(
-        self, count: int, arrays: Mapping[str, Array], index: int
-    ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return the slots of the one plan that these inputs need, and what it is fed, if so."""
-        entry = self._entries.get(count)
-        stage = entry.find(arrays) if entry is not None else None
-        if stage is None or stage.whole is None:
-            return None, arrays
-        slots = self._open_plans.find(id(stage.whole), index)
-        fed = arrays if slots is None else {n: arrays[n] for n in stage.whole.graph.inputs}
-        return slots, fed
-
-    async def _pass(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
-        """Take an item through the stages of a graph whose shapes depend on values."""
-        flight.marks.admitted_ns = self._pace.now_ns()
-        results: Mapping[str, Array] = {}
-        failure: BaseException | None = None
-        traces: deque[Trace] = deque(maxlen=LATEST_TRACES)
-        flight.traces = traces
-        try:
-            run_part = partial(self._run_part, flight, traces)
-            check = partial(self._check, flight)
-            passage = Passage(run_part, self._pace.on_thread, check)
-            results = await passage.run(entry, arrays)
-            results = await self._starter.copying(results.values(), partial(own_results, results))
-        except BaseException as error:  # whatever it is, it is the item's
-            failure = error
-        self._landing.record(flight, flight.cause or failure)
-        self._flights.discard(flight)
-        flight.finish(results, failure)
-
-    def _check(self, flight: Flight) -> None:
-        if flight.cancelled or self._closing:
-            raise session_closed()
-
-    async def _run_part(
-        self, flight: Flight, traces: deque[Trace], plan: Plan, inputs: Mapping[str, Array]
-    ) -> Mapping[str, Array]:
-        """Run one of the plans that an item goes through."""
-        with trio.CancelScope() as starting:
-            flight.on_cancel = starting.cancel  # it may wait for a device to come back
-            slots = self._open_plans.find(id(plan), flight.variant)
-            if slots is None:
-                slots = await self._open_plans.open(
-                    id(plan), partial(variant, plan), flight.variant, kept=KEPT_PARTS
-                )
-            assert slots is not None, "the plan of a part is static"
-            self._check(flight)
-            part = flight.part = Flight(is_part=True)
-            part.age, part.variant = flight.age, flight.variant
-            await self._starter.start(part, slots, inputs)
-            flight.age = part.age
-        flight.on_cancel = None
-        if starting.cancelled_caught:
-            raise session_closed()
-        if flight.cancelled:
-            part.cancel()
-        await part.done.wait()
-        traces.extend(part.traces)
-        if part.error is not None:
-            raise part.error
-        return part.results
-
-    async def _static_slots(self, count: int) -> list[Slots]:
-        """Open the variants of a plan whose shapes are all known."""
-        found = [
-            await self._slots(_own_key(self.plan, count), index) for index in range(self._variants)
-        ]
-        return [slots for slots in found if slots is not None]
-
-    async def _slots(self, key: Key, index: int) -> Slots | None:
-        """Open a plan for some shapes; return its slots, None where values have to be known too."""
-        shapes, count = dict(zip(self._fed.inputs, key[0], strict=True)), key[1]
-        bind_inputs(self._fed, shapes)
-        if count in self._entries:
-            return None
-        within = self._within(key, shapes) if self.plan.bounds else None
-        make = partial(self._variant, key)
-        slots = await self._open_plans.open(key, make, index, within=within)
-        if slots is None:
-            if self.plan.ends.devices:
-                raise not_decided(self.plan.graph)
-            whole = replace(self.plan, max_in_flight=count)
-            self._entries.setdefault(count, Entry(whole, whole.graph, OrderedDict()))
-        return slots
-
-    def _within(self, key: Key, shapes: Shapes) -> Within | None:
-        """Return the plan with bounds in which others may run; None for that one itself."""
-        check_within(self._fed, self.plan.bounds, shapes)
-        base = _own_key(self.plan, key[1])
-        return None if key == base else Within(base, partial(self._variant, base), shapes)
-
-    def _variant(self, key: Key, index: int) -> Plan:
-        return variant(self._planned(key), index)
-
-
-def _planned(plan: Plan, key: Key) -> Plan:
-    """Return the plan for some shapes and number of slots, for the first of all replicas."""
-    if plan.is_static and key == _own_key(plan, key[1]):
-        return plan if key[1] == plan.max_in_flight else plan.again(key[1])
-    return plan.for_shapes(dict(zip(plan.graph.inputs, key[0], strict=True)), key[1])
-
-
-def _own_key(plan: Plan, count: int) -> Key:
-    """Return the key of the shapes that a static plan was made for."""
-    return tuple(plan.graph.tensors[name].static_shape for name in plan.graph.inputs), count
-
-
-def _key(arrays: Mapping[str, Array], count: int) -> Key:
-    return tuple(map(_shape, arrays.values())), count

@@ -11,8 +11,10 @@ import trio
 
 from ..errors import SessionError
 from ..memory.regions import ADMISSION
-from .open_plan import OpenPlan, Slot
+from ..planning import Plan
+from .open_plan import OpenPlan
 from .pace import Pace
+from .slot import Slot
 
 MADE_AHEAD = 16
 """Slots beyond this number are made when first needed."""
@@ -46,6 +48,7 @@ class _Holders:
     claims : int
         How many hold a slot or wait for one.
     closing : bool
+    are_lost : bool
     """
 
     permits: trio.Semaphore
@@ -53,6 +56,7 @@ class _Holders:
     waiting: set[trio.Event] = field(default_factory=set)
     claims: int = 0
     closing: bool = False
+    are_lost: bool = False
 
 
 class Slots:
@@ -61,6 +65,11 @@ class Slots:
     Slots are made when first needed, up to the plan's period. `on_thread` calls what makes one; a
     slot being made is held already, so its plan is not idle meanwhile. Those of a plan that runs in
     the arenas of another one are handed out together with those.
+
+    Attributes
+    ----------
+    plan : Plan
+        Whose arenas they are: what is planned anew when a device is lost.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class Slots:
         base: Slots | None = None,
     ) -> None:
         self.open_plan = open_plan
+        self.plan: Plan = open_plan.plan if base is None else base.plan
         self._on_thread = on_thread
         self._pace = pace
         count = open_plan.plan.max_in_flight
@@ -85,6 +95,15 @@ class Slots:
     def is_idle(self) -> bool:
         """True when no item holds a slot or waits for one."""
         return self._holders.claims == 0
+
+    @property
+    def are_lost(self) -> bool:
+        """True when a device of the plan was lost: what runs there fails."""
+        return self._holders.are_lost
+
+    def lose(self) -> None:
+        """Take note of that."""
+        self._holders.are_lost = True
 
     def beside(self, open_plan: OpenPlan) -> Slots:
         """Return the slots of a plan that runs in the arenas of this one."""

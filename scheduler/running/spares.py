@@ -16,6 +16,7 @@ from ...devices.exchange import Loan
 from ...graph.errors import PlaitError
 from ...graph.tensor import Array
 from ..planning import Plan
+from .feeds import as_array
 
 _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 
@@ -97,7 +98,7 @@ def _own(value: Any) -> Any:
     if isinstance(value, Loan | PlaitError):
         return value
     try:
-        return np.array(value)
+        return np.array(as_array(value))
     except Exception:
         return value
 

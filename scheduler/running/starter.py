@@ -23,9 +23,9 @@ from ..replicas.dispatch import Dispatcher
 from .executor import Execution
 from .item import Flight
 from .landing import Landing, are_small
-from .open_plan import Slot
 from .open_plans import OpenPlans
 from .pace import Pace
+from .slot import Slot
 from .slots import Slots, Turn, session_closed
 
 T = TypeVar("T")
@@ -62,9 +62,7 @@ class Starter:
         self._landing = landing
         self._flights = flights
         self._dispatcher = dispatcher
-        self._replays = Replays(
-            recovery, open_plans.broken, announcer, self._start_again, self._fail
-        )
+        self._replays = Replays(recovery, announcer, self._start_again, self._fail)
         self._watch = Watch(recovery)
         self._closing = False
 
@@ -108,7 +106,7 @@ class Starter:
         SessionError
             If the session is being closed.
         """
-        if slots is None or slots in self._open_plans.broken or self._replays.is_busy:
+        if slots is None or slots.are_lost or self._replays.is_busy:
             return None
         return slots.acquire_nowait()
 
@@ -129,12 +127,17 @@ class Starter:
         """
         flight.marks.admitted_ns = self._pace.now_ns()
         try:
+            slot = turn.slot
             if are_small(arrays.values()):
-                slot = _feed(turn.slot, arrays)
+                _feed(slot, arrays)
             else:
-                slot = await self._pace.on_thread(partial(_feed, turn.slot, arrays))
+                await self._pace.on_thread(partial(_feed, slot, arrays))
+            if slot.arrivals:
+                slot = await self.copying(arrays.values(), partial(slot.handed, arrays))
             if self._replays.guards(slots):
                 await self._guard(flight, slots, arrays, attempt)
+            if slot.departures:
+                slot, flight.departed = slot.left(copy=not flight.holds)
             flight.marks.fed_ns = self._pace.now_ns()
             if self._closing or flight.done.is_set():  # it was given up meanwhile
                 raise session_closed()
@@ -156,10 +159,10 @@ class Starter:
 
     async def _turn(self, flight: Flight, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
         """Wait for a slot; devices may die while it is made, or before."""
-        deaths, broken = 0, self._open_plans.broken
+        deaths = 0
         while True:
             try:
-                if slots in broken:
+                if slots.are_lost:
                     if not again:
                         await self._replays.settle()
                     slots = await self._redirected(flight, slots)
@@ -167,10 +170,10 @@ class Starter:
             except DeviceLostError:
                 deaths += 1
                 self._recovery.examine()
-                if slots not in broken or deaths > self._recovery.policy.replays:
+                if not slots.are_lost or deaths > self._recovery.policy.replays:
                     raise
             else:
-                if slots not in broken:
+                if not slots.are_lost:
                     return slots, turn
                 slots.release(turn)
 
@@ -219,10 +222,8 @@ class Starter:
         flight.finish(error=error)
 
 
-def _feed(slot: Slot, arrays: Mapping[str, Array]) -> Slot:
-    """Write an item's inputs to its slot; return the slot with what it is to launch for them."""
+def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:
     _copy(slot.feeds, arrays)
-    return slot.handed(arrays)
 
 
 def _copy(targets: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:

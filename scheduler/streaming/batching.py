@@ -2,8 +2,9 @@
 
 Every item brings as many rows as it likes, the same number in each input. Where the graph leaves
 the length of that axis open, a batch that is not full is padded to the next power of two: there is
-a plan for every length, and they should be few. Where it is a number, to that number. Padding
-repeats the last row, which is as valid as any; its results are dropped.
+a plan for every length, and they should be few; or to the next length within its bounds. Where it
+is a number, to that number. Padding repeats the last row, which is as valid as any; its results are
+dropped.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ import numpy as np
 from ...graph.errors import PlaitError, ShapeError
 from ...graph.ir import Graph
 from ...graph.tensor import Array, Dim
+from ..bounds import NO_BOUNDS, Bounds
 from ..errors import FeedError, SessionError
 from ..running.feeds import check_feeds
 from ..running.item import Flight, Results, copies, views
+
+MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds if with any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +36,30 @@ class Batching:
     graph : Graph
     size : int
         Items in a full batch.
-    rows : int or None
-        The length of the first axis, where the graph fixes it.
+    least : int
+    most : int or None
+        The bounds of the length of the first axis; the same where the graph fixes it.
     copy : bool
         Copy the results of each item, rather than leave them in memory of the session.
     """
 
     graph: Graph
     size: int
-    rows: int | None
+    least: int
+    most: int | None
     copy: bool
 
     def padded(self, rows: int) -> int:
         """Return how many rows a batch of so many is run with."""
-        if self.rows is not None:
-            return self.rows
-        return max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
+        wanted = max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
+        wanted = max(wanted, self.least)
+        return wanted if self.most is None else min(wanted, self.most)
 
 
-def batching_of(graph: Graph, size: int, *, copy: bool = True) -> Batching:
-    """Return how items of a graph become batches.
+def batching_of(
+    graph: Graph, size: int, bounds: Bounds = NO_BOUNDS, *, copy: bool = True
+) -> Batching:
+    """Return how items of a graph, whose symbols may have bounds, become batches.
 
     Raises
     ------
@@ -71,17 +79,18 @@ def batching_of(graph: Graph, size: int, *, copy: bool = True) -> Batching:
         )
     length = next(iter(found), None)
     rows = length if isinstance(length, int) else None
-    if rows is not None and size > rows:
+    least, most = bounds.get(length, (0, None)) if isinstance(length, str) else (rows or 0, rows)
+    if most is not None and size > most:
         raise SessionError(
-            f"{size} items do not fit into a batch of {rows}",
+            f"{size} items do not fit into a batch of {most}",
             at=f"graph {graph.name!r}",
-            fix=f"batch={rows}, or leave the first axis of the inputs open",
+            fix=f"batch={most}, or {MORE_ROOM}",
         )
     for name in graph.outputs:
         there = _first_dim(graph, name, "an output of this graph")
         if isinstance(there, int) and there != rows:
             raise _indivisible(name, graph.tensors[name].shape or ())
-    return Batching(graph, size, rows, copy)
+    return Batching(graph, size, least, most, copy)
 
 
 class Batch:
@@ -107,13 +116,14 @@ class Batch:
         self.flight = Flight(take=self._take, holds=not batching.copy, on_done=self._end)
         self._feeds: list[Mapping[str, Array]] = []
         self._lengths: list[int] = []
+        self._rows = 0
         self._divided: Sequence[Results] | None = None
         self._left = 0
 
     @property
     def is_full(self) -> bool:
         """True when no more items go in."""
-        return len(self.members) == self._batching.size
+        return len(self.members) == self._batching.size or self._rows == self._batching.most
 
     @property
     def is_deserted(self) -> bool:
@@ -133,19 +143,20 @@ class Batch:
             If it fits into no batch of this graph.
         """
         arrays = check_feeds(self._batching.graph, inputs)
-        length, limit = _length(arrays), self._batching.rows
+        length, limit = _length(arrays), self._batching.most
         if limit is not None and length > limit:
             raise FeedError(
                 f"an item of {length} rows does not fit into a batch of {limit}",
-                fix="feed fewer rows, or leave the first axis of the inputs open",
+                fix=f"feed fewer rows, or {MORE_ROOM}",
             )
         if self.members:
-            if limit is not None and sum(self._lengths) + length > limit:
+            if limit is not None and self._rows + length > limit:
                 return False
             if any(arrays[n].shape[1:] != a.shape[1:] for n, a in self._feeds[0].items()):
                 return False
         self._feeds.append(arrays)
         self._lengths.append(length)
+        self._rows += length
         self.members.append(member)
         marks, first = self.flight.marks, self.members[0].marks
         marks.asked_ns, marks.stream = first.asked_ns, first.stream
@@ -155,9 +166,9 @@ class Batch:
 
     def stacked(self) -> dict[str, Array]:
         """Return the inputs of the batch."""
-        rows = sum(self._lengths)
+        rows, padded = self._rows, self._batching.padded(self._rows)
         return {
-            name: _stack([feeds[name] for feeds in self._feeds], rows, self._batching.padded(rows))
+            name: _stack([feeds[name] for feeds in self._feeds], rows, padded)
             for name in self._batching.graph.inputs
         }
 
@@ -167,7 +178,7 @@ class Batch:
 
     def _divide(self, results: Results) -> Sequence[Results]:
         """Return the results of each item."""
-        rows = self._batching.padded(sum(self._lengths))
+        rows = self._batching.padded(self._rows)
         for name, array in results.items():
             if array.ndim == 0 or len(array) != rows:
                 raise _indivisible(name, array.shape)

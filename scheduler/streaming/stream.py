@@ -154,7 +154,8 @@ async def open_stream(
     check_source(source)
     batching = None
     if options.batch is not None:
-        batching = batching_of(runtime.plan.fed, options.batch, copy=options.copy)
+        plan = runtime.plan
+        batching = batching_of(plan.fed, options.batch, plan.bounds, copy=options.copy)
     await runtime.prepare(options.slots)
     results = Results(runtime, options, batching, number)
     failure: BaseException | None = None

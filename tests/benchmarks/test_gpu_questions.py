@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import plait as pl
 import pytest
 from cupy_double import CupyDouble
-from gpu import about, broken, conformance, facts, integers, models, partition, rounding
+from foreign_arrays import Library
+from gpu import (
+    about,
+    broken,
+    conformance,
+    facts,
+    integers,
+    interop,
+    models,
+    partition,
+    peers,
+    rounding,
+    sanitizer,
+)
 from gpu.question import Experiment, Row, fact, failed, rows_of, text_of
 from gpu.target import Target, Unsuitable
 from onnx import TensorProto, helper
+from plait.devices.cuda.device import CudaDevice
 from plait.devices.opencl.device import OpenClDevice
 from plait.graph.tensor import Array
 from pocl import pocl_device
@@ -108,6 +125,44 @@ def test_a_real_model_is_compared_with_onnxruntime_where_that_is() -> None:
     assert rows["tiny, batch 1: onnxruntime on the GPU"].status == "left out"
 
 
+def test_the_copy_between_two_gpus_is_one_step() -> None:
+    pocl_device()
+    double = CupyDouble(3, devices=2)
+    second = partial(double.generating, "cuda:1")
+    rows = list(
+        rows_of([peers.copies], Target("cuda:0", double.generating, True, False, True, second))
+    )
+    assert [row for row in rows if row.status == "failed"] == []
+    assert rows[0].met
+    assert rows[0].note == "handed on: cuda:0 to cuda:1"
+
+
+def test_one_gpu_has_no_peer() -> None:
+    double = CupyDouble()
+    second = partial(double.generating, "cuda:1")
+    (row,) = rows_of([peers.copies], Target("cuda:0", double.generating, make_next=second))
+    assert (row.value, row.status) == ("there is one GPU", "left out")
+
+
+class WithArrays(Target):
+    """A fake GPU, and a library that makes arrays there."""
+
+    def cupy(self) -> Any:
+        device = self.make()
+        assert isinstance(device, CudaDevice)
+        assert isinstance(device._cupy, CupyDouble)
+        library = Library(device._cupy)
+        return SimpleNamespace(asarray=library.array, asnumpy=lambda array: array._cells.copy())
+
+
+def test_arrays_that_lie_on_the_gpu_are_compared_with_those_of_the_host() -> None:
+    pocl_device()
+    target = WithArrays("cuda:0", CupyDouble(3).generating, is_cuda=True, small=True)
+    rows = list(rows_of([interop.cupys], target))
+    assert [row for row in rows if row.status == "failed"] == []
+    assert rows[-1] == fact("CuPy: 0 MiB: the results are right", True, True)
+
+
 def test_wrong_bits_do_not_pass_for_right_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     off = rounding.expected
 
@@ -139,11 +194,30 @@ def test_an_operator_that_differs_from_its_definition_is_named(
 @pytest.mark.parametrize(
     "experiment",
     [facts.launches, facts.hidden_allocations, facts.threads, facts.other_libraries, facts.marks,
-     broken.illegal_writes, conformance.tests],
+     interop.cupys, interop.torchs, broken.illegal_writes, conformance.tests, sanitizer.kernels],
 )  # fmt: skip
 def test_what_only_cupy_knows_is_left_out_elsewhere(experiment: Experiment) -> None:
     (row,) = rows_of([experiment], on_double())
     assert row.status == "left out"
+
+
+@pytest.mark.parametrize(
+    ("said", "row"),
+    [
+        ("========= ERROR SUMMARY: 0 errors", Row("t, q: errors", 0, at_most=0)),
+        (
+            "========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 2 errors",
+            Row("t, q: errors", 2, at_most=0, note="Invalid __global__ write of size 4 bytes"),
+        ),
+        ("========= RACECHECK SUMMARY: 3 hazards", Row("t, q: errors", 3, at_most=0)),
+        ("Device not supported", Row("t, q: errors", "Device not supported", status="failed")),
+    ],
+)
+def test_what_compute_sanitizer_says_is_understood(said: str, row: Row, tmp_path: Path) -> None:
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+    program.chmod(0o755)
+    assert sanitizer._checked(str(program), "t", "q", "cuda:0") == row
 
 
 def test_an_experiment_that_fails_is_a_row_and_the_next_one_follows() -> None:

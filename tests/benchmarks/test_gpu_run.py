@@ -90,8 +90,9 @@ def test_without_the_device_nothing_is_asked_and_nothing_written(
     monkeypatch.setattr(sys, "argv", command)
     lacking = Answer("about", (Row("The device", "no driver", status="failed"),), 1.0)
     monkeypatch.setattr(run_gpu, "ask", lambda name, *_: lacking)
-    with pytest.raises(SystemExit, match="nothing to measure[^$]*no driver"):
+    with pytest.raises(SystemExit, match="there is nothing to measure") as caught:
         run_gpu.main()
+    assert "no driver" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,8 +114,9 @@ def test_tests_are_counted_by_folder(tmp_path: Path) -> None:
     (tmp_path / "tests" / "some" / "test_numbers.py").write_text(TESTS)
     (tmp_path / "tests" / "test_uncollected.py").write_text("import missing_one")
     report = tmp_path / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", "-p", "no:cacheprovider", "-c", "/dev/null",
-               "--rootdir", str(tmp_path), f"--junitxml={report}", str(tmp_path)]  # fmt: skip
+    options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(tmp_path)]
+    options += ["--continue-on-collection-errors", f"--junitxml={report}", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", *options]
     assert conformance.run_within(command, limit_s=60)
     rows = {row.what: row for row in conformance.results(report)}
     for outcome in ("passed", "failed", "skipped"):

@@ -43,6 +43,11 @@ def agrees(graph: Graph, seed: int, n_items: int = 3) -> bool:
     )
 
 
+def test_asking_what_a_device_is_like_makes_no_context_on_it(double: CupyDouble) -> None:
+    assert double.device().capabilities.memory_bytes == double.gpu.memory_bytes
+    assert double.contexts == set()
+
+
 @settings(max_examples=60)
 @given(small_graphs(), st.sampled_from(SEEDS))
 def test_results_are_those_of_the_cpu_in_any_order_of_streams(graph: Graph, seed: int) -> None:

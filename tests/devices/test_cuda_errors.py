@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from cupy_double import CupyDouble, OutOfMemoryError
-from fake_cuda_errors import INVALID_VALUE, CUDARuntimeError
+from fake_cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, CUDARuntimeError
 from plait import devices
 from plait.devices.cuda.device import CudaDevice, cuda_names
 from plait.devices.cuda.driver import translate
+from plait.devices.cuda.queues import CudaBackend
 from plait.devices.errors import (
     DeviceError,
     DeviceLostError,
@@ -95,6 +96,20 @@ def test_after_an_illegal_access_all_work_fails_with_the_first_error(double: Cup
                 event.wait(WAIT_S)
             assert isinstance(raised.value.__cause__, CUDARuntimeError)
         assert len({id(event.error) for event in (*held, *later)}) == 1
+
+
+def test_a_device_that_breaks_while_it_opens_fails_what_is_put(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(backend: CudaBackend) -> None:
+        raise CUDARuntimeError(ILLEGAL_ADDRESS)
+
+    monkeypatch.setattr(CudaBackend, "attach", fail)
+    device = double.device()
+    with Rig(device, chain("Relu")) as rig:
+        with pytest.raises(DeviceLostError, match="illegal memory access"):
+            rig.compute().wait(WAIT_S)
+        assert device.loss is not None
 
 
 def test_a_lost_device_closes(double: CupyDouble) -> None:

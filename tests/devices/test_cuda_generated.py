@@ -254,6 +254,31 @@ def test_generated_kernels_compute_what_cupys_cannot() -> None:
     assert not CudaDevice(compiler=None).supports(node, graph.call(node)).ok
 
 
+def test_of_empty_tensors_nothing_is_recorded() -> None:
+    b = pl.GraphBuilder("empty")
+    x, none = b.input("x", "float32", (4,)), b.input("none", "float32", (0, 4))
+    b.output("flat", b.op("Reshape", none, np.array([0]), allowzero=1))
+    b.output("back", b.op("Reshape", none, np.array([4, 0]), allowzero=1))
+    b.output("y", b.op("Reshape", b.op("Relu", x), np.array([2, 2])))
+    graph = b.build()
+    items = some_items(graph, 2)
+    with Rig(CupyDouble().generating(), graph) as rig:
+        for result, item in zip(rig.stream(items).results(), items, strict=True):
+            np.testing.assert_array_equal(result["y"].ravel(), np.maximum(item["x"], 0))
+            assert (result["flat"].shape, result["back"].shape) == ((0,), (4, 0))
+
+
+def test_programs_are_unloaded_with_their_device_current_whoever_drops_them() -> None:
+    double = CupyDouble(devices=2)
+    with Rig(double.generating("cuda:1"), chain("Relu")) as rig:
+        programs = [rig.program]
+    assert double.cuda.driver.unloaded == []
+    dropper = threading.Thread(target=programs.clear)
+    dropper.start()
+    dropper.join()
+    assert double.cuda.driver.unloaded == [(1, 1)]
+
+
 async def test_a_session_streams_through_a_gpu_and_the_cpu(double: CupyDouble) -> None:
     graph = mixed()
     pin = {node.name: "cuda:0" for node in graph.nodes} | {"signs": "cpu"}

@@ -11,6 +11,8 @@ import plait as pl
 import pytest
 from cupy_double import CupyDouble
 from fake_gpu import SEEDS
+from plait.devices.errors import DeviceMemoryError
+from plait.devices.event import Event
 from plait.devices.memory import SharedArena, host_arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import TensorSpec
@@ -50,6 +52,19 @@ def test_devices_share_page_locked_memory(double: CupyDouble) -> None:
     other.close()
 
 
+def test_what_cupy_keeps_for_arrays_to_come_is_taken_when_memory_runs_out() -> None:
+    double = CupyDouble(memory_bytes=1 << 20)
+    device = double.device()
+    device.open()
+    double.empty((3 << 18,), np.uint8)
+    assert double.gpu.live_bytes >= 3 << 18, "freed, but kept in CuPy's pool"
+    arena = device.arena("cuda:0", 1 << 19)
+    with pytest.raises(DeviceMemoryError, match="too little memory"):
+        device.arena("cuda:0", 3 << 18)
+    arena.close()
+    device.close()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_memory_that_cannot_be_locked_is_staged(seed: int) -> None:
     double, graph = CupyDouble(seed), chain("Relu", "Add")
@@ -81,6 +96,30 @@ def test_an_upload_of_what_a_staged_download_brings_waits_for_it(double: CupyDou
         host.array[:] = 0
         rig.device.copy(host, rig.views["x"]).wait(WAIT_S)
         assert host.array.tolist() == [5, 5, 5, 5]
+
+
+def test_an_upload_from_a_callback_waits_for_no_download_that_is_behind_it(
+    double: CupyDouble,
+) -> None:
+    """The thread that runs the callback is the one that would have to land the download."""
+    double.gpu.refuses_locking = True
+    submitted, later = threading.Event(), list[Event]()
+
+    def upload(_: Event) -> None:
+        later.append(rig.device.copy(rig.views["x"], other["x"], [second]))
+        submitted.set()
+
+    with Rig(double.device(), chain("Relu")) as rig:
+        host, other = rig.host({"x": FLOATS, "y": FLOATS}), rig.host({"x": FLOATS})
+        other["x"].array[:] = 7
+        with double.gpu.paused():
+            first = rig.device.copy(host["y"], rig.views["y"])
+            second = rig.device.copy(host["x"], rig.views["x"])
+            first.on_done(upload)
+        assert submitted.wait(WAIT_S)
+        later[0].wait(WAIT_S)
+        rig.device.copy(host["x"], rig.views["x"]).wait(WAIT_S)
+        assert host["x"].array.tolist() == [7, 7, 7, 7]
 
 
 def biased() -> Graph:

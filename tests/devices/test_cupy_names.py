@@ -1,109 +1,67 @@
 """What stands in for CuPy in tests has nothing that CuPy lacks; needs CuPy, but no GPU.
 
-The device for CUDA is tested on the double alone where there is no GPU: a name or a parameter that
-only the double has would go unnoticed until there is one.
+Where there is no GPU, the device for CUDA meets nothing but the double: a name or a parameter that
+the double alone has would go unnoticed.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
+from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy_double
 import fake_arrays
-import numpy as np
 import pytest
 from cupy_double import CupyDouble
-from fake_cuda_errors import CUDADriverError, CUDARuntimeError
-from fake_driver import FakeDriver
-from onnx_suite import suite
-from plait.devices.cuda.arrays import CupyArrays
-
-from .rig import Rig
+from fake_driver import FakeDriver, Function, Module
+from plait.devices.cuda.driver import count_devices, translate
+from plait.devices.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    DeviceUnavailableError,
+)
+from signatures import Taken, taken
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install cupy-cuda13x")
+    warnings.simplefilter("ignore")  # CuPy's, about what it finds on the machine
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install 'plait[cuda]'")
 
+CUDA_CLASSES = (
+    (cupy_double.Device, cupy.cuda.Device, {"compute_capability", "id"}),
+    (cupy_double.Event, cupy.cuda.Event, set[str]()),
+    (cupy_double.Graph, cupy.cuda.graph.Graph, set[str]()),
+    (cupy_double.Memory, cupy.cuda.Memory, {"ptr"}),
+    (cupy_double.MemoryPointer, cupy.cuda.MemoryPointer, {"mem", "ptr"}),
+    (cupy_double.Stream, cupy.cuda.Stream, set[str]()),
+    (Function, cupy.cuda.function.Function, {"ptr"}),
+    (Module, cupy.cuda.function.Module, set[str]()),
+    (fake_arrays.FakeArray, cupy.ndarray, {"data", "dtype", "nbytes", "shape", "strides"}),
+)
+"""What stands for what, and what is read of it that the double sets when it is made."""
 OF_TESTS = {"device", "generating", "launch"}
-"""Methods of the double that are there for tests."""
-CLASSES = {
-    "cuda.Device": (cupy_double.Device, cupy.cuda.Device),
-    "cuda.Event": (cupy_double.Event, cupy.cuda.Event),
-    "cuda.Graph": (cupy_double.Graph, cupy.cuda.graph.Graph),
-    "cuda.Memory": (cupy_double.Memory, cupy.cuda.Memory),
-    "cuda.MemoryPointer": (cupy_double.MemoryPointer, cupy.cuda.MemoryPointer),
-    "cuda.Stream": (cupy_double.Stream, cupy.cuda.Stream),
-    "cuda.function.Function": (cupy_double.Module.get_function, cupy.cuda.function.Function),
-    "cuda.function.Module": (cupy_double.Module, cupy.cuda.function.Module),
-    "ndarray": (fake_arrays.FakeArray, cupy.ndarray),
-}
-ATTRIBUTES = {
-    "cuda.Device": {"compute_capability", "id"},
-    "cuda.Memory": {"ptr"},
-    "cuda.MemoryPointer": {"mem", "ptr"},
-    "cuda.function.Function": {"ptr"},
-    "ndarray": {"data", "device", "dtype", "nbytes", "shape", "strides"},
-}
-"""What the device reads of objects that it has made."""
-
-
-class Taken(NamedTuple):
-    """How a function is called: its parameters by name, and which of them must be given."""
-
-    names: tuple[str, ...]
-    required: int
-    is_open: bool
-
-    @property
-    def most(self) -> float:
-        return float("inf") if self.is_open else len(self.names)
-
-
-def taken(function: Any) -> Taken:
-    """Return what a function takes, of a compiled one by the first line of its documentation."""
-    try:
-        found = list(inspect.signature(function).parameters.values())
-    except ValueError:
-        return _documented(function)
-    kinds = [one.kind for one in found]
-    plain = [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    required = [one.name for one in plain if one.default is one.empty and one.name != "self"]
-    names = tuple(one.name for one in plain if one.name != "self")
-    return Taken(names, len(required), inspect.Parameter.VAR_POSITIONAL in kinds)
-
-
-def _documented(function: Any) -> Taken:
-    match = re.search(r"\w+\((.*?)\)( ->|\n|$)", function.__doc__ or "")
-    assert match is not None, f"{function} does not say what it takes"
-    listed = [each.strip() for each in match[1].split(",")]
-    listed = [each for each in listed if each and each not in ("self", "/")]
-    names = tuple(re.split(r"[ =]", re.sub(r"\s*=.*", "", each))[-1] for each in listed)
-    required = sum("=" not in each for each in listed)
-    return Taken(names, required, any(each.startswith("*") for each in listed))
+"""What the double has for those who use it in tests."""
 
 
 def check_takes(name: str, fake: Any, real: Any) -> None:
-    """Check that whatever the double takes, CuPy does."""
+    """Check that CuPy's function takes whatever the double's takes."""
     mine, its = taken(fake), taken(real)
-    assert mine.required >= its.required, f"{name} needs {its.names}"
-    assert len(mine.names) <= its.most, f"{name} takes {its.names} only"
-    optional = set(mine.names[mine.required :])
-    assert optional <= set(its.names) or its.is_open, f"{name} takes {its.names}"
+    assert mine.required >= its.required, f"{name} must be given {its.names}"
+    if not its.is_open:
+        assert len(mine.names) <= len(its.names), f"{name} takes {its.names} only"
+        assert set(mine.names[mine.required :]) <= set(its.names), f"{name} takes {its.names}"
 
 
-def functions(namespace: Any, prefix: str = "cuda") -> Iterator[tuple[str, Any]]:
-    """Yield what the double offers of `cupy.cuda`, by name."""
-    for name, value in vars(namespace).items():
+def offered(namespace: Any = None, prefix: str = "cuda") -> Iterator[tuple[str, Any]]:
+    """Yield what the double has of `cupy.cuda`, by name."""
+    for name, value in vars(namespace or CupyDouble().cuda).items():
         path = f"{prefix}.{name}"
         if isinstance(value, SimpleNamespace):
-            yield from functions(value, path)
+            yield from offered(value, path)
         elif isinstance(value, FakeDriver):
             yield f"{path}.launchKernel", value.launchKernel
             yield f"{path}.CUDADriverError", value.CUDADriverError
@@ -111,27 +69,82 @@ def functions(namespace: Any, prefix: str = "cuda") -> Iterator[tuple[str, Any]]
             yield path, value
 
 
-def real(path: str) -> Any:
-    found = cupy
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
+def of_module() -> Iterator[tuple[str, Any]]:
+    """Yield what the double has in place of functions of numpy's, by name."""
+    double = CupyDouble()
+    for name in vars(CupyDouble):
+        if not name.startswith("_") and name not in OF_TESTS:
+            yield name, getattr(double, name)
 
 
-@pytest.mark.parametrize("path", dict(functions(CupyDouble().cuda)))
-def test_a_function_takes_what_the_double_takes(path: str) -> None:
-    fake = dict(functions(CupyDouble().cuda))[path]
-    if isinstance(fake, type) and issubclass(fake, Exception):
-        assert issubclass(real(path), Exception)
-    else:
-        check_takes(path, fake, real(path))
+def is_error(fake: Any) -> bool:
+    return isinstance(fake, type) and issubclass(fake, Exception)
 
 
-@pytest.mark.parametrize("path", CLASSES)
-def test_an_object_has_what_the_doubles_has(path: str) -> None:
-    fake, its = CLASSES[path]
-    public = {name for name in vars(fake) if not name.startswith("_")} if isinstance(fake, type) else set()
-    assert sorted(name for name in public | ATTRIBUTES.get(path, set()) if not hasattr(its, name)) == []
+OFFERED = dict(offered()) | dict(of_module())
+
+
+def test_the_real_signatures_are_read_right() -> None:
+    copy = ("dst", "src", "size", "kind", "stream")
+    assert taken(cupy.cuda.runtime.memcpyAsync) == Taken(copy, 5, False)
+    assert taken(cupy.cuda.Device) == Taken(("device",), 0, False)
+    assert taken(cupy.cuda.Graph.launch) == Taken(("stream",), 0, False)
+    assert taken(cupy.cuda.Event) == Taken(("block", "disable_timing", "interprocess"), 0, False)
+
+
+@pytest.mark.parametrize("path", [path for path, fake in OFFERED.items() if not is_error(fake)])
+def test_a_function_takes_what_the_doubles_takes(path: str) -> None:
+    check_takes(path, OFFERED[path], attrgetter(path)(cupy))
+
+
+def test_errors_are_exceptions_that_have_a_status() -> None:
+    for path, fake in OFFERED.items():
+        if is_error(fake):
+            assert issubclass(attrgetter(path)(cupy), Exception), path
+    assert cupy.cuda.runtime.CUDARuntimeError(700).status == 700
+
+
+@pytest.mark.parametrize(("fake", "its", "attributes"), CUDA_CLASSES)
+def test_objects_have_what_the_doubles_have(fake: type, its: type, attributes: set[str]) -> None:
+    public = {name for name in vars(fake) if not name.startswith("_")}
+    assert [name for name in public | attributes if not hasattr(its, name)] == []
     for name in public:
         if inspect.isfunction(vars(fake)[name]):
-            check_takes(f"{path}.{name}", getattr(fake, name), getattr(its, name))
+            check_takes(f"{its.__name__}.{name}", getattr(fake, name), getattr(its, name))
+
+
+def test_arrays_are_made_on_memory_by_name_and_can_be_referred_to_weakly() -> None:
+    assert "shape, dtype=float, memptr=None" in cupy.ndarray.__doc__
+    assert cupy.ndarray.__weakrefoffset__
+    assert hasattr(cupy.cuda.Stream.null, "ptr")
+    assert hasattr(cupy.cuda.runtime.PointerAttributes, "device")
+
+
+def of_driver(status: int) -> Any:
+    """Return an error of the driver; to be made in full it needs one."""
+    error: Any = cupy.cuda.driver.CUDADriverError.__new__(cupy.cuda.driver.CUDADriverError)
+    error.status = status
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (cupy.cuda.memory.OutOfMemoryError(1 << 40, 0), DeviceMemoryError),
+        (cupy.cuda.runtime.CUDARuntimeError(2), DeviceMemoryError),
+        (cupy.cuda.runtime.CUDARuntimeError(700), DeviceLostError),
+        (of_driver(719), DeviceLostError),
+        (cupy.cuda.runtime.CUDARuntimeError(1), DeviceError),
+        (of_driver(222), DeviceError),
+    ],
+)
+def test_errors_of_cupy_are_told_apart(error: Exception, meaning: type[DeviceError]) -> None:
+    assert type(translate(error, cupy, "cuda:0")) is meaning
+
+
+def test_a_machine_without_a_driver_has_no_device_and_says_why() -> None:
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        with pytest.raises(DeviceUnavailableError, match="CUDA does not start"):
+            count_devices(cupy)

@@ -13,12 +13,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from cupy_double import CupyDouble
-from generated_cases import all_cases
+from generated_cases import all_cases, fused_pieces
 from plait.devices.cuda import libraries, nvrtc
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceUnavailableError, KernelError
 from plait.devices.generated.dialect import CUDA, program_source
-from plait.devices.generated.fusing import fused
 from plait.devices.generated.kernel import Kernel, Parameter
 from plait.devices.generated.pieces import Launch, Piece, piece_of
 
@@ -39,7 +38,8 @@ def kernels() -> tuple[Kernel, ...]:
     for make in all_cases().values():
         graph, _ = make()
         pieces = [piece_of(graph, node, {}) for node in graph.nodes]
-        for piece in (*pieces, *fused(graph, {})):
+        plain = fused_pieces(graph, epilogues=False)
+        for piece in (*pieces, *plain, *fused_pieces(graph)):
             queued = piece.queued if isinstance(piece, Piece) else ()
             found += [item.kernel for item in queued if isinstance(item, Launch)]
     products = (product(graph_of(*given)) for given in PRODUCTS.values())

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import plait as pl
@@ -156,10 +157,34 @@ def test_a_kernel_that_the_compiler_refuses_is_an_error_with_its_words(
 ) -> None:
     refused = Kernel("refused", (), "nonsense;", groups=1)
     code = pieces.Piece(doubling().nodes, (pieces.Launch(refused, ()),))
-    monkeypatch.setattr("plait.devices.opencl.program.fused", lambda *_: (code,))
+    monkeypatch.setattr("plait.devices.opencl.program.fused", lambda *_, **__: (code,))
     with pytest.raises(DeviceError, match=r"refuses generated kernels: .*nonsense") as raised:
         Bound(device, doubling())
     assert "build" in str(raised.value.__cause__).lower()
+
+
+def test_a_kernel_is_run_once_in_each_program_that_has_it_before_items_come(
+    device: OpenClDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cl, run = device._opened().cl, list[str]()
+    launch = cl.enqueue_nd_range_kernel
+
+    def spy(queue: object, kernel: Any, *rest: object, **options: object) -> object:
+        run.append(kernel.function_name.partition("_")[0])
+        return launch(queue, kernel, *rest, **options)
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", spy)
+    b = pl.GraphBuilder("two")
+    h = b.op("Softplus", b.input("x", "float32", (6,)), name="first")
+    b.output("y", h)
+    b.output("z", b.op("ReduceSum", h, name="second"))
+    both = b.build()
+    alone = both.extract([both.nodes[0]], "one")
+    with Bound(device, alone), Bound(device, alone):
+        assert run == ["softplus"]
+        with Bound(device, both):
+            assert run[:2] == ["softplus"] * 2
+            assert len(run) == 3
 
 
 def test_views_of_the_same_bytes_have_one_sub_buffer(device: OpenClDevice) -> None:
@@ -170,6 +195,14 @@ def test_views_of_the_same_bytes_have_one_sub_buffer(device: OpenClDevice) -> No
         assert as_bytes.array is x.array
         assert half.array is not x.array
         del x, as_bytes, half
+
+
+def test_a_sub_buffer_goes_with_its_last_view(device: OpenClDevice) -> None:
+    arena = device.arena(device.capabilities.memory, 1 << 12)
+    buffer = device.view(arena, 0, FLOATS).array
+    gc.collect()
+    assert sys.getrefcount(buffer) == ALONE
+    arena.close()
 
 
 def test_float64_is_refused_where_the_device_has_none() -> None:

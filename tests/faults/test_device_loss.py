@@ -14,10 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.sim import Faults, SimDevice, SimModel
 from plait.scheduler.events import DeviceRestored, PlanReplaced
+from plait.scheduler.faults import recovery, replays
+from plait.scheduler.running import open_plans
 from staged import ringed
 
 from .fault_devices import WAIT_S, Mayfly, Observed, Stubborn, planned, right
 from .fault_graphs import answer, feeds, halves
+
+PINS = {"first": "sim:a", "second": "cpu"}
 
 
 async def test_an_item_of_a_lost_device_runs_again_on_what_remains() -> None:
@@ -175,3 +179,63 @@ async def test_a_device_lost_in_the_middle_of_an_item() -> None:
             async with pl.Session(plan, on_event=observed) as session:
                 assert await right(session, 1)
         assert observed.kinds[:2] == ["DeviceLost", "ItemReplayed"]
+
+
+async def test_items_of_a_shape_that_was_forgotten_meanwhile_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_plans, "KEPT_SIZES", 1)
+    sim, results = SimDevice("sim:a", SimModel(submit_s=0.5)), dict[int, list[float]]()
+    plan = pl.plan(halves("n"), [sim, "cpu"], pin=PINS, bounds={"n": 8}, max_in_flight=3)
+
+    async def run(session: pl.Session, n: int) -> None:
+        results[n] = (await session.run(feeds(1, n)))["y"].tolist()
+
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session:
+            async with trio.open_nursery() as nursery:
+                for n in (3, 4, 5):
+                    nursery.start_soon(run, session, n)
+                while session.status().in_flight < 3 and not results:
+                    await trio.lowlevel.checkpoint()
+                sim.model = SimModel()
+                sim.lose()
+    assert results == {n: answer(1, n) for n in (3, 4, 5)}
+
+
+async def test_what_stands_in_for_a_device_that_is_back_may_be_lost_with_its_last_item() -> None:
+    first, second = Stubborn(refusals=1_000), SimDevice("sim:b", SimModel(submit_s=0.1))
+    observed, found = Observed(), list[bool]()
+    plan = pl.plan(halves(), [first, second, "cpu"], pin=PINS, strategy="preference")
+
+    async def run(session: pl.Session) -> None:
+        found.append(await right(session, 1))
+
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(restart_s=0.001)
+        async with pl.Session(plan, faults=policy, on_event=observed) as session:
+            first.lose()
+            assert await right(session, 0)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run, session)
+                while not (found or session.status().in_flight):
+                    await trio.lowlevel.checkpoint()
+                first.refusals = 0
+                await observed.restored.wait()
+                second.lose()
+    assert found == [True]
+
+
+async def test_what_may_stand_in_is_planned_ahead_once_for_all_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[pl.Plan]()
+    monkeypatch.setattr(recovery, "standby", lambda plan, _: seen.append(plan))
+    plan = pl.plan(halves("n"), [SimDevice("sim:a"), "cpu"], pin=PINS, bounds={"n": 8})
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session:
+            for n in range(replays.PREPARED_AFTER):
+                await session.run(feeds(1, 1 + n % 7))
+            while not seen:
+                await trio.lowlevel.checkpoint()
+    assert [one is plan for one in seen] == [True]

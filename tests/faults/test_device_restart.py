@@ -13,7 +13,7 @@ import trio
 from fake_devices import SteppedDevice
 from plait.devices.sim import SimDevice
 from plait.scheduler.events import DeviceRestored
-from plait.scheduler.running.open_plan import Slot
+from plait.scheduler.running.slot import Slot
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from .fault_devices import WAIT_S, Observed, Stubborn, planned, right

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,21 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-import trio
-from cupy_double import CupyDouble, Event
+from cupy_double import CupyDouble
 from fake_gpu import SEEDS
 from foreign_arrays import Described, Foreign, Library, Shared, read_later
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.devices.model import DeviceModel
 from plait.graph.ir import Graph
+from plait.scheduler.costs import Costs
+from plait.scheduler.ends import ON_HOST, Ends
 from plait.scheduler.errors import FeedError, PlanError, SessionError
 from plait.scheduler.memory.verify import verify_memory
+from plait.scheduler.partition.capacity import Capacity
+from plait.scheduler.partition.problem import Problem
 from plait.scheduler.planning import Plan
+from random_graphs import expected, feeds, graphs
 
 N = 4
 GPU = {"*": "cuda:0"}
@@ -122,6 +131,8 @@ async def test_what_is_handed_over_has_no_memory_on_the_host() -> None:
     assert [step.name for step in plan.steps if "caller" in step.name] == [
         "x: caller to cuda:0",
         "h: caller to cuda:0",
+        "y: cuda:0 to caller",
+        "z: cuda:0 to caller",
     ]
     assert "x float32[4] on cuda:0" in plan.report()
 
@@ -164,6 +175,51 @@ async def test_shapes_within_bounds_are_handed_over_too(seed: int) -> None:
             x = Library(double).array(values(length=length))
             out = await session.run({"x": x, "h": np.ones(length, np.float32)})
             np.testing.assert_array_equal(cells(out["y"]), values(length=length) + 1)
+
+
+async def test_empty_arrays_go_in_and_out() -> None:
+    double = CupyDouble()
+    plan = planned(double, sums(0), inputs_on="cuda:0", outputs_on="cuda:0")
+    async with pl.Session(plan) as session:
+        empty = Library(double).array(values(length=0))
+        out = await session.run({"x": empty, "h": empty})
+    assert [array.shape for array in out.values()] == [(0,), (0,)]
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> tuple[Graph, dict[str, Any]]:
+    """Draw a graph, its nodes pinned and its ends on the GPU or the host as it comes."""
+    graph = draw(graphs(max_nodes=8))
+    devices = st.sampled_from(["cuda:0", "cpu"])
+    return graph, {
+        "pin": {node.name: draw(devices) for node in graph.nodes},
+        "inputs_on": {name: draw(devices) for name in graph.inputs},
+        "outputs_on": {name: draw(devices) for name in graph.outputs},
+        "max_in_flight": draw(st.integers(1, 3)),
+        "passes": (),
+    }
+
+
+@settings(max_examples=25)
+@given(placed(), st.sampled_from(SEEDS))
+def test_whatever_is_where_results_are_right(case: tuple[Graph, dict[str, Any]], seed: int) -> None:
+    graph, options = case
+    double = CupyDouble(seed)
+    library = Library(double)
+    plan = planned(double, graph, **options)
+    items = [feeds(graph, number) for number in range(4)]
+    fed = (
+        {
+            name: library.array(array) if name in plan.inputs_on else array
+            for name, array in item.items()
+        }
+        for item in items
+    )
+    with pl.BlockingSession(plan) as session:
+        for item, found in zip(items, session.stream(fed), strict=True):
+            for name, wanted in expected(graph, item).items():
+                result = cells(found[name]) if name in plan.outputs_on else found[name]
+                np.testing.assert_array_equal(result, wanted)
 
 
 # results
@@ -210,6 +266,33 @@ async def test_results_that_are_not_copied_lie_where_they_were_planned() -> None
     assert places[0] is places[1]
 
 
+async def test_a_stream_whose_results_are_not_copied_allocates_nothing_on_the_gpu() -> None:
+    double = CupyDouble()
+    arrays = [Library(double).array(values(index)) for index in range(3)]
+    h = np.ones(N, np.float32)
+    async with pl.Session(planned(double, max_in_flight=2)) as session:
+        before = double.gpu.live_bytes
+        feeds = ({"x": arrays[index % 3], "h": h} for index in range(12))
+        async with session.stream(feeds, copy=False) as results:
+            async for item in results:
+                assert double.gpu.live_bytes == before
+                np.testing.assert_array_equal(cells(item["y"]), values(item.index % 3) + 1)
+
+
+async def test_the_profile_knows_the_copies_to_and_from_the_caller() -> None:
+    double = CupyDouble()
+    plan = planned(double)
+    async with pl.Session(plan, measure=True) as session:
+        for _ in range(3):
+            await session.run({"x": values(), "h": np.ones(N, np.float32)})
+        profile = session.profile()
+    assert {"x: caller to cuda:0", "y: cuda:0 to caller"} <= {
+        step.name for part in profile.records[0].parts for step in part.steps
+    }
+    links = Costs.from_profile(profile, plan).links
+    assert {("caller", "cuda:0"), ("cuda:0", "caller")} <= links.keys()
+
+
 async def test_a_copy_outlives_its_slot_and_its_session() -> None:
     double = CupyDouble()
     async with pl.Session(planned(double)) as session:
@@ -246,6 +329,18 @@ def test_a_blocking_session_takes_the_order_from_the_thread_of_its_caller(seed: 
         feeds = ({"x": library.array(values(index)), "h": h} for index in range(4))
         for index, item in enumerate(session.stream(feeds)):
             np.testing.assert_array_equal(cells(item["y"]), values(index) + 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_so_does_a_session_for_asyncio(seed: int) -> None:
+    double = CupyDouble(seed)
+    library, h = Library(double), np.ones(N, np.float32)
+
+    async def main() -> Any:
+        async with pl.AsyncioSession(planned(double)) as session:
+            return (await session.run({"x": library.array(values()), "h": h}))["y"]
+
+    np.testing.assert_array_equal(cells(asyncio.run(main())), values() + 1)
 
 
 # what is refused
@@ -342,10 +437,46 @@ def test_a_saved_plan_keeps_its_ends(tmp_path: Path) -> None:
 
 def test_a_simulation_copies_within_the_device_only() -> None:
     plan = planned(CupyDouble(), inputs_on="cuda:0", outputs_on="cuda:0")
-    on_host = planned(CupyDouble(), inputs_on=None, outputs_on=None)
     simulated = pl.simulate(plan, items=4)
-    assert simulated.makespan_s < pl.simulate(on_host, items=4).makespan_s
     assert set(simulated.memory) == {"cuda:0"}
+
+
+def large() -> Graph:
+    b = pl.GraphBuilder("large")
+    h = b.input("x", "float32", (1 << 20,))
+    for op in ("Exp", "Neg", "Sqrt"):
+        h = b.op(op, h)
+    b.output("y", h)
+    return b.build()
+
+
+def test_nodes_go_to_where_their_inputs_are_and_their_outputs_are_wanted() -> None:
+    double = CupyDouble()
+
+    def devices_of(**ends: Any) -> set[str]:
+        model = DeviceModel(copy_bytes_per_s=1e8)  # the cpu is sooner done than a copy
+        costs = Costs({"cuda:0": model, "cpu": DeviceModel(bytes_per_s=1e9, flops_per_s=1e9)})
+        plan = pl.plan(large(), ["cpu", double.device()], costs=costs, **ends)
+        return set(plan.assignment.values())
+
+    assert devices_of() == {"cpu"}
+    assert devices_of(inputs_on="cuda:0", outputs_on="cuda:0") == {"cuda:0"}
+
+
+def test_estimates_count_where_inputs_and_outputs_are() -> None:
+    devices = {"cuda:0": CupyDouble().device(), "cpu": pl.devices.find("cpu")}
+    costs, graph = Costs.of(devices), large()
+    seconds = [[1e-3, 1e-3] for _ in graph.nodes]
+    capacity = Capacity.of(graph, devices, None, 1)
+
+    def estimated(ends: Ends, device: int) -> float:
+        given = Problem(graph, devices, costs, seconds, 0, None, capacity, 0.0, ends)
+        return given.estimate([device] * 3).seconds
+
+    copy_s = costs.copy_s("host", "cuda:0", 4 << 20)
+    there = Ends({"x": "cuda:0"}, {graph.outputs[0]: "cuda:0"})
+    assert estimated(ON_HOST, 0) - estimated(there, 0) == pytest.approx(2 * copy_s)
+    assert estimated(there, 1) - estimated(ON_HOST, 1) == pytest.approx(2 * copy_s)
 
 
 async def test_an_item_whose_gpu_was_lost_is_not_run_again() -> None:
@@ -357,20 +488,16 @@ async def test_an_item_whose_gpu_was_lost_is_not_run_again() -> None:
             await session.run({"x": library.array(values()), "h": h})
 
 
-async def test_events_are_recorded_for_what_is_fed_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[Event] = []
+async def test_a_result_that_is_dropped_frees_its_memory_at_once() -> None:
     double = CupyDouble()
-    double.cuda.Event = lambda block=False, disable_timing=False: (
-        made.append(event := Event(double, not disable_timing)) or event
-    )
-    async with pl.Session(planned(double, outputs_on=None)) as session:
-        library, h = Library(double), np.ones(N, np.float32)
-        for _ in range(3):
-            await session.run({"x": library.array(values()), "h": h})
-        before = len(made)
-        for _ in range(10):
-            await session.run({"x": library.array(values()), "h": h})
-    assert len(made) == before
-    await trio.lowlevel.checkpoint()
+    feed = {"x": values(), "h": np.ones(N, np.float32)}
+    gc.disable()
+    try:
+        async with pl.Session(planned(double)) as session:
+            await session.run(feed)
+            before = double.gpu.live_bytes
+            for _ in range(20):
+                await session.run(feed)
+            assert double.gpu.live_bytes - before <= 2 * 4 * N
+    finally:
+        gc.enable()

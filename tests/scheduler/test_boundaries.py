@@ -11,11 +11,12 @@ import numpy as np
 import plait as pl
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from plait.graph.ir import Graph
 from plait.scheduler import stages
 from plait.scheduler.boundaries import cut
-from plait.scheduler.running import runtime
+from plait.scheduler.running import by_parts
 from plait.scheduler.running.landing import INLINE_BYTES
 from plait.scheduler.running.passage import Passage
 from plait.scheduler.specialise import specialise
@@ -62,7 +63,13 @@ def test_a_length_may_be_computed(devices: list[str]) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(hnp.arrays("float32", hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=4)))
+@given(
+    hnp.arrays(
+        "float32",
+        hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=4),
+        elements=st.floats(-1e6, 1e6, width=32),  # a sum of larger ones may overflow
+    )
+)
 def test_entries_that_are_found_can_be_worked_on(x: np.ndarray) -> None:
     found = pl.run(selecting(), {"x": x})
     np.testing.assert_array_equal(found["places"], np.nonzero(x > 0))
@@ -151,7 +158,7 @@ async def test_stages_and_plans_that_do_not_come_again_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stages, "KEPT_STAGES", 6)
-    monkeypatch.setattr(runtime, "KEPT_PARTS", 6)
+    monkeypatch.setattr(by_parts, "KEPT_PARTS", 6)
     made: list[weakref.ref[pl.Plan]] = []
     over = pl.Plan.over
 

@@ -151,7 +151,36 @@ def test_shapes_may_fix_what_bounds_leave_open() -> None:
     assert plan.graph.tensors["z"].shape == (11, 2)
 
 
-@pytest.mark.parametrize("bound", [0, -1, (3, 2), (1, 2, 3), "8", True, 2.5, (1, None)])
+def test_bounds_may_be_numbers_of_numpy() -> None:
+    assert planned(two_steps(), np.int64(8)).bounds == {"n": (1, 8)}  # type: ignore[arg-type]
+
+
+def test_bounds_of_what_has_no_symbols_change_nothing() -> None:
+    plan = pl.plan(two_steps(), shapes={"x": (3, WIDTH)}, bounds={})
+    assert plan == pl.plan(two_steps(), shapes={"x": (3, WIDTH)})
+    assert read_plan(dump_plan(plan), "bytes", {}) == plan
+
+
+def test_shapes_that_do_not_fit_together_at_their_largest_are_said_to() -> None:
+    b = pl.GraphBuilder("two inputs")
+    x, y = b.input("x", "float32", ("n", 2)), b.input("y", "float32", ("m", 2))
+    b.output("z", b.op("Add", x, y))
+    with pytest.raises(pl.ShapeError) as caught:
+        pl.plan(b.build(), bounds={"n": 8, "m": 9})
+    note = "all is planned for the largest lengths within bounds: n = 8, m = 9"
+    assert caught.value.__notes__ == [note]
+
+
+@pytest.mark.parametrize("length", [3, 9])
+def test_what_would_be_wide_enough_keeps_the_other_end(length: int) -> None:
+    plan = planned(two_steps(), (4, 8))
+    with pytest.raises(pl.FeedError) as caught:
+        pl.run(plan, {"x": np.zeros((length, WIDTH), "float32")})
+    wide = (3, 8) if length == 3 else (4, 9)
+    assert caught.value.fix == f"plan with wider bounds: bounds={{'n': {wide}}}"
+
+
+@pytest.mark.parametrize("bound", [0, -1, (3, 2), (1, 2, 3), "8", True, 2.5, (1, None), 1 << 70])
 def test_a_bound_that_is_none_is_refused(bound: Any) -> None:
     with pytest.raises(pl.PlanError, match="the bound of 'n' is"):
         planned(two_steps(), bound)

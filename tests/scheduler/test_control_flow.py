@@ -14,7 +14,7 @@ from nested_graphs import doubled, doubling_body, growing_body, running_sum_body
 from plait.graph.ir import Graph
 from plait.scheduler import inlining
 from plait.scheduler.running import starter
-from plait.scheduler.running.open_plan import Slot
+from plait.scheduler.running.slot import Slot
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 

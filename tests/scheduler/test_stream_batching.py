@@ -111,6 +111,33 @@ async def test_a_graph_of_fixed_length_gets_batches_of_that_length() -> None:
     assert "5 rows does not fit into a batch of 4" in str(got[2])
 
 
+async def test_a_batch_stays_within_bounds() -> None:
+    plan = pl.plan(doubling(width=2), bounds={"batch": (3, 6)})
+    async with pl.Session(plan) as session:
+        for lengths in ((1,), (1, 1, 1, 1, 1), (2, 3, 2), (6, 1), (4, 3, 7, 3)):
+            items = [row(v, rows=length) for v, length in enumerate(lengths)]
+            got = await collect(session, items, batch=6)
+            fitting = [[[2 * v, 2 * v]] * n for v, n in enumerate(lengths) if n < 7]
+            assert [one for one in got if isinstance(one, list)] == fitting
+        with pytest.raises(pl.SessionError, match="7 items do not fit into a batch of 6"):
+            await collect(session, [], batch=7)
+    padded = [3, 6, 6, 3, 6, 3, 4, 6]
+    assert [rows for rows, _ in runs] == padded
+    assert isinstance(got[2], pl.FeedError)
+    assert got[2].what == "an item of 7 rows does not fit into a batch of 6"
+
+
+async def test_a_batch_that_has_all_its_rows_waits_for_no_more(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    send, receive = trio.open_memory_channel[dict[str, Array]](1)
+    async with pl.Session(pl.plan(doubling(width=2), bounds={"batch": 6})) as session:
+        async with session.stream(receive, batch=6, max_delay_s=1000) as results:
+            await send.send(row(1, rows=6))
+            assert len((await anext(results))["y"]) == 6
+            assert trio.current_time() < 1000
+
+
 async def test_what_is_padded_is_never_left_to_chance() -> None:
     """Repetitions of the last row, or zeros if there is none."""
     async with pl.Session(pl.plan(doubling(4, 2))) as session:

@@ -8,7 +8,8 @@ from functools import partial
 from ....graph.attribute import Attributes
 from ....graph.operator import Call
 from ....graph.precision import largest
-from ..elementwise import Operand, elementwise
+from ..elementwise import elementwise
+from ..formulas import Operand
 from ..types import literal
 
 FORMULAS = {

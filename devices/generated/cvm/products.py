@@ -5,16 +5,16 @@ from __future__ import annotations
 from ....graph.operator import Call, Specs
 from ....graph.operators.cvm.neural import convolution_window
 from ..convolution import Convolution
+from ..epilogue import Epilogue, generates_product
 from ..kernel import Code, Parameter
 from ..matmul import Matrices, Stack
-from ..reduction import input_of, output_of
-from ..registry import generates
+from ..reduction import input_of
 from ..windows import Sliding
 
 
-def _parameters(call: Call, outputs: Specs) -> tuple[Parameter, ...]:
+def _parameters(call: Call, epilogue: Epilogue) -> tuple[Parameter, ...]:
     bias = [input_of(call.spec(2), "bias", 2)] if call.has(2) else []
-    return (input_of(call.spec(0)), input_of(call.spec(1), "w", 1), output_of(outputs[0]), *bias)
+    return (input_of(call.spec(0)), input_of(call.spec(1), "w", 1), *epilogue.parameters, *bias)
 
 
 def _added(call: Call, total: str, feature: str) -> str:
@@ -22,13 +22,13 @@ def _added(call: Call, total: str, feature: str) -> str:
     return f"(i32)({total} + (u32)bias[{feature}])" if call.has(2) else f"(i32){total}"
 
 
-@generates("cvm.dense")
-def dense(call: Call, outputs: Specs) -> Code:
+@generates_product("cvm.dense")
+def dense(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = x·wᵀ + bias."""
     (rows, depth), units = call.spec(0).static_shape, outputs[0].static_shape[1]
 
     def finish(row: str, column: str, total: str) -> list[str]:
-        return [f"y[{row} * {units} + {column}] = {_added(call, total, column)};"]
+        return epilogue.write(f"{row} * {units} + {column}", _added(call, total, column))
 
     return Matrices(
         Stack((), rows, depth),
@@ -38,12 +38,12 @@ def dense(call: Call, outputs: Specs) -> Code:
         lambda at, row: f"x[{at}]",
         lambda at, column: f"w[{at}]",
         finish,
-        _parameters(call, outputs),
+        _parameters(call, epilogue),
     ).code()
 
 
-@generates("cvm.conv2d")
-def conv2d(call: Call, outputs: Specs) -> Code:
+@generates_product("cvm.conv2d")
+def conv2d(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
     batch, channels, *spatial = call.spec(0).static_shape
     _, features, *cells = outputs[0].static_shape
@@ -57,6 +57,6 @@ def conv2d(call: Call, outputs: Specs) -> Code:
         "u32",
         lambda at: f"x[{at}]",
         lambda at, feature: f"w[{at}]",
-        lambda at, feature, total: [f"y[{at}] = {_added(call, total, feature)};"],
-        _parameters(call, outputs),
+        lambda at, feature, total: epilogue.write(at, _added(call, total, feature)),
+        _parameters(call, epilogue),
     ).code()

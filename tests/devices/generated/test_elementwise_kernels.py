@@ -7,7 +7,8 @@ import plait as pl
 import pytest
 from generated_code import run_generated, run_pieces
 from generated_elementwise_cases import OPS, drawn, side_by_side
-from plait.devices.generated.elementwise import Member, compose
+from plait.devices.generated.composition import compose
+from plait.devices.generated.formulas import Member
 from plait.devices.generated.fusing import fused
 from plait.devices.generated.pieces import Launch, Piece
 from plait.devices.generated.types import CTYPES

@@ -15,7 +15,8 @@ from generated_code import run_generated, run_pieces
 from generated_network_cases import Nodes, whole
 from plait import cvm
 from plait.devices.formal.device import FormalDevice
-from plait.devices.generated.elementwise import Member, compose, is_elementwise
+from plait.devices.generated.composition import compose
+from plait.devices.generated.formulas import Member, is_elementwise
 from plait.devices.generated.fusing import fused
 from plait.devices.generated.pieces import Launch, Piece
 from plait.devices.generated.registry import generated_ops

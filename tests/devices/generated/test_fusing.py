@@ -8,32 +8,54 @@ from typing import Any
 
 import numpy as np
 import plait as pl
+import pytest
 from generated_code import run_generated, run_pieces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices import Program
 from plait.devices.cpu import CpuDevice
+from plait.devices.device import scratch_name
+from plait.devices.generated import epilogue
+from plait.devices.generated.epilogue import Epilogue
 from plait.devices.generated.fusing import fused
+from plait.devices.generated.kernel import Code, Kernel, Parameter
 from plait.devices.generated.pieces import Launch, Piece
 from plait.devices.memory import View, host_arena, host_view
 from plait.devices.program import BoundProgram, Step, bind_node
 from plait.graph.ir import Graph, Node
+from plait.graph.operator import Call, Specs
 from plait.graph.tensor import Array, TensorSpec
 from random_graphs import ORACLE, expected, feeds, graphs
 
+RUBBISH = 0x77
+
+
+def transposed(call: Call, outputs: Specs, ending: Epilogue) -> Code:
+    """Stand for the generator of a product: what it reads is not what it writes in its place."""
+    read = Parameter("x", "i32", "input", 0)
+    body = "\n".join(ending.write("0", "0"))
+    return Code((Kernel("transposed", (read, *ending.parameters), body, groups=1),))
+
 
 class RacingDevice(CpuDevice):
-    """Runs fused nodes as threads of a kernel may: element after element, in any order."""
+    """Runs fused nodes as threads of a kernel may: element after element, in any order.
+
+    Transpositions are taken for products; they have scratch, which holds rubbish when they run.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._rng = np.random.default_rng(seed)
 
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        own = super().scratch(node, call, outputs)
+        return (TensorSpec("uint8", (64,)),) if node.op == "Transpose" else own
+
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         steps: list[tuple[Node, Step]] = []
-        for item in fused(subgraph, views):
+        for item in fused(subgraph, views, epilogues=lambda node: True):
             if isinstance(item, Piece) and len(item.nodes) > 1:
                 steps.append((item.nodes[-1], partial(self._race, subgraph, item, views)))
                 continue
@@ -51,10 +73,15 @@ class RacingDevice(CpuDevice):
             if p in launch.kernel.written
         ]
         shape = graph.tensors[piece.nodes[-1].outputs[0]].static_shape
+        names = [scratch_name(node, 0) for node in piece.nodes]
+        scratch = [views[name].array for name in names if name in views]
+        for array in scratch:
+            array[:] = RUBBISH
         for place in self._rng.permutation(int(np.prod(shape))):
             values = _evaluated(graph, piece, views)
             for name in stored:
                 views[name].array.flat[place] = values[name].flat[place]
+        assert all((array == RUBBISH).all() for array in scratch)
 
 
 def _evaluated(graph: Graph, piece: Piece, views: Mapping[str, View]) -> dict[str, Array]:
@@ -70,7 +97,9 @@ def _evaluated(graph: Graph, piece: Piece, views: Mapping[str, View]) -> dict[st
 @given(graph=graphs(max_nodes=24), seed=st.integers(0, 99))
 def test_fused_nodes_keep_to_the_memory_plan(graph: Graph, seed: int) -> None:
     inputs = feeds(graph, seed)
-    results = pl.run(graph, inputs, [RacingDevice(seed)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(epilogue._generators, "Transpose", transposed)
+        results = pl.run(graph, inputs, [RacingDevice(seed)])
     for name, wanted in expected(graph, inputs).items():
         np.testing.assert_array_equal(results[name], wanted)
 

@@ -109,7 +109,7 @@ def test_too_few_subgraphs_for_the_pins_are_refused_with_the_number() -> None:
     with pytest.raises(pl.PlanError, match="leave 3 subgraphs, max_subgraphs is 2"):
         pl.plan(chain(3), machine, pin=pins, max_subgraphs=2)
     with pytest.raises(pl.PlanError, match=r"has at most 2 subgraphs(.|\n)*3 at least"):
-        pl.plan(chain(4), machine, pin=pins, max_subgraphs=2)
+        pl.plan(chain(4), machine, pin=pins, passes=(), max_subgraphs=2)
 
 
 def every_assignment(graph: Graph, count: int) -> Iterator[list[int]]:
@@ -139,7 +139,7 @@ def model(**figures: float) -> SimModel:
 
 def test_parallel_branches_go_to_both_of_two_equal_devices() -> None:
     machine = [SimDevice(f"sim:{name}", model()) for name in "ab"]
-    plan = pl.plan(branches(2, 4), machine)
+    plan = pl.plan(branches(2, 4), machine, passes=())
     assert {plan.assignment["b0.0"], plan.assignment["b1.0"]} == {"sim:a", "sim:b"}
     assert len({plan.assignment[f"b0.{index}"] for index in range(4)}) == 1
 

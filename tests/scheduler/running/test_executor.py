@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.scheduler.memory import memory_plan
-from plait.scheduler.running.open_plan import OpenPlan, Slot
+from plait.scheduler.running.open_plan import OpenPlan
+from plait.scheduler.running.slot import Slot
 from random_graphs import expected, feeds, graphs
 from staged import Guest, Known, Stage, devices, pins
 

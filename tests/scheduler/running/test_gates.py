@@ -16,7 +16,7 @@ from plait.graph.tensor import Array
 from plait.scheduler.memory import memory_plan
 from plait.scheduler.memory.regions import ADMISSION, Region
 from plait.scheduler.running.gates import Gates
-from plait.scheduler.running.open_plan import Slot
+from plait.scheduler.running.slot import Slot
 from staged import Guest, Stage
 
 STEPS = 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -296,6 +297,29 @@ def test_an_error_in_a_quick_step_is_its_item_s(here: Stage) -> None:
     assert finished == [True]
     assert isinstance(execution.error, pl.DeviceError)
     assert ran_on == []
+
+
+async def test_a_function_that_fails_after_a_long_time_was_slow() -> None:
+    threads = list[int]()
+
+    @pl.operator(name="test_quick.impatient")
+    def impatient(x: np.ndarray) -> np.ndarray:
+        threads.append(threading.get_ident())
+        end_ns = time.perf_counter_ns() + 2 * SLOW_NS
+        while x[0] > 100 and time.perf_counter_ns() < end_ns:
+            pass
+        return x if x[0] <= 100 else x[:, :, 0]
+
+    builder = pl.GraphBuilder("outer")
+    builder.output("y", builder.call(impatient, builder.input("x", "float32", (2,))))
+    async with pl.Session(pl.plan(builder.build())) as session:
+        for number in range(60):
+            await session.run({"x": np.full(2, number, np.float32)})
+        assert threading.get_ident() in threads
+        with pytest.raises(pl.KernelError):
+            await session.run({"x": np.full(2, 101, np.float32)})
+        await session.run({"x": np.zeros(2, np.float32)})
+    assert threads[-1] != threading.get_ident()
 
 
 async def test_a_function_that_is_quick_mostly_may_block_like_any_other() -> None:

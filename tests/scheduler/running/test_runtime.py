@@ -376,7 +376,7 @@ async def test_items_that_wait_for_a_slot_are_not_in_flight_yet() -> None:
         ({"shapes": {"x": 4}}, "shapes is {'x': 4}"),
         ({"shapes": {"x": (2.5,)}}, "shapes is"),
         ({"pin": ["a"]}, r"pin is \['a'\]"),
-        ({"passes": ("fold_scale",)}, r"passes is \('fold_scale',\)"),
+        ({"passes": "fold_scale"}, "passes is 'fold_scale'"),
         ({"passes": None}, "passes is None"),
     ],
 )

@@ -227,12 +227,12 @@ def test_control_c_while_an_item_waits_to_be_fed_ends_the_program() -> None:
 async def test_an_item_that_cannot_be_fed_gives_its_turn_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    feed: Callable[..., Any] = starter._feed
+    feed: Callable[..., None] = starter._feed
 
-    def failing(slot: Any, arrays: Any) -> Any:
+    def failing(slot: Any, arrays: Any) -> None:
         if arrays["x"][0] == 7:
             raise MemoryError("no room to copy")
-        return feed(slot, arrays)
+        feed(slot, arrays)
 
     monkeypatch.setattr(starter, "_feed", failing)
     with trio.fail_after(20):

@@ -35,7 +35,8 @@ def relus(length: int, count: int = 1000) -> Graph:
 
 
 def on_sim(max_in_flight: int = 1, length: int = 2) -> pl.Plan:
-    return pl.plan(relus(length), [SimDevice("sim:a", MODEL)], max_in_flight=max_in_flight)
+    devices = [SimDevice("sim:a", MODEL)]
+    return pl.plan(relus(length), devices, passes=(), max_in_flight=max_in_flight)
 
 
 def two_stages(max_in_flight: int = 1) -> pl.Plan:

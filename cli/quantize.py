@@ -1,0 +1,163 @@
+"""``plait quantize``: products of floats become products of integers of 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .inputs import CommandError, Feeds, parse_input
+from .options import EXIT_CODES, PATH, as_json, print_notes, seed_option
+from .output import check_writable, print_json
+from .parsing import parse_devices
+
+if TYPE_CHECKING:
+    from ..graph.ir import Graph
+    from ..graph.tensor import Array
+    from ..scheduler.quantization import Quantized
+
+SHOWN_COSTS = 10
+SUFFIXES = (".plait", ".onnx")
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("model", type=PATH)
+@click.option(
+    "--calibrate",
+    "calibrating",
+    multiple=True,
+    required=True,
+    metavar="[NAME=]SOURCE",
+    help="Inputs like those to come: FILE.npz, a folder or pattern of one file per item, random.",
+)
+@click.option(
+    "--check",
+    "checking",
+    multiple=True,
+    metavar="[NAME=]SOURCE",
+    help="Other inputs, to judge outputs by; those of --calibrate otherwise.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Take no more than N items; so many where all are random.",
+)
+@click.option("--output", type=PATH, metavar="FILE", help="Write the model: .plait or .onnx.")
+@click.option("--devices", default="cpu", show_default=True, help="Where items are run.")
+@click.option(
+    "--ranges",
+    type=click.Choice(("minmax", "percentile", "mse")),
+    default="minmax",
+    show_default=True,
+    help="Which numbers bytes stand for: all, all but rare ones, or what is off least in squares.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="NODE",
+    help="Leave a node in floats, or all that a pattern or operator fits.",
+)
+@click.option(
+    "--min-sqnr",
+    type=float,
+    metavar="DB",
+    help="Leave the products in floats that cost most, until outputs are that good.",
+)
+@click.option(
+    "--activations",
+    type=click.Choice(("uint8", "int8")),
+    default="uint8",
+    show_default=True,
+    help="What the inputs of products become.",
+)
+@click.option("--per-tensor", is_flag=True, help="One scale for all weights of a product.")
+@click.option("--qdq", is_flag=True, help="Leave it to others to make integer products.")
+@click.option("--costs", is_flag=True, help="Show which products cost most; takes a run of each.")
+@seed_option
+@as_json
+def quantize(
+    model: Path,
+    calibrating: tuple[str, ...],
+    checking: tuple[str, ...],
+    count: int | None,
+    output: Path | None,
+    devices: str,
+    costs: bool,
+    seed: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compute the products of MODEL in integers of 8 bits, and show how good its outputs stay.
+
+    It is run on some items, to see between which numbers tensors lie.
+    """
+    from ..graph.formats import load, save
+    from ..scheduler.quantization import quantize as quantized
+
+    check_writable(output)
+    if output is not None and output.suffix not in SUFFIXES:
+        raise CommandError(
+            f"--output {str(output)!r} ends in neither {' nor '.join(SUFFIXES)}",
+            fix="choose one of them",
+        )
+    graph, names = load(model), parse_devices(devices)
+    items = _items(graph, calibrating, count, seed)
+    judged = _items(graph, checking, count, seed) if checking else items
+    made = quantized(graph, items, names, **_arguments(**options))
+    if output is not None:
+        save(made.graph, output)
+    _show(made, judged, names, costs, as_json)
+    if output is not None and not as_json:
+        click.echo(f"wrote {output}")
+
+
+def _arguments(
+    *,
+    ranges: str,
+    exclude: tuple[str, ...],
+    min_sqnr: float | None,
+    activations: str,
+    per_tensor: bool,
+    qdq: bool,
+) -> dict[str, Any]:
+    """Return options as `quantize` calls them."""
+    return {
+        "ranges": ranges,
+        "exclude": exclude,
+        "min_sqnr_db": min_sqnr,
+        "activations": activations,
+        "per_channel": not per_tensor,
+        "form": "qdq" if qdq else "integer",
+    }
+
+
+def _items(
+    graph: Graph, texts: tuple[str, ...], count: int | None, seed: int
+) -> list[dict[str, Array]]:
+    feeds = Feeds(graph, [parse_input(text) for text in texts], seed=seed, fill=False)
+    counts = [number for number in (count, feeds.count) if number is not None]
+    items = [feeds.item(index) for index in range(min(counts, default=1))]
+    print_notes(feeds)
+    return items
+
+
+def _show(
+    made: Quantized,
+    items: list[dict[str, Array]],
+    devices: tuple[str, ...],
+    costs: bool,
+    as_json: bool,
+) -> None:
+    accuracy = made.accuracy(items, devices)
+    found = made.costs(items, devices)[:SHOWN_COSTS] if costs else []
+    if not as_json:
+        click.echo(made.report(accuracy))
+        for node, sqnr_db in found:
+            click.echo(f"{node} alone: {sqnr_db:.1f} dB")
+        return
+    listed: Mapping[str, Any] = {name: one.to_dict() for name, one in accuracy.items()}
+    alone = {"costs": dict(found)} if costs else {}
+    print_json({**made.to_dict(), "accuracy": listed, **alone})

@@ -1,0 +1,100 @@
+"""Compiled programs kept in a folder: NVRTC takes about 10 ms a kernel, a file next to nothing.
+
+What is kept is only ever a shortcut: whatever goes wrong with it, programs are compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+FOLDER = "PLAIT_KERNEL_CACHE"
+"""The variable of the environment that names another folder, or ``off``."""
+SUFFIX = ".cubin"
+MOST_BYTES = 256 << 20
+"""How large the folder may grow: some thousand programs of 16 kernels."""
+
+_DIGEST_NBYTES = sha256().digest_size
+
+
+def cubin_folder() -> Path | None:
+    """Return where programs are kept; None where that is off, or there is no place for it."""
+    chosen = os.environ.get(FOLDER, "")
+    if chosen in ("off", "0"):
+        return None
+    if chosen:
+        return Path(os.path.expanduser(chosen))
+    for caches in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
+        if os.path.isabs(caches):  # XDG ignores others, and there are users without a home
+            return Path(caches, "plait", "cubins")
+    return None
+
+
+def kept(name: str, compile_it: Callable[[], bytes]) -> bytes:
+    """Return the program of a name from the folder, or compile it and keep it there.
+
+    Parameters
+    ----------
+    name : str
+        Says all that the program depends on.
+    compile_it : callable
+    """
+    folder = cubin_folder()
+    if folder is None:
+        return compile_it()
+    path = folder / f"{sha256(name.encode()).hexdigest()}{SUFFIX}"
+    found = _read(path)
+    if found is None:
+        found = compile_it()
+        with suppress(OSError):  # a full disk, a folder that cannot be written: a slow start
+            _write(path, found)
+            _trim(folder)
+    return found
+
+
+def _read(path: Path) -> bytes | None:
+    """Return what was written, None if that is not there, or not all of it."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, program = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]
+    if digest != sha256(program).digest():
+        return None
+    with suppress(OSError):
+        os.utime(path)  # those that were not used for longest go first
+    return program
+
+
+def _write(path: Path, program: bytes) -> None:
+    """Write a file that other processes see in full or not at all."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=f"{SUFFIX}.part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(sha256(program).digest() + program)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+def _trim(folder: Path) -> None:
+    """Delete what was not used for longest, until the rest is small enough."""
+    known = []
+    for path in folder.glob(f"*{SUFFIX}*"):
+        with suppress(OSError):  # another process deletes as well
+            status = path.stat()
+            known.append((status.st_mtime_ns, status.st_size, path))
+    left = sum(nbytes for _, nbytes, _ in known)
+    for _, nbytes, path in sorted(known):
+        if left <= MOST_BYTES:
+            return
+        with suppress(OSError):
+            path.unlink()
+        left -= nbytes

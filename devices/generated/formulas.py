@@ -1,0 +1,122 @@
+"""What operators make of elements: a formula in C for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from ...graph.operator import Call
+from ...graph.tensor import TensorSpec
+from .registry import Question
+
+Formula: TypeAlias = Callable[[Call, Sequence[str]], str]
+"""Returns the C expression of an element of the output, in its computed type.
+
+It gets the names of variables that hold an element of each input, "" where that is no operand.
+"""
+
+
+class Operand(NamedTuple):
+    """An input whose elements the formula takes.
+
+    Attributes
+    ----------
+    number : int
+        Which of the inputs.
+    shape : tuple of int
+        From which it is broadcast to the output's shape; of as many elements as the input.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+
+
+Operands: TypeAlias = Callable[[Call], Sequence[Operand]]
+
+
+class Rule(NamedTuple):
+    """A formula, its operands, and why it is not for a node."""
+
+    formula: Formula
+    operands: Operands
+    unless: Question | None
+
+
+_rules: dict[str, Rule] = {}
+
+
+def all_inputs(call: Call) -> Sequence[Operand]:
+    """Return all inputs as operands, broadcast as numpy does."""
+    return [
+        Operand(index, spec.static_shape)
+        for index, spec in enumerate(call.inputs)
+        if spec is not None
+    ]
+
+
+def first_input(call: Call) -> Sequence[Operand]:
+    """Return the first input as the only operand."""
+    return [Operand(0, call.spec(0).static_shape)]
+
+
+def register_formula(op: str, rule: Rule) -> None:
+    """Have an operator computed by a formula."""
+    _rules[op] = rule
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of a kernel.
+
+    Attributes
+    ----------
+    op : str
+    call : Call
+    inputs : tuple of str
+        Names of tensors.
+    output : str
+    spec : TensorSpec
+        Of the output; it broadcasts to the shape of the whole kernel.
+    """
+
+    op: str
+    call: Call
+    inputs: tuple[str, ...]
+    output: str
+    spec: TensorSpec
+
+    @property
+    def rule(self) -> Rule:
+        """How it is computed."""
+        return _rules[self.op]
+
+    @cached_property
+    def reads(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The tensors that the formula takes elements of, and the shapes they are broadcast from.
+
+        What is a number in the source is left out.
+        """
+        return tuple(
+            (self.inputs[index], shape)
+            for index, shape in self.rule.operands(self.call)
+            if number_of(self.call, index) is None
+        )
+
+
+def is_elementwise(op: str) -> bool:
+    """True when the operator has a formula."""
+    return op in _rules
+
+
+def has_formula(op: str, call: Call) -> bool:
+    """True when the operator has a formula, and it is for such a node."""
+    rule = _rules.get(op)
+    return rule is not None and (rule.unless is None or rule.unless(call) is None)
+
+
+def number_of(call: Call, index: int) -> float | int | bool | None:
+    """Return the value of an input that is one constant number."""
+    value = call.value(index)
+    return None if value is None or value.size != 1 else value.item()

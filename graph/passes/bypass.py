@@ -1,0 +1,189 @@
+"""Nodes that give back what they are given: whoever read them reads their input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..tensor import Array
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+Question: TypeAlias = Callable[[Rewriter, Node], bool]
+"""Says whether a node's first output is its first input."""
+
+_ROUNDERS = ("Floor", "Ceil", "Round")
+_NEVER_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "Abs")
+"""What Relu does nothing to: none of them gives -0 where Relu would give 0."""
+
+
+def _always(rewriter: Rewriter, node: Node) -> bool:
+    return True
+
+
+def _is_alone(rewriter: Rewriter, node: Node) -> bool:
+    """True for an operator of many inputs that has one."""
+    return len(node.inputs) == 1
+
+
+def _keeps_spec(rewriter: Rewriter, node: Node) -> bool:
+    """True where dtype and shape stay, and the order of elements cannot change."""
+    return rewriter.tensors[node.inputs[0]] == rewriter.tensors[node.outputs[0]]
+
+
+def _steps_forward(rewriter: Rewriter, node: Node) -> bool:
+    steps = _value(rewriter, node, 4)
+    forward = len(node.inputs) < 5 or not node.inputs[4] or (steps is not None and all(steps == 1))
+    return forward and _keeps_spec(rewriter, node)
+
+
+def _pads_nothing(rewriter: Rewriter, node: Node) -> bool:
+    pads = _value(rewriter, node, 1)
+    return pads is not None and not pads.any()
+
+
+def _repeats_nothing(rewriter: Rewriter, node: Node) -> bool:
+    repeats = _value(rewriter, node, 1)
+    return repeats is not None and bool(np.all(repeats == 1))
+
+
+def _keeps_axes(rewriter: Rewriter, node: Node) -> bool:
+    perm = node.attributes["perm"]
+    rank = rewriter.tensors[node.inputs[0]].rank
+    return rank in (0, 1) or (perm is not None and list(perm) == sorted(perm))
+
+
+def _trains_nothing(rewriter: Rewriter, node: Node) -> bool:
+    training = _value(rewriter, node, 2)
+    return len(node.inputs) < 3 or not node.inputs[2] or (training is not None and not training)
+
+
+def _second_is(number: float) -> Question:
+    """Return whether the second input is that number all over, a float's sign of 0 included."""
+
+    def answer(rewriter: Rewriter, node: Node) -> bool:
+        value = _value(rewriter, node, 1)
+        return value is not None and _is_all(value, number)
+
+    return answer
+
+
+def _adds_nothing(rewriter: Rewriter, node: Node) -> bool:
+    """True for x + 0 of integers, x + (-0.0) of floats: 0.0 would change the sign of -0.0."""
+    value = _value(rewriter, node, 1)
+    return value is not None and _is_all(value, -0.0 if value.dtype.kind == "f" else 0)
+
+
+def _is_done(*ops: str) -> Question:
+    """Return whether one of some operators wrote the input."""
+
+    def answer(rewriter: Rewriter, node: Node) -> bool:
+        writer = rewriter.producer(node.inputs[0])
+        return writer is not None and writer.op in ops
+
+    return answer
+
+
+def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
+    """True where bounds are left out, or the input was clipped to them or to closer ones."""
+    low, high = _bounds(rewriter, node)
+    if low == -np.inf and high == np.inf:
+        return True
+    writer = rewriter.producer(node.inputs[0])
+    if writer is None or writer.op != "Clip" or None in (low, high):
+        return False
+    closer = _bounds(rewriter, writer)
+    if closer[0] is None or closer[1] is None or low is None or high is None:
+        return False
+    return bool(low <= closer[0] <= closer[1] <= high)
+
+
+_QUESTIONS: Mapping[str, Question] = {
+    "Identity": _always,
+    "Cast": _keeps_spec,
+    "CastLike": _keeps_spec,
+    "BitCast": _keeps_spec,
+    "Dropout": _trains_nothing,
+    "Reshape": _keeps_spec,
+    "Flatten": _keeps_spec,
+    "Expand": _keeps_spec,
+    "Slice": _steps_forward,
+    "Pad": _pads_nothing,
+    "Tile": _repeats_nothing,
+    "Transpose": _keeps_axes,
+    "Concat": _is_alone,
+    "Max": _is_alone,
+    "Min": _is_alone,
+    "Mul": _second_is(1),
+    "Div": _second_is(1),
+    "Pow": _second_is(1),
+    "Add": _adds_nothing,
+    "Sub": _second_is(0),
+    "Relu": _is_done(*_NEVER_NEGATIVE),
+    "Abs": _is_done("Abs"),
+    "Sign": _is_done("Sign"),
+    "Clip": _is_clipped,
+    **{op: _is_done(*_ROUNDERS) for op in _ROUNDERS},
+}
+
+
+@gated(*_QUESTIONS)
+def bypass_identities(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and their like -> x.
+
+    Only where every number stays, infinities, nan and the sign of 0 too. What is pinned stays,
+    unless what is next to it is pinned alike; so does what stands between an input, or a constant,
+    and an output.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    for name in [node.name for node in graph.nodes if node.op in _QUESTIONS]:
+        node = rewriter.node(name)
+        source = _source(rewriter, node)
+        if source is not None and rewriter.may_drop(node):
+            rewriter.bypass(node, {node.outputs[0]: source})
+    return rewriter.result()
+
+
+def _source(rewriter: Rewriter, node: Node) -> str | None:
+    """Return the input that a node gives back."""
+    if not node.inputs[0] or not node.outputs[0]:
+        return None
+    swapped = node.op in ("Add", "Mul") and node.inputs[0] in rewriter.constants
+    asked = _swapped(node) if swapped else node
+    if not _QUESTIONS[node.op](rewriter, asked):
+        return None
+    same = rewriter.tensors[asked.inputs[0]] == rewriter.tensors[node.outputs[0]]
+    return asked.inputs[0] if same else None
+
+
+def _swapped(node: Node) -> Node:
+    return Node(node.name, node.op, node.inputs[::-1], node.outputs, node.attributes)
+
+
+def _value(rewriter: Rewriter, node: Node, index: int) -> Array | None:
+    name = node.inputs[index] if index < len(node.inputs) else ""
+    return rewriter.constants.get(name)
+
+
+def _is_all(value: Array, number: float) -> bool:
+    """True when all elements are a number; of floats 0 and -0 are two numbers."""
+    if value.dtype.kind not in "biuf" or not value.size:
+        return False
+    equal = bool(np.all(value == number))
+    if number == 0 and value.dtype.kind == "f":
+        return equal and bool(np.all(np.signbit(value) == np.signbit(number)))
+    return equal
+
+
+def _bounds(rewriter: Rewriter, node: Node) -> tuple[float | None, float | None]:
+    """Return the bounds of a Clip: infinite where they are left out, None where they vary."""
+    found: list[float | None] = [-np.inf, np.inf]
+    for index in (1, 2):
+        if index < len(node.inputs) and node.inputs[index]:
+            value = _value(rewriter, node, index)
+            found[index - 1] = None if value is None else value.item()
+    return found[0], found[1]

@@ -1,0 +1,82 @@
+"""What is computed or stored twice, and need not be."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..nested import graphs_in, has_effects
+from .constants import ConstantPool
+from .merging import MayMerge, always, with_nodes
+from .rewriting import Rewriter
+
+
+def share_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """Constants of the same dtype, shape, bits and declared precision -> the first of them.
+
+    Constants that are fetched stay, for their names are public.
+    """
+    pool = ConstantPool({}, graph.precisions)
+    to: dict[str, str] = {}
+    for name, value in graph.constants.items():
+        if (known := pool.add(name, value)) != name and name not in graph.outputs:
+            to[name] = known
+    if not to:
+        return graph
+    nodes = [_reread(node, to) for node in graph.nodes]
+    return with_nodes(graph, nodes)
+
+
+def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """f(x), f(x) -> f(x), read twice: the same operator, inputs and attributes.
+
+    Not where a node has effects, is a Python function (which may know more than its inputs) or
+    runs nested graphs; nor where both are fetched.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    first: dict[Hashable, list[str]] = {}
+    for name in [node.name for node in graph.nodes]:
+        node = rewriter.node(name)
+        alike = first.setdefault((node.op, node.inputs), [])
+        if not any(_merge(rewriter, rewriter.node(earlier), node) for earlier in alike):
+            alike.append(name)
+    return rewriter.result()
+
+
+def _merge(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
+    if not _is_pure(node) or _details(earlier) != _details(node):
+        return False
+    to = {b: a for a, b in zip(earlier.outputs, node.outputs, strict=True) if a and b}
+    return rewriter.may_merge([earlier, node], earlier) and rewriter.bypass(node, to)
+
+
+def _reread(node: Node, to: dict[str, str]) -> Node:
+    if to.keys().isdisjoint(node.inputs):
+        return node
+    return replace(node, inputs=tuple(to.get(name, name) for name in node.inputs))
+
+
+def _is_pure(node: Node) -> bool:
+    if node.operator.function is not None or node.op == "Dropout" or graphs_in(node):
+        return False
+    return not has_effects(node)
+
+
+def _details(node: Node) -> Hashable:
+    attributes = tuple((name, _frozen(value)) for name, value in node.attributes.items())
+    return node.inputs, tuple(map(bool, node.outputs)), attributes
+
+
+def _frozen(value: Any) -> Hashable:
+    """Return an attribute as what tells it from all others: 1 from 1.0, and nan like nan."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, float):
+        return float, value.hex()
+    if isinstance(value, tuple | list):
+        return tuple(map(_frozen, value))
+    return type(value), value

@@ -1,0 +1,136 @@
+"""Normalization that exporters write out in arithmetic, put together again.
+
+One or two passes over memory in place of seven to ten. The formulas are the same but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..tensor import Array, TensorSpec
+from .affine import DTYPES
+from .matching import Constant, Match, Operand, Pattern, Rule, apply
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+_KEPT = {"keepdims": True}
+_AXES = Constant("axes")
+
+
+@gated("ReduceMean", "LayerNormalization", "RMSNormalization")
+def fuse_normalization(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """(x - mean) / √(variance + ε) · scale + bias -> LayerNormalization; x / √(mean x² + ε) -> RMS.
+
+    As PyTorch, TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or
+    the reciprocal. Over the last axes, of known lengths; scale and bias are constants.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    apply(rewriter, _RULES)
+    return rewriter.result()
+
+
+def _squares(x: Operand) -> tuple[Pattern, ...]:
+    return Pattern("Mul", (x, x)), Pattern("Pow", (x, 2.0))
+
+
+def _over_root(x: Operand) -> tuple[Pattern, ...]:
+    """Return the ways to write x / √(mean of x² + ε)."""
+    found: list[Pattern] = []
+    for square in _squares(x):
+        mean = Pattern("ReduceMean", (square, _AXES), _KEPT)
+        root = Pattern("Sqrt", (Pattern("Add", (mean, Constant("epsilon", _is_single))),))
+        found += [
+            Pattern("Div", (x, root)),
+            Pattern("Mul", (x, Pattern("Reciprocal", (root,)))),
+            Pattern("Mul", (x, Pattern("Div", (1.0, root)))),
+        ]
+    return tuple(found)
+
+
+def _is_single(value: Array) -> bool:
+    return bool(value.size == 1 and value.dtype.kind == "f" and 0 <= value.item() < np.inf)
+
+
+def _normalize(op: str, rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    last, x = match.last, match.tensors["x"]
+    spec = rewriter.tensors[x]
+    axis = _first_axis(spec, rewriter.constants[match.tensors["axes"]])
+    if axis is None or spec.dtype not in DTYPES or rewriter.tensors[last.outputs[0]] != spec:
+        return None
+    lengths = tuple(dim for dim in (spec.shape or ())[axis:] if isinstance(dim, int))
+    ones = rewriter.constant(np.ones(lengths, spec.dtype), f"{last.name}.scale")
+    epsilon = rewriter.constants[match.tensors["epsilon"]].item()
+    return [rewriter.make(op, (x, ones), last.outputs, name=last.name, axis=axis, epsilon=epsilon)]
+
+
+def _first_axis(spec: TensorSpec, axes: Array) -> int | None:
+    """Return the axis from which all are reduced, None if they are not the last ones."""
+    if spec.shape is None or not axes.size:
+        return None
+    rank = len(spec.shape)
+    listed = sorted(int(axis) % rank for axis in axes.reshape(-1))
+    first = listed[0]
+    if listed != list(range(first, rank)):
+        return None
+    return first if all(isinstance(dim, int) for dim in spec.shape[first:]) else None
+
+
+def _scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    """Normalized · scale: the scale is one of the normalization's."""
+    last, normalized = match.last, match.named["normalized"]
+    old, given = (rewriter.constants[match.tensors[name]] for name in ("old", "scale"))
+    if not _fits(rewriter, normalized, last, given):
+        return None
+    scale = rewriter.constant(np.multiply(old, given, dtype=old.dtype), f"{last.name}.scale")
+    return [_with_inputs(rewriter, normalized, last, (normalized.inputs[0], scale))]
+
+
+def _bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    last, normalized = match.last, match.named["normalized"]
+    if not _fits(rewriter, normalized, last, rewriter.constants[match.tensors["bias"]]):
+        return None
+    return [_with_inputs(rewriter, normalized, last, (*normalized.inputs, match.tensors["bias"]))]
+
+
+def _fits(rewriter: Rewriter, normalized: Node, last: Node, value: Array) -> bool:
+    """True when a constant has no more axes than are normalized, and their lengths or 1."""
+    x, y = (rewriter.tensors[name] for name in (normalized.inputs[0], last.outputs[0]))
+    if x.shape is None or x != y or len(normalized.outputs) > 1 or value.dtype != x.dtype:
+        return False
+    axes = x.shape[normalized.attributes["axis"] % len(x.shape) :]
+    if value.ndim > len(axes):
+        return False
+    tail = axes[len(axes) - value.ndim :]
+    return all(n in (1, dim) for n, dim in zip(value.shape, tail, strict=True))
+
+
+def _with_inputs(rewriter: Rewriter, normalized: Node, last: Node, inputs: tuple[str, ...]) -> Node:
+    attributes = dict(normalized.attributes)
+    return rewriter.make(normalized.op, inputs, last.outputs, name=last.name, **attributes)
+
+
+def _centred() -> Pattern:
+    return Pattern("Sub", ("x", Pattern("ReduceMean", ("x", _AXES), _KEPT)))
+
+
+def _of_layer(*more: Operand) -> Pattern:
+    return Pattern("LayerNormalization", ("x", Constant("old"), *more), name="normalized")
+
+
+_OF_RMS = Pattern("RMSNormalization", ("x", Constant("old")), name="normalized")
+_Build = Callable[[Rewriter, Match], Sequence[Node] | None]
+_LAYER: _Build = partial(_normalize, "LayerNormalization")
+_RMS: _Build = partial(_normalize, "RMSNormalization")
+
+_RULES = (
+    *(Rule("layer normalization", pattern, _LAYER) for pattern in _over_root(_centred())),
+    *(Rule("RMS normalization", pattern, _RMS) for pattern in _over_root("x")),
+    Rule("scale of a layer", Pattern("Mul", (_of_layer(), Constant("scale"))), _scale),
+    Rule("scale of RMS", Pattern("Mul", (_OF_RMS, Constant("scale"))), _scale),
+    Rule("bias of a layer", Pattern("Add", (_of_layer(), Constant("bias"))), _bias),
+)

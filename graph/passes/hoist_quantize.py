@@ -1,0 +1,73 @@
+"""Quantisations ahead of what only moves elements, which then moves bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..names import Names
+from .merging import MayMerge, always
+from .pipeline import gated
+from .quantized import quantization_of
+from .rewriting import Rewriter
+
+MOVES = frozenset(
+    ("Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze")
+) | {"DepthToSpace", "Expand", "SpaceToDepth", "Tile", "Transpose", "Unsqueeze"}
+"""What yields elements of its first input: the largest ones, or all, in another place."""
+
+
+@gated("QuantizeLinear")
+def hoist_quantize(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """MaxPool, Reshape, Concat, ..., then QuantizeLinear -> QuantizeLinear, then the same.
+
+    The same bits, as quantising keeps the order. There must be one constant scale, and nothing
+    else may read what lies between. Of Concat all inputs are quantised.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    names = Names(node.name for node in graph.nodes)
+    waiting = rewriter.find("QuantizeLinear")
+    while waiting:
+        node = waiting.pop()
+        move = rewriter.producer(node.inputs[0])
+        if move is not None and _may_swap(rewriter, move, node):
+            waiting += _swap(rewriter, names, move, node)
+    return rewriter.result()
+
+
+def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:
+    made = quantization_of(rewriter, node)
+    if made is None or made.scale.size > 1 or not rewriter.is_private(node.inputs[0]):
+        return False
+    return _keeps_elements(rewriter, move) and rewriter.may_merge([move, node], node)
+
+
+def _keeps_elements(rewriter: Rewriter, move: Node) -> bool:
+    """True when a node yields nothing but elements of what it reads, and keeps their order."""
+    if len(move.outputs) != 1:
+        return False
+    if move.op == "Concat":
+        return all(rewriter.tensors[name].dtype == np.float32 for name in move.inputs)
+    if move.op == "Resize":
+        nearest = move.attributes["mode"] == "nearest"
+        return nearest and "crop" not in move.attributes["coordinate_transformation_mode"]
+    return move.op in MOVES
+
+
+def _swap(rewriter: Rewriter, names: Names, move: Node, node: Node) -> list[Node]:
+    """Quantise what a node reads instead of what it yields; return the new quantisations."""
+    count = len(move.inputs) if move.op == "Concat" else 1
+    ahead = {
+        name: rewriter.make(
+            "QuantizeLinear",
+            (name, *node.inputs[1:]),
+            name=names.take(f"{name}/quantized"),
+            **node.attributes,
+        )
+        for name in dict.fromkeys(move.inputs[:count])
+    }
+    integers = (ahead[name].outputs[0] for name in move.inputs[:count])
+    inputs = (*integers, *move.inputs[count:])
+    moved = Node(move.name, move.op, inputs, node.outputs, move.attributes)
+    rewriter.replace([move, node], [*ahead.values(), moved])
+    return list(ahead.values())

@@ -1,0 +1,174 @@
+"""Products between dequantised and quantised tensors, computed in integers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..names import Names
+from ..tensor import Array
+from .merging import MayMerge, always
+from .pipeline import gated
+from .quantized import Quantization, quantization_of
+from .rewriting import Rewriter
+
+BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+@gated("DequantizeLinear")
+def integer_islands(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; the same for MatMul.
+
+    Where the product is not quantised again: ConvInteger or MatMulInteger, its int32 sums
+    dequantised, the bias added. Results that are quantised again may differ by one, as sums and
+    scales are rounded in another order, the others by rounding of float32. All scales and zero
+    points must be constants: one for the left factor, one or one for each feature for the weights.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    names = Names(node.name for node in graph.nodes)
+    for node in rewriter.find("Conv", "MatMul"):
+        product = _product(rewriter, node)
+        if product is not None and not _quantised_again(rewriter, product):
+            _in_floats(rewriter, names, product)
+    rewriter.drop_dead()
+    return rewriter.result()
+
+
+class _Product(NamedTuple):
+    """A product of dequantised tensors, and the nodes that dequantise them.
+
+    Attributes
+    ----------
+    node : Node
+    left, right : Quantization
+    bias : Array or None
+        As reals, for each feature.
+    integers : Quantization or None
+        The bias as integers of the scale left · right, if it is given so.
+    sources : tuple of Node
+    """
+
+    node: Node
+    left: Quantization
+    right: Quantization
+    bias: Array | None
+    integers: Quantization | None
+    sources: tuple[Node, ...]
+
+    @property
+    def scale(self) -> Array:
+        """What the sums of products of integers are to be multiplied by."""
+        made: Array = self.left.scale.reshape(()) * self.right.scale
+        return made if made.size > 1 else made.reshape(())
+
+    @property
+    def features(self) -> int:
+        """The axis of the result along which there are features."""
+        return 1 if self.node.op == "Conv" else -1
+
+
+def _product(rewriter: Rewriter, node: Node) -> _Product | None:
+    """Return a product that can be one of integers."""
+    sources = [rewriter.producer(name) for name in node.inputs if name]
+    left, right = (_factor(rewriter, source) for source in sources[:2])
+    if left is None or right is None or left.scale.size > 1:
+        return None
+    rank = rewriter.tensors[right.tensor].rank
+    if right.axis is not None and not (
+        right.axis == 0 if node.op == "Conv" else (rank == 2 and right.axis == 1)
+    ):
+        return None
+    bias, integers = None, None
+    if len(node.inputs) > 2 and node.inputs[2]:
+        bias, integers = _bias(rewriter, node.inputs[2], left, right)
+        if bias is None:
+            return None
+    return _Product(node, left, right, bias, integers, tuple(filter(None, sources)))
+
+
+def _factor(rewriter: Rewriter, source: Node | None) -> Quantization | None:
+    """Return the bytes that a node dequantises."""
+    if source is None or source.op != "DequantizeLinear":
+        return None
+    found = quantization_of(rewriter, source)
+    return found if found is not None and found.zero.dtype in BYTES else None
+
+
+def _bias(
+    rewriter: Rewriter, name: str, left: Quantization, right: Quantization
+) -> tuple[Array | None, Quantization | None]:
+    """Return a constant bias as reals, and as integers where it is dequantised by left · right."""
+    if name in rewriter.constants:
+        return rewriter.constants[name], None
+    found = quantization_of(rewriter, rewriter.producer(name))
+    if found is None or found.zero.any() or found.tensor not in rewriter.constants:
+        return None, None
+    value = rewriter.constants[found.tensor]
+    scale = np.broadcast_to(found.scale, value.shape)
+    expected = np.broadcast_to(left.scale.reshape(()) * right.scale, value.shape)
+    fits = value.dtype == np.int32 and np.allclose(scale, expected, rtol=1e-6, atol=0)
+    return (value * scale).astype(np.float32), found if fits else None
+
+
+def _quantised_again(rewriter: Rewriter, product: _Product) -> bool:
+    """Let a product write the integers that its result is quantised to; say whether it can."""
+    node = product.node
+    after = rewriter.only_consumer(node)
+    made = quantization_of(rewriter, after)
+    if after is None or after.op != "QuantizeLinear" or made is None or made.scale.size > 1:
+        return False
+    if made.zero.dtype not in BYTES or (product.bias is not None and product.integers is None):
+        return False
+    operands = [
+        *_operand(rewriter, product.left),
+        *_operand(rewriter, product.right),
+        *_operand(rewriter, made)[1:],
+    ]
+    if product.integers is not None:
+        operands.append(product.integers.tensor)
+    new = rewriter.make(
+        f"QLinear{node.op}", operands, after.outputs, name=node.name, **node.attributes
+    )
+    if not rewriter.may_merge([*product.sources, node, after], new):
+        return False
+    rewriter.replace([node, after], [new])
+    return True
+
+
+def _operand(rewriter: Rewriter, made: Quantization) -> tuple[str, str, str]:
+    """Return integers, their scale and their zero point, as names."""
+    if made.names:
+        return made.tensor, made.names[0], made.names[1]
+    scale = rewriter.constant(made.scale, f"{made.tensor}.scale")
+    return made.tensor, scale, rewriter.constant(made.zero, f"{made.tensor}.zero")
+
+
+def _in_floats(rewriter: Rewriter, names: Names, product: _Product) -> None:
+    """Let a product sum integers, and make floats of the sums, where that is allowed."""
+    node = product.node
+    left, right = (_operand(rewriter, one) for one in (product.left, product.right))
+    factors = [left[0], right[0], left[2]]
+    if product.right.zero.any():  # some take one for the whole tensor alone, though all are 0
+        factors.append(right[2])
+    sums = rewriter.make(
+        f"{node.op}Integer", factors, name=names.take(f"{node.name}/sums"), **node.attributes
+    )
+    scale = rewriter.constant(product.scale, f"{node.name}/scale")
+    scaled = (sums.outputs[0], scale)
+    axis = product.features
+    if product.bias is None:
+        last = rewriter.make("DequantizeLinear", scaled, node.outputs, name=node.name, axis=axis)
+        new = [sums, last]
+    else:
+        floats = rewriter.make(
+            "DequantizeLinear", scaled, name=names.take(f"{node.name}/floats"), axis=axis
+        )
+        rank = rewriter.tensors[product.right.tensor].rank or 0
+        aligned = product.bias.reshape(-1, *(1,) * (rank - 2))
+        bias = rewriter.constant(aligned, f"{node.name}/bias")
+        last = rewriter.make("Add", (floats.outputs[0], bias), node.outputs, name=node.name)
+        new = [sums, floats, last]
+    if all(rewriter.may_merge([*product.sources, node], one) for one in new):
+        rewriter.replace([node], new)

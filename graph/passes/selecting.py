@@ -1,0 +1,45 @@
+"""Which passes are meant: functions, and the names of plait's own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from ..errors import GraphError
+from .pipeline import Pass, name_of
+
+
+def select(passes: Sequence[Pass | str], all_passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return the passes that are meant, in order.
+
+    A name stands for plait's pass of that name; with ``-`` before it, for leaving that one out: of
+    those listed, or of all of plait's if none is listed.
+
+    Raises
+    ------
+    GraphError
+        If there is no pass of that name.
+    """
+    by_name = {name_of(one): one for one in all_passes}
+    listed: list[Pass] = []
+    left_out: set[Pass] = set()
+    for one in passes:
+        if not isinstance(one, str):
+            listed.append(one)
+        elif one.startswith("-"):
+            left_out.add(_find(one[1:], by_name))
+        else:
+            listed.append(_find(one, by_name))
+    base = all_passes if left_out and not listed else listed
+    return tuple(one for one in base if one not in left_out)
+
+
+def _find(name: str, by_name: Mapping[str, Pass]) -> Pass:
+    try:
+        return by_name[name]
+    except KeyError:
+        close = difflib.get_close_matches(name, by_name, n=1)
+        raise GraphError(
+            f"there is no pass {name!r}",
+            fix=f"did you mean {close[0]}?" if close else f"there are: {', '.join(by_name)}",
+        ) from None

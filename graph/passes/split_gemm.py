@@ -1,0 +1,42 @@
+"""Gemm as the product and the sum that it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir import Graph
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+
+@gated("Gemm")
+def split_gemm(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """Gemm -> MatMul, then Add, where its weights are constant and its left factor is not turned.
+
+    The weights are turned and scaled ahead, so is a constant bias; another bias must not be scaled.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    for node in rewriter.find("Gemm"):
+        weights, attributes = rewriter.constants.get(node.inputs[1]), node.attributes
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        value = rewriter.constants.get(bias)
+        scaled = bool(bias) and value is None and attributes["beta"] != 1
+        if weights is None or attributes["transA"] or scaled or weights.dtype.kind != "f":
+            continue
+        turned = weights.T if attributes["transB"] else weights
+        factor = (np.asarray(attributes["alpha"], weights.dtype) * turned).astype(weights.dtype)
+        operands = (node.inputs[0], rewriter.constant(factor, f"{node.name}/weights"))
+        if not bias:
+            rewriter.replace(
+                [node], [rewriter.make("MatMul", operands, node.outputs, name=node.name)]
+            )
+            continue
+        if value is not None:
+            added = (np.asarray(attributes["beta"], value.dtype) * value).astype(value.dtype)
+            bias = rewriter.constant(added, f"{node.name}/bias")
+        product = rewriter.make("MatMul", operands, name=f"{node.name}/product")
+        total = rewriter.make("Add", (product.outputs[0], bias), node.outputs, name=node.name)
+        if rewriter.may_merge([node, product], total):
+            rewriter.replace([node], [product, total])
+    return rewriter.result()

@@ -1,0 +1,66 @@
+"""The same bits for less work: cheaper operators where constants allow them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..ir import Graph, Node
+from ..tensor import Array
+from .matching import Constant, Match, Pattern, Rule, apply
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+
+@gated("Div", "Pow", "Sum")
+def reduce_strength(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x.
+
+    x is a float of 32 or 64 bits; x² is one number all over.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    apply(rewriter, _RULES)
+    return rewriter.result()
+
+
+def _is_power_of_two(value: Array) -> bool:
+    """True for floats whose reciprocals are exact, and no subnormals."""
+    if value.dtype not in (np.float32, np.float64) or not value.size:
+        return False
+    mantissa, exponent = np.frexp(value)
+    return bool(np.all((np.abs(mantissa) == 0.5) & (np.abs(exponent) < 100)))
+
+
+def _is_two(value: Array) -> bool:
+    return bool(value.size == 1 and value.dtype.kind in "iuf" and value.item() == 2)
+
+
+def _multiply(rewriter: Rewriter, match: Match) -> Sequence[Node]:
+    last, name = match.last, match.tensors["divisor"]
+    factor = rewriter.constant(1 / rewriter.constants[name], f"{last.name}.factor")
+    return [rewriter.make("Mul", (match.tensors["x"], factor), last.outputs, name=last.name)]
+
+
+def _square(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    last, x = match.last, match.tensors["x"]
+    if rewriter.tensors[x] != rewriter.tensors[last.outputs[0]]:
+        return None  # the exponent has more axes
+    if rewriter.tensors[x].dtype not in (np.float32, np.float64):
+        return None
+    return [rewriter.make("Mul", (x, x), last.outputs, name=last.name)]
+
+
+def _add(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    last = match.last
+    if rewriter.tensors[last.outputs[0]].dtype not in (np.float32, np.float64):
+        return None
+    return [rewriter.make("Add", last.inputs, last.outputs, name=last.name)]
+
+
+_RULES = (
+    Rule("x / 2ⁿ", Pattern("Div", ("x", Constant("divisor", _is_power_of_two))), _multiply),
+    Rule("x²", Pattern("Pow", ("x", Constant("exponent", _is_two))), _square),
+    Rule("a + b", Pattern("Sum", ("a", "b")), _add),
+)

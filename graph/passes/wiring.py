@@ -1,0 +1,152 @@
+"""Who writes and who reads each tensor, and in which order nodes stand, while nodes come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from ..errors import GraphError
+from ..ir import Graph, Node
+
+
+class Wiring:
+    """The nodes of a graph under change.
+
+    As long as nothing is changed, everything is asked of the graph, which remembers the answers.
+
+    Attributes
+    ----------
+    changed : bool
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.changed = False
+        self._graph = graph
+
+    def __contains__(self, node: Node) -> bool:
+        """True while a node is there as it is."""
+        return self._nodes.get(node.name) is node
+
+    @property
+    def names(self) -> KeysView[str]:
+        """The names of the nodes."""
+        return self._nodes.keys()
+
+    def node(self, name: str) -> Node:
+        """Return a node as it is now."""
+        return self._nodes[name]
+
+    def nodes(self) -> Iterable[Node]:
+        """Return all nodes in order."""
+        if not self.changed:
+            return self._graph.nodes
+        return (self._nodes[name] for place in self._places for name in place)
+
+    def producer(self, tensor: str) -> Node | None:
+        """Return the node that writes a tensor."""
+        if not self.changed:
+            return self._graph.producers.get(tensor)
+        name = self._producers.get(tensor)
+        return None if name is None else self._nodes[name]
+
+    def readers(self, tensor: str) -> list[Node]:
+        """Return the nodes that read a tensor, each once."""
+        if not self.changed:
+            return list(self._graph.consumers.get(tensor, ()))
+        return [self._nodes[name] for name in self._readers.get(tensor, ())]
+
+    def rank(self, node: Node) -> tuple[int, int]:
+        """Return what is less for a node that stands earlier."""
+        if node not in self:
+            raise GraphError(f"there is no {node} to replace", fix="repair the pass")
+        place = self._place_of[node.name]
+        return place, self._places[place].index(node.name)
+
+    def stand_in(self, old: Sequence[Node], new: Sequence[Node]) -> Node | None:
+        """Return the last of some nodes in order whose place is a right one for others.
+
+        That is behind all that writes what the others read, and before all that reads what they
+        write.
+        """
+        gone, made = {n.name for n in old}, {t for node in new for t in node.outputs}
+        read = {tensor for node in new for tensor in node.inputs} - made
+        writers = [node for tensor in read if (node := self.producer(tensor)) is not None]
+        ready = max(map(self.rank, writers), default=(-1, 0))
+        readers = [node for t in made for node in self.readers(t) if node.name not in gone]
+        wanted = min(map(self.rank, readers), default=(len(self._places), 0))
+        return next((n for n in reversed(old) if ready <= self.rank(n) < wanted), None)
+
+    def exchange(self, old: Collection[Node], new: Sequence[Node], at: Node) -> None:
+        """Put nodes where one of those stands that go."""
+        place, gone = self._place_of[at.name], {node.name for node in old}
+        index = self._places[place].index(at.name)
+        index -= sum(name in gone for name in self._places[place][:index])
+        for node in old:
+            self.remove(node)
+        for node in new:
+            self._nodes[node.name] = node
+            self._place_of[node.name] = place
+            self._link(node)
+        self._places[place][index:index] = [node.name for node in new]
+
+    def remove(self, node: Node) -> None:
+        """Take a node out."""
+        self._unlink(self._nodes.pop(node.name))
+        self._places[self._place_of.pop(node.name)].remove(node.name)
+
+    def rename(self, tensor: str, to: str) -> None:
+        """Give a tensor that a node writes another name, for its readers too."""
+        writer = self.producer(tensor)
+        assert writer is not None, "inputs and constants are not renamed"
+        outputs = tuple(to if name == tensor else name for name in writer.outputs)
+        self._set(replace(writer, outputs=outputs))
+        self.reread(tensor, to)
+
+    def reread(self, old: str, new: str) -> None:
+        """Let all that reads a tensor read another."""
+        for node in self.readers(old):
+            inputs = tuple(new if name == old else name for name in node.inputs)
+            self._set(replace(node, inputs=inputs))
+
+    @cached_property
+    def _nodes(self) -> dict[str, Node]:
+        return {node.name: node for node in self._graph.nodes}
+
+    @cached_property
+    def _producers(self) -> dict[str, str]:
+        return {tensor: node.name for tensor, node in self._graph.producers.items()}
+
+    @cached_property
+    def _readers(self) -> dict[str, dict[str, None]]:
+        consumers: Mapping[str, tuple[Node, ...]] = self._graph.consumers
+        return {tensor: {node.name: None for node in nodes} for tensor, nodes in consumers.items()}
+
+    @cached_property
+    def _places(self) -> list[list[str]]:
+        """The names of the nodes in order, where each node of the graph was."""
+        return [[node.name] for node in self._graph.nodes]
+
+    @cached_property
+    def _place_of(self) -> dict[str, int]:
+        return {node.name: place for place, node in enumerate(self._graph.nodes)}
+
+    def _set(self, node: Node) -> None:
+        """Change a node where it stands."""
+        self._unlink(self._nodes[node.name])
+        self._nodes[node.name] = node
+        self._link(node)
+
+    def _link(self, node: Node) -> None:
+        self.changed = True
+        for tensor in filter(None, node.inputs):
+            self._readers.setdefault(tensor, {})[node.name] = None
+        for tensor in filter(None, node.outputs):
+            self._producers[tensor] = node.name
+
+    def _unlink(self, node: Node) -> None:
+        self.changed = True
+        for tensor in node.inputs:
+            self._readers.get(tensor, {}).pop(node.name, None)
+        for tensor in node.outputs:
+            self._producers.pop(tensor, None)

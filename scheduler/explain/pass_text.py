@@ -1,0 +1,41 @@
+"""What passes did, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...graph.passes import Applied
+from ...graph.printing import counted, seconds_text
+
+LISTED_NAMES = 200
+
+
+def pass_lines(applied: Sequence[Applied]) -> Iterator[str]:
+    """Yield one line for each pass that did something."""
+    before, after = applied[0].before, applied[-1].after
+    seconds = seconds_text(sum(one.seconds for one in applied))
+    yield f"passes: {before:,} -> {after:,} nodes in {seconds}"
+    width = max(len(one.name) for one in applied)
+    for one in applied:
+        yield f"  {one.name:{width}}  {one.before:5,} -> {one.after:5,}  {_counts(one)}"
+
+
+def explained(applied: Sequence[Applied]) -> str:
+    """Return what each pass did to which node."""
+    if not applied:
+        return "passes: none of them found anything to do"
+    lines = list(pass_lines(applied))
+    for one in applied:
+        lines += ["", f"{one.name}, {seconds_text(one.seconds)}"]
+        for what in ("rewritten", "added", "removed"):
+            names = getattr(one, what)
+            lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]
+            if len(names) > LISTED_NAMES:
+                lines.append(f"  and {counted(len(names) - LISTED_NAMES, 'node')} more")
+    return "\n".join(lines)
+
+
+def _counts(one: Applied) -> str:
+    counts = ("rewritten", one.rewritten), ("added", one.added), ("removed", one.removed)
+    listed = ", ".join(f"{len(names):,} {what}" for what, names in counts if names)
+    return listed or "constants alone"

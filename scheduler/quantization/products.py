@@ -1,0 +1,113 @@
+"""Which nodes can multiply integers, and of which inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from ...graph.ir import Graph, Node
+from ..errors import PlanError
+
+FEATURES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1}
+"""The axis of weights along which there are features."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A node that multiplies, and what of it becomes integers.
+
+    Attributes
+    ----------
+    node : Node
+    activations : tuple of int
+        Inputs that are known when it runs.
+    weights : int or None
+        The input that is constant.
+    axis : int or None
+        Along which weights have scales of their own; None for one scale.
+    bias : int or None
+        The input that is a constant bias.
+    """
+
+    node: Node
+    activations: tuple[int, ...]
+    weights: int | None
+    axis: int | None = None
+    bias: int | None = None
+
+
+def products_of(
+    graph: Graph, exclude: Sequence[str], per_channel: bool
+) -> tuple[dict[str, Product], dict[str, str]]:
+    """Return the products that become integer ones by name, and why others do not.
+
+    Raises
+    ------
+    PlanError
+        If a pattern that excludes fits nothing.
+    """
+    found: dict[str, Product] = {}
+    left: dict[str, str] = {}
+    unused = set(exclude)
+    for node in graph.nodes:
+        matching = {p for p in exclude if p == node.op or fnmatchcase(node.name, p)}
+        unused -= matching
+        if node.op not in (*FEATURES, "Gemm"):
+            continue
+        made = "excluded" if matching else _product(graph, node, per_channel)
+        if isinstance(made, str):
+            left[node.name] = made
+        else:
+            found[node.name] = made
+    if unused:
+        raise PlanError(
+            f"{', '.join(map(repr, sorted(unused)))} fits no node of {graph.name!r}",
+            fix=f"give names, patterns or operators; it has {_some([*found, *left])}",
+        )
+    return found, left
+
+
+def _product(graph: Graph, node: Node, per_channel: bool) -> Product | str:
+    """Return what of a node becomes integers, or why it stays as it is."""
+    if node.op == "Gemm":
+        return "its weights are computed, or its left factor is turned"
+    if any(graph.tensors[name].dtype != np.float32 for name in node.inputs if name):
+        return "it is not float32"
+    constant = [name in graph.constants for name in node.inputs]
+    if any(not np.isfinite(graph.constants[n]).all() for n in node.inputs if n in graph.constants):
+        return "a constant of it is not finite"
+    if node.op == "MatMul":
+        return _matmul(graph, node, constant, per_channel)
+    if constant[0] or not constant[1]:
+        return "its weights are computed"
+    bias = 2 if len(node.inputs) > 2 and node.inputs[2] else None
+    if node.op == "ConvTranspose":  # there is no integer form: only its weights are stored so
+        whole = node.attributes["group"] == 1 and per_channel
+        return Product(node, (), 1, FEATURES[node.op] if whole else None)
+    if bias is not None and not constant[bias]:
+        return "its bias is computed"
+    return Product(node, (0,), 1, FEATURES[node.op] if per_channel else None, bias)
+
+
+def _matmul(graph: Graph, node: Node, constant: Sequence[bool], per_channel: bool) -> Product | str:
+    if all(constant):
+        return "it is constant"
+    if any(constant):
+        weights = constant.index(True)
+        columns = weights == 1 and graph.tensors[node.inputs[1]].rank == 2 and per_channel
+        return Product(node, (1 - weights,), weights, FEATURES[node.op] if columns else None)
+    return Product(node, (0, 1), None)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > 5 else ""
+    return (", ".join(names[:5]) + more) or "no product"
+
+
+def activations_of(products: Mapping[str, Product]) -> list[str]:
+    """Return the tensors whose ranges must be known, each once."""
+    names = (p.node.inputs[index] for p in products.values() for index in p.activations)
+    return list(dict.fromkeys(names))

@@ -1,0 +1,180 @@
+"""A quantised graph, what was done to it, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from ...graph.check import check
+from ...graph.ir import Graph
+from ...graph.passes import merge_common, simplify
+from ...graph.passes.absorb_clip import absorb_clip
+from ...graph.passes.hoist_quantize import hoist_quantize
+from ...graph.passes.integer_islands import integer_islands
+from .accuracy import Accuracy, compare
+from .insert import insert_quantization
+from .products import Product
+from .ranges import Range
+from .running import Devices, Items, results
+
+Form: TypeAlias = Literal["integer", "qdq"]
+
+PASSES = (absorb_clip, hoist_quantize, merge_common, absorb_clip, integer_islands)
+"""In order: what only moves elements may stand between a product and what cuts off its results."""
+
+
+TRIED = 4
+"""On how many items each product is tried alone."""
+
+
+class NodeCost(NamedTuple):
+    """What quantising one product alone costs.
+
+    Attributes
+    ----------
+    node : str
+    sqnr_db : float
+        Of the output that is worst.
+    """
+
+    node: str
+    sqnr_db: float
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A quantised graph.
+
+    Attributes
+    ----------
+    graph : Graph
+        What to plan and run, or to save.
+    original : Graph
+        What was given.
+    floats : Graph
+        The same, simplified: what the nodes below are of.
+    products : Mapping of str to Product
+        What became integers, by name of node.
+    kept : Mapping of str to str
+        What did not, and why.
+    ranges : Mapping of str to Range
+        Between which numbers the inputs of products were.
+    activations, form : str
+        As they were asked for.
+    """
+
+    graph: Graph
+    original: Graph = field(repr=False)
+    floats: Graph = field(repr=False)
+    products: Mapping[str, Product] = field(repr=False)
+    kept: Mapping[str, str]
+    ranges: Mapping[str, Range] = field(repr=False)
+    activations: str
+    form: Form
+
+    @property
+    def weights_only(self) -> list[str]:
+        """The products whose weights alone are stored as integers, as there is no integer form."""
+        return [name for name, product in self.products.items() if not product.activations]
+
+    def accuracy(self, items: Items, devices: Devices = ("cpu",)) -> dict[str, Accuracy]:
+        """Return how far each output is from that of the graph of floats, on some items."""
+        return _compared(self.floats, self.graph, items, devices)
+
+    def costs(self, items: Items, devices: Devices = ("cpu",)) -> list[NodeCost]:
+        """Return what each product costs if it alone is quantised, the costliest first.
+
+        The graph is planned and run once for each: pass few items.
+        """
+        expected = list(results(self.floats, items, devices))
+        found = []
+        for name, product in self.products.items():
+            alone = self._with([product])
+            actual = results(alone, items, devices)
+            worst = min(one.sqnr_db for one in compare(zip(expected, actual, strict=True)).values())
+            found.append(NodeCost(name, worst))
+        return sorted(found, key=lambda cost: cost.sqnr_db)
+
+    def without(self, names: Iterable[str], reason: str = "excluded") -> Quantized:
+        """Return the graph with more products left in floats."""
+        left = dict.fromkeys(names, reason)
+        products = {name: one for name, one in self.products.items() if name not in left}
+        graph = self._with(products.values())
+        return replace(self, graph=graph, products=products, kept={**self.kept, **left})
+
+    def at_least(self, sqnr_db: float, items: Items, devices: Devices = ("cpu",)) -> Quantized:
+        """Return the graph with the costliest products in floats, as many as outputs need."""
+        expected = list(results(self.floats, items, devices))
+
+        def is_good(made: Quantized) -> bool:
+            actual = results(made.graph, items, devices)
+            found = compare(zip(expected, actual, strict=True)).values()
+            return all(one.sqnr_db >= sqnr_db for one in found)
+
+        if is_good(self):
+            return self
+        names = [cost.node for cost in self.costs(items[:TRIED], devices)]
+        reason = f"outputs would be below {sqnr_db:g} dB"
+        too_few, enough = 0, len(names)
+        while enough - too_few > 1:
+            tried = (too_few + enough) // 2
+            if is_good(self.without(names[:tried], reason)):
+                enough = tried
+            else:
+                too_few = tried
+        return self.without(names[:enough], reason)
+
+    def report(self, accuracy: Mapping[str, Accuracy] | None = None) -> str:
+        """Return what was done, and how good outputs are, as text."""
+        before, after = nbytes(self.original), nbytes(self.graph)
+        stored = len(self.weights_only)
+        more = f", of {stored} more the weights" if stored else ""
+        whole = len(self.products) + len(self.kept)
+        lines = [
+            f"{len(self.products) - stored} of {whole} products in integers{more}",
+            f"constants: {before / 2**20:.2f} MiB -> {after / 2**20:.2f} MiB",
+        ]
+        for name, one in (accuracy or {}).items():
+            same = "" if one.same_class is None else f", same class {one.same_class:.2%}"
+            lines.append(
+                f"output {name}: {one.sqnr_db:.1f} dB, "
+                f"error {one.max_error:.3g} at most, {one.mean_error:.3g} on average{same}"
+            )
+        lines += [f"in floats: {name}: {reason}" for name, reason in self.kept.items()]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was done as plain values, for JSON."""
+        return {
+            "products": list(self.products),
+            "weights_only": self.weights_only,
+            "kept": dict(self.kept),
+            "constants_nbytes": {"before": nbytes(self.original), "after": nbytes(self.graph)},
+            "ranges": {name: list(one) for name, one in self.ranges.items()},
+        }
+
+    def _with(self, products: Iterable[Product]) -> Graph:
+        return written(self.floats, products, self.ranges, self.activations, self.form)
+
+
+def written(
+    floats: Graph,
+    products: Iterable[Product],
+    ranges: Mapping[str, Range],
+    activations: str,
+    form: Form,
+) -> Graph:
+    """Return a graph with some products in integers."""
+    rounded = insert_quantization(floats, products, ranges, activations)
+    return check(simplify(rounded, PASSES) if form == "integer" else rounded)
+
+
+def nbytes(graph: Graph) -> int:
+    """Return how many bytes the constants of a graph have."""
+    return sum(value.nbytes for value in graph.constants.values())
+
+
+def _compared(floats: Graph, graph: Graph, items: Items, devices: Devices) -> dict[str, Accuracy]:
+    both = zip(results(floats, items, devices), results(graph, items, devices), strict=True)
+    return compare(both)

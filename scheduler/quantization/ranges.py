@@ -1,0 +1,144 @@
+"""Between which numbers a tensor's elements lie: all of them, or all but rare ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from ...graph.tensor import Array
+
+Method: TypeAlias = Literal["minmax", "percentile", "mse"]
+
+BINS = 4096
+LEVELS = 256
+KEPT = 0.9999
+"""The share of elements that ``"percentile"`` keeps: half of the others are cut off at each end."""
+
+_SHARES = np.geomspace(0.02, 1, 48)[::-1]
+"""The parts of the whole range that are tried, at each end."""
+
+_ROUNDS = 3
+
+
+class Range(NamedTuple):
+    """The smallest and the largest number that are told apart from others."""
+
+    low: float
+    high: float
+
+
+class Observer(Protocol):
+    """Sees a tensor item by item."""
+
+    def see(self, array: Array) -> None:
+        """Take the elements of one item into account."""
+
+    def range(self) -> Range:
+        """Return between which numbers they lie."""
+
+
+class MinMax:
+    """All elements count."""
+
+    def __init__(self) -> None:
+        self._low, self._high = 0.0, 0.0
+
+    def see(self, array: Array) -> None:
+        """Widen the range."""
+        if array.size:
+            low, high = float(array.min()), float(array.max())
+            self._low = float(np.minimum(self._low, low))  # a NaN stays one
+            self._high = float(np.maximum(self._high, high))
+
+    def range(self) -> Range:
+        """Return the range of all elements and 0."""
+        return Range(self._low, self._high)
+
+
+class Histogram:
+    """Counts elements in bins of one width, which doubles when elements lie beyond them.
+
+    Parameters
+    ----------
+    choose : callable
+        Says which range to take, given the counts and the edges of the bins.
+    """
+
+    def __init__(self, choose: Callable[[Array, Array], Range]) -> None:
+        self._choose = choose
+        self._extremes = MinMax()
+        self._counts: Array = np.zeros(BINS, np.int64)
+        self._limit = 0.0
+
+    def see(self, array: Array) -> None:
+        """Count the elements."""
+        self._extremes.see(array)
+        largest = max(abs(edge) for edge in self._extremes.range())
+        if not array.size or not np.isfinite(largest) or largest == 0:
+            return
+        if self._limit == 0:
+            self._limit = largest
+        while self._limit < largest:
+            self._double()
+        self._counts += np.histogram(array, BINS, (-self._limit, self._limit))[0]
+
+    def range(self) -> Range:
+        """Return the range that was chosen, no wider than that of all elements."""
+        whole = self._extremes.range()
+        if not np.isfinite(whole).all() or not self._counts.any():
+            return whole
+        edges = np.linspace(-self._limit, self._limit, BINS + 1)
+        low, high = self._choose(self._counts, edges)
+        return Range(max(min(low, 0.0), whole.low), min(max(high, 0.0), whole.high))
+
+    def _double(self) -> None:
+        """Let each bin take what two did."""
+        pairs = self._counts.reshape(-1, 2).sum(1)
+        self._counts = np.zeros(BINS, np.int64)
+        self._counts[BINS // 4 : BINS // 4 + BINS // 2] = pairs
+        self._limit *= 2
+
+
+def keep_most(counts: Array, edges: Array) -> Range:
+    """Return the range that is left when the rarest elements at both ends are cut off."""
+    shares = np.cumsum(counts) / counts.sum()
+    cut = (1 - KEPT) / 2
+    first, last = np.searchsorted(shares, [cut, 1 - cut])
+    return Range(float(edges[first]), float(edges[last + 1]))
+
+
+def least_squares(counts: Array, edges: Array) -> Range:
+    """Return the range in which elements, rounded to as many levels, are off least.
+
+    The ends are chosen in turns, among parts of the whole range.
+    """
+    seen = np.flatnonzero(counts)
+    low, high = min(edges[seen[0]], 0.0), max(edges[seen[-1] + 1], 0.0)
+    centres = (edges[:-1] + edges[1:]) / 2
+    best = Range(float(low), float(high))
+    for _ in range(_ROUNDS):
+        before = best
+        for tried in (
+            [Range(float(low * share), best.high) for share in _SHARES],
+            [Range(best.low, float(high * share)) for share in _SHARES],
+        ):
+            best = min(tried, key=lambda one: _squared_error(counts, centres, one))
+        if best == before:
+            break
+    return best
+
+
+METHODS: Mapping[Method, Callable[[], Observer]] = {
+    "minmax": MinMax,
+    "percentile": lambda: Histogram(keep_most),
+    "mse": lambda: Histogram(least_squares),
+}
+
+
+def _squared_error(counts: Array, centres: Array, tried: Range) -> float:
+    """Return the sum of squares by which cutting off and rounding change elements."""
+    step = (tried.high - tried.low) / (LEVELS - 1)
+    cut = np.clip(centres, *tried) - centres
+    return float((counts * np.where(cut == 0, step**2 / 12, cut**2)).sum())

@@ -1,0 +1,114 @@
+"""Items that go through several plans one after the other: their shapes depend on values."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+
+import trio
+
+from ...graph.tensor import Array
+from ..planning import Plan
+from ..profile.recorder import Trace
+from ..replicas.variant import variant
+from ..stages import Entry
+from .item import Flight
+from .landing import Landing
+from .open_plans import KEPT_PARTS, OpenPlans
+from .pace import Pace
+from .passage import Passage, own_results
+from .slots import session_closed
+from .starter import Starter
+
+LATEST_TRACES = 10_000
+"""Of an item that loops for long, the profile knows the latest parts."""
+
+
+class ByParts:
+    """Takes such items through their plans; used on the trio thread only.
+
+    Parameters
+    ----------
+    pace : Pace
+    open_plans : OpenPlans
+    starter : Starter
+    landing : Landing
+    flights : set of Flight
+        Those that are under way; who starts is put in.
+    """
+
+    def __init__(
+        self,
+        pace: Pace,
+        open_plans: OpenPlans,
+        starter: Starter,
+        landing: Landing,
+        flights: set[Flight],
+    ) -> None:
+        self._pace = pace
+        self._open_plans = open_plans
+        self._starter = starter
+        self._landing = landing
+        self._flights = flights
+        self._closing = False
+
+    def refuse(self) -> None:
+        """Start no more parts."""
+        self._closing = True
+
+    def start(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
+        """Start an item, whose inputs stay as they are, where its stages begin."""
+        self._flights.add(flight)
+        trio.lowlevel.spawn_system_task(self._pass, flight, arrays, entry)
+
+    async def _pass(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
+        """Take an item through the stages of a graph."""
+        flight.marks.admitted_ns = self._pace.now_ns()
+        results: Mapping[str, Array] = {}
+        failure: BaseException | None = None
+        traces: deque[Trace] = deque(maxlen=LATEST_TRACES)
+        flight.traces = traces
+        try:
+            run_part = partial(self._run_part, flight, traces)
+            check = partial(self._check, flight)
+            passage = Passage(run_part, self._pace.on_thread, check)
+            results = await passage.run(entry, arrays)
+            results = await self._starter.copying(results.values(), partial(own_results, results))
+        except BaseException as error:  # whatever it is, it is the item's
+            failure = error
+        self._landing.record(flight, flight.cause or failure)
+        self._flights.discard(flight)
+        flight.finish(results, failure)
+
+    def _check(self, flight: Flight) -> None:
+        if flight.cancelled or self._closing:
+            raise session_closed()
+
+    async def _run_part(
+        self, flight: Flight, traces: deque[Trace], plan: Plan, inputs: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Run one of the plans that an item goes through."""
+        with trio.CancelScope() as starting:
+            flight.on_cancel = starting.cancel  # it may wait for a device to come back
+            slots = self._open_plans.find(id(plan), flight.variant)
+            if slots is None:
+                slots = await self._open_plans.open(
+                    id(plan), partial(variant, plan), flight.variant, kept=KEPT_PARTS
+                )
+            assert slots is not None, "the plan of a part is static"
+            self._check(flight)
+            part = flight.part = Flight(is_part=True)
+            part.age, part.variant = flight.age, flight.variant
+            await self._starter.start(part, slots, inputs)
+            flight.age = part.age
+        flight.on_cancel = None
+        if starting.cancelled_caught:
+            raise session_closed()
+        if flight.cancelled:
+            part.cancel()
+        await part.done.wait()
+        traces.extend(part.traces)
+        if part.error is not None:
+            raise part.error
+        return part.results

@@ -1,0 +1,67 @@
+"""A slot: the buffers of one item in flight, and what launches its steps on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ...devices.event import Event
+from ...devices.exchange import Loan
+from ...graph.tensor import Array
+from .handing import Arrival, Departure
+from .pace import Launch
+
+Here: TypeAlias = Callable[[Event], bool]
+"""Runs a step on the calling thread, if its lane is idle; says whether that was so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Buffers for one item, and the steps bound to them.
+
+    Attributes
+    ----------
+    feeds, results : Mapping of str to Array
+        Where inputs are written to and outputs read from, by name.
+    launches : tuple of callable
+        One per step of the plan.
+    here : tuple of callable or None
+        The same for those that may run on any thread of this process.
+    arrivals : Mapping of str to Arrival
+        The steps that bring inputs which are handed over on devices: different for each item.
+    departures : Mapping of str to Departure
+        Those that bring outputs which are taken on devices; these are not among `results`.
+    """
+
+    feeds: Mapping[str, Array]
+    results: Mapping[str, Array]
+    launches: tuple[Launch, ...]
+    here: tuple[Here | None, ...]
+    arrivals: Mapping[str, Arrival] = field(default_factory=dict)
+    departures: Mapping[str, Departure] = field(default_factory=dict)
+
+    def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
+        """Return it for an item to which these are handed over."""
+        launches = list(self.launches)
+        for name, arrival in self.arrivals.items():
+            launches[arrival.step] = arrival.launch_of(inputs[name])
+        return replace(self, launches=tuple(launches))
+
+    def left(self, *, copy: bool) -> tuple[Slot, Mapping[str, Array]]:
+        """Return it for an item whose results on devices are to be copied, or not; and those.
+
+        On the thread of the caller.
+
+        Raises
+        ------
+        DeviceError
+            If there is no room for copies.
+        """
+        launches, results = list(self.launches), {}
+        for name, one in self.departures.items():
+            room = one.device.room(one.source.spec) if copy and one.step is not None else None
+            results[name] = (room or one.source).array
+            if one.step is not None:
+                launches[one.step] = one.launch_to(room)
+        return replace(self, launches=tuple(launches)), results

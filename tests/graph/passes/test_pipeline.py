@@ -1,0 +1,146 @@
+"""Passes in a row: which run, what is told of them, and which one broke a graph."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.graph.errors import GraphError
+from plait.graph.ir import Graph
+from plait.graph.passes import PASSES, MayMerge, Pass, name_of, run_passes, selected
+from plait.graph.passes.pipeline import CHECKED, ROUNDS, gated
+
+
+def identities(count: int = 1) -> Graph:
+    """Return y = -x with Identity nodes, called id0 and so on, ahead of the Neg."""
+    b = pl.GraphBuilder("identities")
+    x = b.input("x", "float32", (2,))
+    for index in range(count):
+        x = b.op("Identity", x, name=f"id{index}")
+    b.output("y", b.op("Neg", x, name="neg"))
+    return b.build()
+
+
+def drop_last_output(graph: Graph, may_merge: MayMerge) -> Graph:
+    return replace(graph, nodes=graph.nodes[:-1])
+
+
+def rename_output(graph: Graph, may_merge: MayMerge) -> Graph:
+    last = replace(graph.nodes[-1], outputs=("z",))
+    tensors = {**graph.tensors, "z": graph.tensors["y"]}
+    del tensors["y"]
+    return replace(graph, nodes=(*graph.nodes[:-1], last), tensors=tensors, outputs=("z",))
+
+
+def test_what_a_pass_did_is_told_with_names() -> None:
+    _, (one,) = run_passes(identities(), PASSES)
+    assert (one.name, one.before, one.after) == ("bypass_identities", 2, 1)
+    assert (one.rewritten, one.added, one.removed) == (("neg: Neg",), (), ("id0",))
+    assert one.seconds > 0
+    assert str(one) == "bypass_identities: 2 -> 1 nodes (1 rewritten, 1 removed)"
+
+
+def test_another_operator_under_the_same_name_is_told() -> None:
+    b = pl.GraphBuilder("swish")
+    x = b.input("x", "float32", (2,))
+    b.output("y", b.op("Mul", x, b.op("Sigmoid", x, name="gate"), name="product"))
+    _, (one,) = run_passes(b.build(), PASSES)
+    assert one.rewritten == ("product: Mul -> Swish",)
+
+
+def test_nothing_is_told_of_passes_that_find_nothing() -> None:
+    graph = identities(0)
+    after, applied = run_passes(graph, PASSES)
+    assert after is graph
+    assert applied == ()
+
+
+def test_a_pass_whose_operators_are_absent_is_not_called() -> None:
+    calls: list[str] = []
+
+    @gated("Conv")
+    def counted(graph: Graph, may_merge: MayMerge) -> Graph:
+        calls.append(graph.name)
+        return graph
+
+    run_passes(identities(), [counted])
+    assert calls == []
+
+
+def test_passes_run_again_for_as_long_as_one_finds_something() -> None:
+    calls: list[int] = []
+
+    def restless(graph: Graph, may_merge: MayMerge) -> Graph:
+        calls.append(1)
+        return replace(graph)
+
+    run_passes(identities(), [restless])
+    assert len(calls) == ROUNDS
+
+
+@pytest.mark.parametrize("broken", [drop_last_output, rename_output], ids=name_of)
+def test_a_pass_that_breaks_a_graph_is_named(broken: Pass) -> None:
+    with pytest.raises(GraphError, match=f"the pass '{name_of(broken)}' broke the graph"):
+        run_passes(identities(), [broken], checked=True)
+
+
+def test_the_environment_has_graphs_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHECKED, "1")
+    with pytest.raises(GraphError, match="drop_last_output"):
+        run_passes(identities(), [drop_last_output])
+
+
+def test_names_stand_for_passes() -> None:
+    assert selected(["fuse_softmax", drop_last_output]) == (
+        next(one for one in PASSES if name_of(one) == "fuse_softmax"),
+        drop_last_output,
+    )
+
+
+def test_names_behind_a_minus_are_left_out() -> None:
+    names = [name_of(one) for one in selected(["-fold_scale"])]
+    assert names == [name_of(one) for one in PASSES if name_of(one) != "fold_scale"]
+    assert selected([*PASSES, "-fold_scale"]) == selected(["-fold_scale"])
+
+
+def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:
+    with pytest.raises(GraphError, match="did you mean fold_scale"):
+        selected(["fold_scales"])
+
+
+def test_no_passes_are_no_passes() -> None:
+    assert selected([]) == ()
+
+
+def steps_taken(count: int) -> int:
+    """Return how many functions the passes call for a graph of so many nodes."""
+    b = pl.GraphBuilder("long")
+    x = b.input("x", "float32", (4, 4))
+    for index in range(count // 8):
+        x = b.op("Mul", b.op("Identity", x), np.float32(index % 7))
+        gate = b.op("Sigmoid", x)
+        x = b.op("Mul", x, gate)
+        turned = b.op("Transpose", b.op("Relu", b.op("Transpose", x)))
+        x = b.op("Add", turned, np.float32(index))
+    b.output("y", x)
+    graph, calls = b.build(), 0
+
+    def count_calls(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count_calls)
+    try:
+        _, applied = run_passes(graph, PASSES)
+    finally:
+        sys.setprofile(before)
+    assert len(applied) >= 3
+    return calls
+
+
+def test_work_grows_with_the_nodes_and_no_faster() -> None:
+    assert steps_taken(1600) <= 2.2 * steps_taken(800)
