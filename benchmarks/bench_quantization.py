@@ -88,7 +88,7 @@ def compared(name: str, case: Case, rounds: int, folder: Path, scale: float) -> 
     made[f"minmax, at least {GOOD_DB} dB"] = pl.quantize(graph, calibrating, min_sqnr_db=GOOD_DB)
     figures: dict[str, Any] = {
         f"plait, {ranges}": {
-            "done": one.report().splitlines()[0],
+            "products": one.report().splitlines()[0],
             "constants_MiB": mebibytes(one.graph),
             **judge(outputs_by_plait(one.graph, judging)),
         }

@@ -11,7 +11,7 @@ import click
 from .inputs import CommandError, Feeds, parse_input
 from .options import EXIT_CODES, PATH, as_json, print_notes, seed_option
 from .output import check_writable, print_json
-from .parsing import parse_devices
+from .parsing import parse_devices, parse_shapes
 
 if TYPE_CHECKING:
     from ..graph.ir import Graph
@@ -44,6 +44,13 @@ SUFFIXES = (".plait", ".onnx")
     type=click.IntRange(min=1),
     metavar="N",
     help="Take no more than N items; so many where all are random.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=1,3,48,320",
+    help="Shape of a random input whose dimensions are symbolic; the model keeps its symbols.",
 )
 @click.option("--output", type=PATH, metavar="FILE", help="Write the model: .plait or .onnx.")
 @click.option("--devices", default="cpu", show_default=True, help="Where items are run.")
@@ -83,6 +90,7 @@ def quantize(
     calibrating: tuple[str, ...],
     checking: tuple[str, ...],
     count: int | None,
+    shapes: tuple[str, ...],
     output: Path | None,
     devices: str,
     costs: bool,
@@ -96,6 +104,7 @@ def quantize(
     """
     from ..graph.formats import load, save
     from ..scheduler.quantization import quantize as quantized
+    from ..scheduler.specialise import specialise
 
     check_writable(output)
     if output is not None and output.suffix not in SUFFIXES:
@@ -104,8 +113,9 @@ def quantize(
             fix="choose one of them",
         )
     graph, names = load(model), parse_devices(devices)
-    items = _items(graph, calibrating, count, seed)
-    judged = _items(graph, checking, count, seed) if checking else items
+    fed = specialise(graph, parse_shapes(shapes))
+    items = _items(fed, calibrating, count, seed)
+    judged = _items(fed, checking, count, seed) if checking else items
     made = quantized(graph, items, names, **_arguments(**options))
     if output is not None:
         save(made.graph, output)

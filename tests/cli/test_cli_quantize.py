@@ -68,10 +68,13 @@ def test_products_that_cost_too_much_stay_in_floats(folder: Path) -> None:
 def test_random_items_are_counted(folder: Path) -> None:
     result = plait(
         folder, "quantize", "model.plait", "--calibrate", "x=random", "--count", "3", "--qdq",
-        "--output", "q.plait",
+        "--shape", "x=5,16", "--output", "q.plait",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "DequantizeLinear" in {node.op for node in pl.load(folder / "q.plait").nodes}
+    assert "taken as 1" not in result.stderr
+    written = pl.load(folder / "q.plait")
+    assert "DequantizeLinear" in {node.op for node in written.nodes}
+    assert written.tensors["x"].shape == ("n", 16)
 
 
 @pytest.mark.parametrize(
