@@ -228,9 +228,9 @@ def test_leaving_a_stream_waits_for_its_source_to_close() -> None:
 @pytest.mark.parametrize(
     ("cancelled", "second", "stride"),
     [
-        (cancelled_here, "cpu:1", 2),
-        (cancelled_often, "cpu:1", 3),
-        (cancelled_there, "cpu:1", 3),
+        (cancelled_here, "cpu:1", 7),
+        (cancelled_often, "cpu:1", 11),
+        (cancelled_there, "cpu:1", 13),
         (cancelled_here, "worker:0", 47),
         (cancelled_there, "worker:0", 97),
     ],

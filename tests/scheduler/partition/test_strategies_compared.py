@@ -11,7 +11,7 @@ from machines import random_graph, random_machine
 from plait.scheduler.partition.judge import SAME
 from plait.scheduler.partition.strategies import Strategy
 
-ROUNDS, SEEDS = 8, 40
+ROUNDS, SEEDS = 8, 25
 OTHERS: tuple[Strategy, ...] = ("preference", "tengine")
 
 
