@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..queued import failures
 from ..queued.failures import cause_of, first_line, loss, refusal, shortage
+from ..queued.loading import load
 
 CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""
@@ -31,15 +32,7 @@ def load_cupy() -> CuPy:
     DeviceUnavailableError
         If it is missing or does not load.
     """
-    try:
-        import cupy
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        reason = "is not installed" if missing else f"does not load: {first_line(error)}"
-        raise DeviceUnavailableError(
-            f"CuPy {reason}", fix="pip install 'plait[cuda]', on a machine with an NVIDIA GPU"
-        ) from error
-    return cupy
+    return load("cupy", "CuPy", "pip install 'plait[cuda]', on a machine with an NVIDIA GPU")
 
 
 def count_devices(cupy: CuPy) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..queued import failures
 from ..queued.failures import cause_of, first_line, loss, refusal, shortage
+from ..queued.loading import load
 
 PyOpenCl: TypeAlias = Any
 """The module `pyopencl`."""
@@ -34,15 +35,7 @@ def load_pyopencl() -> PyOpenCl:
     DeviceUnavailableError
         If it is missing or does not load.
     """
-    try:
-        import pyopencl
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "pyopencl"
-        reason = "is not installed" if missing else f"does not load: {first_line(error)}"
-        raise DeviceUnavailableError(
-            f"pyopencl {reason}", fix="pip install 'plait[opencl]'"
-        ) from error
-    return pyopencl
+    return load("pyopencl", "pyopencl", "pip install 'plait[opencl]'")
 
 
 def all_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
