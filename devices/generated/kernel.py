@@ -13,6 +13,8 @@ Role: TypeAlias = Literal["input", "output", "scratch"]
 
 THREADS = 256
 """Threads of a group, where a kernel has no reason to want another number."""
+GROUPS = 264
+"""Groups that keep the largest devices busy."""
 
 
 class Parameter(NamedTuple):

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .indexing import contiguous, index_type, merged
-from .kernel import THREADS
+from .kernel import GROUPS, THREADS
 
 EACH = 8
 """Elements that a thread takes of a line, if there are enough of them."""
-BUSY = 264 * THREADS
+BUSY = GROUPS * THREADS
 """Threads that keep the largest devices busy."""
 LEAST_PART = 32
 """Elements that a thread takes of a part, or else a line is not split."""

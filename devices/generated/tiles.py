@@ -16,12 +16,10 @@ from typing import NamedTuple
 
 from ...graph.tensor import TensorSpec
 from .indexing import index_type
-from .kernel import THREADS, Code, Kernel, Parameter, groups_of
+from .kernel import GROUPS, THREADS, Code, Kernel, Parameter, groups_of
 from .strips import DEPTH, VECTOR, Factor, Strip
 from .types import dtype_name, literal
 
-GROUPS = 264
-"""Groups that keep the largest devices busy."""
 MOST_SPLITS = 64
 
 
