@@ -29,7 +29,18 @@ from .version import VERSION
 
 if TYPE_CHECKING:
     from . import cvm
-    from .graph.formats import load, save
+    from .graph import learning
+    from .graph.formats import (
+        Checkpoint,
+        Checkpoints,
+        load,
+        load_weights,
+        save,
+        save_weights,
+        weights_of,
+        with_weights,
+    )
+    from .graph.gradients import gradients
     from .scheduler import (
         AsyncioSession,
         BlockingSession,
@@ -39,6 +50,7 @@ if TYPE_CHECKING:
         DoesNotFitError,
         FaultPolicy,
         FeedError,
+        FetchError,
         Item,
         Plan,
         PlanDiff,
@@ -64,6 +76,8 @@ __version__ = VERSION
 __all__ = [
     "AsyncioSession",
     "BlockingSession",
+    "Checkpoint",
+    "Checkpoints",
     "Costs",
     "DeadlineError",
     "DeviceError",
@@ -74,6 +88,7 @@ __all__ = [
     "DoesNotFitError",
     "FaultPolicy",
     "FeedError",
+    "FetchError",
     "Graph",
     "GraphBuilder",
     "GraphError",
@@ -104,18 +119,29 @@ __all__ = [
     "cvm",
     "devices",
     "diff",
+    "gradients",
+    "learning",
     "load",
     "load_plan",
+    "load_weights",
     "modelled_device",
     "operator",
     "plan",
     "quantize",
     "run",
     "save",
+    "save_weights",
     "simulate",
     "to_dot",
     "topological_layers",
+    "weights_of",
+    "with_weights",
 ]
+
+_FORMATS = (
+    *("Checkpoint", "Checkpoints", "load", "load_weights", "save", "save_weights"),
+    *("weights_of", "with_weights"),
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -124,7 +150,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'plait' has no attribute {name!r}")
     if name == "cvm":
         return importlib.import_module(f"{__name__}.cvm")
-    if name in ("load", "save"):
+    if name == "gradients":
+        from .graph.gradients import gradients
+
+        return gradients
+    if name == "learning":
+        return importlib.import_module(f"{__name__}.graph.learning")
+    if name in _FORMATS:
         from .graph import formats
 
         return getattr(formats, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from glob import escape, glob
 from pathlib import Path
@@ -143,6 +143,8 @@ class Feeds:
         True when inputs that nobody gave are random too.
     lengths : Mapping of str to int, optional
         Of the symbols in shapes, where random arrays have them; 1 where it is not said.
+    unneeded : set of str, optional
+        What may be given beside the graph's inputs.
 
     Attributes
     ----------
@@ -165,8 +167,10 @@ class Feeds:
         seed: int,
         fill: bool,
         lengths: Mapping[str, int] | None = None,
+        unneeded: Set[str] = frozenset(),
     ) -> None:
         self._graph = graph
+        self._unneeded = unneeded
         self._lengths = lengths or {}
         self._seed = seed
         self._fixed: dict[str, Array] = {}
@@ -197,7 +201,7 @@ class Feeds:
 
         arrays = dict(self._fixed)
         for given in self._sequences:
-            arrays.update(read_arrays(given.files[index], given.name, self._graph))
+            arrays.update(self._read(given.files[index], given.name))
         generator = np.random.default_rng([self._seed, index])
         specs = bind_inputs(self._graph, {n: a.shape for n, a in arrays.items()})
         for name in self._graph.inputs:
@@ -207,9 +211,9 @@ class Feeds:
 
     def _take(self, given: Given, seen: set[str]) -> set[str]:
         """Check one given input and return the names it feeds."""
-        names = {given.name} if given.name else set()
+        names = {given.name} - self._unneeded if given.name else set()
         if given.files and not (given.is_sequence and given.name):
-            arrays = read_arrays(given.files[0], given.name, self._graph)
+            arrays = self._read(given.files[0], given.name)
             names = set(arrays)
             if not given.is_sequence:
                 self._fixed.update(arrays)
@@ -222,6 +226,10 @@ class Feeds:
             if name in seen:
                 raise CommandError(f"the input {name!r} is given twice", fix="give it once")
         return names
+
+    def _read(self, file: Path, name: str | None) -> dict[str, Array]:
+        found = read_arrays(file, name, self._graph)
+        return {name: array for name, array in found.items() if name not in self._unneeded}
 
     def _static(self, name: str, spec: TensorSpec) -> TensorSpec:
         if spec.shape is None:

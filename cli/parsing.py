@@ -95,6 +95,23 @@ def parse_limits(texts: Sequence[str]) -> dict[str, int]:
     return limits
 
 
+def parse_precisions(texts: Sequence[str]) -> str | dict[str, str]:
+    """Return what ``float16`` and ``DEVICE=float16`` options say."""
+    named: dict[str, str] = {}
+    for text in texts:
+        device, named_one, dtype = text.rpartition("=")
+        alone = not named_one and len(texts) == 1
+        if dtype not in ("float16", "float32") or not (device or alone):
+            raise CommandError(
+                f"--precision {text!r} is not float16, nor DEVICE=float16",
+                fix="for example --precision cuda:0=float16",
+            )
+        if alone:
+            return dtype
+        put_once(named, device, dtype, "--precision")
+    return named
+
+
 def parse_size(text: str) -> int | None:
     """Return the bytes of ``2GiB``, ``1.5 MB`` or ``4096``; None for what is no size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE | re.ASCII)

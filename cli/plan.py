@@ -14,7 +14,14 @@ import click
 
 from .inputs import CommandError
 from .options import PATH
-from .parsing import parse_bounds, parse_devices, parse_limits, parse_pins, parse_shapes
+from .parsing import (
+    parse_bounds,
+    parse_devices,
+    parse_limits,
+    parse_pins,
+    parse_precisions,
+    parse_shapes,
+)
 
 if TYPE_CHECKING:
     from ..graph.passes import Pass
@@ -31,6 +38,7 @@ _DECISIONS = {
     "max_subgraphs": ("--max-subgraphs", "max_subgraphs"),
     "memory_limits": ("--memory-limit", "memory_limits"),
     "passes": ("--passes", "passes"),
+    "precision": ("--precision", "precision"),
 }
 """For keywords of `plan` the option, and the attribute of the plan."""
 
@@ -48,6 +56,8 @@ class Request:
     costs : Path or None
     options : Mapping
         Other keywords of `plan`, by name; those that are not given are left out.
+    fetched : tuple of str
+        Tensors to compute instead of all outputs.
     """
 
     model: Path
@@ -55,6 +65,7 @@ class Request:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     costs: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    fetched: tuple[str, ...] = ()
 
     def plan(self, max_in_flight: int | None = None, otherwise: int = 1) -> Plan:
         """Load the model and plan it, for `otherwise` items in flight where no number is given.
@@ -63,7 +74,13 @@ class Request:
         ------
         CommandError
             If the model is a saved plan, and an option contradicts it.
+        FetchError
+            If it has no tensor that is to be computed.
         """
+        plan = self._whole(max_in_flight, otherwise)
+        return plan.fetching(*self.fetched) if self.fetched else plan
+
+    def _whole(self, max_in_flight: int | None, otherwise: int) -> Plan:
         from ..graph.formats import load
         from ..scheduler.make_plan import plan
 
@@ -137,6 +154,8 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         objective: str | None,
         max_subgraphs: int | None,
         passes: str | None,
+        precisions: tuple[str, ...],
+        fetched: tuple[str, ...],
         **options: Any,
     ) -> None:
         import_modules(modules)
@@ -147,12 +166,14 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
             "objective": objective,
             "max_subgraphs": max_subgraphs,
             "memory_limits": parse_limits(memory_limits),
+            "precision": parse_precisions(precisions),
         }
         given = {name: value for name, value in decisions.items() if value}
         if passes is not None:
             given["passes"] = _passes(passes)
         names = () if devices is None else parse_devices(devices)
-        command(Request(model, names, parse_shapes(shapes), costs, given), **options)
+        asked = Request(model, names, parse_shapes(shapes), costs, given, fetched)
+        command(asked, **options)
 
     asking: Callable[..., None] = with_request
     for option in reversed(_OPTIONS):
@@ -240,6 +261,20 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         metavar="NAME,-NAME",
         help="Make the graph simpler by these passes alone, or by all but those with a - before "
         "their names; none leaves every node as it is.",
+    ),
+    click.option(
+        "--precision",
+        "precisions",
+        multiple=True,
+        metavar="[DEVICE=]float16",
+        help="Compute in float16 where that is safe, on all devices or on one.",
+    ),
+    click.option(
+        "--fetch",
+        "fetched",
+        multiple=True,
+        metavar="TENSOR",
+        help="Compute this tensor instead of all outputs; only what it needs is run, and fed.",
     ),
     click.option(
         "--import",

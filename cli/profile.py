@@ -78,7 +78,8 @@ def profile(
     known = Costs.load(file) if file is not None and file.exists() else Costs()
     plans_by_them = file is not None and file.exists() and not request.is_saved
     plan = (request if plans_by_them else request.without_costs()).plan(max_in_flight, IN_FLIGHT)
-    feeds = Feeds(plan.graph, [parse_input(text) for text in inputs], seed=seed, fill=True)
+    givens = [parse_input(text) for text in inputs]
+    feeds = Feeds(plan.graph, givens, seed=seed, fill=True, unneeded=plan.unneeded)
     first = feeds.item(0)
     static = _static(plan, first)
     if file is not None and not static.is_static:

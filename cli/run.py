@@ -58,6 +58,7 @@ def run(
         seed=seed,
         fill=False,
         lengths=largest_lengths(plan),
+        unneeded=plan.unneeded,
     )
     if feeds.count not in (None, 1):
         raise CommandError(f"the inputs make {feeds.count} items", fix="use plait stream")
@@ -123,6 +124,7 @@ def stream(
         seed=seed,
         fill=True,
         lengths=largest_lengths(plan),
+        unneeded=plan.unneeded,
     )
     counts = [number for number in (count, feeds.count) if number is not None]
     if not counts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -148,7 +149,8 @@ async def _consume(
     advance: Callable[[], None],
     how: Streaming,
 ) -> None:
-    fed: list[int] = []
+    under_way: dict[int, int] = {}  # which item the stream's next ones are: some were not made
+    fed = itertools.count()
 
     async def source() -> AsyncIterator[Mapping[str, Array]]:
         for index in range(count):
@@ -160,13 +162,13 @@ async def _consume(
                 if how.stop:
                     return
             else:
-                fed.append(index)
+                under_way[next(fed)] = index
                 yield item
 
     start = time.perf_counter()
     async with session.stream(source(), **how.arguments) as results:
         async for item in results:
-            index = fed[item.index]
+            index = under_way.pop(item.index)
             if item.error is not None:
                 streamed.failures[index] = item.error
             else:

@@ -1,6 +1,21 @@
 """Devices: where nodes run, and how. One file per device behind one protocol."""
 
-from .device import Capabilities, Device, Mortal, Program, Support, scratch_name, scratch_specs
+from collections.abc import Sequence
+
+from ..graph.evaluation import evaluate_with
+from ..graph.ir import Node
+from ..graph.operator import Call
+from ..graph.tensor import Array, TensorSpec
+from .device import (
+    Capabilities,
+    Chaining,
+    Device,
+    Mortal,
+    Program,
+    Support,
+    scratch_name,
+    scratch_specs,
+)
 from .registry import DeviceStatus, find, names, probe, register, unregister
 
 
@@ -64,6 +79,13 @@ def _opencl_names() -> tuple[str, ...]:
     return opencl_names()
 
 
+def _evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
+    from .evaluating import evaluate
+
+    return evaluate(node, call, specs)
+
+
+evaluate_with(_evaluate)
 register("cpu", _cpu)
 register("worker", _worker, instances=lambda: ("worker:0",))
 register("sim", _sim, instances=lambda: ("sim:npu",))
@@ -75,6 +97,7 @@ register("opencl", _opencl, instances=_opencl_names)
 
 __all__ = [
     "Capabilities",
+    "Chaining",
     "Device",
     "DeviceStatus",
     "Mortal",

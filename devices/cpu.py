@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from ..graph.ir import Graph, Node
+from ..graph.life import Life
 from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
 from . import program as programs
@@ -15,6 +16,8 @@ from .blas import lift_limit, limit_threads
 from .device import Capabilities, OnDone, Program, Support
 from .event import Event
 from .host import HostDevice, physical_memory
+from .kernels.fused import takes
+from .lives import Lives
 from .memory import HOST, SHARED, View
 from .program import BoundProgram
 
@@ -35,11 +38,15 @@ class CpuDevice(HostDevice):
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel."""
-        return programs.supports(node, "cpu", runs_python=True)
+        return programs.supports(node, "cpu", runs_python=True, keeps_lives=True)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cpu", call, outputs)
+
+    def chains(self, node: Node, call: Call) -> bool:
+        """True for elementwise nodes: numpy makes a pass over memory for each."""
+        return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
         """Start the lane's thread."""
@@ -51,7 +58,27 @@ class CpuDevice(HostDevice):
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         """Bind kernels to views; constants are used where they lie."""
-        return programs.bind(np, self.name, subgraph, views, subgraph.constants, measure=measure)
+        return self.bind(subgraph, views, {}, measure=measure)
+
+    def compile_with(
+        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+    ) -> Program:
+        """Do so for nodes that own something, which is opened and closed on the lane's thread."""
+        living = lives.of(self.name, subgraph, views, self._lane.call)
+        return self.bind(subgraph, views, living, measure=measure)
+
+    def bind(
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        living: Mapping[str, Life],
+        *,
+        measure: bool,
+    ) -> Program:
+        """Bind kernels, and what is open for the nodes that own something."""
+        return programs.bind(
+            np, self.name, subgraph, views, subgraph.constants, measure=measure, living=living
+        )
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None

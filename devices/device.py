@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
@@ -17,6 +17,9 @@ from ..graph.tensor import TensorSpec
 from .errors import DeviceLostError
 from .event import Event
 from .memory import ALIGNMENT, HOST, Arena, View
+
+if TYPE_CHECKING:
+    from .lives import Lives
 
 OnDone: TypeAlias = Callable[[Event], None]
 
@@ -173,7 +176,7 @@ class Device(Protocol):
     ) -> Event:
         """Queue a copy between one of its memories and a host memory, in either direction.
 
-        Or into its own memory from one that it `copies_from`.
+        Or into its own memory, from there or from one that it `copies_from`.
         """
         ...
 
@@ -220,6 +223,32 @@ class Routed(Protocol):
 
     def way_from(self, memory: str) -> str:
         """Return it in words, for reports: ``"directly"``."""
+        ...
+
+
+@runtime_checkable
+class Chaining(Protocol):
+    """What a device adds that asks for chains of elementwise nodes as one Fused node."""
+
+    def chains(self, node: Node, call: Call) -> bool:
+        """True when a node may be part of one, given its static specs."""
+        ...
+
+
+@runtime_checkable
+class KeepsLives(Protocol):
+    """What a device adds that runs nodes which own something: see `plait.graph.life`."""
+
+    def compile_with(
+        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+    ) -> Program:
+        """Do as `compile`; some nodes are instances of classes, and `lives` keeps those.
+
+        Raises
+        ------
+        OperatorError, KernelError, DeviceMemoryError
+            What `Lives.of` raises.
+        """
         ...
 
 

@@ -59,6 +59,28 @@ class ThreadLane:
                 )
             self._queue.put((event, work))
 
+    def call(self, work: Callable[[], Any]) -> None:
+        """Run work on the lane's thread, when what is queued is done, and wait until it has ended.
+
+        Raises
+        ------
+        BaseException
+            What it raises.
+        """
+        raised: list[BaseException] = []
+        ended = threading.Event()
+
+        def caught() -> None:
+            try:
+                work()
+            except BaseException as error:
+                raised.append(error)
+
+        self.put(Event(lambda _: ended.set()), caught)
+        ended.wait()
+        if raised:
+            raise raised.pop()  # held by nothing here: frames that it refers to go with it
+
     def run_here(self, event: Event, work: Callable[[], Any]) -> bool:
         """Run work on the calling thread, if the lane is idle; say whether that was so.
 

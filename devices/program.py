@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph, Node
+from ..graph.life import Life, has_life
 from ..graph.operator import Call, Specs
 from ..graph.python import check_results
 from ..graph.tensor import Array, TensorSpec
@@ -112,9 +113,11 @@ class BoundProgram:
         return tuple(times.values())
 
 
-def kernel_error(error: BaseException, node: Node, device: str) -> KernelError | DeviceMemoryError:
+def kernel_error(
+    error: BaseException, node: Node, device: str, when: str = ""
+) -> KernelError | DeviceMemoryError:
     """Return what users see when a node's kernel or function raised."""
-    at = f"{node}, on device {device!r}"
+    at = f"{node}, on device {device!r}{when}"
     if isinstance(error, MemoryError):
         what = f"out of memory: {error}" if str(error) else "out of memory"
         return DeviceMemoryError(what, at=at, fix="free memory, or lower max_in_flight")
@@ -123,8 +126,10 @@ def kernel_error(error: BaseException, node: Node, device: str) -> KernelError |
     return KernelError(detail, at=at, fix=fix)
 
 
-def supports(node: Node, kind: str, runs_python: bool) -> Support:
+def supports(node: Node, kind: str, runs_python: bool, keeps_lives: bool = False) -> Support:
     """Say whether a kind of device has a kernel for a node."""
+    if has_life(node.operator) and not keeps_lives:
+        return Support(False, f"operators that own something do not run on {kind!r} devices")
     if node.operator.function is not None:
         if runs_python:
             return Support(True, "runs Python functions")
@@ -148,9 +153,10 @@ def bind(
     constants: Mapping[str, Array],
     *,
     measure: bool = False,
+    living: Mapping[str, Life] | None = None,
 ) -> BoundProgram:
     """Bind a subgraph's nodes to arrays of the array module `xp`."""
-    steps = bind_steps(xp, device.split(":")[0], graph, views, constants)
+    steps = bind_steps(xp, device.split(":")[0], graph, views, constants, living)
     return BoundProgram(device, graph, steps, measure)
 
 
@@ -160,14 +166,15 @@ def bind_steps(
     graph: Graph,
     views: Mapping[str, View],
     constants: Mapping[str, Array],
+    living: Mapping[str, Life] | None = None,
 ) -> list[tuple[Node, Step]]:
     """Return a function for each node, in order.
 
-    `kind` is the kind of device whose kernels are taken. Nodes whose outputs lie where they belong
-    before they run need no step.
+    `kind` is the kind of device whose kernels are taken, `living` what `Lives` has for the nodes.
+    Nodes whose outputs lie where they belong before they run need no step.
     """
     return [
-        (node, bind_node(xp, kind, graph, node, views, constants))
+        (node, bind_node(xp, kind, graph, node, views, constants, living))
         for node in graph.nodes
         if not is_in_place(graph, node, views)
     ]
@@ -180,6 +187,7 @@ def bind_node(
     node: Node,
     views: Mapping[str, View],
     constants: Mapping[str, Array],
+    living: Mapping[str, Life] | None = None,
 ) -> Step:
     """Return the function that runs one node of a graph."""
     runs = runs_of(graph, node)
@@ -190,15 +198,14 @@ def bind_node(
     outputs = [_array(name, views, constants) for name in node.outputs]
     if node.operator.function is not None:
         specs = [graph.tensors.get(name) for name in node.outputs]
-        return _python_step(node, arrays, outputs, specs)
+        return _python_step(node, function_of(node, living), arrays, outputs, specs)
     found = find_kernel(node.op, kind)
     assert found is not None, node.op
     arguments: list[Any] = [xp, arrays, outputs, node.attributes]
     if found.scratch is not None:
         count = len(found.scratch(graph.call(node), graph.output_specs(node)))
         arguments.append([views[scratch_name(node, i)].array for i in range(count)])
-    step: Step = partial(found.function, *arguments)
-    return step() if found.binds else step
+    return found.step(*arguments)
 
 
 def is_in_place(graph: Graph, node: Node, views: Mapping[str, View]) -> bool:
@@ -229,14 +236,27 @@ def _array(name: str, views: Mapping[str, View], constants: Mapping[str, Array])
     return constants[name] if name in constants else views[name].array
 
 
+def function_of(node: Node, living: Mapping[str, Life] | None) -> Callable[..., Any]:
+    """Return what a Python operator's node calls: a function, or a method of what it owns."""
+    if has_life(node.operator):
+        assert living is not None, f"{node} is on a device that keeps no lives"
+        return living[node.name].run
+    function = node.operator.function
+    assert function is not None
+    return function
+
+
 def _python_step(
-    node: Node, inputs: list[Any], outputs: list[Any], specs: list[TensorSpec | None]
+    node: Node,
+    function: Callable[..., Any],
+    inputs: list[Any],
+    outputs: list[Any],
+    specs: list[TensorSpec | None],
 ) -> Step:
     """Return a step that calls a Python function on read-only inputs and checks its results."""
-    function, attributes = node.operator.function, dict(node.attributes)
-    assert function is not None
+    attributes = dict(node.attributes)
     label = str(node)
-    frozen = [None if array is None else _read_only(array) for array in inputs]
+    frozen = [None if array is None else read_only(array) for array in inputs]
     while frozen and frozen[-1] is None:
         frozen.pop()
 
@@ -249,7 +269,8 @@ def _python_step(
     return step
 
 
-def _read_only(array: Array) -> Array:
+def read_only(array: Array) -> Array:
+    """Return a view that nobody can write through."""
     view = array.view()
     view.flags.writeable = False
     return view

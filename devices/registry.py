@@ -1,7 +1,8 @@
 """Which devices there are: names, factories, and what a look at the machine finds.
 
 A name is a kind (``cpu``) or a kind and an instance (``worker:0``, ``cuda:1``, ``sim:npu``). A
-factory is registered for a whole kind or for one exact name, which wins.
+factory is registered for a whole kind or for one exact name, which wins. What nobody has registered
+may be offered by an installed package, whose entry point is then imported, and is the factory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..graph.errors import PlaitError
+from ..graph.installed import DEVICES, load, offered, package_of
 from ..graph.ir import Graph, Node
 from ..graph.tensor import TensorSpec
 from .device import Device
@@ -81,9 +83,10 @@ def find(name: str) -> Device:
     Raises
     ------
     DeviceUnavailableError
-        If no such kind is registered; the message lists what is.
+        If no such kind is registered, and the message lists what is; or its package is broken.
     """
-    factory = _factories.get(name) or _factories.get(name.split(":", 1)[0])
+    kind = name.split(":", 1)[0]
+    factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
     if factory is None:
         raise _unknown(name)
     try:
@@ -93,14 +96,15 @@ def find(name: str) -> Device:
     except Exception as error:
         raise DeviceUnavailableError(
             f"device {name!r} cannot be made: {type(error).__name__}: {error}",
+            at=_origin(name, kind),
             fix="repair the factory that it is registered with",
         ) from error
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the devices worth showing, registered kinds in order."""
+    """Return the names of the devices worth showing: registered kinds in order, then installed."""
     listed = dict.fromkeys(name for listing in list(_instances.values()) for name in listing())
-    return tuple(listed)
+    return tuple(dict.fromkeys((*listed, *(n for n in offered(DEVICES) if n not in _factories))))
 
 
 def probe(name: str) -> DeviceStatus:
@@ -143,8 +147,27 @@ def _self_check(device: Device) -> None:
         host.close()
 
 
+def _installed(name: str) -> Factory | None:
+    """Return the factory that a package offers, if one does."""
+    factory: Factory | None = load(DEVICES, name, DeviceUnavailableError)
+    if factory is not None and not callable(factory):
+        raise DeviceUnavailableError(
+            f"device {name!r} of package {package_of(DEVICES, name)} is a "
+            f"{type(factory).__name__}, not a factory",
+            fix="let its entry point name a class, or a function: package.module:Class",
+        )
+    return factory
+
+
+def _origin(name: str, kind: str) -> str | None:
+    """Return which package a device comes from, None where somebody registered it here."""
+    if name in _factories or kind in _factories:
+        return None
+    return f"package {package_of(DEVICES, name if name in offered(DEVICES) else kind)}"
+
+
 def _unknown(name: str) -> DeviceUnavailableError:
-    known = ", ".join(_factories) or "none"
+    known = ", ".join(dict.fromkeys((*_factories, *offered(DEVICES)))) or "none"
     return DeviceUnavailableError(
         f"there is no device {name!r}", fix=f"known kinds and names: {known}"
     )

@@ -12,9 +12,11 @@ from numpy.typing import DTypeLike
 from .check import check, check_precision
 from .errors import GraphError, OperatorError
 from .infer import infer_node
-from .ir import Graph, Node, call_of
+from .ir import ASSIGN, VARIABLE, Graph, Node, call_of
 from .operator import find_operator
+from .operators.state import AFTER, GROUP
 from .python import operator_of
+from .state import check_assignable, initial_value
 from .tensor import Array, Dim, TensorSpec, spec_of
 
 
@@ -38,7 +40,7 @@ class GraphBuilder:
         self.name = name
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
-        self._node_names: set[str] = set()
+        self._node_places: dict[str, int] = {}
         self._tensors: dict[str, TensorSpec] = {}
         self._constants: dict[str, Array] = {}
         self._precisions: dict[str, int] = {}
@@ -117,7 +119,7 @@ class GraphBuilder:
         ShapeError
             If the inputs do not fit together.
         """
-        if name is not None and name in self._node_names:
+        if name is not None and name in self._node_places:
             raise GraphError(f"two nodes are named {name!r}", at=op, fix="choose another name")
         at = f"node {name!r} ({op})" if name else f"{op} node"
         operator = find_operator(op, at=at)
@@ -151,6 +153,52 @@ class GraphBuilder:
         names = outputs if outputs is not None else count
         made = self.op(operator.name, *inputs, name=name, outputs=names, **attributes)
         return made[0] if outputs is not None and count == 1 else made
+
+    def variable(self, name: str, initial: Any, *, dtype: DTypeLike | None = None) -> str:
+        """Add a variable and return the name of its tensor: its value at the start of an item.
+
+        Parameters
+        ----------
+        name : str
+            Of the variable, and of its tensor here.
+        initial : array or Graph
+            Its value to begin with, or a graph without inputs that computes it as its one output.
+        dtype : DTypeLike, optional
+            What an array is converted to.
+
+        Raises
+        ------
+        GraphError
+            If the name is taken.
+        ShapeError
+            If a graph computes anything else than one output of known shape.
+        """
+        made = initial if isinstance(initial, Graph) else initial_value(initial, dtype)
+        (tensor,) = self.op(VARIABLE, name=name, outputs=[name], initial=made)
+        return str(tensor)
+
+    def assign(self, variable: str, value: str | Array | float, *, name: str | None = None) -> str:
+        """Have a variable hold a value from the next item on; return the value's tensor.
+
+        Who reads the variable still sees what it held at the start of the item.
+
+        Raises
+        ------
+        GraphError
+            If it is no variable, or something is assigned to it already.
+        ShapeError
+            If the value is not like the variable.
+        """
+        check_assignable(variable, self._nodes, self.name)
+        return str(self.op(ASSIGN, variable, value, name=name))
+
+    def group(self, *tensors: str, name: str | None = None) -> str:
+        """Return an empty tensor that is there when all of these are."""
+        return str(self.op(GROUP, *tensors, name=name))
+
+    def after(self, tensor: str, *others: str, name: str | None = None) -> str:
+        """Return a tensor as it is, for readers that start when the others are there too."""
+        return str(self.op(AFTER, tensor, *others, name=name))
 
     def include(
         self, graph: Graph, inputs: Mapping[str, str], prefix: str | None = None
@@ -186,6 +234,72 @@ class GraphBuilder:
                 **node.attributes,
             )
         return {tensor: names[tensor] for tensor in graph.outputs}
+
+    def __contains__(self, tensor: object) -> bool:
+        """True when there is a tensor of that name."""
+        return tensor in self._tensors
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes so far, in order."""
+        return tuple(self._nodes)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The public names of the outputs so far."""
+        return tuple(self._outputs)
+
+    def has_node(self, name: str) -> bool:
+        """True when there is a node of that name."""
+        return name in self._node_places
+
+    def spec(self, tensor: str) -> TensorSpec:
+        """Return what is known of a tensor.
+
+        Raises
+        ------
+        GraphError
+            If there is no such tensor.
+        """
+        if tensor not in self._tensors:
+            raise GraphError(
+                f"there is no tensor {tensor!r} yet",
+                at=self.name,
+                fix="pass what input(), constant(), op() or call() returned",
+            )
+        return self._tensors[tensor]
+
+    def value(self, tensor: str) -> Array | None:
+        """Return a tensor's value where it is a constant, else None."""
+        return self._constants.get(tensor)
+
+    def ask_for(self, node: str, index: int) -> str:
+        """Return the name of an output of a node, which is made to compute it if it does not.
+
+        Raises
+        ------
+        GraphError
+            If there is no such node.
+        OperatorError
+            If its operator has no such output.
+        """
+        place = self._node_places.get(node)
+        if place is None:
+            raise GraphError(f"there is no node {node!r}", at=self.name, fix="name one of nodes")
+        found = self._nodes[place]
+        if index < len(found.outputs) and found.outputs[index]:
+            return found.outputs[index]
+        left_out = ("",) * (index + 1 - len(found.outputs))
+        made = self._fresh(f"{node}.{index}", exact=True)
+        outputs = [*found.outputs, *left_out]
+        outputs[index] = made
+        present = [bool(name) for name in found.inputs]
+        found.operator.check_arity(len(present), present, len(outputs), str(found))
+        complete = replace(found, outputs=tuple(outputs))
+        call = call_of(complete, self._tensors, self._constants)
+        self._tensors[made] = infer_node(complete, call)[index]
+        self._nodes[place] = complete
+        return made
 
     def output(self, name: str, tensor: str) -> None:
         """Make a tensor a graph output under a public name.
@@ -256,8 +370,8 @@ class GraphBuilder:
         for tensor, spec in zip(made, infer_node(node, call), strict=True):
             if tensor:
                 self._tensors[tensor] = spec
+        self._node_places[node_name] = len(self._nodes)
         self._nodes.append(node)
-        self._node_names.add(node_name)
         return made[0] if outputs == 1 and isinstance(outputs, int) else made
 
     def _input_names(self, inputs: Sequence[Any], at: str) -> tuple[str, ...]:
@@ -332,7 +446,7 @@ class GraphBuilder:
 
     def _fresh_node(self, op: str) -> str:
         stem, number = op.split(".")[-1].lower(), len(self._nodes)
-        while f"{stem}.{number}" in self._node_names:
+        while f"{stem}.{number}" in self._node_places:
             number += 1
         return f"{stem}.{number}"
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from .errors import GraphError
 from .ir import Graph, Node
+from .state import check_no_state, check_state
 from .tensor import TensorSpec, spec_of
 
 
@@ -23,6 +24,13 @@ def check(graph: Graph) -> Graph:
     GraphError
         If not; the message names the node or tensor.
     """
+    missing = graph.prepared - graph.variables.keys()
+    if missing:
+        raise GraphError(
+            f"{min(missing)!r} is computed when a plan is opened, and by nothing in here",
+            at=graph.name,
+            fix="use all of the plan's graph: plan.whole",
+        )
     defined = _check_given(graph)
     names: set[str] = set()
     for node in graph.nodes:
@@ -40,6 +48,7 @@ def check(graph: Graph) -> Graph:
     extra = set(graph.tensors) - defined
     if extra:
         raise _broken(f"tensor {min(extra)!r} has a spec but no origin", graph.name)
+    check_state(graph)
     return graph
 
 
@@ -53,6 +62,7 @@ def _check_given(graph: Graph) -> set[str]:
         if name not in graph.tensors:
             raise _broken(f"tensor {name!r} has no spec", graph.name)
         defined.add(name)
+    defined.update(graph.variables)
     for name, array in graph.constants.items():
         if not isinstance(array, np.ndarray) or spec_of(array) != graph.tensors[name]:
             raise _broken(f"constant {name!r} does not match its spec", graph.name)
@@ -93,7 +103,7 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
         raise _broken("attributes are not complete", str(node))
     for value in node.attributes.values():
         if isinstance(value, Graph):
-            check(value)
+            check_no_state(check(value), str(node))
     for name in node.outputs:
         if name in defined:
             raise _broken(f"tensor {name!r} is written twice", str(node))

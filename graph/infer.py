@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .dims import UNKNOWN
 from .errors import OperatorError, ShapeError
 from .ir import Graph, Node, call_of
 from .operator import Call, Cost
-from .tensor import Dim, TensorSpec
+from .tensor import Array, Dim, TensorSpec, spec_of
 
 LONGEST_DIM = 300
 """Characters of a symbolic length; expressions of expressions double with each node."""
@@ -67,6 +68,39 @@ def infer_shapes(graph: Graph) -> Graph:
         inferred = zip(node.outputs, infer_node(node, call), strict=True)
         tensors.update({name: spec for name, spec in inferred if name})
     return replace(graph, tensors=tensors)
+
+
+def infer_changed(
+    before: Graph,
+    nodes: Sequence[Node],
+    inputs: Mapping[str, TensorSpec],
+    constants: Mapping[str, Array],
+) -> dict[str, TensorSpec]:
+    """Return the specs of all tensors of a graph that was another one before.
+
+    Nodes that see what they saw then have the outputs that they had then.
+
+    Raises
+    ------
+    ShapeError
+        As `infer_shapes`.
+    """
+    known = {node.name: node for node in before.nodes}
+    tensors = {**{name: spec_of(array) for name, array in constants.items()}, **inputs}
+    given = (*before.inputs, *before.prepared)
+    same = {name for name in given if inputs.get(name) == before.tensors.get(name)}
+    same |= {name for name, array in before.constants.items() if constants.get(name) is array}
+    for node in nodes:
+        if node == known.get(node.name) and same.issuperset(filter(None, node.inputs)):
+            found = [before.tensors[name] if name else None for name in node.outputs]
+        else:
+            found = [*infer_node(node, call_of(node, tensors, constants))]
+        for name, spec in zip(node.outputs, found, strict=False):
+            if name and spec is not None:
+                tensors[name] = spec
+                if name in before.producers and spec == before.tensors[name]:
+                    same.add(name)
+    return tensors
 
 
 def cost_of(graph: Graph, node: Node) -> Cost:

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .attribute import Attributes
 from .operator import Call, Operator, find_operator
 from .tensor import Array, TensorSpec
+
+if TYPE_CHECKING:
+    from .editing import Editor
+
+VARIABLE, ASSIGN = "Variable", "Assign"
+"""The operators of state: what the outputs of the second are, variables hold for the next item."""
 
 ABSENT = ""
 """The name that stands for an optional input that is not given."""
@@ -44,7 +50,7 @@ class Node:
     @property
     def operator(self) -> Operator:
         """The operator, from the registry."""
-        return find_operator(self.op, at=str(self))
+        return find_operator(self.op, at=self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Node, (self.name, self.op, self.inputs, self.outputs, dict(self.attributes))
@@ -74,6 +80,10 @@ class Graph:
         Read-only numpy arrays.
     precisions : Mapping of str to int
         Declared bits of integer inputs and constants: see `plait.graph.precision`.
+    prepared : frozenset of str
+        Tensors that are there before the first item, though nothing in here writes them.
+    variables : Mapping of str to Node
+        Those that variables hold, and the nodes that the variables were; also what nobody reads.
     """
 
     name: str
@@ -83,6 +93,8 @@ class Graph:
     tensors: Mapping[str, TensorSpec]
     constants: Mapping[str, Array]
     precisions: Mapping[str, int] = field(default_factory=dict)
+    prepared: frozenset[str] = frozenset()
+    variables: Mapping[str, Node] = field(default_factory=dict)
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
@@ -100,6 +112,15 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @cached_property
+    def assigned(self) -> Mapping[str, str]:
+        """What is kept for the next item, and the variable's tensor that it is kept in.
+
+        Only where variables are no nodes any more.
+        """
+        nodes = self.nodes if self.variables else ()
+        return {node.outputs[0]: node.inputs[0] for node in nodes if node.op == ASSIGN}
+
+    @cached_property
     def is_static(self) -> bool:
         """True when every tensor's shape is made of numbers."""
         return all(spec.is_static for spec in self.tensors.values())
@@ -115,8 +136,8 @@ class Graph:
     def extract(self, nodes: Iterable[Node], name: str) -> Graph:
         """Return the subgraph of some of the nodes.
 
-        Its inputs are the tensors that cross into it, its outputs those that are read outside or
-        fetched; constants come along. `nodes` must be in the graph's order.
+        Its inputs are the tensors that cross into it, prepared ones too, its outputs those that are
+        read outside, fetched or kept; constants come along. `nodes` must be in the graph's order.
         """
         kept = tuple(nodes)
         inside = {node.name for node in kept}
@@ -124,7 +145,7 @@ class Graph:
         read = dict.fromkeys(tensor for node in kept for tensor in node.inputs if tensor)
         constants = {tensor: self.constants[tensor] for tensor in read if tensor in self.constants}
         inputs = tuple(t for t in read if t not in written and t not in constants)
-        fetched = set(self.outputs)
+        fetched = {*self.outputs, *self.assigned}
         outputs = tuple(
             tensor
             for node in kept
@@ -138,6 +159,12 @@ class Graph:
         specs = {tensor: self.tensors[tensor] for tensor in (*read, *sorted(written))}
         precisions = {t: bits for t, bits in self.precisions.items() if t in read}
         return Graph(name, inputs, outputs, kept, specs, constants, precisions)
+
+    def edit(self) -> Editor:
+        """Return an editor that begins with this graph, and makes others of it."""
+        from .editing import Editor
+
+        return Editor(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
@@ -159,7 +186,8 @@ def _structure(graph: Graph) -> tuple[object, ...]:
     """Everything but the values of constants; their dtypes and shapes are among the tensors."""
     named = set(graph.constants)
     declared = dict(graph.tensors), dict(graph.precisions)
-    return graph.name, graph.inputs, graph.outputs, graph.nodes, *declared, named
+    kept = graph.prepared, dict(graph.variables)
+    return graph.name, graph.inputs, graph.outputs, graph.nodes, *declared, named, *kept
 
 
 def call_of(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:

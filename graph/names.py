@@ -20,6 +20,10 @@ class Names:
         self._separator = separator
         self._numbers: dict[str, int] = {}
 
+    def __contains__(self, name: object) -> bool:
+        """True for a name that is taken."""
+        return name in self._taken
+
     def take(self, stem: str) -> str:
         """Return the stem if it is free, else with the first number from 2 that makes it so."""
         name, number = stem, self._numbers.get(stem, 1)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from .dims import UNKNOWN
 from .errors import ShapeError
 from .infer import infer_shapes
-from .ir import Graph, Node
+from .ir import ASSIGN, VARIABLE, Graph, Node
 from .tensor import Array, Dim, TensorSpec
 
 Specs = Sequence[TensorSpec | None]
@@ -34,8 +34,17 @@ def all_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node
 
 def has_effects(node: Node) -> bool:
     """True when a node does more than its outputs tell, itself or by a node of a nested graph."""
-    nested = (inner for graph in graphs_in(node) for _, _, inner in all_nodes(graph))
-    return node.operator.effects or any(inner.operator.effects for inner in nested)
+    if node.operator.effects:
+        return True
+    nested = graphs_in(node)
+    return bool(nested) and any(
+        inner.operator.effects for graph in nested for _, _, inner in all_nodes(graph)
+    )
+
+
+def acts_outside(node: Node) -> bool:
+    """True when a node has effects that a session cannot take back, as it can assignments."""
+    return has_effects(node) and node.op not in (VARIABLE, ASSIGN)
 
 
 def called(graph: Graph, specs: Specs, values: Values = ()) -> Graph:

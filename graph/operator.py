@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
-from .errors import GraphError, OperatorError
+from .errors import GraphError, OperatorError, PlaitError
+from .installed import OPERATORS, load, offered, package_of
 from .tensor import Array, TensorSpec
 
 Specs: TypeAlias = tuple[TensorSpec, ...]
@@ -118,7 +121,7 @@ class Operator:
     effects : bool
         True when a node must run although nobody reads it.
     function : callable, optional
-        The Python function of a Python operator.
+        The Python function of a Python operator, or the class whose instances its nodes are.
     bounded : str, optional
         Where output lengths depend on values: the operator that computes the same into buffers of
         an upper bound, and says how much of them it filled. Kernels are for that one.
@@ -186,6 +189,7 @@ class Operator:
 
 
 _operators: dict[str, Operator] = {}
+_registered: ContextVar[list[str] | None] = ContextVar("plait registered", default=None)
 
 
 def elements(call: Call, outputs: Specs) -> int:
@@ -281,6 +285,9 @@ def register_operator(operator: Operator) -> None:
             f"operator {operator.name!r} is defined twice", fix="choose another name for one"
         )
     _operators[operator.name] = operator
+    noted = _registered.get()
+    if noted is not None:
+        noted.append(operator.name)
 
 
 def _redefines(new: Operator, old: Operator) -> bool:
@@ -297,26 +304,69 @@ def unregister_operator(name: str) -> None:
     del _operators[name]
 
 
-def find_operator(name: str, at: str | None = None) -> Operator:
-    """Return the operator of that name.
+def find_operator(name: str, at: object = None) -> Operator:
+    """Return the operator of that name; `at` says in errors where it stands.
+
+    One that nobody has registered may be offered by an installed package: that is imported then.
 
     Raises
     ------
     OperatorError
-        If there is none; the message names the closest ones.
+        If there is none, and the message names the closest ones; or its package is broken.
     """
     try:
         return _operators[name]
     except KeyError:
-        close = difflib.get_close_matches(name, _operators, n=3)
+        if _is_installed(name):
+            return _operators[name]
+        close = difflib.get_close_matches(name, [*_operators, *offered(OPERATORS)], n=3)
         known = "plait.graph.operator.operators() lists them"
         hint = f"did you mean {' or '.join(close)}?" if close else known
-        raise OperatorError(f"there is no operator {name!r}", at=at, fix=hint) from None
+        where = None if at is None else str(at)
+        raise OperatorError(f"there is no operator {name!r}", at=where, fix=hint) from None
 
 
 def is_operator(name: str) -> bool:
-    """True when an operator of that name is registered."""
-    return name in _operators
+    """True when an operator of that name is registered, or a package offers it.
+
+    Raises
+    ------
+    OperatorError
+        If that package is broken.
+    """
+    return name in _operators or _is_installed(name)
+
+
+def _is_installed(name: str) -> bool:
+    """Import the package that offers an operator, or all operators of its name's first parts."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        offer = ".".join(parts[:count])
+        with _all_or_none():
+            found = load(OPERATORS, offer, OperatorError)
+        if name in _operators:
+            return True
+        if found is not None and offer == name:
+            raise OperatorError(
+                f"package {package_of(OPERATORS, name)} offers an operator {name!r}, but importing "
+                "it defines none of that name",
+                fix="correct the name in its pyproject.toml, or that of the operator",
+            )
+    return False
+
+
+@contextmanager
+def _all_or_none() -> Iterator[None]:
+    """Unregister what was registered inside if that raises."""
+    token = _registered.set([])
+    try:
+        yield
+    except PlaitError:
+        for name in _registered.get() or ():
+            _operators.pop(name, None)
+        raise
+    finally:
+        _registered.reset(token)
 
 
 def operators() -> tuple[str, ...]:

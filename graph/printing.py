@@ -113,6 +113,8 @@ def _lines(graph: Graph) -> Iterator[str]:
         yield f"  input     {name}: {graph.tensors[name]}"
     for name, array in graph.constants.items():
         yield f"  constant  {name}: {graph.tensors[name]} = {_elements(array)}"
+    for name in sorted(graph.prepared):
+        yield f"  prepared  {name}: {graph.tensors[name]}"
     for node in graph.nodes:
         yield f"  {_node_line(graph, node)}"
     for name in graph.outputs:

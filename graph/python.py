@@ -1,7 +1,8 @@
 """Python functions as operators: `@operator` turns a function over arrays into one.
 
-A graph names such an operator, never its code: loading a graph needs the function registered, and
-nothing is imported because a file says so.
+A graph names such an operator, never its code: loading a graph needs the function registered, or
+offered by an installed package, and nothing else is imported because a file says so. What owns
+something is a class: see `plait.graph.life`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from .attribute import Attribute, Kind
 from .dims import broadcast
 from .errors import GraphError, OperatorError, ShapeError
+from .life import Life, check_class, run_of
 from .operator import Call, InferRule, Operator, elements, register_operator
 from .tensor import Array, Dim, TensorSpec
 
@@ -31,11 +33,14 @@ def operator(
     name: str | None = None,
     effects: bool = False,
 ) -> Callable[[Function], Function]:
-    """Turn a function over numpy arrays into an operator.
+    """Turn a function over numpy arrays into an operator, or a class with a method `run`.
 
     The function's positional parameters are the inputs, its keyword-only ones the attributes (int,
     float, bool, str, or sequences of them). It returns an array, or a tuple of arrays where it has
     several outputs. It must not write to its inputs, and may run in another process.
+
+    A class may have `prepare(call, check)`, which checks a node and returns its outputs' specs or
+    None, `open(inputs)` and `close()`: an instance for each node lives as long as a plan is open.
 
     Parameters
     ----------
@@ -93,6 +98,9 @@ def operator_of(function: Callable[..., Any]) -> Operator:
 
 
 def _check_function(function: Any) -> None:
+    if isinstance(function, type):
+        check_class(function)
+        function = run_of(function)
     if not inspect.isfunction(function):
         raise OperatorError(f"{function!r} is no function", fix="decorate a function made with def")
     if any(kind(function) for kind in _ASYNCHRONOUS):
@@ -119,10 +127,9 @@ def _make(
 ) -> Operator:
     _check_function(function)
     label = name or f"{function.__module__}.{function.__qualname__}"
-    parameters = inspect.signature(function).parameters.values()
     formals: list[str] = []
     attributes: dict[str, Attribute] = {}
-    for parameter in parameters:
+    for parameter in _parameters(function):
         if parameter.kind is parameter.KEYWORD_ONLY:
             attributes[parameter.name] = _attribute(label, parameter)
         elif parameter.kind is parameter.VAR_POSITIONAL:
@@ -142,16 +149,24 @@ def _make(
             fix="return something, if only a flag: a node is known by what it writes",
         )
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
+    rule = _rule(label, outputs, inputs)
     return Operator(
         label,
         " ".join(formals),
         names,
         attributes,
-        _rule(label, outputs, inputs),
+        _prepared(label, function, rule) if isinstance(function, type) else rule,
         elements,
         effects=effects,
         function=function,
     )
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    """Return a function's parameters, or those of a class's `run` but for its first one."""
+    if isinstance(function, type):
+        return list(inspect.signature(run_of(function)).parameters.values())[1:]
+    return list(inspect.signature(function).parameters.values())
 
 
 _KINDS: dict[type, Kind] = {
@@ -199,6 +214,16 @@ def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> Infe
             return (made,) if isinstance(made, TensorSpec) else tuple(made)
         declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
         return tuple(_substitute(spec, symbols) for spec in declared)
+
+    return infer
+
+
+def _prepared(label: str, kind: type, declared: InferRule) -> InferRule:
+    """Return the rule of a class, which may have the last word on what it is called with."""
+
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        specs = Life(kind, label).prepare(call)
+        return declared(call) if specs is None else specs
 
     return infer
 

@@ -105,7 +105,8 @@ def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
             f"dtype {known.name!r} cannot live in an arena",
             fix="use a boolean or numeric dtype; encode text as uint8",
         )
-    return known.newbyteorder("=")
+    # The one object that numpy has for it: ufuncs in place copy where dtypes are equal but two.
+    return np.dtype(known.type)
 
 
 def _dim(dim: Dim) -> Dim:

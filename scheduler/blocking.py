@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 import trio
 
@@ -16,6 +16,7 @@ from ..devices.lane import is_work
 from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .errors import PlanError, SessionError
+from .fetches import Fetches
 from .make_plan import plan
 from .partition.partition import Pins
 from .planning import Plan
@@ -24,13 +25,36 @@ from .session import Session
 T = TypeVar("T")
 
 
+@overload
 def run(
     graph: Graph | Plan,
     inputs: Mapping[str, Any],
     devices: str | Device | Iterable[str | Device] = ("cpu",),
     *,
     pin: Pins | None = None,
-) -> dict[str, Array]:
+    fetches: None = None,
+) -> dict[str, Array]: ...
+
+
+@overload
+def run(
+    graph: Graph | Plan,
+    inputs: Mapping[str, Any],
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    *,
+    pin: Pins | None = None,
+    fetches: Fetches,
+) -> Any: ...
+
+
+def run(
+    graph: Graph | Plan,
+    inputs: Mapping[str, Any],
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    *,
+    pin: Pins | None = None,
+    fetches: Fetches | None = None,
+) -> Any:
     """Plan a graph, open a session, run one item, close the session.
 
     Parameters
@@ -41,6 +65,8 @@ def run(
         One array per graph input.
     devices, pin
         As in `plan`.
+    fetches : str, list, tuple or Mapping, optional
+        What to compute instead of all outputs, as for `Session.run`.
 
     Raises
     ------
@@ -60,9 +86,9 @@ def run(
         )
     planned = graph if isinstance(graph, Plan) else plan(graph, devices, pin=pin)
 
-    async def once() -> dict[str, Array]:
+    async def once() -> Any:
         async with Session(planned) as session:
-            return await session.run(inputs)
+            return await session.run(inputs, fetches)
 
     return _block_on(once)
 

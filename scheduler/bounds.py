@@ -80,23 +80,23 @@ def largest(bounds: Bounds) -> Mapping[str, int]:
     return {symbol: high for symbol, (_, high) in bounds.items()}
 
 
-def picked(graph: Graph, lengths: Mapping[str, int]) -> Graph:
+def picked(graph: Graph, lengths: Mapping[str, int], *, folds: bool) -> Graph:
     """Return the graph for some lengths of its symbols."""
     specs = {name: graph.tensors[name].shape or () for name in graph.inputs}
     shapes = {
         name: [lengths[dim] if isinstance(dim, str) else dim for dim in shape]
         for name, shape in specs.items()
     }
-    return specialise(graph, shapes)
+    return specialise(graph, shapes, folds=folds)
 
 
-def leeway_of(template: Graph, bounds: Bounds, graph: Graph) -> Leeway:
+def leeway_of(template: Graph, bounds: Bounds, graph: Graph, *, folds: bool) -> Leeway:
     """Return what to allow for in the memory of `graph`, which is of the largest shapes.
 
     Nodes that would share bytes in another way at other shapes are kept apart. Where no other
     shapes that were tried tell, those that would at any place but the first byte.
     """
-    others = [other for other in _others(template, bounds) if alike(other, graph)]
+    others = [other for other in _others(template, bounds, folds) if alike(other, graph)]
     ways = [[_shared(other, node) for node in other.nodes] for other in others]
     apart = set[str]()
     for place, node in enumerate(graph.nodes):
@@ -106,13 +106,13 @@ def leeway_of(template: Graph, bounds: Bounds, graph: Graph) -> Leeway:
     return Leeway(frozenset(apart), others)
 
 
-def _others(template: Graph, bounds: Bounds) -> Iterator[Graph]:
+def _others(template: Graph, bounds: Bounds, folds: bool) -> Iterator[Graph]:
     tried = [largest(bounds)]
     for lengths in _samples(bounds):
         if lengths not in tried:
             tried.append(lengths)
             with suppress(ShapeError):
-                yield picked(template, lengths)
+                yield picked(template, lengths, folds=folds)
 
 
 def _samples(bounds: Bounds) -> Iterator[Mapping[str, int]]:

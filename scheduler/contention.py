@@ -96,7 +96,7 @@ def contention(planned: Plan, devices: Sequence[str | Device], feeds: Mapping[st
         If the model fails, or a device does.
     """
     try:
-        each = [plan(planned.graph, [device], passes=()) for device in devices]
+        each = [plan(planned.whole, [device], passes=()) for device in devices]
     except PlanError:
         return 0.0
 

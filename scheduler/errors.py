@@ -6,6 +6,7 @@ PlaitError
 │   └── DoesNotFitError     a device has too little memory for the plan
 └── SessionError            a session was used wrongly, or not in time
     ├── FeedError           the arrays fed do not fit the graph's inputs
+    ├── FetchError          what is fetched is not in the graph
     └── DeadlineError       an item was not done in time
 """
 
@@ -32,6 +33,10 @@ class SessionError(PlaitError):
 
 class FeedError(SessionError):
     """What was fed does not fit the graph's inputs."""
+
+
+class FetchError(SessionError):
+    """What is to be fetched is no tensor of the graph."""
 
 
 class DeadlineError(SessionError):

@@ -63,7 +63,7 @@ class Fitting:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        graph = specialise(self._template, shapes)
+        graph = specialise(self._template, shapes, folds=self._plan.folds)
         if not (graph.is_static and alike(graph, self._plan.graph)):
             return None
         sizes = self._sizes(graph)

@@ -25,6 +25,9 @@ from ..graph.tensor import Array
 UNROLLED_NODES = 256
 """Loops that would become more nodes than this are run by the session, body by body."""
 
+_MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
+"""The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
@@ -60,8 +63,8 @@ def inlined(node: Node, call: Call, names: Namespace) -> Inlined | None:
 
 
 def path_of(name: str) -> str:
-    """Return what a node was called before loops were unrolled: its path in the whole graph."""
-    return re.sub(r"\[\d+\]/", "/", name)
+    """Return what a node was called before loops were unrolled, and it was written out."""
+    return _MADE.sub("", name)
 
 
 def _unroll_loop(writer: _Writer, node: Node, call: Call) -> bool:

@@ -10,19 +10,27 @@ from itertools import chain
 from ..devices.device import Device
 from ..graph.check import check
 from ..graph.ir import Graph
-from ..graph.passes import PASSES, Pass, run_passes, selected
+from ..graph.passes import PASSES, Pass, fold_constants, fuse_chains, run_passes, selected
 from . import planning
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
-from .bounds import checked_bounds
+from .bounds import Bounds, checked_bounds
 from .costs import Costs
 from .ends import On, checked_ends
 from .errors import PlanError
+from .half import Precision, checked_precision
 from .memory.limits import limits_of
 from .partition.partition import Pins, check_pins, may_merge
 from .partition.strategies import Objective, Request, Strategy
 from .planning import Plan
-from .replicas.groups import check_no_effects, grouped, shared_limits, variants, without_ranges
-from .specialise import Shapes, specialise
+from .replicas.groups import (
+    check_in_turn,
+    check_no_effects,
+    grouped,
+    shared_limits,
+    variants,
+    without_ranges,
+)
+from .specialise import Shapes, specialised
 
 
 def plan(
@@ -41,6 +49,7 @@ def plan(
     memory_limits: Mapping[str, int] | None = None,
     inputs_on: On = None,
     outputs_on: On = None,
+    precision: Precision = None,
 ) -> Plan:
     """Decide who runs what, in which memory.
 
@@ -83,6 +92,9 @@ def plan(
         The device on which callers hand over inputs, or take outputs: for all of them, or by name.
         Arrays of other libraries are read there where they lie, and results are arrays of the
         device; the others are on the host.
+    precision : str, or Mapping of str to str, optional
+        ``"float16"``: products, and what follows them as far as it is safe, compute in float16, on
+        all devices or on those that are named. What is fed and fetched stays as it is.
 
     Raises
     ------
@@ -126,6 +138,8 @@ def plan(
         )
     limits = dict(memory_limits or {})
     limits_of(limits, prototypes)  # raises now if one names nothing
+    if max_in_flight > 1 or replicas:
+        check_in_turn(graph)
     if replicas:
         check_no_effects(graph)
         limits = shared_limits(limits, prototypes, replicas)
@@ -140,13 +154,28 @@ def plan(
         max_subgraphs,
         limits,
         checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
+        fuse_chains in chosen,
+        precision=checked_precision(precision, prototypes, replicas),
     )
     check_request(request)
-    graph = specialise(graph, shapes)
-    checked = {} if bounds is None else checked_bounds(graph, bounds)
-    if not checked:
-        made = planning.decide(graph, request, given, chosen)
-    else:
-        template, applied = run_passes(graph, chosen, may_merge(prototypes, pins))
-        made = replace(planning.within(template, checked, request, given), applied=applied)
-    return replace(made, passes=chosen, replicas=replicas)
+    part, folded = specialised(graph, shapes, chosen)
+    checked = {} if bounds is None else checked_bounds(part, bounds)
+    made = planned(part, checked, request, given, chosen)
+    applied = (*folded, *made.applied)
+    return replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph)
+
+
+def planned(
+    graph: Graph,
+    bounds: Bounds,
+    request: Request,
+    given: frozenset[str],
+    passes: tuple[Pass, ...],
+) -> Plan:
+    """Return the plan of a graph that passes make simpler, for all shapes within bounds if any."""
+    if not bounds:
+        return planning.decide(graph, request, given, passes)
+    template, applied = run_passes(graph, passes, may_merge(request.devices, request.pins))
+    folds = fold_constants in passes
+    made = planning.within(template, bounds, request, given, folds=folds)
+    return replace(made, applied=(*applied, *made.applied))

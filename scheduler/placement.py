@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
 
 from ..devices.device import Device
 from ..devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
@@ -32,6 +34,22 @@ SCRATCH = ""
 """Stands for what a device's kernels need beside tensors, where a tensor is asked for."""
 
 
+class Commit(NamedTuple):
+    """What becomes a variable's value in one of the memories that hold it.
+
+    Attributes
+    ----------
+    source, target : (str, str)
+        A tensor and its memory; the target is prepared.
+    device : str
+        One that reaches both.
+    """
+
+    source: tuple[str, str]
+    target: tuple[str, str]
+    device: str
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where every tensor lies, and the steps that compute and move them.
@@ -44,11 +62,17 @@ class Placement:
     local : Mapping of (str, str) to str
         For a tensor and a device (or `OUTSIDE`) that reads it: the memory it is read in; for
         `SCRATCH` and a device, the memory of its kernels' scratch buffers.
+    prepared : frozenset of (str, str)
+        Tensors in memories that hold the same for all items: no step writes them.
+    commits : tuple of Commit
+        What is kept for the next item when all steps have ended well.
     """
 
     steps: tuple[Step, ...]
     home: Mapping[str, str]
     local: Mapping[tuple[str, str], str]
+    prepared: frozenset[tuple[str, str]] = frozenset()
+    commits: tuple[Commit, ...] = ()
 
     @property
     def arrivals(self) -> frozenset[str]:
@@ -102,6 +126,7 @@ class _Placer:
             if name in self.ends.inputs:
                 self._copy(name, CALLER, self.home[name])
             self._transfer(name)
+        prepared = frozenset(chain.from_iterable(map(self._prepare, self.graph.prepared)))
         for subgraph in self.partition.subgraphs:
             for node in subgraph.graph.nodes:
                 for name in filter(None, node.outputs):
@@ -114,7 +139,7 @@ class _Placer:
             for name in subgraph.graph.outputs:
                 self.written_by[name, self.home[name]] = index
                 self._transfer(name)
-        return Placement(link(self.steps), self.home, self.local)
+        return Placement(link(self.steps), self.home, self.local, prepared, self._commits())
 
     def _append(self, step: Step) -> int:
         self.steps.append(step)
@@ -143,6 +168,22 @@ class _Placer:
             if memory not in replicas:
                 replicas.append(memory)
         self.local.setdefault((tensor, producer), best)
+
+    def _prepare(self, tensor: str) -> set[tuple[str, str]]:
+        """Choose where each reader of a prepared tensor reads it; return it in these memories."""
+        readers = self._readers(tensor)
+        self._settle(tensor, readers[0], None)
+        return {(tensor, self.local[tensor, reader]) for reader in readers}
+
+    def _commits(self) -> tuple[Commit, ...]:
+        """Return what is kept: in each memory in which a variable is read, the value there."""
+        found: dict[tuple[str, str], Commit] = {}
+        for tensor, variable in self.graph.assigned.items():
+            for reader in self._readers(variable):
+                source = tensor, self.local[tensor, reader]
+                target = variable, self.local[variable, reader]
+                found.setdefault(target, Commit(source, target, reader))
+        return tuple(found.values())
 
     def _transfer(self, tensor: str) -> None:
         """Append the transfers from the tensor's home to its replicas, and to the caller."""
@@ -186,6 +227,8 @@ class _Placer:
         readers = {assignment[node.name]: None for node in self.graph.consumers[tensor]}
         if tensor in self.graph.outputs:
             readers[OUTSIDE] = None
+        if tensor in self.graph.assigned:  # where the variable is read, it is read by the next item
+            readers.update(dict.fromkeys(self._readers(self.graph.assigned[tensor])))
         return list(readers)
 
     def _end(self, tensor: str, reader: str) -> str:

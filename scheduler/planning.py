@@ -8,23 +8,26 @@ bounds, all is decided for the largest shapes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
 from ..graph.errors import ShapeError
 from ..graph.ir import Graph
-from ..graph.passes import Applied, Pass, run_passes
+from ..graph.passes import Applied, Pass, fold_constants, fuse_chains, run_passes
+from ..graph.state import set_aside, taken_back
 from .boundaries import is_decided
 from .bounds import Bounds, largest, leeway_of, picked, undecided
+from .chains import Lowered, fuse_alike, lowered, without_chains
 from .costs import Costs
 from .ends import Ends
 from .errors import DoesNotFitError
+from .half import with_half
 from .memory.leeway import NONE, Leeway
 from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
-from .partition.choose import Choice
 from .partition.decision import Decision
 from .partition.partition import Partition, Pins, Subgraph, may_merge
 from .partition.strategies import Objective, Request, Strategy, choices
@@ -35,7 +38,8 @@ from .replicas.groups import (
     every_device,
     variants,
 )
-from .specialise import Shapes, specialise
+from .run_once import in_sections, joined
+from .specialise import Shapes, specialised
 from .steps import Step
 
 if TYPE_CHECKING:
@@ -56,7 +60,8 @@ class Plan:
     Attributes
     ----------
     graph : Graph
-        The graph that runs; for given shapes, with what could be computed ahead folded.
+        The graph that runs for each item; for given shapes, with what could be computed ahead
+        folded.
     devices : tuple of str
         In order of preference.
     pins : Mapping of str to str
@@ -102,16 +107,42 @@ class Plan:
     """The devices on which callers take outputs."""
     applied: tuple[Applied, ...] = field(repr=False, compare=False, default=())
     """What the passes did, one after the other."""
+    precision: Mapping[str, str] = field(default_factory=dict)
+    """The devices that may compute in float16."""
+    halved: Mapping[str, str] = field(default_factory=dict)
+    """Where the nodes run that do, and those that convert."""
+    once: Plan | None = field(repr=False, default=None)
+    """What is computed when it is opened, as a plan for one item; its outputs are prepared here."""
+    source: Graph | None = field(repr=False, compare=False, default=None)
+    """The graph as it was before all passes, where that is known."""
+    unneeded: frozenset[str] = frozenset()
+    """Inputs that the plan was rid of by `fetching`; they may be fed all the same."""
 
     @property
     def is_static(self) -> bool:
         """True when all shapes are known, and thereby all memory."""
         return self.memory is not None
 
-    @property
+    @cached_property
     def fed(self) -> Graph:
-        """The graph for what may be fed: with symbols where there are bounds."""
-        return self.graph if self.template is None else self.template
+        """The graph that was planned: with symbols where there are bounds, and all its nodes.
+
+        Variables are nodes in it.
+        """
+        return self.whole if self.template is None else self._whole(self.template)
+
+    @property
+    def fetchable(self) -> Graph:
+        """The graph whose tensors can be fetched: that of the caller, if it is known."""
+        return self.fed if self.source is None else self.source
+
+    @property
+    def whole(self) -> Graph:
+        """The graph that runs, what runs once included."""
+        return self._whole(self.graph)
+
+    def _whole(self, rest: Graph) -> Graph:
+        return taken_back(rest if self.once is None else joined(self.once.graph, rest))
 
     @property
     def ends(self) -> Ends:
@@ -121,7 +152,14 @@ class Plan:
     @property
     def leeway(self) -> Leeway:
         """What memory must allow for, so that all shapes within bounds find room."""
-        return NONE if self.template is None else leeway_of(self.template, self.bounds, self.graph)
+        if self.template is None:
+            return NONE
+        return leeway_of(self.template, self.bounds, self.graph, folds=self.folds)
+
+    @property
+    def folds(self) -> bool:
+        """True where nodes whose results are known ahead become constants."""
+        return fold_constants in self.passes
 
     @property
     def variants(self) -> int:
@@ -176,21 +214,50 @@ class Plan:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        return self.over(specialise(self.fed, shapes), max_in_flight)
+        graph, folded = specialised(self.fed, shapes, self.passes)
+        made = replace(self, applied=(*self.applied, *folded)).over(graph, max_in_flight)
+        return self._fetching_as_much(made)
+
+    def fetching(self, *names: str) -> Plan:
+        """Return the plan for some tensors of the graph: only what they need runs, and is fed.
+
+        They are those of the graph that was planned, whatever passes made of it; of a plan from a
+        file only those that passes left. It is the plan itself where all of that is needed.
+
+        Raises
+        ------
+        FetchError
+            If there is no such tensor, or none is named.
+        PlanError, DeviceError
+            As `plait.plan`.
+        """
+        from .fetching import fetching
+
+        return fetching(self, names, self._request(None))
 
     def over(self, graph: Graph, max_in_flight: int | None = None) -> Plan:
         """Return the plan of another graph for the same devices and pins."""
         passes = self.passes if self.template is None else ()  # they were at work on the template
         made = decide(graph, self._request(max_in_flight), self.given, passes)
-        return replace(made, replicas=self.replicas, applied=(*self.applied, *made.applied))
+        return replace(made, replicas=self.replicas, applied=(*self._simplified, *made.applied))
 
     def again(self, max_in_flight: int | None = None) -> Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""
         if self.template is None:
-            return self.over(self.graph, max_in_flight)
+            return self._fetching_as_much(self.over(self.fed, max_in_flight))
         request = self._request(max_in_flight)
-        made = within(self.template, self.bounds, request, self.given)
-        return replace(made, passes=self.passes, replicas=self.replicas, applied=self.applied)
+        made = within(self.fed, self.bounds, request, self.given, folds=self.folds)
+        applied = (*self._simplified, *made.applied)
+        made = replace(made, passes=self.passes, replicas=self.replicas, applied=applied)
+        return self._fetching_as_much(made)
+
+    def _fetching_as_much(self, made: Plan) -> Plan:
+        return replace(made, source=self.source, unneeded=self.unneeded)
+
+    @property
+    def _simplified(self) -> tuple[Applied, ...]:
+        """What was done before nodes were given to devices."""
+        return tuple(one for one in self.applied if one.name != fuse_chains.__name__)
 
     def _request(self, max_in_flight: int | None) -> Request:
         return Request(
@@ -203,6 +270,9 @@ class Plan:
             self.max_subgraphs,
             self.memory_limits,
             self.ends,
+            fuse_chains in self.passes,
+            self.precision,
+            self.halved,
         )
 
     def report(self, *, nodes: bool = False) -> str:
@@ -274,82 +344,126 @@ class Plan:
         return self.report()
 
 
-def within(template: Graph, bounds: Bounds, request: Request, given: frozenset[str]) -> Plan:
+def within(
+    template: Graph, bounds: Bounds, request: Request, given: frozenset[str], *, folds: bool
+) -> Plan:
     """Return the plan for the largest shapes, in whose memory smaller ones run as well."""
+
+    def make(template: Graph, request: Request) -> Plan:
+        one = partial(_within, bounds=bounds, request=request, given=given, folds=folds)
+        # Where nothing is folded, what runs once may be what decides shapes.
+        return in_sections(template, one) if folds else one(template)
+
+    template = set_aside(without_chains(template))
+    shown = _largest(template, bounds, folds) if request.precision else None
+    return with_half(template, request, make, shown)
+
+
+def _largest(template: Graph, bounds: Bounds, folds: bool) -> Graph:
+    """Return the graph of the largest shapes."""
     lengths = largest(bounds)
     try:
-        graph = picked(template, lengths)
+        graph = picked(template, lengths, folds=folds)
     except ShapeError as error:
         named = ", ".join(f"{symbol} = {length}" for symbol, length in lengths.items())
         error.add_note(f"all is planned for the largest lengths within bounds: {named}")
         raise
     if not is_decided(graph):
         raise undecided(graph)
-    made = decide(graph, request, given, (), leeway_of(template, bounds, graph))
-    return replace(made, bounds=bounds, template=template)
+    return graph
 
 
-def decide(
+def _within(
+    template: Graph, bounds: Bounds, request: Request, given: frozenset[str], folds: bool
+) -> Plan:
+    graph = _largest(template, bounds, folds)
+
+    def leeway(fused: Graph) -> Leeway:
+        return leeway_of(fuse_alike(template, fused), bounds, fused, folds=folds)
+
+    made = _best(graph, request, given, template, leeway)
+    return replace(made, bounds=bounds, template=fuse_alike(template, made.graph))
+
+
+def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[Pass, ...]) -> Plan:
+    """Return the plan of a graph that passes make simpler."""
+
+    def make(graph: Graph, request: Request) -> Plan:
+        one = partial(_best, request=request, given=given)
+        return in_sections(graph, one) if is_decided(graph) else one(graph)
+
+    graph = without_chains(graph)
+    pins = {**request.halved, **request.pins}
+    graph, applied = run_passes(graph, passes, may_merge(request.devices, pins))
+    made = with_half(set_aside(graph), request, make)
+    return replace(made, passes=passes, applied=(*applied, *made.applied))
+
+
+def _best(
     graph: Graph,
     request: Request,
     given: frozenset[str],
-    passes: tuple[Pass, ...],
-    leeway: Leeway = NONE,
+    template: Graph | None = None,
+    leeway: Callable[[Graph], Leeway] = lambda _: NONE,
 ) -> Plan:
-    """Return the plan of a graph: the best choice for which there is memory."""
+    """Return the plan by the best choice for which there is memory."""
     devices, slots = request.devices, request.max_in_flight
-    graph, applied = run_passes(graph, passes, may_merge(devices, request.pins))
     limits, costs = request.memory_limits, request.costs
-    best: tuple[Choice, MemoryPlan, float] | None = None
+    best: tuple[Lowered, MemoryPlan, float] | None = None
     refusal: DoesNotFitError | None = None
     tried = 0
     for choice in choices(graph, request, is_static=is_decided(graph)):
         if choice.placement is None:
-            return _plan(graph, request, choice, None, given, passes, applied)
+            return _plan(Lowered(graph, choice), request, None, given)
         if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
             continue  # it cannot be better by more
         tried += best is not None
         if tried > MOST_TRIED:
             break
+        one = lowered(graph, choice, request, template)
+        choice = one.choice
         try:
             memory = plan_memory(
-                graph, choice.placement, devices, slots, limits=limits, costs=costs, leeway=leeway
+                one.graph,
+                one.placement,
+                devices,
+                slots,
+                limits=limits,
+                costs=costs,
+                leeway=leeway(one.graph),
             )
         except DoesNotFitError as error:
             refusal = refusal or error
             continue
         seconds = choice.seconds_with(memory)
         if best is None or seconds < best[2]:
-            best = choice, memory, seconds
+            best = one, memory, seconds
         if seconds <= choice.seconds * WAITS_WORTH:
             break
+    if best is None and request.fuses_chains:
+        return _best(graph, replace(request, fuses_chains=False), given, template, leeway)
     if best is None:
         assert refusal is not None, "there is a choice"
         raise refusal
-    return _plan(graph, request, best[0], best[1], given, passes, applied)
+    return _plan(best[0], request, best[1], given)
 
 
 def _plan(
-    graph: Graph,
-    request: Request,
-    choice: Choice,
-    memory: MemoryPlan | None,
-    given: frozenset[str],
-    passes: tuple[Pass, ...],
-    applied: tuple[Applied, ...],
+    made: Lowered, request: Request, memory: MemoryPlan | None, given: frozenset[str]
 ) -> Plan:
+    choice = made.choice
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
     return Plan(
-        graph=graph,
+        graph=made.graph,
         devices=tuple(request.devices),
         pins=request.pins,
         max_in_flight=request.max_in_flight,
         partition=choice.partition,
         placement=placement,
         memory=memory,
-        passes=passes,
+        passes=(),
         prototypes=request.devices,
         given=given,
         strategy=request.strategy,
@@ -360,5 +474,5 @@ def _plan(
         decision=choice.decision,
         inputs_on=request.ends.inputs,
         outputs_on=request.ends.outputs,
-        applied=applied,
+        applied=made.applied,
     )

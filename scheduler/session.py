@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import trio
 
@@ -13,15 +14,18 @@ from ..graph.tensor import Array
 from .errors import DeadlineError, SessionError
 from .events import Announcer, Observer
 from .faults import FaultPolicy
+from .fetches import Fetched, Fetches
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
+from .running.by_fetches import ALL
 from .running.item import Flight
 from .running.runtime import Runtime
 from .streaming.deadlines import deadline_passed
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream
+from .variable_files import load_values, save_values
 
 
 class Session:
@@ -107,10 +111,24 @@ class Session:
         self._profile = runtime.recorder.profile()
         await runtime.close()
 
+    @overload
     async def run(
-        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None
-    ) -> dict[str, Array]:
-        """Run one item and return its outputs by name, as arrays of their own.
+        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+    ) -> dict[str, Array]: ...
+
+    @overload
+    async def run(
+        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+    ) -> Any: ...
+
+    async def run(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Any:
+        """Run one item and return its outputs by name, or what is fetched, as arrays of their own.
 
         Waits for a free slot where `max_in_flight` items are under way already. When it is
         cancelled, what has not started is skipped and what runs ends before it returns. Items that
@@ -119,12 +137,19 @@ class Session:
         Parameters
         ----------
         inputs : Mapping of str to array
-            One array per graph input, of its dtype and shape.
+            One array per graph input, of its dtype and shape; those that `fetches` do not need may
+            be left out.
+        fetches : str, list, tuple or Mapping, optional
+            Names of tensors of the graph, nested in any way: the result is of the same form, with
+            None for groups. Only what they need runs. Left out, all outputs are returned by name,
+            and all effects take place.
         deadline_s : float, optional
             Give it up after so many seconds.
 
         Raises
         ------
+        FetchError
+            If the graph has no tensor of such a name.
         FeedError
             If an input is missing, unknown, or of the wrong dtype or shape.
         DeadlineError
@@ -135,19 +160,21 @@ class Session:
             If a device fails.
         """
         runtime = self._open_runtime()
+        fetched = None if fetches is None else Fetched(fetches, self.plan.fetchable)
+        names = ALL if fetched is None else fetched.names
         flight = Flight(on_done=runtime.announce)
         flight.marks.asked_ns = flight.marks.given_ns = runtime.now_ns()
         try:
             if deadline_s is None:
-                await _fly(runtime, inputs, flight)
+                await _fly(runtime, inputs, flight, names)
             else:
                 with trio.move_on_after(deadline_s) as scope:
                     late = deadline_passed(deadline_s)
-                    await _fly(runtime, inputs, flight, late, scope)
+                    await _fly(runtime, inputs, flight, names, late, scope)
             flight.marks.taken_ns = flight.marks.released_ns = runtime.now_ns()
             if flight.error is not None:
                 raise flight.error
-            return dict(flight.results)
+            return dict(flight.results) if fetched is None else fetched.arranged(flight.results)
         finally:
             flight.let_go()
 
@@ -162,6 +189,7 @@ class Session:
         deadline_s: float | None = None,
         on_error: OnError = "yield",
         copy: bool = True,
+        fetches: Fetches | None = None,
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source, several at a time.
 
@@ -190,13 +218,16 @@ class Session:
         copy : bool, default True
             Copy results. Otherwise they are read-only views into memory of the session, valid until
             the item is released; items handed out or done keep their slots till then.
+        fetches : str, list, tuple or Mapping, optional
+            What to compute instead of all outputs, as for `run`. An item has it as `fetched`, in
+            the same form, and by the names of the tensors.
 
         Raises
         ------
         SessionError
             If the options make no sense together. What the plan does not allow is raised when the
-            context is entered: a graph that takes no batches, or DoesNotFitError if that many items
-            of known shapes fit into no memory.
+            context is entered: FetchError if the graph has no such tensor, a graph that takes no
+            batches, or DoesNotFitError if that many items of known shapes fit into no memory.
 
         Notes
         -----
@@ -222,10 +253,65 @@ class Session:
                 "deadline_s": deadline_s,
                 "on_error": on_error,
                 "copy": copy,
+                "fetches": fetches,
             },
         )
         self._streams += 1
         return open_stream(runtime, source, options, self._streams)
+
+    @property
+    def variables(self) -> Mapping[str, Array]:
+        """What variables hold, by name: read-only, and as they are when they are looked up.
+
+        Looking one up that lies on a GPU waits for a copy. While an item is under way, it raises a
+        SessionError if variables change just then; `fetch_variables` waits.
+        """
+        return self._open_runtime().variables.values
+
+    async def fetch_variables(self) -> dict[str, Array]:
+        """Return what all variables hold at one moment, after the item that assigns just now.
+
+        Raises
+        ------
+        DeviceError
+            If a value was on a device that was lost.
+        """
+        return await self._open_runtime().variables.fetch()
+
+    async def assign(self, values: Mapping[str, Any]) -> None:
+        """Have variables hold other values: all or none of them, after the items under way.
+
+        Raises
+        ------
+        FeedError
+            If there is no such variable, or a value is not of its dtype and shape.
+        """
+        await self._open_runtime().variables.assign(values)
+
+    async def save_variables(self, path: str | os.PathLike[str]) -> None:
+        """Write what all variables hold to a file, wholly or not at all.
+
+        Raises
+        ------
+        DeviceError
+            If a value was on a device that was lost.
+        GraphError
+            If the file cannot be written.
+        """
+        values = await self.fetch_variables()
+        await trio.to_thread.run_sync(save_values, values, path)
+
+    async def load_variables(self, path: str | os.PathLike[str]) -> None:
+        """Have variables hold what `save_variables` wrote; those that are not in it stay.
+
+        Raises
+        ------
+        ParseError
+            If the file is missing, damaged or foreign.
+        FeedError
+            If a value in it is of no variable here, or not like it.
+        """
+        await self.assign(await trio.to_thread.run_sync(load_values, path))
 
     def profile(self) -> Profile:
         """Return when everything ran, for the items so far; also after the session has ended."""
@@ -256,12 +342,13 @@ async def _fly(
     runtime: Runtime,
     inputs: Mapping[str, Any],
     flight: Flight,
+    fetched: frozenset[str],
     late: DeadlineError | None = None,
     scope: trio.CancelScope | None = None,
 ) -> None:
     """Take an item to its end; if that is brought about by a scope, it is late."""
     try:
-        await runtime.admit(inputs, 1, flight)
+        await runtime.admit(inputs, 1, flight, fetched)
     except BaseException as error:
         flight.cause = late if scope is not None and scope.cancel_called else None
         flight.finish(error=error)

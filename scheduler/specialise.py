@@ -1,38 +1,52 @@
 """A symbolic graph for given input shapes: every dimension a number, shape arithmetic folded.
 
 One sweep in topological order: infer a node's specs from what is known by now, and where all its
-inputs are known values (weights, or what Shape says of a static tensor) run its numpy kernel and
-keep the result as a constant. What is not needed any more is dropped at the end.
+inputs are known values (weights, or what Shape says of a static tensor) compute its own. With
+`fold_constants` among the passes it becomes a constant, as that pass would have it; without, only
+what decides shapes does, for a plan has to know those. What is not needed any more is dropped at
+the end.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
-from ..devices.device import scratch_name
-from ..devices.kernels import find_kernel
-from ..devices.memory import host_arena, host_view
-from ..devices.program import bind
+from ..graph.errors import PlaitError, ShapeError
+from ..graph.evaluation import evaluated, is_known_ahead
 from ..graph.infer import infer_node
 from ..graph.ir import Graph, Node, call_of
 from ..graph.names import Names
 from ..graph.nested import has_effects
-from ..graph.operator import Call
+from ..graph.operator import Call, Specs
 from ..graph.operators.control import CONTROL_FLOW
+from ..graph.passes import Applied, Pass, fold_constants, name_of
 from ..graph.tensor import Array, Dim, TensorSpec, spec_of
 from .errors import FeedError
 from .inlining import Namespace, inlined
 
-FOLDED_BYTES = 1 << 24
-"""Results over this size are computed when the plan runs, not kept in it."""
-
 Shapes = Mapping[str, Sequence[int]]
 
 
-def specialise(graph: Graph, shapes: Shapes | None = None) -> Graph:
+def specialised(
+    graph: Graph, shapes: Shapes | None, passes: Sequence[Pass]
+) -> tuple[Graph, tuple[Applied, ...]]:
+    """Return the graph as `specialise` does, and what `fold_constants` did if it is a pass.
+
+    Raises
+    ------
+    FeedError, ShapeError
+        As `specialise`.
+    """
+    start = time.perf_counter()
+    sweep = _swept(graph, shapes, folds=fold_constants in passes)
+    after = sweep.result()
+    return after, sweep.told(after, time.perf_counter() - start)
+
+
+def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True) -> Graph:
     """Return the graph for given input shapes, with everything known ahead computed.
 
     Parameters
@@ -41,6 +55,8 @@ def specialise(graph: Graph, shapes: Shapes | None = None) -> Graph:
     shapes : Mapping of str to sequence of int, optional
         Shapes of inputs by name. Symbols they bind are replaced everywhere; other dimensions stay
         symbolic.
+    folds : bool, default True
+        False where nodes whose results are known ahead stay and run, unless these decide shapes.
 
     Raises
     ------
@@ -49,11 +65,14 @@ def specialise(graph: Graph, shapes: Shapes | None = None) -> Graph:
     ShapeError
         If the shapes do not fit together further on; `at` names the node.
     """
-    specs = bind_inputs(graph, shapes or {})
-    sweep = _Sweep(graph, specs)
+    return _swept(graph, shapes, folds).result()
+
+
+def _swept(graph: Graph, shapes: Shapes | None, folds: bool) -> _Sweep:
+    sweep = _Sweep(graph, bind_inputs(graph, shapes or {}), folds)
     for node in graph.nodes:
         sweep.visit(node)
-    return sweep.result()
+    return sweep
 
 
 def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
@@ -106,11 +125,17 @@ def _bound(spec: TensorSpec, shape: Sequence[int] | None, symbols: Mapping[str, 
 class _Sweep:
     """The state of one sweep: specs and values known so far, nodes kept so far."""
 
-    def __init__(self, graph: Graph, specs: Mapping[str, TensorSpec]) -> None:
+    def __init__(self, graph: Graph, specs: Mapping[str, TensorSpec], folds: bool) -> None:
         self._graph = graph
-        self._tensors = {**specs, **{name: graph.tensors[name] for name in graph.constants}}
-        self._values: dict[str, Array] = dict(graph.constants)
+        self._folds = folds
+        given = (*graph.constants, *graph.prepared)
+        self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
+        self._constants: dict[str, Array] = dict(graph.constants)
+        self._values = self._constants if folds else dict(graph.constants)
         self._kept: list[Node] = []
+        self._met: list[str] = []
+        self._deciding: set[str] = set()
+        """Of what is not folded, all the same: tensors whose values decide shapes."""
 
     @cached_property
     def _names(self) -> Namespace:
@@ -120,8 +145,9 @@ class _Sweep:
 
     def visit(self, node: Node) -> None:
         call = call_of(node, self._tensors, self._values)
-        specs = infer_node(node, call)
+        specs = self._inferred(node, call)
         if node.op in CONTROL_FLOW and (plain := inlined(node, call, self._names)):
+            self._constants.update(plain.constants)
             self._values.update(plain.constants)
             self._tensors.update({name: spec_of(v) for name, v in plain.constants.items()})
             for written in plain.nodes:
@@ -130,30 +156,50 @@ class _Sweep:
         self._tensors.update(
             {name: spec for name, spec in zip(node.outputs, specs, strict=True) if name}
         )
-        values = self._fold(node, call, specs)
-        if values is None:
+        self._deciding |= self._decides(node, call, specs)
+        known = is_known_ahead(node, self._tensors, self._values)
+        values = evaluated(node, call, specs) if known else None
+        self._values.update(values or {})
+        self._met.append(node.name)
+        if values is None or not self._folds:
             self._kept.append(node)
-        else:
-            self._values.update(values)
 
-    def _fold(self, node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-        """Return the node's outputs where they can be known now."""
-        if node.operator.function is not None or node.operator.effects:
-            return None
-        if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
-            return None
-        if node.op in ("Shape", "Size"):
-            if not call.spec(0).is_static:
-                return None
-        elif any(name and name not in self._values for name in node.inputs):
-            return None
-        return _evaluate(node, call, specs) if find_kernel(node.op, "cpu") else None
+    def _inferred(self, node: Node, call: Call) -> Specs:
+        """Return the specs of what a node writes.
+
+        A branch that does not fit is no mistake as long as it is not entered: until a condition is
+        known, so much about an If stays open.
+        """
+        try:
+            return infer_node(node, call)
+        except ShapeError:
+            if node.op != "If" or call.value(0) is not None or not all(node.outputs):
+                raise
+            return self._graph.output_specs(node)
+
+    def _decides(self, node: Node, call: Call, specs: Specs) -> set[str]:
+        """Return what has to be a constant, lest the node's shapes are not known."""
+        known = {n for n in node.inputs if n in self._values and n not in self._constants}
+        if not known or not _needs(node, call, specs, known):
+            return set()
+        return {name for name in known if _needs(node, call, specs, {name})} or known
+
+    def told(self, after: Graph, seconds: float) -> tuple[Applied, ...]:
+        """Return what became constants, and nodes that nothing needs then, if that is any."""
+        if len(self._kept) == len(self._met):
+            return ()
+        left = {node.name for node in after.nodes}
+        removed = tuple(name for name in self._met if name not in left)
+        counts = len(self._met), len(after.nodes)
+        return (Applied(name_of(fold_constants), *counts, (), (), removed, seconds),)
 
     def result(self) -> Graph:
         wanted = set(self._graph.outputs)
         kept: list[Node] = []
         for node in reversed(self._kept):
-            if has_effects(node) or wanted.intersection(node.outputs):
+            if not self._deciding.isdisjoint(node.outputs):
+                self._constants.update({n: self._values[n] for n in node.outputs if n})
+            elif has_effects(node) or wanted.intersection(node.outputs):
                 wanted.update(name for name in node.inputs if name)
                 kept.append(node)
         kept.reverse()
@@ -164,30 +210,18 @@ class _Sweep:
             self._graph.outputs,
             tuple(kept),
             {name: spec for name, spec in self._tensors.items() if name in defined},
-            {name: value for name, value in self._values.items() if name in wanted},
+            {name: value for name, value in self._constants.items() if name in wanted},
             {name: bits for name, bits in self._graph.precisions.items() if name in defined},
+            self._graph.prepared & wanted,
+            self._graph.variables,
         )
 
 
-def _evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Run one node on numpy, on memory of its own."""
-    inputs = [name for name in node.inputs if name]
-    outputs = {n: s for n, s in zip(node.outputs, specs, strict=True) if n}
-    tensors = dict(zip(inputs, (s for s in call.inputs if s is not None), strict=True))
-    known = {n: v for n, v in zip(node.inputs, call.values, strict=True) if v is not None}
-    for name in inputs:  # Shape reads no bytes of its input, only how long it is
-        if name not in known:
-            spec = tensors[name]
-            known[name] = np.broadcast_to(spec.dtype.type(0), spec.static_shape)
-    graph = Graph(node.name, (), tuple(outputs), (node,), {**tensors, **outputs}, known)
-    found = find_kernel(node.op, "cpu")
-    assert found is not None
-    scratch = found.scratch(call, tuple(specs)) if found.scratch else ()
-    buffers = {**outputs, **{scratch_name(node, i): spec for i, spec in enumerate(scratch)}}
-    views = {n: host_view(host_arena(spec.nbytes), 0, spec) for n, spec in buffers.items()}
-    with np.errstate(all="ignore"):
-        bind(np, "cpu", graph, views, known)()
-    values = {name: views[name].array for name in outputs}
-    for value in values.values():
-        value.flags.writeable = False
-    return values
+def _needs(node: Node, call: Call, specs: Specs, names: set[str]) -> bool:
+    """True when a node's shapes are not the same without the values of some inputs."""
+    told = zip(node.inputs, call.values, strict=True)
+    values = tuple(None if name in names else value for name, value in told)
+    try:
+        return infer_node(node, replace(call, values=values)) != specs
+    except PlaitError:
+        return True

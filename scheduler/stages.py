@@ -155,7 +155,8 @@ class Entry:
             tensors={**self.graph.tensors, **specs},
             constants={**self.graph.constants, **values},
         )
-        return specialise(graph, {name: np.shape(known[name]) for name in inputs})
+        shapes = {name: np.shape(known[name]) for name in inputs}
+        return specialise(graph, shapes, folds=self._plan.folds)
 
     def _facts(self, known: Mapping[str, Array]) -> Facts:
         deciding = self._deciding | self._set

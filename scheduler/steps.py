@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..devices.memory import CALLER, HOST_MEMORIES
-from ..graph.nested import all_nodes, has_effects
+from ..graph.life import has_lives
+from ..graph.nested import acts_outside, all_nodes
 from .partition.partition import Subgraph
 
 
@@ -85,8 +86,13 @@ class Step:
 
     @property
     def has_effects(self) -> bool:
-        """True when it does more than its results tell."""
-        return not isinstance(self.work, Transfer) and any(map(has_effects, self.work.graph.nodes))
+        """True when it does more than its results tell, and what variables are to hold."""
+        return not isinstance(self.work, Transfer) and any(map(acts_outside, self.work.graph.nodes))
+
+    @property
+    def owns(self) -> bool:
+        """True when some of its nodes own something."""
+        return not isinstance(self.work, Transfer) and has_lives(self.work.graph)
 
     @property
     def calls_python(self) -> bool:

@@ -6,6 +6,7 @@ on one line or on neighbouring ones, lines in parts, groups and tiles that are n
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import plait as pl
 from generated_cases import Feeds, case, numbers
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
+from single_node import run_node
 
 
 class Nodes:
@@ -140,6 +142,21 @@ def products() -> tuple[Graph, Feeds]:
 
 
 @case
+def gradients_of_maxima() -> tuple[Graph, Feeds]:
+    nodes, rng = Nodes("gradients_of_maxima"), np.random.default_rng(3)
+    windows: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
+        ((2, 3, 8), {"kernel_shape": [3], "strides": [2], "pads": [1, 0]}),
+        ((1, 2, 7, 6), {"kernel_shape": [3, 2], "strides": [1, 2], "dilations": [2, 1]}),
+        ((1, 2, 4, 5), {"kernel_shape": [2, 3], "auto_pad": "SAME_UPPER"}),
+    )
+    for shape, window in windows:
+        x = rng.permutation(math.prod(shape)).reshape(shape).astype("float32")
+        pooled, indices = run_node("MaxPool", [x], window, 2)
+        nodes.add("MaxPoolGradient", numbers(*pooled.shape), indices, shape, **window)
+    return nodes.build()
+
+
+@case
 def convolutions() -> tuple[Graph, Feeds]:
     nodes, x = Nodes("convolutions"), numbers(2, 8, 9, 10)
     padded: dict[str, Any] = {"pads": (1, 1, 1, 1)}
@@ -156,6 +173,14 @@ def convolutions() -> tuple[Graph, Feeds]:
         *("ConvTranspose", numbers(1, 8, 4, 5), numbers(8, 8, 3, 4)),
         strides=(2, 3),
         dilations=(2, 1),
+    )
+    op = "ConvWeightsGradient"
+    window: dict[str, Any] = {"kernel_shape": (3, 2), **padded}
+    nodes.add(op, x, numbers(2, 12, 9, 11), **window)
+    nodes.add(op, x, numbers(2, 6, 4, 11), group=2, strides=(2, 1), dilations=(2, 1), **window)
+    half: dict[str, Any] = {"dtype": "float16"}
+    nodes.add(
+        op, numbers(3, 2, 20, **half), numbers(3, 5, 9, **half), kernel_shape=[4], strides=[2]
     )
     image, weights = whole(1, 4, 8, 9, dtype="uint8"), whole(8, 4, 3, 3)
     nodes.add("ConvInteger", image, weights, np.uint8(7).reshape(()), whole(8), **padded)
@@ -194,4 +219,30 @@ def resized() -> tuple[Graph, Feeds]:
         extrapolation_value=7.0,
         mode="linear",
     )
+    return nodes.build()
+
+
+@case
+def attentions() -> tuple[Graph, Feeds]:
+    nodes = Nodes("attentions")
+    q, k, v = numbers(1, 2, 40, 5), numbers(1, 2, 37, 5), numbers(1, 2, 37, 9)
+    nodes.add("Attention", q, k, v)
+    nodes.add("Attention", q, k, v, numbers(2, 40, 37) > 0, softcap=1.5)
+    nodes.add("Attention", q, k, v, numbers(1, 1, 1, 30), is_causal=1, scale=0.3)
+    nodes.add("Attention", q, k, v, left_window_size=3, right_window_size=33)
+    blind = np.zeros((40, 37), bool)
+    nodes.add("Attention", q, k, v, blind)
+    return nodes.build()
+
+
+@case
+def attentions_that_share_keys() -> tuple[Graph, Feeds]:
+    nodes = Nodes("attentions_that_share_keys")
+    for dtype in ("float16", "float32", "float64"):
+        q = numbers(2, 3, 16, dtype=dtype)
+        k, v = (numbers(2, 7, 8, dtype=dtype, seed=seed) for seed in (1, 2))
+        nodes.add("Attention", q, k, v, q_num_heads=4, kv_num_heads=2)
+    q, k = numbers(1, 4, 2, 3), numbers(1, 2, 34, 3)
+    nodes.add("Attention", q, k, k)
+    nodes.add("Attention", numbers(1, 1, 2, 130), numbers(1, 1, 20, 130), numbers(1, 1, 20, 3))
     return nodes.build()

@@ -19,6 +19,7 @@ from ..kernels.convolution import geometry
 from ..kernels.geometry import Geometry
 from ..kernels.steps import Step
 from .convolve import convolve, convolve_point
+from .depthwise import convolve_channels
 from .epilogue import Epilogue
 from .jit import writable
 from .tile import ROWS, vectors_of
@@ -26,6 +27,14 @@ from .vector import LANES
 
 BAND = 1 << 17
 """Cells; so many are framed at a time, to be in cache when they are multiplied."""
+
+LONE_BAND = 1 << 14
+"""Cells, where a group is a channel: a band then has no weights to share, and its frame fits in the
+innermost cache (16 planes of 320 by 320 cells: 1.2 ms with the band above, 1.0 so)."""
+
+MAX_PRODUCTS = 25
+"""Vectors, for a line of a channel: with more products than that, framing pays. Twice as many where
+every second column is left out, for to frame those takes longer (measured at 7 to 160 columns)."""
 
 LEAST_WINDOWS = LANES
 """Convolutions of fewer windows are left to numpy: most lanes of a vector would be idle."""
@@ -58,10 +67,18 @@ class Convolution:
         self.direct = conv.moves_by_one and not conv.padded and self._span >= self.width
         one_cell = math.prod((*conv.spatial, *conv.outputs, conv.taps)) == 1 and not conv.padded
         self.is_point = one_cell and conv.group == 1
+        self.by_line = conv.depth == self.features == 1 and self._suits_lines
         self.band, self._sizes = self._outputs[0], self._spatial
         self.scratch: tuple[TensorSpec, ...] = ()
-        if not self.direct and not self.is_point:
+        if not self.direct and not self.is_point and not self.by_line:
             self._frame(extents)
+
+    @property
+    def _suits_lines(self) -> bool:
+        """True when a depthwise convolution has so few products that framing takes longer."""
+        across = self._strides[1]
+        products = self.conv.taps * -(-self._outputs[1] // LANES)
+        return across <= 2 and products <= MAX_PRODUCTS * across
 
     @property
     def _span(self) -> int:
@@ -73,7 +90,8 @@ class Convolution:
         beyond = [(extent - 1) // step for extent, step in zip(extents, self._strides, strict=True)]
         pitch = self._outputs[1] + beyond[1]
         line = self.conv.depth * math.prod(self._phases) * pitch
-        fitting = max(BAND // line - beyond[0], 2 * beyond[0], 4)
+        band = BAND if self.conv.depth > 1 else LONE_BAND
+        fitting = max(band // line - beyond[0], 2 * beyond[0], 4)
         self.band = min(self._outputs[0], fitting)
         self._sizes = (self.band + beyond[0], pitch)
         self.scratch = (self.conv.spec(line * self._sizes[0] + self.width),)
@@ -112,9 +130,28 @@ class Convolution:
             transposed = w.reshape(w.shape[:2]).T.copy()
             x = x.reshape(batch, -1)
             return partial(convolve_point, x, transposed, bias, out, residual, after.packed())
+        if self.by_line:
+            arrays = (x, w.reshape(-1).copy(), bias, out, residual, after.packed())
+            return partial(convolve_channels, *arrays, self._lines())
         framed = scratch[0] if self.scratch else np.empty(0, np.float32)
         arguments = (x, self.packed(w), self.offsets(), bias, out, residual, after.packed())
         return partial(convolve, *arguments, framed, self.layout())
+
+    def _lines(self) -> Array:
+        """Return the numbers that `convolve_channels` goes by."""
+        numbers = (
+            *self._spatial,
+            self._outputs[1],
+            self._begins[1],
+            *self._kernel,
+            *self._dilations,
+            self._strides[0],
+            self.conv.batch,
+            self._outputs[0],
+            self._strides[1],
+            self._begins[0],
+        )
+        return np.array(numbers, np.int64)
 
     def layout(self) -> Array:
         """Return the numbers that the compiled loops go by."""

@@ -10,7 +10,7 @@ from numba import types
 
 from ...graph.tensor import Array
 from .cells import copy_cell, copy_cells, copy_every_second, zero_cells
-from .epilogue import finish_cells
+from .epilogue import Numbers, finish_cells
 from .jit import CELLS, TABLE, machine_code
 from .tile import multiply_tile
 
@@ -19,6 +19,9 @@ CHUNK = 512
 
 FLOAT = 4
 """Bytes."""
+
+ADDS = Numbers._fields.index("adds")
+"""Where an epilogue says whether there is a residual."""
 
 ROWS_OF_CELLS = types.Array(types.float32, 2, "C")
 BLOCKS = types.Array(types.float32, 4, "C")
@@ -37,10 +40,13 @@ def copy_line(target: int, source: int, step: int, length: int) -> None:
 
 
 @machine_code()
-def frame(source: int, target: int, channels: int, first_line: int, layout: Array) -> None:
+def frame(
+    source: int, target: int, channels: int, first_line: int, zeroed: bool, layout: Array
+) -> None:
     """Lay channels into zeros, from what the first of a band of output lines sees on.
 
-    The rows and columns of each phase of the strides lie apart.
+    The rows and columns of each phase of the strides lie apart. The zeros are there already where
+    other channels have been laid out in the same way.
     """
     height, width, top, left = layout[4], layout[5], layout[6], layout[7]
     down, across, row_phases, column_phases = layout[8], layout[9], layout[10], layout[11]
@@ -55,11 +61,12 @@ def frame(source: int, target: int, channels: int, first_line: int, layout: Arra
                 for row in range(first_line, first_line + rows):
                     line = row * down + row_phase - top
                     if line < 0 or line >= height:
-                        zero_cells(target, columns)
+                        if not zeroed:
+                            zero_cells(target, columns)
                     else:
-                        if first:
+                        if first and not zeroed:
                             zero_cells(target, first)
-                        if last < columns:
+                        if last < columns and not zeroed:
                             zero_cells(target + FLOAT * last, columns - last)
                         cells = source + FLOAT * ((channel * height + line) * width + begin)
                         copy_line(target + FLOAT * first, cells, across, last - first)
@@ -104,23 +111,33 @@ def write_row(
     y: int,
     residual: int,
     after: int,
+    adds: bool,
     begin: int,
     length: int,
     pitch: int,
     columns: int,
 ) -> None:
-    """Finish flat cells from `begin` on, leaving out those behind the end of a line."""
+    """Finish flat cells from `begin` on, leaving out those behind the end of a line.
+
+    Where nothing `adds` to them, all of them are finished in place: a copy of each line is cheaper
+    than to begin anew with each.
+    """
     if pitch == columns:
         place = FLOAT * begin
         finish_cells(source, bias, y + place, residual + place, length, after)
         return
+    if not adds:
+        finish_cells(source, bias, source, source, length, after)
     line = begin // pitch
     column = begin - line * pitch
     while length > 0:
         count = min(columns - column, length)
         if count > 0:
             place = FLOAT * (line * columns + column)
-            finish_cells(source, bias, y + place, residual + place, count, after)
+            if adds:
+                finish_cells(source, bias, y + place, residual + place, count, after)
+            else:
+                copy_cells(y + place, source, count)
         source += FLOAT * (pitch - column)
         length -= pitch - column
         line, column = line + 1, 0
@@ -137,7 +154,7 @@ def convolve_group(
     first_feature: int,
     y: int,
     residual: int,
-    after: int,
+    after: Array,
     buffer: Array,
     rows: int,
     layout: Array,
@@ -147,6 +164,7 @@ def convolve_group(
     pitch, columns, width = layout[13], layout[14], layout[16]
     cells = (lines - 1) * pitch + columns
     depth, held = offsets.size, buffer.ctypes.data
+    adds = after[ADDS] != 0
     for chunk in range(0, cells, CHUNK):
         end = min(chunk + CHUNK, cells)
         for block in range(0, features, rows):
@@ -173,7 +191,8 @@ def convolve_group(
                     bias[first_feature + block + row],
                     y + FLOAT * (block + row) * plane,
                     residual + FLOAT * (block + row) * plane,
-                    after,
+                    after.ctypes.data,
+                    adds,
                     chunk,
                     end - chunk,
                     pitch,
@@ -219,7 +238,8 @@ def convolve(
         band = min(layout[15], lines)
         for line in range(0, lines, band):
             if framed.size:
-                frame(source, framed.ctypes.data, depth, line, layout)
+                zeroed = part > 0 and band == lines
+                frame(source, framed.ctypes.data, depth, line, zeroed, layout)
             convolve_group(
                 framed.ctypes.data if framed.size else source,
                 framed.size > 0,
@@ -230,7 +250,7 @@ def convolve(
                 group * features,
                 y.ctypes.data + FLOAT * (part * features * plane + line * columns),
                 residual.ctypes.data + FLOAT * (part * features * plane + line * columns),
-                after.ctypes.data,
+                after,
                 buffer,
                 rows,
                 layout,

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from ...graph.ir import Graph, Node
+from ...graph.life import Life
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ..cpu import CpuDevice
@@ -43,10 +44,19 @@ class CompiledDevice(CpuDevice):
 
         return scratch(node, call, outputs)
 
-    def compile(
-        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    def chains(self, node: Node, call: Call) -> bool:
+        """False: what follows a convolution is fused with it when programs are compiled."""
+        return False
+
+    def bind(
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        living: Mapping[str, Life],
+        *,
+        measure: bool,
     ) -> Program:
         """Bind kernels to views, what follows a convolution in the same pass over its outputs."""
         from .program import bind
 
-        return bind(self.name, subgraph, views, measure=measure)
+        return bind(self.name, subgraph, views, living, measure=measure)

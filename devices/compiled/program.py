@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...graph.ir import Graph, Node
+from ...graph.life import Life
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
@@ -34,7 +35,12 @@ def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
 
 
 def bind(
-    device: str, graph: Graph, views: Mapping[str, View], *, measure: bool = False
+    device: str,
+    graph: Graph,
+    views: Mapping[str, View],
+    living: Mapping[str, Life] | None = None,
+    *,
+    measure: bool = False,
 ) -> BoundProgram:
     """Bind a subgraph's nodes to arrays."""
     nodes = [node for node in graph.nodes if not is_in_place(graph, node, views)]
@@ -44,7 +50,8 @@ def bind(
         node = nodes[position]
         conv = _convolution(node, graph.call(node), graph.output_specs(node))
         if conv is None:
-            steps.append((node, bind_node(np, KIND, graph, node, views, graph.constants)))
+            step = bind_node(np, KIND, graph, node, views, graph.constants, living)
+            steps.append((node, step))
             position += 1
         else:
             candidates = following(graph, node, nodes[position + 1 :])

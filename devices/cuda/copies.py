@@ -96,7 +96,7 @@ class Copies:
     def _copy_inside(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy from an array of a caller's, or to one."""
+        """Queue a copy from an array of a caller's, or to one, or between two of this device's."""
         lane = DOWNLOAD if isinstance(target.arena, ArrayArena) else UPLOAD
         job = Job(Event(on_done), waits, held=(target, source))
         if not source.spec.nbytes:  # such arrays of CuPy's have no address
@@ -111,6 +111,8 @@ class Copies:
         assert isinstance(target.arena, CudaArena)
         assert isinstance(source.arena, CudaArena)
         there, here = source.arena.index, target.arena.index
+        if there == here:
+            return self._copy_inside(target, source, waits, on_done)
         ends = target.array.data.ptr, here, source.array.data.ptr, there
         stream = self._queues.stream(UPLOAD).ptr
         memcpy = self._cupy.cuda.runtime.memcpyPeerAsync

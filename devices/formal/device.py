@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...graph.ir import Graph, Node
+from ...graph.life import Life
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ..cpu import CpuDevice
@@ -34,8 +35,17 @@ class FormalDevice(CpuDevice):
         """Return nothing: definitions need no scratch buffers."""
         return ()
 
-    def compile(
-        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    def chains(self, node: Node, call: Call) -> bool:
+        """False: each node by its own definition."""
+        return False
+
+    def bind(
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        living: Mapping[str, Life],
+        *,
+        measure: bool,
     ) -> Program:
         """Bind definitions to views."""
-        return bind_definitions(self.name, subgraph, views, measure=measure)
+        return bind_definitions(self.name, subgraph, views, living, measure=measure)

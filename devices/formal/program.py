@@ -16,12 +16,13 @@ import numpy as np
 from ...graph.aliasing import Run, runs_of
 from ...graph.dtypes import kind_of
 from ...graph.ir import Graph, Node
+from ...graph.life import Life
 from ...graph.operator import bounded_name
 from ...graph.python import check_results
 from ...graph.tensor import Array, TensorSpec
 from ..errors import DeviceError
 from ..memory import View
-from ..program import BoundProgram, Step, is_in_place, lies
+from ..program import BoundProgram, Step, function_of, is_in_place, lies
 from .lifetimes import expiring
 from .registry import Definition, find_definition
 from .results import check_fits, in_dtype
@@ -34,14 +35,19 @@ NANS, PATTERN = 0xFF, 0xA5
 
 
 def bind_definitions(
-    device: str, graph: Graph, views: Mapping[str, View], *, measure: bool
+    device: str,
+    graph: Graph,
+    views: Mapping[str, View],
+    living: Mapping[str, Life] | None = None,
+    *,
+    measure: bool,
 ) -> BoundProgram:
     """Bind a subgraph's nodes to views."""
     steps: list[tuple[Node, Step]] = []
     for node, expired in zip(graph.nodes, expiring(graph, views), strict=True):
         parts: list[Step] = [partial(poison, views[name].array) for name in expired]
         if not is_in_place(graph, node, views):
-            parts.insert(0, _step(graph, node, views))
+            parts.insert(0, _step(graph, node, views, living))
         if parts:
             steps.append((node, partial(_in_order, parts)))
     return BoundProgram(device, graph, steps, measure)
@@ -57,7 +63,9 @@ def poison(array: Array) -> None:
     array.reshape(-1).view(np.uint8).fill(NANS if kind_of(array.dtype) in "fec" else PATTERN)
 
 
-def _step(graph: Graph, node: Node, views: Mapping[str, View]) -> Step:
+def _step(
+    graph: Graph, node: Node, views: Mapping[str, View], living: Mapping[str, Life] | None
+) -> Step:
     constants = graph.constants
     inputs = [
         None if not name else constants[name] if name in constants else views[name].array
@@ -66,7 +74,7 @@ def _step(graph: Graph, node: Node, views: Mapping[str, View]) -> Step:
     specs = [graph.tensors.get(name) for name in node.outputs]
     runs = [run for run in runs_of(graph, node) if lies(run, views)]
     outputs = [_Output(name, views[name].array, runs) if name else None for name in node.outputs]
-    return partial(_run, _compute(node, specs), inputs, outputs)
+    return partial(_run, compute_of(node, specs, living), inputs, outputs)
 
 
 class _Output:
@@ -120,10 +128,12 @@ def definition_of(op: str) -> Definition | None:
     return find_definition(op) or find_definition(op.removeprefix(bounded_name("")))
 
 
-def _compute(node: Node, specs: Sequence[TensorSpec | None]) -> Compute:
-    function = node.operator.function
-    if function is not None:
-        return partial(_call_python, function, node, specs)
+def compute_of(
+    node: Node, specs: Sequence[TensorSpec | None], living: Mapping[str, Life] | None = None
+) -> Compute:
+    """Return what computes a node's results."""
+    if node.operator.function is not None:
+        return partial(_call_python, function_of(node, living), node, specs)
     found = definition_of(node.op)
     assert found is not None, node.op
     if found.op == node.op:

@@ -55,6 +55,12 @@ def dropout(call: Call, outputs: Specs) -> Code:
     return Code((kernel, _fill(TensorSpec("bool", x.shape), True, 1)))
 
 
+@generates("Group")
+def group(call: Call, outputs: Specs) -> Code:
+    """Write nothing: the output is empty."""
+    return Code(())
+
+
 @generates("Range")
 def range_(call: Call, outputs: Specs) -> Code:
     """y[i] = start + i·delta: in double precision on floats, modulo 2ⁿ on integers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from ...graph.operators.pooling import pooling_window
 from ...graph.tensor import Array, TensorSpec
 from .arguments import optional
 from .bounds import limits
+from .maxima import find_places, place_scratch
 from .norms import raise_to, root_of
 from .precision import compute_dtype, work_scratch
 from .registry import ArrayModule, Arrays, kernel
@@ -63,9 +63,10 @@ def _slide_all(
 
 def _max_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     x = call.spec(0)
-    between = _between(x, _windows(x.static_shape, call.attributes), x.dtype)
-    wants_indices = call.n_outputs > 1
-    return (*between, *([TensorSpec("bool", outputs[0].shape)] if wants_indices else ()))
+    windows = _windows(x.static_shape, call.attributes)
+    between = _between(x, windows, x.dtype)
+    planes = math.prod(x.static_shape[:2])
+    return (*between, *(place_scratch(planes, windows) if call.n_outputs > 1 else ()))
 
 
 @kernel("MaxPool", scratch=_max_scratch, binds=True)
@@ -78,38 +79,13 @@ def max_pool(
     """
     x, y = inputs[0], outputs[0]
     windows = _windows(x.shape, attributes)
-    between = scratch[: len(scratch) - (len(outputs) > 1)]
+    between = scratch[: len(scratch) - 2 * (len(outputs) > 1)]
     steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, limits(x.dtype)[0])
     indices = optional(outputs, 1)
     if indices is not None:
-        order = "F" if attributes["storage_order"] else "C"
-        steps += _find_indices(xp, x, y, indices, windows, order, scratch[-1])
+        by_columns = bool(attributes["storage_order"])
+        steps += find_places(xp, x, y, indices, windows, scratch[-2:], by_columns=by_columns)
     return in_order(steps)
-
-
-def _find_indices(
-    xp: ArrayModule,
-    x: Array,
-    y: Array,
-    indices: Array,
-    windows: Sequence[AxisWindow],
-    order: str,
-    hits: Array,
-) -> list[Step]:
-    """Return the steps that write where in x each maximum lies: the first place in a window.
-
-    The taps are visited from the last to the first, so that the first one wins.
-    """
-    places = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:], order=order)
-    steps: list[Step] = [partial(indices.fill, 0)]
-    for taps in reversed(list(itertools.product(*(range(window.kernel) for window in windows)))):
-        reached, read = zip(*map(AxisWindow.slices, windows, taps), strict=True)
-        outputs, cells = (..., *reached), (..., *read)
-        steps.append(partial(xp.equal, x[cells], y[outputs], out=hits[outputs]))
-        steps.append(partial(xp.copyto, indices[outputs], places[cells], where=hits[outputs]))
-    planes = xp.arange(math.prod(x.shape[:2])) * places.size
-    planes = planes.reshape(x.shape[:2] + (1,) * len(windows))
-    return [*steps, partial(xp.add, indices, planes, out=indices)]
 
 
 def _sum_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from ...graph.errors import GraphError
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
+from .steps import Step
 
 ArrayModule: TypeAlias = Any
 Arrays: TypeAlias = Sequence[Array]
@@ -34,6 +36,11 @@ class Kernel:
     function: KernelFunction
     scratch: ScratchRule | None = None
     binds: bool = False
+
+    def step(self, *arguments: Any) -> Step:
+        """Return what does the work on some arguments."""
+        bound = partial(self.function, *arguments)
+        return bound() if self.binds else bound
 
 
 _kernels: dict[tuple[str, str], Kernel] = {}

@@ -157,7 +157,9 @@ class OpenClDevice(QueuedDevice[_Opened]):
         queues = self._opened().queues
         lane = UPLOAD if isinstance(target.arena, OpenClArena) else DOWNLOAD
         job = Job(Event(on_done), tuple(waits), held=(target, source))
-        copy = partial(queues.stream(lane).copy, _cells(target), _cells(source), is_blocking=False)
+        copy = partial(queues.stream(lane).copy, _cells(target), _cells(source))
+        if not all(isinstance(view.arena, OpenClArena) for view in (target, source)):
+            copy = partial(copy, is_blocking=False)  # only a copy to or from the host may block
         work = copy if source.spec.nbytes else _nothing
         return queues.put(lane, job, work, timed=self._times_copies)
 

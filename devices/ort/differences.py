@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ...graph.ir import Node
 from ...graph.operator import Call
+from ...graph.operators.dot_attention import MASK, MASKED, SCORES, USED
 from ...graph.tensor import Array, TensorSpec
 
 
@@ -58,11 +59,20 @@ def _scales_to_corners(call: Call) -> bool:
     return call.attributes["coordinate_transformation_mode"] == "align_corners" and call.has(2)
 
 
+def _keeps_or_shortens_mask(call: Call) -> bool:
+    """True for attention whose masked scores are asked for, or whose mask may lack keys."""
+    masked = call.n_outputs > SCORES and call.attributes["qk_matmul_output_mode"] == MASKED
+    return masked or (call.has(MASK) and call.has(USED))
+
+
 _DIVIDING = _Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
 _OF_BOOLEANS = _Difference(
     lambda call: call.spec(0).dtype.kind == "b", "booleans without elements fail"
 )
 _DIFFERENCES: Mapping[str, _Difference] = {
+    "Attention": _Difference(
+        _keeps_or_shortens_mask, "scores lack what is causal, and masks of fewer keys fail"
+    ),
     "ConvInteger": _Difference(_several(2, 3), "zero points are one for all"),
     "Div": _DIVIDING,
     "MatMulInteger": _Difference(_several(2), "zero points of a are one for all"),

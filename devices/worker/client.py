@@ -132,10 +132,10 @@ class WorkerClient:
                 self._process.kill()
         return runs
 
-    def call(self, kind: RequestKind, number: int, file: SharedArena) -> None:
-        """Make a request that brings a file along; wait for its answer and raise its error."""
+    def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
+        """Make a request, which may bring a file along; wait for its answer, raise its error."""
         answered = threading.Event()
-        work = Work(kind, number, lambda _: answered.set(), fd=file.fd)
+        work = Work(kind, number, lambda _: answered.set(), fd=None if file is None else file.fd)
         self.put(work)
         answered.wait()
         error, work.error = work.error, None

@@ -21,7 +21,9 @@ from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..event import Event
 from ..host import physical_memory
+from ..kernels.fused import takes
 from ..lane import ThreadLane
+from ..lives import Lives
 from ..memory import SHARED, Arena, SharedArena, View, host_view
 from . import process
 from .client import Work, WorkerClient, closed
@@ -78,7 +80,7 @@ class WorkerDevice:
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel, or a Python function that a worker can import."""
-        support = programs.supports(node, "cpu", runs_python=True)
+        support = programs.supports(node, "cpu", runs_python=True, keeps_lives=True)
         try:
             if support.ok:
                 sources_of(node)
@@ -89,6 +91,10 @@ class WorkerDevice:
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cpu", call, outputs)
+
+    def chains(self, node: Node, call: Call) -> bool:
+        """True for elementwise nodes, as on the cpu."""
+        return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
         """Start the process, in place of one that has died.
@@ -138,6 +144,20 @@ class WorkerDevice:
         if self._objects is None:
             raise closed(self.name)
         return self._objects.bind(subgraph, views, measure=measure)
+
+    def compile_with(
+        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+    ) -> Program:
+        """Do so for nodes that own something, which is opened and closed in the process.
+
+        Raises
+        ------
+        OperatorError, DeviceError
+            If something cannot be opened, as for `compile` besides.
+        """
+        if self._objects is None:
+            raise closed(self.name)
+        return self._objects.bind(subgraph, views, lives, measure=measure)
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None

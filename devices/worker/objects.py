@@ -10,7 +10,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -19,6 +21,8 @@ import numpy as np
 
 from ...graph.formats.native import dump_bytes
 from ...graph.ir import Graph
+from ..errors import DeviceLostError
+from ..lives import Lives
 from ..memory import Arena, SharedArena, View
 from .client import WorkerClient
 from .launch import module_path
@@ -46,9 +50,17 @@ class WorkerObjects:
         self._numbers = itertools.count(1)
         self._arenas: WeakKeyDictionary[Arena, int] = WeakKeyDictionary()
         self._graphs: dict[int, int] = {}  # by id: hashing a graph would hash all of it
+        self._lives: WeakKeyDictionary[Lives, int] = WeakKeyDictionary()
         self._defined: set[str] = set()
 
-    def bind(self, graph: Graph, views: Mapping[str, View], *, measure: bool) -> WorkerProgram:
+    def bind(
+        self,
+        graph: Graph,
+        views: Mapping[str, View],
+        lives: Lives | None = None,
+        *,
+        measure: bool,
+    ) -> WorkerProgram:
         """Bind a subgraph to views in the worker.
 
         Raises
@@ -60,6 +72,7 @@ class WorkerObjects:
             self._import(graph)
             document = {
                 "graph": self._graph(graph),
+                "lives": None if lives is None else (self._life(lives), sorted(lives.once)),
                 "measure": measure,
                 "views": {name: self._view(view) for name, view in views.items()},
             }
@@ -85,6 +98,17 @@ class WorkerObjects:
             self._forget_with(graph, number)
             weakref.finalize(graph, self._graphs.pop, key).atexit = False
         return self._graphs[key]
+
+    def _life(self, lives: Lives) -> int:
+        """Return the number of what nodes own there; it is closed as what they own here is."""
+        if lives not in self._lives:
+            self._lives[lives] = number = next(self._numbers)
+            lives.on_close(partial(self._end_lives, number))
+        return self._lives[lives]
+
+    def _end_lives(self, number: int) -> None:
+        with suppress(DeviceLostError):  # a process that died has taken them along
+            self._client.call("close", number)
 
     def _view(self, view: View) -> tuple[int, int, str, tuple[int, ...]]:
         arena = view.arena

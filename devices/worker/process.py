@@ -27,6 +27,7 @@ from ...graph.tensor import TensorSpec
 from ...version import VERSION
 from ..errors import DeviceMemoryError
 from ..event import CancelledWorkError
+from ..lives import Lives
 from ..memory import SHARED, Arena, host_view
 from ..program import BoundProgram, bind_steps
 from .modules import Source, import_sources
@@ -80,6 +81,7 @@ class _Worker:
             "import": self._import,
             "load": self._load,
             "bind": self._bind,
+            "close": self._close,
             "forget": self._forget,
             "end": lambda _: None,
         }
@@ -131,7 +133,12 @@ class _Worker:
             name: host_view(self._objects[arena], offset, TensorSpec(dtype, shape))
             for name, (arena, offset, dtype, shape) in document["views"].items()
         }
-        steps = bind_steps(np, "cpu", graph, views, graph.constants)
+        living = {}
+        if document["lives"] is not None:
+            key, once = document["lives"]
+            lives: Lives = self._objects.setdefault(key, Lives(once))
+            living = lives.of(self._name, graph, views)
+        steps = bind_steps(np, "cpu", graph, views, graph.constants, living)
         self._objects[number] = BoundProgram(self._name, graph, steps, document["measure"])
 
     def _run(self, request: Request) -> bytes | None:
@@ -139,6 +146,11 @@ class _Worker:
         running = _Running(self._cancelled, request.sequence)
         program.run(running)
         return None if running.node_ns is None else array("q", running.node_ns).tobytes()
+
+    def _close(self, number: int) -> None:
+        lives: Lives | None = self._objects.pop(number, None)
+        if lives is not None:  # else binding failed before there were any
+            lives.close()
 
     def _forget(self, number: int) -> None:
         self._objects.pop(number, None)

@@ -26,7 +26,7 @@ MAX_LIST = 64
 _READ_NBYTES = 1 << 16
 _LENGTH = struct.Struct(">I")
 
-RequestKind: TypeAlias = Literal["map", "import", "load", "bind", "run", "forget", "end"]
+RequestKind: TypeAlias = Literal["map", "import", "load", "bind", "run", "close", "forget", "end"]
 
 
 class Hello(NamedTuple):

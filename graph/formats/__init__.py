@@ -1,4 +1,4 @@
-"""File formats, each written and read: `.plait`, and ONNX models."""
+"""File formats, each written and read: `.plait`, ONNX models, and safetensors for weights."""
 
 from __future__ import annotations
 
@@ -7,30 +7,43 @@ from pathlib import Path
 
 from ..errors import GraphError, ParseError
 from ..ir import Graph
+from .checkpoints import Checkpoint, Checkpoints
 from .container import GRAPHS, PLANS
+from .lightnet import is_lightnet, load_lightnet, save_lightnet
 from .native import dump_bytes, is_native, load_bytes, load_native
 from .native import save as save_native
 from .onnx import load_onnx, save_onnx, to_onnx
+from .weights import load_weights, save_weights, weights_of, with_weights
 
 __all__ = [
+    "Checkpoint",
+    "Checkpoints",
     "dump_bytes",
     "load",
     "load_bytes",
+    "load_lightnet",
     "load_native",
     "load_onnx",
+    "load_weights",
     "save",
+    "save_lightnet",
     "save_native",
     "save_onnx",
+    "save_weights",
     "to_onnx",
+    "weights_of",
+    "with_weights",
 ]
 
-_WRITERS = {".plait": save_native, ".onnx": save_onnx}
+_WRITERS = {".plait": save_native, ".onnx": save_onnx, ".json": save_lightnet}
+_WEIGHTS = ".safetensors"
 
 
 def load(path: str | os.PathLike[str]) -> Graph:
-    """Return the graph in a `.plait` file or an ONNX model, told apart by their content.
+    """Return the graph in a `.plait` file, an ONNX model or LightNet's JSON, told by their content.
 
-    Constants of a `.plait` file, and data beside an ONNX model, are mapped rather than read.
+    Constants of a `.plait` file, and data beside an ONNX model, are mapped rather than read. The
+    weights of LightNet's lie beside the model, in a file that ends in ``.wts``.
 
     Raises
     ------
@@ -57,7 +70,15 @@ def load(path: str | os.PathLike[str]) -> Graph:
         raise ParseError(
             "this is a saved plan, not a graph", at=os.fspath(path), fix="use plait.load_plan(path)"
         )
-    return load_native(path) if is_native(head) else load_onnx(path)
+    if Path(path).suffix == _WEIGHTS:
+        raise ParseError(
+            "these are weights, not a graph",
+            at=os.fspath(path),
+            fix="use plait.with_weights(graph, plait.load_weights(path))",
+        )
+    if is_native(head):
+        return load_native(path)
+    return load_lightnet(path) if is_lightnet(head) else load_onnx(path)
 
 
 def _head(path: Path) -> bytes:
@@ -83,17 +104,18 @@ def _head(path: Path) -> bytes:
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a `.plait` file or an ONNX model, as the name's suffix says.
+    """Write a graph to a `.plait` file, an ONNX model or LightNet's JSON, as its suffix says.
 
     A file of that name is replaced, wholly or not at all; whoever has it open keeps the old one.
     A `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest
     opset that has it: no Python functions, no nested graphs, and attributes as 32-bit floats.
+    LightNet's JSON, with weights beside it that end in ``.wts``, holds convolutional networks.
 
     Raises
     ------
     GraphError
-        If the name ends in neither ``.plait`` nor ``.onnx``, the graph breaks an invariant or
-        holds what cannot be written, or the file cannot be.
+        If the name ends in none of ``.plait``, ``.onnx`` and ``.json``, the graph breaks an
+        invariant or holds what cannot be written, or the file cannot be.
     """
     if not isinstance(graph, Graph):
         raise GraphError(
@@ -103,10 +125,16 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     if not isinstance(path, str | os.PathLike):
         raise GraphError(f"a {type(path).__name__} is no path", fix="pass that of a file to write")
     suffix = Path(path).suffix
+    if suffix == _WEIGHTS:
+        raise GraphError(
+            "a safetensors file holds no graph",
+            at=os.fspath(path),
+            fix="use plait.save_weights(plait.weights_of(graph), path)",
+        )
     if suffix not in _WRITERS:
         raise GraphError(
             f"plait does not write {suffix or 'files without a suffix'}",
             at=os.fspath(path),
-            fix=f"choose a name that ends in {' or '.join(_WRITERS)}",
+            fix="choose a name that ends in .plait, .onnx or .json",
         )
     _WRITERS[suffix](graph, path)

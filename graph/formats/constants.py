@@ -8,9 +8,11 @@ import numpy as np
 
 from ..errors import ParseError
 from ..ir import Graph
-from ..tensor import Array
+from ..tensor import Array, TensorSpec
 from .container import ALIGNMENT, aligned
 from .header import StoredConstant
+
+_AGAIN = "write the file again"
 
 
 class ConstantWriter:
@@ -36,9 +38,14 @@ class ConstantWriter:
         end = len(head)
         for array in self._arrays:
             yield bytes(-end % ALIGNMENT)
-            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            yield little.reshape(-1).view(np.uint8).data
+            yield bytes_of(array)
             end = array.nbytes
+
+
+def bytes_of(array: Array) -> memoryview:
+    """Return an array's values as files have them: little-endian, in the order of C."""
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
@@ -64,20 +71,29 @@ def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
             at=where,
             fix="copy the file again, or save the graph again",
         )
+    return array_in(blob[offset : offset + nbytes], spec, where)
+
+
+def array_in(data: memoryview, spec: TensorSpec, where: str) -> Array:
+    """Return the array that exactly these bytes of a file are: read-only, a view if aligned.
+
+    Raises
+    ------
+    ParseError
+        If numpy has no array of that shape, or the bytes are no values of its dtype.
+    """
     # From a memory view: it keeps the bytes from being moved or unmapped under the array.
-    flat = (
-        np.frombuffer(blob[offset : offset + nbytes], np.uint8) if nbytes else np.empty(0, np.uint8)
-    )
+    flat = np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     try:
         array: Array = flat.view(spec.dtype.newbyteorder("<")).reshape(spec.static_shape)
     except ValueError as error:  # more dimensions, or longer ones, than numpy has
-        raise ParseError(f"{spec}: {error}", at=where, fix="save the graph again") from error
+        raise ParseError(f"{spec}: {error}", at=where, fix=_AGAIN) from error
     return _frozen(array.astype(spec.dtype, copy=not array.flags.aligned), where)
 
 
 def _frozen(array: Array, where: str) -> Array:
     if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
-        raise ParseError("a boolean is neither 0 nor 1", at=where, fix="save the graph again")
+        raise ParseError("a boolean is neither 0 nor 1", at=where, fix=_AGAIN)
     if array.flags.writeable:
         array.flags.writeable = False
     return array

@@ -124,7 +124,7 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap:
 
 
 def replace_file(target: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write a file, wholly or not at all; raise GraphError if it cannot be."""
+    """Write a file, wholly or not at all, and for good; raise GraphError if it cannot be."""
     draft = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
     try:
         with draft.open("xb") as file:
@@ -132,6 +132,7 @@ def replace_file(target: Path, chunks: Iterable[bytes | memoryview]) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
+        _sync_folder(target.parent)
     except OSError as error:
         raise GraphError(
             f"cannot write {target}: {error.strerror}", fix="choose a folder you may write to"
@@ -139,6 +140,18 @@ def replace_file(target: Path, chunks: Iterable[bytes | memoryview]) -> None:
     finally:
         with suppress(OSError):  # most often there is none left
             draft.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a loss of power, where the system can be asked to."""
+    if os.name != "posix":
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems know no such thing
+            os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def aligned(nbytes: int) -> int:

@@ -143,12 +143,49 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
                 fix="scan tensors of one length",
             )
         length = spec.shape[axis] if isinstance(length, str) else length
-        slices.append(replace_shape(spec, spec.shape[:axis] + spec.shape[axis + 1 :]))
+        slices.append(_slice(call, count + index, index))
     states, results = _settled(body, (), call.inputs[:count], call, count + n_scanned, 0, slices)
     stacked = results[count:]
     axes = [axis_of(call, "scan_output_axes", i) for i in range(len(stacked))]
     shapes = (_stacked(spec, length, axis) for spec, axis in zip(stacked, axes, strict=True))
     return [*states, *map(replace_shape, stacked, shapes)]
+
+
+def handed(op: str, call: Call, results: Sequence[TensorSpec | None]) -> list[TensorSpec]:
+    """Return what nested graphs are handed, in whichever iteration.
+
+    Parameters
+    ----------
+    op : str
+    call : Call
+    results : sequence of TensorSpec or None
+        The specs of the node's outputs: states keep to theirs throughout.
+    """
+    given = [spec if spec is not None else TensorSpec("float32", None) for spec in call.inputs]
+    if op == "If":
+        return given[1:]
+    n_scanned = call.attributes["num_scan_inputs"] if op == "Scan" else 0
+    first = 0 if op == "Scan" else 2
+    end = len(given) - call.attributes["captured"]
+    count = end - n_scanned - first
+    settled = [*results[:count], *[None] * (count - len(results))]
+    states = [
+        TensorSpec(spec.dtype, None) if known is None else known
+        for spec, known in zip(given[first:], settled, strict=False)
+    ]
+    if op == "Loop":
+        return [TensorSpec("int64", ()), TensorSpec("bool", ()), *states, *given[end:]]
+    slices = [_slice(call, count + index, index) for index in range(n_scanned)]
+    return [*states, *slices, *given[end:]]
+
+
+def _slice(call: Call, place: int, index: int) -> TensorSpec:
+    """Return what a body is handed of a scanned input."""
+    spec = call.spec(place)
+    if spec.shape is None:
+        return spec
+    axis = normalise_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
+    return replace_shape(spec, spec.shape[:axis] + spec.shape[axis + 1 :])
 
 
 def axis_of(call: Call, attribute: str, index: int) -> int:

@@ -10,17 +10,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir import Graph
+from .applied import Applied
+from .bounds import merge_bounds
 from .bypass import bypass_identities
 from .dead import remove_dead
 from .duplicates import merge_common, share_constants
+from .expand import attempts, expand_unsupported
+from .fold_constants import fold_constants
 from .fold_product import fold_product
 from .fold_scale import fold_scale
 from .fuse_activation import fuse_activation
+from .fuse_attention import fuse_attention
+from .fuse_chains import fuse_chains
 from .fuse_normalization import fuse_normalization
+from .fuse_quantization import fuse_quantization
 from .fuse_softmax import fuse_softmax
-from .merging import MayMerge, always
+from .hoist_activations import hoist_activations
+from .integer_moves import move_integers
+from .joins import merge_joins
+from .making import combiner, expander, preprocess, schedule, subgraph
+from .merging import MayMerge, Placing, always
 from .pairs import cancel_pairs
-from .pipeline import Applied, Pass, name_of, run_passes
+from .pipeline import Pass, name_of, run_passes
 from .selecting import select
 from .strength import reduce_strength
 from .transposes import sink_transposes
@@ -30,37 +41,62 @@ __all__ = [
     "Applied",
     "MayMerge",
     "Pass",
+    "Placing",
+    "attempts",
     "bypass_identities",
     "cancel_pairs",
+    "combiner",
+    "expand_unsupported",
+    "expander",
+    "fold_constants",
     "fold_product",
     "fold_scale",
     "fuse_activation",
+    "fuse_attention",
+    "fuse_chains",
     "fuse_normalization",
+    "fuse_quantization",
     "fuse_softmax",
+    "hoist_activations",
+    "merge_bounds",
     "merge_common",
+    "merge_joins",
+    "move_integers",
     "name_of",
+    "preprocess",
     "reduce_strength",
     "remove_dead",
     "run_passes",
+    "schedule",
     "selected",
     "share_constants",
     "simplify",
     "sink_transposes",
+    "subgraph",
 ]
 
 PASSES: tuple[Pass, ...] = (
+    fold_constants,
     remove_dead,
+    expand_unsupported,
     bypass_identities,
     share_constants,
     merge_common,
     cancel_pairs,
-    sink_transposes,
+    move_integers,
+    merge_joins,
+    fuse_quantization,
+    merge_bounds,
     reduce_strength,
     fuse_activation,
     fuse_normalization,
     fuse_softmax,
+    fuse_attention,
+    sink_transposes,
+    hoist_activations,
     fold_scale,
     fold_product,
+    fuse_chains,
 )
 """In order: what is in the way of a pattern goes first, and an activation that is one node again
 leaves its scales and shifts to be folded."""

@@ -8,7 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from ..ir import Graph, Node
+from ..resampling import CROP, read_target, resample_axes
 from ..tensor import Array
+from .matching import COMMUTATIVE
 from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
@@ -57,6 +59,40 @@ def _keeps_axes(rewriter: Rewriter, node: Node) -> bool:
     return rank in (0, 1) or (perm is not None and list(perm) == sorted(perm))
 
 
+def _blocks_are_cells(rewriter: Rewriter, node: Node) -> bool:
+    return bool(node.attributes["blocksize"] == 1)
+
+
+def _pools_nothing(rewriter: Rewriter, node: Node) -> bool:
+    cells = all(length == 1 for length in node.attributes["kernel_shape"])
+    return cells and len(node.outputs) == 1 and _keeps_spec(rewriter, node)
+
+
+def _reduces_nothing(rewriter: Rewriter, node: Node) -> bool:
+    """True where all axes that go are of length 1, or there are none.
+
+    Sums are not asked: 0 + -0.0 is 0.
+    """
+    return node.attributes["keepdims"] and _keeps_spec(rewriter, node)
+
+
+def _resizes_nothing(rewriter: Rewriter, node: Node) -> bool:
+    """True where every cell is its own nearest one; weighing neighbours by 0 would make nan."""
+    x, values = rewriter.tensors[node.inputs[0]], rewriter.call(node).values
+    known = all(name in rewriter.constants for name in node.inputs[2:] if name)
+    if node.attributes["mode"] != "nearest" or not x.is_static or not known:
+        return False
+    if node.attributes["coordinate_transformation_mode"] == CROP or not _keeps_spec(rewriter, node):
+        return False
+    axes = resample_axes(x.static_shape, node.attributes, read_target(values, node.attributes))
+    return all(axis.length == axis.width for axis in axes)
+
+
+def _takes_one(rewriter: Rewriter, node: Node) -> bool:
+    """True for a Where of which the condition, then the last input, chooses one side alone."""
+    return bool(node.inputs[2])
+
+
 def _trains_nothing(rewriter: Rewriter, node: Node) -> bool:
     training = _value(rewriter, node, 2)
     return len(node.inputs) < 3 or not node.inputs[2] or (training is not None and not training)
@@ -76,6 +112,14 @@ def _adds_nothing(rewriter: Rewriter, node: Node) -> bool:
     """True for x + 0 of integers, x + (-0.0) of floats: 0.0 would change the sign of -0.0."""
     value = _value(rewriter, node, 1)
     return value is not None and _is_all(value, -0.0 if value.dtype.kind == "f" else 0)
+
+
+def _has_all_bits(rewriter: Rewriter, node: Node) -> bool:
+    """True where the second input has every bit set."""
+    value = _value(rewriter, node, 1)
+    return value is not None and bool(
+        value.size and np.all(value == np.invert(value.dtype.type(0)))
+    )
 
 
 def _is_done(*ops: str) -> Question:
@@ -115,20 +159,37 @@ _QUESTIONS: Mapping[str, Question] = {
     "Pad": _pads_nothing,
     "Tile": _repeats_nothing,
     "Transpose": _keeps_axes,
-    "Concat": _is_alone,
-    "Max": _is_alone,
-    "Min": _is_alone,
+    "Squeeze": _keeps_spec,
+    "Unsqueeze": _keeps_spec,
+    "DepthToSpace": _blocks_are_cells,
+    "SpaceToDepth": _blocks_are_cells,
+    "Resize": _resizes_nothing,
+    "MaxPool": _pools_nothing,
+    "Where": _takes_one,
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceProd"), _reduces_nothing),
+    **dict.fromkeys(("Concat", "Max", "Min"), _is_alone),
     "Mul": _second_is(1),
     "Div": _second_is(1),
     "Pow": _second_is(1),
     "Add": _adds_nothing,
     "Sub": _second_is(0),
+    "And": _second_is(1),
+    **dict.fromkeys(("Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift"), _second_is(0)),
+    "BitwiseAnd": _has_all_bits,
     "Relu": _is_done(*_NEVER_NEGATIVE),
     "Abs": _is_done("Abs"),
     "Sign": _is_done("Sign"),
     "Clip": _is_clipped,
     **{op: _is_done(*_ROUNDERS) for op in _ROUNDERS},
 }
+
+_SHAPE_STAYS = frozenset(
+    {
+        *("Identity", "Cast", "CastLike", "BitCast", "Dropout", "Pad", "Tile", "Transpose"),
+        *("Concat", "Max", "Min", "Relu", "Abs", "Sign", "Clip", *_ROUNDERS),
+    }
+)
+"""What has the shape of its input, even where that is not known, if the question is answered."""
 
 
 @gated(*_QUESTIONS)
@@ -152,16 +213,27 @@ def _source(rewriter: Rewriter, node: Node) -> str | None:
     """Return the input that a node gives back."""
     if not node.inputs[0] or not node.outputs[0]:
         return None
-    swapped = node.op in ("Add", "Mul") and node.inputs[0] in rewriter.constants
-    asked = _swapped(node) if swapped else node
+    asked = _asked(rewriter, node)
     if not _QUESTIONS[node.op](rewriter, asked):
         return None
-    same = rewriter.tensors[asked.inputs[0]] == rewriter.tensors[node.outputs[0]]
-    return asked.inputs[0] if same else None
+    source, made = (rewriter.tensors[name] for name in (asked.inputs[0], node.outputs[0]))
+    if source.shape is None and node.op not in _SHAPE_STAYS:
+        return None  # two unknown shapes may be two
+    return asked.inputs[0] if source == made else None
 
 
-def _swapped(node: Node) -> Node:
-    return Node(node.name, node.op, node.inputs[::-1], node.outputs, node.attributes)
+def _asked(rewriter: Rewriter, node: Node) -> Node:
+    """Return a node with what it may give back as the first of its inputs."""
+    inputs = node.inputs
+    if node.op in COMMUTATIVE and inputs[0] in rewriter.constants:
+        inputs = inputs[::-1]
+    if node.op == "Where":
+        condition, yes, no = inputs
+        value = rewriter.constants.get(condition)
+        chosen = yes if value is not None and value.all() else no
+        one_sided = yes == no or (value is not None and value.all() == value.any())
+        inputs = (chosen, "", condition if one_sided else "")
+    return Node(node.name, node.op, inputs, node.outputs, node.attributes)
 
 
 def _value(rewriter: Rewriter, node: Node, index: int) -> Array | None:

@@ -39,10 +39,10 @@ def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:
     made = quantization_of(rewriter, node)
     if made is None or made.scale.size > 1 or not rewriter.is_private(node.inputs[0]):
         return False
-    return _keeps_elements(rewriter, move) and rewriter.may_merge([move, node], node)
+    return keeps_elements(rewriter, move) and rewriter.may_merge([move, node], node)
 
 
-def _keeps_elements(rewriter: Rewriter, move: Node) -> bool:
+def keeps_elements(rewriter: Rewriter, move: Node) -> bool:
     """True when a node yields nothing but elements of what it reads, and keeps their order."""
     if len(move.outputs) != 1:
         return False

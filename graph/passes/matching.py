@@ -244,6 +244,7 @@ def _is_closed(rewriter: Rewriter, match: Match) -> bool:
     return all(
         not rewriter.is_output(tensor)
         and tensor not in rewriter.graph.precisions
+        and rewriter.reader_count(tensor) <= len(names)
         and all(reader.name in names for reader in rewriter.readers(tensor))
         for node in match.nodes[1:]
         for tensor in node.outputs

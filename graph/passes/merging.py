@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from ..ir import Graph, Node
 from ..tensor import Array, spec_of
 
 MayMerge: TypeAlias = Callable[[Graph, Sequence[Node], Node], bool]
 """Says whether nodes of a graph may become one: the graph, the nodes, and the one."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A `MayMerge` that also knows which nodes can run."""
+
+    def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
+        """Say whether nodes of a graph may become one."""
+        ...
+
+    def why_not(self, graph: Graph, node: Node) -> str | None:
+        """Return why a node of a graph can run nowhere; None where it can."""
+        ...
+
 
 _NOTHING: Mapping[str, Array] = {}
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..ir import Graph, Node
+from ..tensor import Shape
 from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
@@ -16,13 +17,16 @@ Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 """Takes out what a node and the one before it do for nothing."""
 
 
-@gated("Transpose", "Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", "Reshape")
+@gated(
+    *("Transpose", "Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear"),
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+)
 def cancel_pairs(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """g(f(x)) -> x where g undoes f in every bit; where it does not, -> h(x) if one h does both.
 
-    Neg, Not, BitwiseNot twice; Transposes; Casts, the first of which loses nothing; Reshape of a
-    tensor that was only reshaped; QuantizeLinear of what DequantizeLinear made with the same
-    constants. The first node stays while others read it.
+    Neg, Not, BitwiseNot twice; Transposes; Casts, the first of which loses nothing; Reshape,
+    Flatten, Squeeze and Unsqueeze, which are one Reshape; QuantizeLinear of what DequantizeLinear
+    made with the same constants. The first node stays while others read it.
     """
     rewriter = Rewriter(graph, may_merge)
     for name in [node.name for node in graph.nodes if node.op in _TURNS]:
@@ -39,7 +43,8 @@ def _undo(rewriter: Rewriter, before: Node, node: Node) -> None:
         rewriter.bypass(node, {node.outputs[0]: before.inputs[0]})
 
 
-def _transpose(rewriter: Rewriter, before: Node, node: Node) -> None:
+def merge_transposes(rewriter: Rewriter, before: Node, node: Node) -> None:
+    """Let a Transpose read what the one before it reads, or take it out."""
     if before.op != "Transpose" or (rank := rewriter.tensors[node.inputs[0]].rank) is None:
         return
     first, second = order_of(before, rank), order_of(node, rank)
@@ -84,33 +89,70 @@ def is_exact(given: np.dtype[Any], made: np.dtype[Any]) -> bool:
     return bool(np.can_cast(given, made, "safe"))
 
 
+_RESHAPERS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
 def _reshape(rewriter: Rewriter, before: Node, node: Node) -> None:
-    target = rewriter.constants.get(node.inputs[1])
-    if before.op not in ("Reshape", "Flatten", "Squeeze", "Unsqueeze") or target is None:
+    if before.op not in _RESHAPERS:
         return
-    if node.attributes["allowzero"] or not (target == 0).any():
-        rewriter.reread(node, {node.inputs[0]: before.inputs[0]})
+    source, made = before.inputs[0], node.outputs[0]
+    target = rewriter.constants.get(node.inputs[1]) if node.op == "Reshape" else None
+    spec = rewriter.tensors[source]
+    same = spec.shape is not None and spec == rewriter.tensors[made]
+    if same and rewriter.bypass(node, {made: source}):
+        return
+    if target is not None and (node.attributes["allowzero"] or not (target == 0).any()):
+        rewriter.reread(node, {node.inputs[0]: source})
+        return
+    lengths = _lengths(rewriter.tensors[source].shape, rewriter.tensors[made].shape)
+    if lengths is not None:
+        shape = rewriter.constant(np.array(lengths, np.int64), f"{node.name}.shape")
+        one = rewriter.make("Reshape", (source, shape), node.outputs, name=node.name)
+        if rewriter.may_merge([before, node], one):
+            rewriter.replace([node], [one])
+
+
+def _lengths(given: Shape | None, wanted: Shape | None) -> list[int] | None:
+    """Return what Reshape must be told to make one shape of another, None where it cannot be.
+
+    Lengths that are not known must stay where they are, but for one.
+    """
+    if given is None or wanted is None or 0 in wanted:
+        return None
+    stays = [axis < len(given) and given[axis] == dim for axis, dim in enumerate(wanted)]
+    lengths = [
+        dim if isinstance(dim, int) else 0 if stay else -1
+        for dim, stay in zip(wanted, stays, strict=True)
+    ]
+    return lengths if lengths.count(-1) < 2 else None
 
 
 def _quantize(rewriter: Rewriter, before: Node, node: Node) -> None:
-    """Bypass both: q · scale / scale is within half a step of q, as rounding is far less."""
-    if before.op != "DequantizeLinear" or before.inputs[1:] != node.inputs[1:]:
-        return
+    if before.op == "DequantizeLinear" and is_undone(rewriter, before, node):
+        rewriter.bypass(node, {node.outputs[0]: before.inputs[0]})
+
+
+def is_undone(rewriter: Rewriter, before: Node, node: Node) -> bool:
+    """True where QuantizeLinear gives back what DequantizeLinear was given.
+
+    q · scale / scale is within half a step of q, as rounding is far less.
+    """
+    if before.inputs[1:] != node.inputs[1:]:
+        return False
     q, scale = rewriter.tensors[before.inputs[0]], rewriter.constants.get(node.inputs[1])
     if q.dtype.kind not in "iu" or q.dtype.itemsize > 2 or scale is None:
-        return
+        return False
     normal = scale.dtype == np.float32 and np.all((np.abs(scale) > 1e-30) & (np.abs(scale) < 1e30))
     alike = all(before.attributes[name] == node.attributes[name] for name in ("axis", "block_size"))
-    if normal and alike and node.attributes["precision"] is None:
-        rewriter.bypass(node, {node.outputs[0]: before.inputs[0]})
+    return bool(normal and alike and node.attributes["precision"] is None)
 
 
 _TURNS: Mapping[str, Turn] = {
     "Neg": _undo,
     "Not": _undo,
     "BitwiseNot": _undo,
-    "Transpose": _transpose,
+    "Transpose": merge_transposes,
     "Cast": _cast,
-    "Reshape": _reshape,
+    **dict.fromkeys(_RESHAPERS, _reshape),
     "QuantizeLinear": _quantize,
 }

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from ..check import check
 from ..errors import GraphError
-from ..ir import Graph, Node
+from ..ir import Graph
 from ..nested import has_effects
+from .applied import Applied, applied_to
+from .inside import simplified_inside
 from .merging import MayMerge, always
 
 Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
@@ -26,7 +27,6 @@ CHECKED = "PLAIT_CHECK_PASSES"
 """The variable of the environment that has every graph between passes checked."""
 
 _anchors: dict[Pass, frozenset[str]] = {}
-
 
 P = TypeVar("P", bound=Pass)
 
@@ -41,41 +41,6 @@ def gated(*ops: str) -> Callable[[P], P]:
     return decorate
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What a pass did to a graph.
-
-    Attributes
-    ----------
-    name : str
-        Of the pass.
-    before, after : int
-        How many nodes there were, and are.
-    rewritten : tuple of str
-        Nodes that are others now, or read others, as ``"name: Mul -> HardSwish"``.
-    added, removed : tuple of str
-        Nodes.
-    seconds : float
-    """
-
-    name: str
-    before: int
-    after: int
-    rewritten: tuple[str, ...]
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    seconds: float
-
-    def __str__(self) -> str:
-        counts = {
-            "rewritten": len(self.rewritten),
-            "added": len(self.added),
-            "removed": len(self.removed),
-        }
-        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-        return f"{self.name}: {self.before:,} -> {self.after:,} nodes ({listed or 'constants'})"
-
-
 def run_passes(
     graph: Graph,
     passes: Sequence[Pass],
@@ -85,8 +50,9 @@ def run_passes(
 ) -> tuple[Graph, tuple[Applied, ...]]:
     """Return the graph after some passes, and what each of them did that did something.
 
-    The passes are gone through again for as long as one finds something, a few times at most. With
-    `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each.
+    The passes are gone through again for as long as one finds something, a few times at most;
+    first in nested graphs. With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after
+    each.
 
     Raises
     ------
@@ -94,7 +60,12 @@ def run_passes(
         If a pass broke the graph: the message names it.
     """
     strict = bool(os.environ.get(CHECKED)) if checked is None else checked
-    done: list[Applied] = []
+
+    def simplify(nested: Graph, rule: MayMerge) -> tuple[Graph, tuple[Applied, ...]]:
+        return run_passes(nested, passes, rule, checked=strict)
+
+    graph, inner = simplified_inside(graph, may_merge, simplify)
+    done = list(inner)
     ops = _ops_of(graph)
     for _ in range(ROUNDS):
         start = graph
@@ -121,24 +92,10 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
     after = one(graph, may_merge)
     if after is graph:
         return graph
-    done.append(_applied(name_of(one), graph, after, time.perf_counter() - start))
+    done.append(applied_to(name_of(one), graph, after, time.perf_counter() - start))
     if strict:
         _check(graph, after, name_of(one))
     return after
-
-
-def _applied(name: str, before: Graph, after: Graph, seconds: float) -> Applied:
-    old, new = ({node.name: node for node in graph.nodes} for graph in (before, after))
-    changed = ((old[n], node) for n, node in new.items() if n in old and old[n] is not node)
-    rewritten = tuple(_told(a, b) for a, b in changed if a != b)
-    added = tuple(n for n in new if n not in old)
-    removed = tuple(n for n in old if n not in new)
-    counts = len(before.nodes), len(after.nodes)
-    return Applied(name, *counts, rewritten, added, removed, seconds)
-
-
-def _told(a: Node, b: Node) -> str:
-    return f"{a.name}: {a.op} -> {b.op}" if a.op != b.op else f"{a.name}: {a.op}"
 
 
 def _check(before: Graph, after: Graph, name: str) -> None:

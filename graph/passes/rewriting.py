@@ -7,7 +7,7 @@ touches, so that a pass over a graph is linear in its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from ..operator import Call, find_operator
 from ..tensor import Array, TensorSpec, spec_of
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
+from .replacement import check_replacement, refused
 from .wiring import Wiring
 
 
@@ -50,6 +51,7 @@ class Rewriter:
         self._may_merge = may_merge
         self._public = frozenset(graph.outputs)
         self._wiring = Wiring(graph)
+        self._inferred: dict[str, tuple[Node, Sequence[TensorSpec]]] = {}
 
     def __contains__(self, node: Node) -> bool:
         """True while a node is in the graph as it is."""
@@ -76,6 +78,10 @@ class Rewriter:
         """Return the nodes that read a tensor, each once."""
         return self._wiring.readers(tensor)
 
+    def reader_count(self, tensor: str) -> int:
+        """Return how many nodes read a tensor."""
+        return self._wiring.reader_count(tensor)
+
     def consumers(self, node: Node) -> list[Node]:
         """Return the nodes that read any output of a node, each once."""
         found = {one.name: one for tensor in node.outputs for one in self.readers(tensor)}
@@ -93,7 +99,7 @@ class Rewriter:
     def is_private(self, tensor: str) -> bool:
         """True when one node alone reads a tensor, and nobody fetches it."""
         declared = tensor in self._public or tensor in self.graph.precisions
-        return not declared and len(self.readers(tensor)) == 1
+        return not declared and self.reader_count(tensor) == 1
 
     def is_output(self, tensor: str) -> bool:
         """True for what users fetch."""
@@ -102,6 +108,13 @@ class Rewriter:
     def call(self, node: Node) -> Call:
         """Return what shape and cost rules see of a node."""
         return call_of(node, self.tensors, self.constants)
+
+    def specs(self, node: Node) -> Sequence[TensorSpec]:
+        """Return the specs of a node's outputs: what is made and then put in is asked once."""
+        known = self._inferred.get(node.name)
+        if known is None or known[0] is not node:
+            known = self._inferred[node.name] = node, infer_node(node, self.call(node))
+        return known[1]
 
     def may_merge(self, nodes: Sequence[Node], one: Node) -> bool:
         """Say whether nodes may become one."""
@@ -142,10 +155,14 @@ class Rewriter:
         if outputs is None:
             outputs = (self._tensor_names.take(name),)
         node = Node(name, op, tuple(inputs), tuple(outputs), complete)
-        for tensor, spec in zip(outputs, infer_node(node, self.call(node)), strict=False):
+        for tensor, spec in zip(outputs, self.specs(node), strict=False):
             if tensor and tensor not in self.tensors:
                 self.tensors[tensor] = spec
         return node
+
+    def new_tensor(self, stem: str) -> str:
+        """Return a name that no tensor has."""
+        return self._tensor_names.take(stem)
 
     def constant(self, value: Any, stem: str) -> str:
         """Return the name of a constant of this value: one that is there, or one that is made."""
@@ -177,10 +194,10 @@ class Rewriter:
         if not old:
             raise GraphError("no node is replaced", fix="insert behind a node")
         ranked = sorted(old, key=self._wiring.rank)
-        self._check_replacement(ranked, new)
+        check_replacement(self, ranked, new)
         at = self._wiring.stand_in(ranked, new)
         if at is None:
-            raise _refused("the nodes around would be in the wrong order", old)
+            raise refused("the nodes around would be in the wrong order", old)
         self._wiring.exchange(ranked, new, at)
 
     def insert(self, after: Node, new: Sequence[Node]) -> None:
@@ -258,42 +275,7 @@ class Rewriter:
         return ConstantPool(self.constants, self.graph.precisions)
 
     def _is_needed(self, tensor: str) -> bool:
-        return bool(tensor) and (tensor in self._public or bool(self.readers(tensor)))
+        return bool(tensor) and (tensor in self._public or self.reader_count(tensor) > 0)
 
     def _may_be_renamed(self, tensor: str) -> bool:
         return self.producer(tensor) is not None and tensor not in self._public
-
-    def _check_replacement(self, old: Sequence[Node], new: Sequence[Node]) -> None:
-        gone, going = {node.name for node in old}, {t for node in old for t in node.outputs}
-        written = [tensor for node in new for tensor in node.outputs if tensor]
-        for tensor in going:
-            readers = [*new, *(node for node in self.readers(tensor) if node.name not in gone)]
-            read = any(tensor in node.inputs for node in readers)
-            if tensor not in written and (read or tensor in self._public):
-                raise _refused(f"nothing would write {tensor!r}, which is read", old)
-        if any(has_effects(node) for node in old if node not in new):
-            raise _refused("a node with effects would go", old)
-        for node in new:
-            if node.name in self.names and node.name not in gone:
-                raise _refused(f"there is a node {node.name!r} already", old)
-            self._check_specs(node, old)
-        writers = [one for tensor in written if (one := self.producer(tensor)) is not None]
-        if any(one.name not in gone for one in writers) or len(set(written)) < len(written):
-            raise _refused("a tensor would be written twice", old)
-
-    def _check_specs(self, node: Node, old: Sequence[Node]) -> None:
-        unknown = [name for name in node.inputs if name and name not in self.tensors]
-        if unknown:
-            raise _refused(f"there is no tensor {unknown[0]!r}", old)
-        for tensor, spec in zip(node.outputs, infer_node(node, self.call(node)), strict=False):
-            known = self.tensors.setdefault(tensor, spec)
-            alike = spec.dtype == known.dtype and (
-                spec == known or not (spec.is_static and known.is_static)
-            )
-            if tensor and not alike:
-                raise _refused(f"{tensor!r} would be {spec}, but is {known}", old)
-
-
-def _refused(what: str, nodes: Iterable[Node]) -> GraphError:
-    listed = ", ".join(repr(node.name) for node in nodes)
-    return GraphError(what, at=f"in place of {listed}", fix="repair the pass")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..dims import normalise_axis
 from ..ir import Graph, Node
 from ..tensor import Array
 from .matching import Constant, Match, Pattern, Rule, apply
@@ -14,9 +15,9 @@ from .pipeline import gated
 from .rewriting import Rewriter
 
 
-@gated("Div", "Pow", "Sum")
+@gated("Div", "Gather", "Pow", "Sum")
 def reduce_strength(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x.
+    """Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x; Gather of even steps -> Slice.
 
     x is a float of 32 or 64 bits; x² is one number all over.
     """
@@ -59,8 +60,37 @@ def _add(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     return [rewriter.make("Add", last.inputs, last.outputs, name=last.name)]
 
 
+def _are_even_steps(value: Array) -> bool:
+    if value.ndim != 1 or value.size < 2 or value.dtype.kind not in "iu":
+        return False
+    steps = np.diff(value.astype(np.int64))
+    return bool(steps[0] and np.all(steps == steps[0]))
+
+
+def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    """Only within the bounds: Slice cuts off where Gather raises, and both count from the end."""
+    last, x = match.last, match.tensors["x"]
+    indices = rewriter.constants[match.tensors["indices"]].astype(np.int64)
+    shape = rewriter.tensors[x].shape
+    if shape is None:
+        return None
+    axis = normalise_axis(last.attributes["axis"], len(shape))
+    length = shape[axis]
+    if not isinstance(length, int) or indices.min() < 0 or indices.max() >= length:
+        return None
+    first, step = int(indices[0]), int(indices[1] - indices[0])
+    end = int(indices[-1]) + (1 if step > 0 else -1)
+    bounds = first, end if end >= 0 else -length - 1, axis, step
+    operands = [
+        rewriter.constant(np.array([number], np.int64), f"{last.name}.{what}")
+        for what, number in zip(("start", "end", "axis", "step"), bounds, strict=True)
+    ]
+    return [rewriter.make("Slice", (x, *operands), last.outputs, name=last.name)]
+
+
 _RULES = (
     Rule("x / 2ⁿ", Pattern("Div", ("x", Constant("divisor", _is_power_of_two))), _multiply),
     Rule("x²", Pattern("Pow", ("x", Constant("exponent", _is_two))), _square),
     Rule("a + b", Pattern("Sum", ("a", "b")), _add),
+    Rule("x[a:b:c]", Pattern("Gather", ("x", Constant("indices", _are_even_steps))), _slice),
 )

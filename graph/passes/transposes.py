@@ -1,97 +1,157 @@
-"""Transposes on both sides of elementwise nodes: these work in the layout that is there."""
+"""Transposes moved past what works in any order of axes, to where they meet and cancel."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections import deque
+from collections.abc import Mapping
 
 from ..ir import Graph, Node
+from ..names import Names
 from .merging import MayMerge, always
-from .pairs import order_of
+from .pairs import merge_transposes
 from .pipeline import gated
+from .reordering import Order, Reordered, reordered
 from .rewriting import Rewriter
-
-_ELEMENTWISE = frozenset(
-    {
-        *("Abs", "Add", "Cast", "Ceil", "Clip", "Cos", "Div"),
-        *("Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
-        *("Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul"),
-        *("Neg", "Not", "PRelu", "Pow", "Reciprocal", "Relu", "Round"),
-        *("Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt"),
-        *("Sub", "Swish", "Tanh"),
-    }
-)
+from .transpose_cut import Cut, inverse, price_of, turn_of
 
 
 @gated("Transpose")
 def sink_transposes(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Transpose, f, g, Transpose -> f, g, and one Transpose of both, or none.
+    """f(Transpose(x), Transpose(y)) -> Transpose(f(x, y)), where that leaves fewer of them.
 
-    f, g are elementwise, with constants beside them that are transposed too; what lies between is
-    read by nothing else and is no output.
+    f works in any order of axes: elementwise nodes, Concat, Split, Pad, Slice, Reduce, Softmax and
+    their like, whose axes are named anew. Constants are transposed ahead.
     """
     rewriter = Rewriter(graph, may_merge)
-    for name in [node.name for node in graph.nodes if node.op == "Transpose"]:
-        if name in rewriter.names:
-            node = rewriter.node(name)
-            *chain, last = _chain(rewriter, node) or [node]
-            if chain:
-                _sink(rewriter, node, chain, last)
+    found = (turn_of(rewriter, node) for node in rewriter.find("Transpose"))
+    for order in dict.fromkeys(order for order in found if order is not None):
+        if order != tuple(sorted(order)):
+            after = _sink(graph, order, may_merge)
+            if after is not graph and _cost(after) < _cost(graph):
+                graph = after
+    return graph
+
+
+def _cost(graph: Graph) -> int:
+    """Return what all Transposes cost: the cut foresees it but for some that meet on the way."""
+    turns = (node for node in graph.nodes if node.op == "Transpose")
+    return sum(price_of(graph.tensors[node.outputs[0]]) for node in turns)
+
+
+def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
+    """Let nodes work before Transposes of one order, if fewer Transposes are left then."""
+    rewriter = Rewriter(graph, may_merge)
+    candidates = _candidates(rewriter, order)
+    chosen = Cut(rewriter, order, candidates).chosen() if candidates else ()
+    if chosen:
+        mover = _Mover(rewriter, order)
+        for node in [node for node in rewriter.find() if node.name in chosen]:
+            mover.move(node, candidates[node.name])
+        mover.merge()
+        rewriter.drop_dead()
     return rewriter.result()
 
 
-def _chain(rewriter: Rewriter, node: Node) -> list[Node]:
-    """Return the nodes behind a Transpose up to the next one; none if there is no such."""
-    chain: list[Node] = []
-    tensor = node.outputs[0]
-    rank = rewriter.tensors[tensor].rank
-    while rank is not None and rewriter.is_private(tensor):
-        (reader,) = rewriter.readers(tensor)
-        if reader.op == "Transpose":
-            nodes = [node, *chain, reader]
-            return [*chain, reader] if rewriter.may_merge(nodes, reader) else []
-        if not _moves(rewriter, reader, tensor, rank):
-            return []
-        chain.append(reader)
-        tensor = reader.outputs[0]
-    return []
+def _candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordered]:
+    """Return the nodes that could work in the order before, reached from Transposes."""
+    back, waiting = inverse(order), deque[Node | None]()
+    for node in rewriter.find("Transpose"):
+        if (this := turn_of(rewriter, node)) == order:
+            waiting += rewriter.consumers(node)
+        if this == back:
+            waiting.append(rewriter.producer(node.inputs[0]))
+    found: dict[str, Reordered] = {}
+    seen: set[str] = set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or one.name in seen:
+            continue
+        seen.add(one.name)
+        how = reordered(rewriter, one, order)
+        if how is not None:
+            found[one.name] = how
+            waiting += _around(rewriter, one, how)
+    apart = {name for name, how in found.items() if not _may_move(rewriter, name, how, found)}
+    return {name: how for name, how in found.items() if name not in apart}
 
 
-def _moves(rewriter: Rewriter, node: Node, tensor: str, rank: int) -> bool:
-    """True when a node works element by element on a tensor, with constants beside it."""
-    if node.op not in _ELEMENTWISE or node.inputs.count(tensor) != 1:
-        return False
-    others = [name for name in node.inputs if name and name != tensor]
-    shapes = rewriter.tensors[tensor].shape, rewriter.tensors[node.outputs[0]].shape
-    return shapes[0] == shapes[1] and all(
-        name in rewriter.constants and rewriter.constants[name].ndim <= rank for name in others
+def _around(rewriter: Rewriter, node: Node, how: Reordered) -> list[Node]:
+    writers = (rewriter.producer(node.inputs[index]) for index in how.moved)
+    return [*filter(None, writers), *(() if how.settles else rewriter.consumers(node))]
+
+
+def _may_move(
+    rewriter: Rewriter, name: str, how: Reordered, found: Mapping[str, Reordered]
+) -> bool:
+    """True where a node and what may move with it are pinned alike."""
+    node = rewriter.node(name)
+    return all(
+        rewriter.may_merge([other, node], node)
+        for other in _around(rewriter, node, how)
+        if other.name in found or other.op == "Transpose"
     )
 
 
-def _sink(rewriter: Rewriter, first: Node, chain: list[Node], last: Node) -> None:
-    rank = rewriter.tensors[first.outputs[0]].rank
-    assert rank is not None, "a chain begins with a known rank"
-    before, after = order_of(first, rank), order_of(last, rank)
-    order = tuple(before[axis] for axis in after)
-    cancelled = list(order) == sorted(order)
-    tensor, below, made = first.inputs[0], first.outputs[0], list[Node]()
-    for node in chain:
-        inputs = [
-            tensor if name == below else _turned(rewriter, name, before, node.op)
-            for name in node.inputs
-        ]
-        written = last.outputs if cancelled and node is chain[-1] else None
-        attributes = dict(node.attributes)
-        made.append(rewriter.make(node.op, inputs, written, name=node.name, **attributes))
-        tensor, below = made[-1].outputs[0], node.outputs[0]
-    if not cancelled:
-        made.append(rewriter.make("Transpose", (tensor,), last.outputs, name=last.name, perm=order))
-    rewriter.replace([first, *chain, last], made)
+class _Mover:
+    """Puts nodes that work in the order before in the place of others, one by one."""
 
+    def __init__(self, rewriter: Rewriter, order: Order) -> None:
+        self._rewriter = rewriter
+        self._order = order
+        self._names = Names(rewriter.names)
+        self._before: dict[str, str] = {}
+        """For a tensor the one of the order before that it is made of."""
+        self._written: list[str] = []
 
-def _turned(rewriter: Rewriter, name: str, order: tuple[int, ...], op: str) -> str:
-    """Return a constant in the layout that was there before a Transpose."""
-    if not name or op == "Clip" or rewriter.constants[name].size == 1:
-        return name
-    value = rewriter.constants[name]
-    aligned = value.reshape((1,) * (len(order) - value.ndim) + value.shape)
-    return rewriter.constant(aligned.transpose(np.argsort(order)), f"{name}.turned")
+    def move(self, node: Node, how: Reordered) -> None:
+        """Replace a node, and transpose what it yields for those that stay."""
+        rewriter = self._rewriter
+        count = max((len(node.inputs) - 1, *how.constants)) + 1
+        inputs = [*node.inputs, *[""] * (count - len(node.inputs))]
+        made: list[Node] = []
+        for index in how.moved:
+            inputs[index] = self._source(node, node.inputs[index], made)
+        for index, value in how.constants.items():
+            stem = inputs[index] or f"{node.name}.{index}"
+            inputs[index] = rewriter.constant(value, f"{stem}.turned")
+        outputs = list(node.outputs)
+        if not how.settles:
+            outputs = [name and rewriter.new_tensor(f"{name}.turned") for name in node.outputs]
+        made.append(rewriter.make(node.op, inputs, outputs, name=node.name, **how.attributes))
+        if not how.settles:
+            for name, before in zip(node.outputs, outputs, strict=True):
+                if name:
+                    made.append(self._transpose(before, node.name, self._order, (name,)))
+                    self._before[name] = before
+                    self._written.append(name)
+        rewriter.replace([node], made)
+
+    def merge(self) -> None:
+        """Let Transposes of what was moved be one, or none."""
+        rewriter = self._rewriter
+        for name in self._written:
+            for reader in rewriter.readers(name):
+                writer = rewriter.producer(name)
+                assert writer is not None, "a Transpose was put behind what was moved"
+                if reader.op == "Transpose" and rewriter.may_merge([writer, reader], reader):
+                    merge_transposes(rewriter, writer, reader)
+
+    def _source(self, node: Node, tensor: str, made: list[Node]) -> str:
+        """Return what a tensor was before the Transpose; if there was none, transpose it back."""
+        if tensor not in self._before:
+            writer = self._rewriter.producer(tensor)
+            turn, order = turn_of(self._rewriter, writer), inverse(self._order)
+            source = tensor
+            if writer is not None and turn is not None:
+                order, source = tuple(turn[axis] for axis in order), writer.inputs[0]
+            if order != tuple(sorted(order)):
+                made.append(self._transpose(source, node.name, order))
+                source = made[-1].outputs[0]
+            self._before[tensor] = source
+        return self._before[tensor]
+
+    def _transpose(
+        self, tensor: str, stem: str, order: Order, outputs: tuple[str, ...] | None = None
+    ) -> Node:
+        name = self._names.take(f"{stem}/turned")
+        return self._rewriter.make("Transpose", (tensor,), outputs, name=name, perm=order)

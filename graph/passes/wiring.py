@@ -56,6 +56,12 @@ class Wiring:
             return list(self._graph.consumers.get(tensor, ()))
         return [self._nodes[name] for name in self._readers.get(tensor, ())]
 
+    def reader_count(self, tensor: str) -> int:
+        """Return how many nodes read a tensor."""
+        if not self.changed:
+            return len(self._graph.consumers.get(tensor, ()))
+        return len(self._readers.get(tensor, ()))
+
     def rank(self, node: Node) -> tuple[int, int]:
         """Return what is less for a node that stands earlier."""
         if node not in self:
@@ -90,6 +96,13 @@ class Wiring:
             self._link(node)
         self._places[place][index:index] = [node.name for node in new]
 
+    def append(self, node: Node) -> None:
+        """Put a node behind all others."""
+        self._nodes[node.name] = node
+        self._place_of[node.name] = len(self._places)
+        self._places.append([node.name])
+        self._link(node)
+
     def remove(self, node: Node) -> None:
         """Take a node out."""
         self._unlink(self._nodes.pop(node.name))
@@ -100,14 +113,18 @@ class Wiring:
         writer = self.producer(tensor)
         assert writer is not None, "inputs and constants are not renamed"
         outputs = tuple(to if name == tensor else name for name in writer.outputs)
-        self._set(replace(writer, outputs=outputs))
+        self._nodes[writer.name] = replace(writer, outputs=outputs)
+        self._producers[to] = self._producers.pop(tensor)
         self.reread(tensor, to)
 
     def reread(self, old: str, new: str) -> None:
         """Let all that reads a tensor read another."""
         for node in self.readers(old):
-            inputs = tuple(new if name == old else name for name in node.inputs)
-            self._set(replace(node, inputs=inputs))
+            inputs = tuple([new if name == old else name for name in node.inputs])
+            self._nodes[node.name] = replace(node, inputs=inputs)
+            self._readers.setdefault(new, {})[node.name] = None
+        self._readers.pop(old, None)
+        self.changed = True
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:
@@ -130,12 +147,6 @@ class Wiring:
     @cached_property
     def _place_of(self) -> dict[str, int]:
         return {node.name: place for place, node in enumerate(self._graph.nodes)}
-
-    def _set(self, node: Node) -> None:
-        """Change a node where it stands."""
-        self._unlink(self._nodes[node.name])
-        self._nodes[node.name] = node
-        self._link(node)
 
     def _link(self, node: Node) -> None:
         self.changed = True

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from ...graph.tensor import Array
 from ..errors import SessionError
+from ..fetches import Fetches
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
@@ -17,7 +19,7 @@ from ..session import borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import Source, check_source
 from .asyncio_results import AsyncioResults, awaitable, settled
-from .loop_thread import LoopThread, SessionArguments
+from .loop_thread import Job, LoopThread, SessionArguments
 
 T = TypeVar("T")
 
@@ -78,10 +80,24 @@ class AsyncioSession:
         await settled(closing)
         closing.result()
 
+    @overload
     async def run(
-        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None
-    ) -> dict[str, Array]:
-        """Run one item and return its outputs by name, as `Session.run` does.
+        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+    ) -> dict[str, Array]: ...
+
+    @overload
+    async def run(
+        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+    ) -> Any: ...
+
+    async def run(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Any:
+        """Run one item and return its outputs, or what is fetched, as `Session.run` does.
 
         When it is cancelled, what has not started is skipped and what runs ends before it returns.
 
@@ -92,14 +108,7 @@ class AsyncioSession:
         """
         loop = self._open_loop()
         own = borrowed(loop.session, inputs)
-        job = loop.start(partial(loop.session.run, own, deadline_s=deadline_s))
-        outcome = awaitable(job.outcome)
-        try:
-            return await asyncio.shield(outcome)
-        except asyncio.CancelledError:
-            job.cancel()
-            await settled(outcome)
-            raise
+        return await _done(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
 
     def stream(self, source: Source, **arguments: Unpack[StreamArguments]) -> AsyncioResults:
         """Run the items of a source, several at a time; enter what is returned to iterate over it.
@@ -121,6 +130,26 @@ class AsyncioSession:
         check_source(source)
         return AsyncioResults(loop, source, stream_options(self.plan, arguments))
 
+    async def fetch_variables(self) -> dict[str, Array]:
+        """Return what all variables hold at one moment, as `Session.fetch_variables` does."""
+        loop = self._open_loop()
+        return await _done(loop, loop.session.fetch_variables)
+
+    async def assign(self, values: Mapping[str, Any]) -> None:
+        """Have variables hold other values, as `Session.assign` does."""
+        loop = self._open_loop()
+        await _done(loop, partial(loop.session.assign, values))
+
+    async def save_variables(self, path: str | os.PathLike[str]) -> None:
+        """Write what all variables hold to a file, as `Session.save_variables` does."""
+        loop = self._open_loop()
+        await _done(loop, partial(loop.session.save_variables, path))
+
+    async def load_variables(self, path: str | os.PathLike[str]) -> None:
+        """Have variables hold what is in a file, as `Session.load_variables` does."""
+        loop = self._open_loop()
+        await _done(loop, partial(loop.session.load_variables, path))
+
     def profile(self) -> Profile:
         """Return when everything ran, as `Session.profile` does; also after it has ended."""
         return (self._ended or self._open_loop()).session.profile()
@@ -135,6 +164,18 @@ class AsyncioSession:
                 "the session is not open", fix="async with AsyncioSession(plan) as session"
             )
         return self._loop
+
+
+async def _done(loop: LoopThread, work: Callable[[], Awaitable[T]]) -> T:
+    """Wait for something on the loop; when that is cancelled, it ends before this returns."""
+    job: Job[T] = loop.start(work)
+    outcome = awaitable(job.outcome)
+    try:
+        return await asyncio.shield(outcome)
+    except asyncio.CancelledError:
+        job.cancel()
+        await settled(outcome)
+        raise
 
 
 def _on_thread(function: Callable[[], T]) -> asyncio.Future[T]:

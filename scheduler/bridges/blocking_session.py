@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
 from ...graph.tensor import Array
 from ..errors import SessionError
+from ..fetches import Fetches
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
@@ -19,7 +21,9 @@ from ..session import borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import check_source
 from .blocking_results import BlockingResults
-from .loop_thread import LoopThread, SessionArguments
+from .loop_thread import Job, LoopThread, SessionArguments
+
+T = TypeVar("T")
 
 
 class BlockingSession:
@@ -55,10 +59,24 @@ class BlockingSession:
         self._loop = LoopThread(plan, arguments)
         self._close = weakref.finalize(self, self._loop.close)
 
+    @overload
     def run(
-        self, inputs: Mapping[str, Any], *, deadline_s: float | None = None
-    ) -> dict[str, Array]:
-        """Run one item and return its outputs by name, as `Session.run` does.
+        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+    ) -> dict[str, Array]: ...
+
+    @overload
+    def run(
+        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+    ) -> Any: ...
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Any:
+        """Run one item and return its outputs, or what is fetched, as `Session.run` does.
 
         Raises
         ------
@@ -70,13 +88,7 @@ class BlockingSession:
         _check_no_trio()
         session = self._loop.session
         own = borrowed(session, inputs)
-        job = self._loop.start(partial(session.run, own, deadline_s=deadline_s))
-        try:
-            return job.outcome.result()
-        except KeyboardInterrupt:
-            job.cancel()
-            job.outcome.exception()
-            raise
+        return self._done(partial(session.run, own, fetches, deadline_s=deadline_s))
 
     def stream(
         self, source: Iterable[Mapping[str, Any]], **arguments: Unpack[StreamArguments]
@@ -107,6 +119,34 @@ class BlockingSession:
         check_source(source, blocking=True)
         options = stream_options(self._loop.session.plan, arguments)
         return BlockingResults(self._loop, source, options, owner=self)
+
+    @property
+    def variables(self) -> Mapping[str, Array]:
+        """What all variables hold at one moment, as `Session.fetch_variables` returns it."""
+        return self._done(self._loop.session.fetch_variables)
+
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Have variables hold other values, as `Session.assign` does."""
+        self._done(partial(self._loop.session.assign, values))
+
+    def save_variables(self, path: str | os.PathLike[str]) -> None:
+        """Write what all variables hold to a file, as `Session.save_variables` does."""
+        self._done(partial(self._loop.session.save_variables, path))
+
+    def load_variables(self, path: str | os.PathLike[str]) -> None:
+        """Have variables hold what is in a file, as `Session.load_variables` does."""
+        self._done(partial(self._loop.session.load_variables, path))
+
+    def _done(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Wait for something on the loop, which Ctrl-C cancels."""
+        _check_no_trio()
+        job: Job[T] = self._loop.start(work)
+        try:
+            return job.outcome.result()
+        except KeyboardInterrupt:
+            job.cancel()
+            job.outcome.exception()
+            raise
 
     def profile(self) -> Profile:
         """Return when everything ran, as `Session.profile` does; also when it is closed."""

@@ -20,9 +20,11 @@ from ...devices.model import BUILT_IN, DeviceModel, model_of
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
+from ...graph.operators.fused import FUSED
 from ..errors import PlanError
 from .costs_file import read, write
 from .figures import Figures, Measured
+from .members import parts_of
 from .recorded import recorded
 from .signature import Signature, digest, signature
 
@@ -181,10 +183,8 @@ class Costs(Figures):
 
         A node whose outputs are views of its inputs takes no time.
         """
-        factor = 1.0
-        if self.factors:
-            factor = self.factors.get(node.op, 1.0) * self.factors.get(node.name, 1.0)
-        return factor * self._estimate(device, graph, node)[0]
+        seconds = self._estimate(device, graph, node)[0]
+        return seconds * self._factor(device, graph, node) if self.factors else seconds
 
     def program_s(self, device: str, graph: Graph) -> float:
         """Return how long a whole subgraph takes, from being submitted to its end."""
@@ -225,6 +225,14 @@ class Costs(Figures):
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
         """Say what a node's time rests on."""
         return self._estimate(device, graph, node)[1]
+
+    def _factor(self, device: str, graph: Graph, node: Node) -> float:
+        """Return by what a node is taken to be slower; of a Fused one each node inside counts."""
+        whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
+        return whole * sum(
+            share * self.factors.get(one.op, 1.0) * self.factors.get(one.name, 1.0)
+            for _, one, share in parts_of(graph, node, self.model(device))
+        )
 
     def _estimate(self, device: str, graph: Graph, node: Node) -> tuple[float, Basis]:
         known = self._nodes_like(device)

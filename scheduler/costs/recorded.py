@@ -9,14 +9,18 @@ that they make up: what keeping the books took is left out.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from ...devices.model import DeviceModel, model_of
 from ...graph.infer import cost_of
+from ...graph.ir import Graph
 from ...graph.operator import Cost
+from ...graph.operators.fused import FUSED
 from .figures import Figures, Link, Measured
+from .members import parts_of
 from .overheads import computes_here, hops, loop
 from .signature import Signature, digest, signature
 
@@ -37,6 +41,7 @@ def recorded(profile: Profile, plan: Plan) -> Figures:
         if node.runs
     }
     nodes: dict[str, dict[Signature, list[Measured]]] = {}
+    inside: dict[str, dict[Signature, list[Measured]]] = {}
     programs: dict[str, dict[str, list[float]]] = {}
     for subgraph in plan.subgraphs:
         times = spent.get((subgraph.name, subgraph.device))
@@ -45,6 +50,8 @@ def recorded(profile: Profile, plan: Plan) -> Figures:
             factor = median / max(statistics.fmean(times), 1e-9)
             of_nodes = nodes.setdefault(subgraph.device, {})
             whole = _add_nodes(of_nodes, subgraph, means, factor, stamp_s)
+            model = model_of(plan.prototypes[subgraph.device], subgraph.device)
+            _add_inside(inside.setdefault(subgraph.device, {}), of_nodes, subgraph.graph, model)
             if not computes_here(plan.prototypes[subgraph.device]) or not whole:
                 whole = median
             of_device.setdefault(digest(subgraph.graph), []).append(whole)
@@ -52,7 +59,7 @@ def recorded(profile: Profile, plan: Plan) -> Figures:
         memories={name: device.capabilities.memory for name, device in plan.prototypes.items()},
         links={pair: link_through(points) for pair, points in links.items()},
         nodes={
-            device: {key: _middle(found) for key, found in entries.items()}
+            device: {key: _middle(found) for key, found in (inside[device] | entries).items()}
             for device, entries in nodes.items()
             if entries
         },
@@ -82,6 +89,20 @@ def _add_nodes(
             nodes.setdefault(signature(graph, node), []).append(measured)
             whole += seconds
     return whole
+
+
+def _add_inside(
+    nodes: dict[Signature, list[Measured]],
+    measured: Mapping[Signature, Sequence[Measured]],
+    graph: Graph,
+    model: DeviceModel,
+) -> None:
+    """Add the nodes inside of measured Fused nodes: plans are made of single nodes."""
+    for node in graph.nodes:
+        if node.op == FUSED and (found := measured.get(signature(graph, node))):
+            for inner, one, share in parts_of(graph, node, model):
+                part = Measured(found[-1].seconds * share, cost_of(inner, one))
+                nodes.setdefault(signature(inner, one), []).append(part)
 
 
 def _stamp_s() -> float:

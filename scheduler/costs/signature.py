@@ -64,4 +64,6 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, Graph):
+        return digest(value)
     return str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph.printing import bytes_text, counted
+from ..memory.prepared import AT_OPEN, region_of
 from ..memory.regions import ADMISSION, MemoryPlan, Pool, Region
 from ..planning import Plan
 
@@ -47,6 +48,10 @@ def _regions(plan: Plan, pool: Pool) -> Iterator[str]:
 
 def _held(plan: Plan, region: Region) -> str:
     """Return when an item has a copy of a region for itself."""
+    if region.name == AT_OPEN:
+        return "computed when the plan is opened, the same for all items"
+    if region.name in map(region_of, (node.name for node in plan.graph.variables.values())):
+        return "kept by the session from item to item"
     if not region.claims:
         return "shared by items: its device runs one step at a time"
     return f"held from {_points(plan, region.claims)} to {_points(plan, region.releases)}"

@@ -12,12 +12,14 @@ LISTED_NAMES = 200
 
 def pass_lines(applied: Sequence[Applied]) -> Iterator[str]:
     """Yield one line for each pass that did something."""
-    before, after = applied[0].before, applied[-1].after
+    first = {one.inside: one.before for one in reversed(applied)}
+    last = {one.inside: one.after for one in applied}
+    before, after = sum(first.values()), sum(last.values())
     seconds = seconds_text(sum(one.seconds for one in applied))
     yield f"passes: {before:,} -> {after:,} nodes in {seconds}"
-    width = max(len(one.name) for one in applied)
+    width = max(len(_titled(one)) for one in applied)
     for one in applied:
-        yield f"  {one.name:{width}}  {one.before:5,} -> {one.after:5,}  {_counts(one)}"
+        yield f"  {_titled(one):{width}}  {one.before:5,} -> {one.after:5,}  {_counts(one)}"
 
 
 def explained(applied: Sequence[Applied]) -> str:
@@ -26,13 +28,17 @@ def explained(applied: Sequence[Applied]) -> str:
         return "passes: none of them found anything to do"
     lines = list(pass_lines(applied))
     for one in applied:
-        lines += ["", f"{one.name}, {seconds_text(one.seconds)}"]
+        lines += ["", f"{_titled(one)}, {seconds_text(one.seconds)}"]
         for what in ("rewritten", "added", "removed"):
             names = getattr(one, what)
             lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]
             if len(names) > LISTED_NAMES:
                 lines.append(f"  and {counted(len(names) - LISTED_NAMES, 'node')} more")
     return "\n".join(lines)
+
+
+def _titled(one: Applied) -> str:
+    return f"{one.name} in {one.inside}" if one.inside else one.name
 
 
 def _counts(one: Applied) -> str:

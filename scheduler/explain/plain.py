@@ -43,9 +43,11 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "replicas": [list(names) for names in plan.replicas],
         "max_in_flight": plan.max_in_flight,
         "memory_limits": dict(plan.memory_limits or {}),
+        "precision": dict(plan.precision),
         "passes": [_pass(one) for one in plan.applied],
         "predicted": None if prediction is None else asdict(prediction),
         "decision": None if plan.decision is None else _decision(plan.decision),
+        "at_open": None if plan.once is None else _at_open(plan.once),
         "nodes": dict(_nodes(plan)),
         "subgraphs": list(_subgraphs(plan)),
         "transfers": [asdict(work) for work in transfers_of(plan)],
@@ -82,6 +84,15 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "candidates": [
             {**asdict(one), "devices": list(one.devices)} for one in decision.candidates
         ],
+    }
+
+
+def _at_open(once: Plan) -> dict[str, Any]:
+    graph, prediction = once.graph, predicted(once)
+    return {
+        "nodes": dict(once.assignment),
+        "outputs": {name: str(graph.tensors[name]) for name in graph.outputs},
+        "seconds": None if prediction is None else prediction.seconds,
     }
 
 

@@ -24,6 +24,8 @@ from ...graph.formats.header import pack_header
 from ...graph.formats.native import read_graph
 from ...graph.formats.records import put_record, read_record
 from ...graph.formats.scalars import ScalarReader, ScalarWriter
+from ...graph.passes import fold_constants
+from ...graph.state import set_aside
 from ...version import VERSION
 from ..ends import Ends
 from ..errors import PlanError
@@ -44,6 +46,7 @@ from .restore import (
     restored_placement,
     verified,
 )
+from .restore_once import restored_sections, with_restored
 
 _LENGTH = struct.Struct("<Q")
 
@@ -148,7 +151,14 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     check_devices(wanted, prototypes, at)
     fed = read_graph(graph_header, blob, at)
     check_operators(wanted, fed, at)
-    graph = restored_graph(fed, values["bounds"], at)
+    fed = set_aside(fed)
+    passes = passes_of(stored, at)
+    bounds, once = values["bounds"], None
+    if bounds:
+        once, fed = restored_sections(fed, stored.once, at)
+    graph = restored_graph(fed, bounds, at, folds=fold_constants in passes)
+    if not bounds:
+        once, graph = restored_sections(graph, stored.once, at)
     partition = restored_partition(
         graph, stored.assignment, stored.reasons, stored.groups, prototypes, at
     )
@@ -158,17 +168,17 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
         placement = restored_placement(graph, partition, prototypes, ends, memory.added_edges, at)
     plan = Plan(
         graph=graph,
-        template=fed if values["bounds"] else None,
+        template=fed if bounds else None,
         partition=partition,
         placement=placement,
-        passes=passes_of(stored, at),
+        passes=passes,
         prototypes=prototypes,
         given=objects,
         costs=costs_of(stored, at),
         decision=decision_of(stored),
         **values,
     )
-    return verified(plan, at)
+    return with_restored(verified(plan, at), once, stored.once, at)
 
 
 def _chunks(plan: Plan) -> Iterator[bytes | memoryview]:

@@ -31,6 +31,8 @@ _NO_RECORDS = frozenset(
         "costs",
         "decision",
         "template",
+        "once",
+        "source",
     }
 )
 """The fields of a Plan that are not stored as they are."""
@@ -60,6 +62,8 @@ class Decided:
         As in the partition.
     groups : tuple of Group
         The subgraphs.
+    once : Mapping of str to str
+        The devices of what runs once.
     passes : tuple of str
         By name.
     costs : str
@@ -72,6 +76,7 @@ class Decided:
     assignment: Mapping[str, str]
     reasons: Mapping[str, str]
     groups: tuple[Group, ...]
+    once: Mapping[str, str]
     passes: tuple[str, ...]
     costs: str
     factors: Mapping[str, float]
@@ -116,6 +121,7 @@ def decided(plan: Plan) -> Decided:
         plan.assignment,
         plan.reasons,
         tuple(groups),
+        {} if plan.once is None else plan.once.assignment,
         tuple(names[one] for one in plan.passes),
         _text(plan.costs),
         plan.costs.factors,

@@ -16,6 +16,7 @@ from .decision_text import decision_lines, node_lines, reason_lines
 from .memory_text import memory_lines
 from .pass_text import pass_lines
 from .plain import flops_of
+from .precision_text import precision_lines
 from .prediction import predicted
 
 LISTED_OPS = 4
@@ -28,6 +29,8 @@ def report(plan: Plan, *, nodes: bool) -> str:
     parts = [_heading(plan)]
     if plan.applied:
         parts.append(pass_lines(plan.applied))
+    if plan.once is not None:
+        parts.append(_at_open(plan.once))
     parts.append(_subgraphs(plan))
     if plan.memory is not None:
         parts += [_transfers(plan), memory_lines(plan, plan.memory)]
@@ -63,9 +66,23 @@ def _heading(plan: Plan) -> Iterator[str]:
             f"{name} {low:,} to {high:,}" for name, (low, high) in plan.bounds.items()
         )
         yield f"  planned for all shapes with {bounds}; figures are of the largest"
+    yield from precision_lines(plan)
     if (prediction := predicted(plan)) is not None:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
+
+
+def _at_open(once: Plan) -> Iterator[str]:
+    """Yield what is computed when the plan is opened, not for each item."""
+    kept = sum(once.graph.tensors[name].nbytes for name in once.graph.outputs)
+    prediction = predicted(once)
+    spent = "" if prediction is None else f", predicted {seconds_text(prediction.seconds)}"
+    yield (
+        f"at open: {counted(len(once.graph.nodes), 'node')} run once{spent}; "
+        f"{bytes_text(kept)} of results are kept"
+    )
+    for subgraph in once.subgraphs[:LISTED_STEPS]:
+        yield f"  {subgraph.device}: {_operators(subgraph)}"
 
 
 def _spec(spec: TensorSpec) -> str:

@@ -43,7 +43,7 @@ class Group:
     nodes: tuple[int, ...]
 
 
-def restored_graph(fed: Graph, bounds: Bounds, at: str) -> Graph:
+def restored_graph(fed: Graph, bounds: Bounds, at: str, *, folds: bool) -> Graph:
     """Return the graph that was planned: where there are bounds, that of the largest shapes.
 
     Raises
@@ -54,7 +54,7 @@ def restored_graph(fed: Graph, bounds: Bounds, at: str) -> Graph:
     if not bounds:
         return fed
     try:
-        graph = picked(fed, largest(checked_bounds(fed, bounds)))
+        graph = picked(fed, largest(checked_bounds(fed, bounds)), folds=folds)
     except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
         raise damaged(f"there is no graph of the largest shapes: {error}", at) from error
     if not is_decided(graph):
@@ -94,10 +94,10 @@ def restored_partition(
     ParseError
         If it is no partition of the graph.
     """
-    _check_assignment(graph, assignment, devices, at)
+    check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
         raise damaged("the reasons are not for the graph's nodes", at)
-    known = {*graph.inputs, *graph.constants}
+    known = {*graph.inputs, *graph.constants, *graph.prepared}
     left = dict(enumerate(graph.nodes))
     subgraphs: list[Subgraph] = []
     for group in groups:
@@ -190,9 +190,10 @@ def damaged(detail: str, at: str) -> ParseError:
     return ParseError(f"the plan is damaged: {detail}", at=at, fix=AGAIN)
 
 
-def _check_assignment(
+def check_assignment(
     graph: Graph, assignment: Mapping[str, str], devices: Mapping[str, Device], at: str
 ) -> None:
+    """Raise ParseError unless every node of a graph is on a device that supports it."""
     nodes = {path: (around, node) for path, around, node in all_nodes(graph)}
     if nodes.keys() != assignment.keys():
         raise damaged("the assignment is not of the graph's nodes", at)
@@ -260,6 +261,8 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
         reserved[name.partition("\0")[0]][name] = nbytes
     for name in set(graph.inputs) - plan.placement.arrivals:
         yield (name, home[name]), graph.tensors[name].nbytes
+    for replica in plan.placement.prepared:
+        yield replica, graph.tensors[replica[0]].nbytes
     for step in plan.steps:
         work = step.work
         if isinstance(work, Transfer):

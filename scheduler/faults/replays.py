@@ -17,7 +17,7 @@ import trio
 from ...devices.errors import DeviceLostError
 from ...devices.exchange import Loan
 from ...graph.ir import Node
-from ...graph.nested import has_effects
+from ...graph.nested import acts_outside
 from ...graph.tensor import Array
 from ..events import Announcer, ItemReplayed
 from ..partition.partition import Subgraph
@@ -262,7 +262,7 @@ def _effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
         for step in steps
         if isinstance(step.work, Subgraph)
         for node in step.work.graph.nodes
-        if has_effects(node)
+        if acts_outside(node)
     )
 
 

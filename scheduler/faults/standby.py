@@ -7,13 +7,15 @@ from dataclasses import replace
 from ...graph.errors import PlaitError
 from ...graph.ir import Node
 from ...graph.nested import all_nodes, graphs_in
+from ...graph.passes import fuse_chains
 from ..partition.partition import SESSION
 from ..planning import Plan
 
 
 def devices_of(plan: Plan) -> frozenset[str]:
-    """Return the devices that a static plan has work for."""
-    return frozenset(step.device for step in plan.steps) - {SESSION}
+    """Return the devices that a static plan has work for, be it once."""
+    once = frozenset() if plan.once is None else devices_of(plan.once)
+    return once.union(step.device for step in plan.steps) - {SESSION}
 
 
 def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
@@ -31,7 +33,8 @@ def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
         prototypes=left,
         pins={pattern: name for pattern, name in plan.pins.items() if name in left},
         memory_limits={name: n for name, n in plan.memory_limits.items() if name not in lost},
-        passes=(),  # the nodes stay as they are, and their results
+        # The nodes stay as they are, and their results.
+        passes=tuple(one for one in plan.passes if one is fuse_chains),
     )
     try:
         return remaining.again()

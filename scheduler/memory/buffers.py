@@ -265,7 +265,7 @@ class _Collector:
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]
-        if memory != replica[1]:
+        if memory != replica[1] or (name, memory) in self._placement.prepared:
             return None
         buffer = self._of[name, memory]
         return _Place(buffer, buffer.offsets[name, memory])

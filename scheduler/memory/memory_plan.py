@@ -31,6 +31,7 @@ from .happens_before import HappensBefore
 from .layouts import SMALL_NBYTES, Flow, Group, Layouts, choose
 from .leeway import NONE, Leeway
 from .limits import Limit, exceeded, limits_of, refusal
+from .prepared import Prepared
 from .reads import is_atomic
 from .regions import Location, MemoryPlan, Pool, Replica
 from .relation import relate
@@ -87,7 +88,7 @@ def plan_memory(
         planner.serial = True
         plan = planner.plan_within_limits(costs)
     for memory in exceeded(plan, bounds):
-        raise refusal(plan.pools[memory], bounds[memory], planner.buffers[memory])
+        raise refusal(plan.pools[memory], bounds[memory], planner.buffers.get(memory, ()))
     return plan if leeway.is_none else replace(plan, scratch=planner.scratch())
 
 
@@ -108,6 +109,7 @@ class _Planner:
         self.order = HappensBefore(self.placement.steps)
         self.flow = Flow(self.placement.steps, self.order, self.slots)
         self.constants = constants_by_memory(self.graph, self.placement, self.devices)
+        self.prepared = Prepared.of(self.graph, self.placement, self.devices)
 
     def scratch(self) -> dict[str, int]:
         """Return the bytes of all scratch buffers, with leeway."""
@@ -231,7 +233,8 @@ class _Planner:
                 constants_nbytes=self.constants.get(memory, 0),
             )
             locations.update(_locations(memory, buffers[memory], groups))
-        return _Draft(MemoryPlan(locations, pools), chosen)
+        plan = self.prepared.beside(MemoryPlan(locations, pools), self.slots)
+        return _Draft(plan, chosen)
 
     def _is_small(self, sizes: Mapping[str, Sequence[int]]) -> bool:
         """True when each item can as well have a copy of everything."""
@@ -246,9 +249,12 @@ class _Planner:
         return [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
 
     def _room(self, memory: str) -> int | None:
-        """Return what regions may take of a memory, if that is limited."""
+        """Return what the regions of items may take of a memory, if that is limited."""
         limit = self.bounds.get(memory)
-        return None if limit is None else limit.nbytes - self.constants.get(memory, 0)
+        if limit is None:
+            return None
+        kept = self.constants.get(memory, 0) + self.prepared.nbytes(memory)
+        return limit.nbytes - kept
 
 
 class _Draft(NamedTuple):

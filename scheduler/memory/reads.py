@@ -24,6 +24,8 @@ def reads_of(
     for name in graph.outputs:
         if name not in graph.constants:
             reads.setdefault((name, placement.local[name, OUTSIDE]), []).append(order.end)
+    for commit in placement.commits:
+        reads.setdefault(commit.source, []).append(order.end)
     return reads
 
 

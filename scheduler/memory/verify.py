@@ -4,13 +4,14 @@ It shares no code with the planner: the order is a plain search through the poin
 tensors are compared one by one where their bytes overlap, not buffer by buffer. Of one item, two
 that overlap must be over one before the other, or be kept apart by a lane, or want the same bytes.
 Of two items that use the same copy of a region, the later must have waited with its first touch for
-the last of the earlier: all that touches a region lies between its claims and its releases.
+the last of the earlier: all that touches a region lies between its claims and its releases. What
+is prepared before all items is apart from everything.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...graph.errors import InternalError
@@ -37,6 +38,9 @@ def verify_memory(plan: Plan) -> None:
         check.is_inside(replica)
         inside[location.memory, location.region].append(replica)
     for (memory, name), replicas in inside.items():
+        if check.are_prepared(replicas):
+            check.all_apart(replicas)
+            continue
         check.between_items(plan.memory.pools[memory].regions[name], replicas)
         check.in_turn(replicas)
 
@@ -79,6 +83,22 @@ class _Check:
         size = self._memory.pools[location.memory].regions[location.region].nbytes
         if location.offset < 0 or location.offset + self._uses[replica].nbytes > size:
             raise InternalError(f"{replica} lies outside its region of {size} bytes")
+
+    def are_prepared(self, replicas: Sequence[Replica]) -> bool:
+        """True for a region of what is prepared; raise if there is anything else, too."""
+        found = {replica in self._placement.prepared for replica in replicas}
+        if len(found) > 1:
+            raise InternalError("what items write lies in a region that is prepared for all")
+        return found.pop()
+
+    def all_apart(self, replicas: Iterable[Replica]) -> None:
+        """Raise unless no two replicas in a region have a byte in common."""
+        reached = 0
+        for replica in sorted(replicas, key=self._begin):
+            nbytes = self._uses[replica].nbytes
+            if nbytes and self._begin(replica) < reached:
+                raise InternalError(f"{replica} overlaps what is prepared, too")
+            reached = max(reached, self._begin(replica) + nbytes)
 
     def in_turn(self, replicas: Iterable[Replica]) -> None:
         """Raise unless replicas in a region, in the order they are written, may share its bytes.
@@ -168,8 +188,11 @@ class _Check:
     def _collect(self) -> None:
         """Find every replica's writer and readers, and which place comes next after which."""
         graph, placement = self._plan.graph, self._placement
+        self._next[FEED].append(FETCH)  # there may be no step in between
         for name in set(graph.inputs) - placement.arrivals:
             self._uses[name, placement.home[name]] = _Use(graph.tensors[name].nbytes, FEED)
+        for name, memory in placement.prepared:
+            self._uses[name, memory] = _Use(graph.tensors[name].nbytes, FEED)
         for step in placement.steps:
             places = self._places(step)
             for earlier, later in zip([FEED, *places], [*places, FETCH], strict=True):
@@ -191,6 +214,8 @@ class _Check:
         for name in graph.outputs:
             if name not in graph.constants:
                 self._uses[name, placement.local[name, OUTSIDE]].readers.append(FETCH)
+        for commit in placement.commits:
+            self._uses[commit.source].readers.append(FETCH)
 
     def _visit(self, node: Node, place: Place, device: str) -> None:
         graph, placement = self._plan.graph, self._placement

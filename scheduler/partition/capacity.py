@@ -37,7 +37,7 @@ class Capacity:
     memories : sequence of str
         Of each device.
     constants : sequence of Mapping of str to int
-        For every node the constants that it reads, and their bytes.
+        For every node the constants, and prepared tensors, that it reads, and their bytes.
     in_flight : int
     """
 
@@ -61,8 +61,9 @@ class Capacity:
             for memory, limit in limits_of(given or {}, devices).items()
             if limit.nbytes < everything
         }
+        kept = graph.constants.keys() | graph.prepared
         constants = [
-            {name: graph.tensors[name].nbytes for name in node.inputs if name in graph.constants}
+            {name: graph.tensors[name].nbytes for name in node.inputs if name in kept}
             for node in graph.nodes
         ]
         memories = [device.capabilities.memory for device in devices.values()]

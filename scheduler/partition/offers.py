@@ -12,7 +12,7 @@ from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ..costs import Costs
 from .decision import Option
-from .partition import support, unsupported
+from .partition import support, tried, unsupported
 from .pins import Pins, pin_of
 
 
@@ -88,7 +88,8 @@ def ask(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Offers:
         if not able:
             by = "" if pattern is None else f"pinned to {pins[pattern]} by {pattern!r}: "
             whys = (answers[d].reason if by else f"{names[d]}: {answers[d].reason}" for d in wanted)
-            homeless.append(f"{node.name!r} ({node.op}): {by}{'; '.join(whys)}")
+            why = f"{by}{'; '.join(whys)}{tried(graph, node, devices, pins)}"
+            homeless.append(f"{node.name!r} ({node.op}): {why}")
         supports.append(answers)
         pinned.append(pattern)
         allowed.append(able)

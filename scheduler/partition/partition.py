@@ -13,7 +13,7 @@ from ...devices.device import Device, Support
 from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
-from ...graph.passes import MayMerge
+from ...graph.passes import Placing, attempts
 from ..errors import UnsupportedOpError
 from .cutting import Subgraph
 from .pins import Pins, check_pins, pin_of
@@ -27,6 +27,7 @@ __all__ = [
     "check_pins",
     "may_merge",
     "support",
+    "tried",
 ]
 
 MAX_LISTED = 20
@@ -80,7 +81,8 @@ def by_preference(
             continue
         device, reason = _choose(around, replace(node, name=path), devices, pins)
         if device is None:
-            homeless.append(f"{path!r} ({node.op}): {reason}")
+            more = tried(around, replace(node, name=path), devices, pins)
+            homeless.append(f"{path!r} ({node.op}): {reason}{more}")
         else:
             assignment[path], reasons[path] = device, reason
     if homeless:
@@ -88,24 +90,46 @@ def by_preference(
     return assignment, reasons
 
 
-def may_merge(devices: Mapping[str, Device], pins: Pins) -> MayMerge:
+def may_merge(devices: Mapping[str, Device], pins: Pins) -> Placing:
     """Return the rule for passes: what is pinned alike, and stays on its device, may become one."""
+    return _Placing(devices, pins)
 
-    def decide(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        patterns = [pin_of(node, pins) for node in nodes]
-        if len({pattern and pins[pattern] for pattern in patterns}) > 1:
+
+@dataclass(frozen=True, slots=True)
+class _Placing:
+    """What passes may ask: neither which devices there are, nor what is pinned to them."""
+
+    devices: Mapping[str, Device]
+    pins: Pins
+
+    def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
+        """Say whether nodes of a graph may become one."""
+        patterns = [pin_of(node, self.pins) for node in nodes]
+        if len({pattern and self.pins[pattern] for pattern in patterns}) > 1:
             return False
         last = nodes[-1]
-        return one.op == last.op or (
-            _choose(graph, one, devices, pins)[0] == _choose(graph, last, devices, pins)[0]
-        )
+        return one.op == last.op or self._device(graph, one) == self._device(graph, last)
 
-    return decide
+    def why_not(self, graph: Graph, node: Node) -> str | None:
+        """Return why a node can run on none of the devices that it may go to."""
+        device, reason = _choose(graph, node, self.devices, self.pins)
+        return reason if device is None else None
+
+    def _device(self, graph: Graph, node: Node) -> str | None:
+        return _choose(graph, node, self.devices, self.pins)[0]
+
+
+def tried(graph: Graph, node: Node, devices: Mapping[str, Device], pins: Pins) -> str:
+    """Return what a node that finds no device could be written out as, and why that is no help."""
+    found = attempts(graph, node, may_merge(devices, pins).why_not)
+    return "".join(f"; {one}" for one in found)
 
 
 def support(graph: Graph, node: Node, device: Device) -> Support:
     """Say whether a device can run a node of a graph."""
-    return device.supports(replace(node, op=node.operator.bounded or node.op), graph.call(node))
+    bounded = node.operator.bounded
+    asked = node if bounded is None else replace(node, op=bounded)
+    return device.supports(asked, graph.call(node))
 
 
 def unsupported(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -40,6 +40,12 @@ class Request:
     max_subgraphs : int or None
     memory_limits : Mapping of str to int
     ends : Ends
+    fuses_chains : bool
+        Whether devices get elementwise chains as one node.
+    precision : Mapping of str to str
+        The devices that may compute in float16.
+    halved : Mapping of str to str
+        Where the nodes run that do already.
     """
 
     devices: Mapping[str, Device]
@@ -51,6 +57,9 @@ class Request:
     max_subgraphs: int | None
     memory_limits: Mapping[str, int]
     ends: Ends = ON_HOST
+    fuses_chains: bool = False
+    precision: Mapping[str, str] = field(default_factory=dict)
+    halved: Mapping[str, str] = field(default_factory=dict)
 
     def judge(self, graph: Graph) -> Judge:
         """Return who judges assignments of a graph."""

@@ -33,11 +33,14 @@ class Profile:
         The costliest first; empty unless the session measures.
     forgotten : int
         Items before those, of which only the node times are kept.
+    at_open : tuple of Record
+        What was computed once for each plan that was opened; no part of any item.
     """
 
     records: tuple[Record, ...]
     nodes: tuple[NodeTime, ...]
     forgotten: int = 0
+    at_open: tuple[Record, ...] = ()
 
     @property
     def wall_s(self) -> float:
@@ -68,6 +71,11 @@ class Profile:
             several += (time_ns - previous) * (active > 1)
             active, previous = active + change, time_ns
         return several / some if some else 0.0
+
+    @property
+    def at_open_s(self) -> float:
+        """Seconds spent on what was computed once, when plans were opened."""
+        return sum(record.landed_ns - record.admitted_ns for record in self.at_open) / 1e9
 
     def latency_s(self, quantile: float) -> float:
         """Return a quantile of the seconds from admission to result."""
@@ -149,6 +157,7 @@ class Profile:
             "items": len(self.records),
             "forgotten": self.forgotten,
             "failed": sum(record.failed for record in self.records),
+            "at_open_s": self.at_open_s,
             "wall_s": self.wall_s,
             "items_per_s": len(self.records) / self.wall_s if self.wall_s else 0.0,
             "latency_ms": {

@@ -21,6 +21,9 @@ KEPT_SPANS = 50_000
 SPANS_OF_ITEM = 6
 """An item counts as that many steps besides its own: it takes 0.5 KB, and 24 bytes for each."""
 
+KEPT_OPENINGS = 64
+"""Of what ran when plans were opened, the latest is remembered."""
+
 Trace: TypeAlias = tuple[tuple[Outline, ...], Sequence[int], Mapping[str, Pool]]
 """The fields of a `Part`, which is made of them when somebody asks for it."""
 
@@ -51,6 +54,7 @@ class Recorder:
         self._latest: deque[tuple[int, Marks, bool, *tuple[Trace, ...]]] = deque()
         self._spans = self._forgotten = 0
         self._nodes: dict[tuple[str, str, str], list[int]] = {}
+        self._at_open: deque[Record] = deque(maxlen=KEPT_OPENINGS)
 
     def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
         """Return what an execution knows of its steps."""
@@ -77,6 +81,12 @@ class Recorder:
         while self._spans > KEPT_SPANS and (self._records or len(self._latest) > 1):
             self._spans -= self._forget()
 
+    def record_opening(self, section: OpenPlan, execution: Execution, marks: Marks) -> None:
+        """Take over what ran when a plan was opened; no item did."""
+        if self._keeps:
+            part = Part(section.outlines, execution.times, section.pools)
+            self._at_open.append(Record((part,), marks, failed=False))
+
     def profile(self) -> Profile:
         """Return what is known by now."""
         nodes = [
@@ -87,7 +97,7 @@ class Recorder:
         for _, marks, failed, *traces in self._latest:
             self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
         self._latest.clear()
-        return Profile(tuple(self._records), tuple(nodes), self._forgotten)
+        return Profile(tuple(self._records), tuple(nodes), self._forgotten, tuple(self._at_open))
 
     def _forget(self) -> int:
         """Drop the oldest item; return what it counted as."""

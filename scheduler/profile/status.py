@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..memory.prepared import region_of
 
 if TYPE_CHECKING:
     from ..planning import Plan
@@ -28,6 +30,25 @@ class DeviceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PlansStatus:
+    """The plans that a session keeps open: for what is fetched, and the shapes of what is fed.
+
+    Attributes
+    ----------
+    hits : int
+        How often a plan was there when one was looked for.
+    misses : int
+        How often it had to be made.
+    kept : int
+        How many there are.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One session now.
 
@@ -40,6 +61,7 @@ class Status:
     devices : Mapping of str to DeviceStatus
     memory : Mapping of str to int
         The bytes that its open plans have of each memory, without constants.
+    plans : PlansStatus
     """
 
     done: int
@@ -47,6 +69,7 @@ class Status:
     in_flight: int
     devices: Mapping[str, DeviceStatus]
     memory: Mapping[str, int]
+    plans: PlansStatus = PlansStatus()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -59,6 +82,7 @@ class Status:
                 for name, one in self.devices.items()
             },
             "memory": dict(self.memory),
+            "plans": asdict(self.plans),
         }
 
 
@@ -72,11 +96,17 @@ def device_status(devices: Iterable[str], flights: Iterable[Flight]) -> dict[str
 
 
 def memory_status(plans: Iterable[Plan]) -> dict[str, int]:
-    """Return the bytes that open plans have of each memory."""
+    """Return the bytes that open plans have of each memory; variables they have in common."""
     found: dict[str, int] = {}
+    kept: dict[tuple[str, str], int] = {}
     for plan in plans:
+        variables = {region_of(node.name) for node in plan.graph.variables.values()}
         for name, pool in plan.memory.pools.items() if plan.memory is not None else ():
-            found[name] = found.get(name, 0) + pool.nbytes
+            common = {one: pool.regions[one].nbytes for one in variables & pool.regions.keys()}
+            kept.update(((name, one), nbytes) for one, nbytes in common.items())
+            found[name] = found.get(name, 0) + pool.nbytes - sum(common.values())
+    for (name, _), nbytes in kept.items():
+        found[name] += nbytes
     return found
 
 

@@ -46,6 +46,8 @@ def _totals(profile: Profile) -> Iterator[str]:
         )
     )
     yield "latency p50 {p50:.2f} ms, p99 {p99:.2f} ms".format(**figures["latency_ms"])
+    if profile.at_open:
+        yield f"computed once, before the first item: {profile.at_open_s * 1e3:.2f} ms"
     for device, busy_s in figures["busy_s"].items():
         share = busy_s / profile.wall_s if profile.wall_s else 0.0
         yield f"{device}: busy {busy_s:.3f} s, {share:.0%} of the time"

@@ -11,8 +11,8 @@ from ...devices.device import Capabilities, Device
 from ...devices.memory import HOST, SHARED
 from ...devices.model import DeviceModel, model_of
 from ...devices.registry import find
-from ...graph.ir import Graph
-from ...graph.nested import has_effects
+from ...graph.ir import ASSIGN, Graph
+from ...graph.nested import acts_outside
 from ..errors import PlanError
 from ..partition.partition import Pins
 
@@ -97,10 +97,21 @@ def without_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
     return found
 
 
+def check_in_turn(graph: Graph) -> None:
+    """Raise PlanError if a graph changes variables, which one item at a time can do."""
+    for node in graph.nodes:
+        if node.op == ASSIGN:
+            raise PlanError(
+                f"{node} changes a variable, so that items run one at a time: each needs what the "
+                "one before left there",
+                fix="leave max_in_flight out, and ranges of devices",
+            )
+
+
 def check_no_effects(graph: Graph) -> None:
     """Raise PlanError if a graph does more than its outputs tell."""
     for node in graph.nodes:
-        if has_effects(node):
+        if acts_outside(node):
             raise PlanError(
                 f"{node} has effects, and items pass each other where devices have replicas: "
                 "their order would be lost",

@@ -10,7 +10,7 @@ from ...devices.registry import find
 from ..costs import Costs
 from ..memory.regions import MemoryPlan
 from ..partition.partition import Partition, Subgraph
-from ..placement import Placement
+from ..placement import Commit, Placement
 from ..planning import Plan
 from ..steps import Step, Transfer
 
@@ -49,6 +49,7 @@ def variant(plan: Plan, index: int) -> Plan:
         costs=_costs(plan.costs, device, memory),
         memory_limits={memory(device(name)): n for name, n in plan.memory_limits.items()},
         replicas=(),
+        once=plan.once and variant(replace(plan.once, replicas=plan.replicas), index),
     )
 
 
@@ -75,6 +76,11 @@ def _placement(
         tuple(map(step, placement.steps)),
         {tensor: memory(name) for tensor, name in placement.home.items()},
         {(tensor, device(at)): memory(name) for (tensor, at), name in placement.local.items()},
+        frozenset((tensor, memory(name)) for tensor, name in placement.prepared),
+        tuple(
+            Commit((one[0], memory(one[1])), (other[0], memory(other[1])), device(name))
+            for one, other, name in placement.commits
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
@@ -14,6 +14,8 @@ from ..memory.regions import MemoryPlan, Region
 Arenas: TypeAlias = Mapping[tuple[str, str], Arena]
 """The arenas of a slot, by memory and region."""
 
+Lend: TypeAlias = Callable[[Region], Arena | None]
+
 
 class OpenArenas:
     """Allocates and frees the regions of a memory plan; all methods block.
@@ -23,6 +25,8 @@ class OpenArenas:
     memory : MemoryPlan
     devices : Mapping of str to Device
         Open.
+    lend : callable, optional
+        Returns the arena of a region that somebody else keeps, None for others.
 
     Attributes
     ----------
@@ -30,9 +34,12 @@ class OpenArenas:
         By memory, region and copy.
     """
 
-    def __init__(self, memory: MemoryPlan, devices: Mapping[str, Device]) -> None:
+    def __init__(
+        self, memory: MemoryPlan, devices: Mapping[str, Device], lend: Lend | None = None
+    ) -> None:
         self._memory = memory
         self._devices = devices
+        self._lend = lend
         self._making = threading.Lock()
         self._open = ExitStack()
         self.made: dict[tuple[str, str, int], Arena] = {}
@@ -82,13 +89,26 @@ class OpenArenas:
         self._open.close()
 
     def _allocate(self, region: Region, stack: ExitStack) -> Arena:
-        memory, nbytes = region.memory, region.nbytes
-        if memory == HOST:
-            arena = host_arena(nbytes)
-        elif memory == SHARED:
-            arena = SharedArena(nbytes)
-        else:
-            owner = next(d for d in self._devices.values() if d.capabilities.memory == memory)
-            arena = owner.arena(memory, nbytes)
+        lent = None if self._lend is None else self._lend(region)
+        if lent is not None:
+            return lent
+        arena = allocated(region, self._devices)
         stack.callback(arena.close)
         return arena
+
+
+def allocated(region: Region, devices: Mapping[str, Device]) -> Arena:
+    """Return an arena for a region.
+
+    Raises
+    ------
+    DeviceMemoryError
+        If there is too little memory.
+    """
+    memory, nbytes = region.memory, region.nbytes
+    if memory == HOST:
+        return host_arena(nbytes)
+    if memory == SHARED:
+        return SharedArena(nbytes)
+    owner = next(device for device in devices.values() if device.capabilities.memory == memory)
+    return owner.arena(memory, nbytes)

@@ -1,4 +1,7 @@
-"""Which open plan an item runs in: it follows from the shapes of what is fed."""
+"""Which open plan an item runs in: it follows from the shapes of what is fed.
+
+Dtypes are the graph's own: what is fed in another one is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...graph.tensor import Array
 from ..bounds import check_within, undecided
@@ -16,13 +19,16 @@ from ..planning import Plan
 from ..replicas.variant import variant
 from ..specialise import Shapes, bind_inputs
 from ..stages import Entry
-from .open_plans import KEPT_PLANS, OpenPlans, Within
+from .feeds import check_feeds
+from .open_plans import KEPT_PLANS, OpenPlans
+from .origins import Within
 from .slots import Slots
+from .variables import not_one_plan
 
 _shape = attrgetter("shape")
 
-Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]
-"""The shapes of the inputs, and the number of slots of each variant."""
+Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, frozenset[str]]
+"""The shapes of the inputs, the number of slots of each variant, and what is fetched."""
 
 
 class ByShapes:
@@ -32,29 +38,46 @@ class ByShapes:
     ----------
     plan : Plan
     open_plans : OpenPlans
+    fetched : frozenset of str, optional
+        What the plan is for; left out where it is for all outputs.
 
     Attributes
     ----------
+    plan : Plan
     entries : Mapping of int to Entry
         Where shapes depend on values: what items enter instead of one plan, by number of slots.
     """
 
-    def __init__(self, plan: Plan, open_plans: OpenPlans) -> None:
-        self._plan = plan
-        self._inputs = plan.fed.inputs
+    def __init__(
+        self, plan: Plan, open_plans: OpenPlans, fetched: frozenset[str] = frozenset()
+    ) -> None:
+        self.plan = plan
+        self._unneeded = plan.unneeded
+        self._fetched = fetched
+        self._fed = plan.fed
         self._open_plans = open_plans
         self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
         self.entries: dict[int, Entry] = {}
 
     def count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""
-        return max(-(-max_in_flight // self._plan.variants), self._plan.max_in_flight)
+        return max(-(-max_in_flight // self.plan.variants), self.plan.max_in_flight)
+
+    def check(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Return what is fed, by the names of inputs in their order.
+
+        Raises
+        ------
+        FeedError
+            If an input is missing or unknown, or has the wrong dtype.
+        """
+        return check_feeds(self._fed, inputs, self._unneeded)
 
     def find(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one open plan that these inputs need, and what it is fed."""
-        slots = self._open_plans.find(_key(arrays, count), index)
+        slots = self._open_plans.find(self._key(arrays, count), index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     async def open(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
@@ -65,12 +88,12 @@ class ByShapes:
         FeedError, ShapeError, PlanError, DeviceError, SessionError
             If there is none.
         """
-        return await self._slots(_key(arrays, count), index)
+        return await self._slots(self._key(arrays, count), index)
 
     async def open_own(self, count: int) -> list[Slots]:
         """Open the variants of a plan whose shapes are all known."""
-        own = _own_key(self._plan, count)
-        found = [await self._slots(own, index) for index in range(self._plan.variants)]
+        own = self._own_key(count)
+        found = [await self._slots(own, index) for index in range(self.plan.variants)]
         return [slots for slots in found if slots is not None]
 
     def _whole(
@@ -86,33 +109,41 @@ class ByShapes:
         return slots, fed
 
     async def _slots(self, key: Key, index: int) -> Slots | None:
-        shapes, count = dict(zip(self._inputs, key[0], strict=True)), key[1]
-        bind_inputs(self._plan.fed, shapes)
+        shapes, count = dict(zip(self._fed.inputs, key[0], strict=True)), key[1]
+        bind_inputs(self._fed, shapes)
         if count in self.entries:
             return None
-        within = self._within(key, shapes) if self._plan.bounds else None
+        within = self._within(key, shapes) if self.plan.bounds else None
         make = partial(self._variant, key)
         slots = await self._open_plans.open(key, make, index, within=within)
         if slots is None:
-            if self._plan.ends.devices:
-                raise not_decided(self._plan.graph)
-            whole = replace(self._plan, max_in_flight=count)
+            if self.plan.ends.devices:
+                raise not_decided(self.plan.graph)
+            if self.plan.graph.variables:
+                raise not_one_plan(self.plan.graph)
+            whole = replace(self.plan, max_in_flight=count)
             self.entries.setdefault(count, Entry(whole, whole.graph, OrderedDict()))
         return slots
 
     def _within(self, key: Key, shapes: Shapes) -> Within | None:
         """Return the plan with bounds in which others may run; None for that one itself."""
-        check_within(self._plan.fed, self._plan.bounds, shapes)
-        base = _own_key(self._plan, key[1])
+        check_within(self._fed, self.plan.bounds, shapes)
+        base = self._own_key(key[1])
         return None if key == base else Within(base, partial(self._variant, base), shapes)
 
     def _variant(self, key: Key, index: int) -> Plan:
         return variant(self._planned(key), index)
 
+    def _key(self, arrays: Mapping[str, Array], count: int) -> Key:
+        return tuple(map(_shape, arrays.values())), count, self._fetched
+
+    def _own_key(self, count: int) -> Key:
+        return _own_shapes(self.plan), count, self._fetched
+
 
 def _planned(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots, for the first of all replicas."""
-    if plan.is_static and key == _own_key(plan, key[1]):
+    if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.again(key[1])
     made = plan.for_shapes(dict(zip(plan.graph.inputs, key[0], strict=True)), key[1])
     if plan.bounds and not made.is_static:
@@ -120,10 +151,6 @@ def _planned(plan: Plan, key: Key) -> Plan:
     return made
 
 
-def _own_key(plan: Plan, count: int) -> Key:
-    """Return the key of the shapes that a static plan was made for."""
-    return tuple(plan.graph.tensors[name].static_shape for name in plan.graph.inputs), count
-
-
-def _key(arrays: Mapping[str, Array], count: int) -> Key:
-    return tuple(map(_shape, arrays.values())), count
+def _own_shapes(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes that a static plan was made for."""
+    return tuple(plan.graph.tensors[name].static_shape for name in plan.graph.inputs)

@@ -20,8 +20,12 @@ _ON_HOST = frozenset({1, 3})
 """DLPack's kinds of memory that the host reads: its own, and the page-locked part of that."""
 
 
-def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
+def check_feeds(
+    graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str] = frozenset()
+) -> dict[str, Array]:
     """Return the inputs as arrays, in the graph's order; loans of arrays on devices stay loans.
+
+    What is fed for `unneeded` inputs is not looked at.
 
     Raises
     ------
@@ -32,12 +36,12 @@ def check_feeds(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
         raise FeedError(
             f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
         )
-    if len(inputs) != len(graph.inputs):
-        raise _wrong_names(graph, inputs)
+    if len(inputs) != len(graph.inputs) and not unneeded.issuperset(_unknown(graph, inputs)):
+        raise _wrong_names(graph, inputs, unneeded)
     arrays = {}
     for name in graph.inputs:
         if name not in inputs:
-            raise _wrong_names(graph, inputs)
+            raise _wrong_names(graph, inputs, unneeded)
         value, wanted = inputs[name], graph.tensors[name].dtype
         array = value if type(value) is np.ndarray else _as_array(name, value)
         if array.dtype != wanted and array.dtype.newbyteorder("=") != wanted:
@@ -93,7 +97,11 @@ def _wrong_dtype(graph: Graph, name: str, array: Array) -> FeedError:
     )
 
 
-def _wrong_names(graph: Graph, inputs: Mapping[str, Any]) -> FeedError:
+def _unknown(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
+    return [name for name in inputs if name not in graph.inputs]
+
+
+def _wrong_names(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str]) -> FeedError:
     missing = [name for name in graph.inputs if name not in inputs]
     if missing:
         return FeedError(
@@ -101,7 +109,7 @@ def _wrong_names(graph: Graph, inputs: Mapping[str, Any]) -> FeedError:
             at=f"graph {graph.name!r}",
             fix="feed every input",
         )
-    extra = [name for name in inputs if name not in graph.inputs]
+    extra = [name for name in _unknown(graph, inputs) if name not in unneeded]
     return FeedError(
         f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
         fix=f"its inputs are: {', '.join(graph.inputs)}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import trio
@@ -195,7 +195,7 @@ class Item:
         Why it failed; the stream goes on.
     """
 
-    __slots__ = ("_on_release", "_outputs", "error", "index")
+    __slots__ = ("_arrange", "_on_release", "_outputs", "error", "index")
 
     def __init__(
         self,
@@ -203,8 +203,10 @@ class Item:
         outputs: Results | None,
         error: BaseException | None,
         on_release: Callable[[Item], object] | None = None,
+        arrange: Callable[[Results], Any] = dict,
     ) -> None:
         self.index = index
+        self._arrange = arrange
         self.error = error
         self._outputs = outputs
         self._on_release = on_release
@@ -228,6 +230,14 @@ class Item:
             )
         return self._outputs
 
+    @property
+    def fetched(self) -> Any:
+        """What was fetched, in the form of `fetches`; all outputs by name where that was left out.
+
+        It raises the item's error if that failed.
+        """
+        return self._arrange(self.outputs)
+
     def release(self) -> None:
         """Be through with it; releasing twice is allowed."""
         on_release, self._on_release = self._on_release, None
@@ -236,7 +246,7 @@ class Item:
 
     def passed_on(self, on_release: Callable[[Item], object]) -> Item:
         """Return the same result for another consumer, which releases it for itself."""
-        return Item(self.index, self._outputs, self.error, on_release)
+        return Item(self.index, self._outputs, self.error, on_release, self._arrange)
 
     def checked(self, on_error: OnError) -> Item:
         """Return it, unless it failed and that is to be raised."""

@@ -17,6 +17,7 @@ from .item import Flight
 from .pace import Pace
 from .slot import Slot
 from .slots import Slots, Turn, session_closed
+from .variables import Variables
 
 INLINE_BYTES = 1 << 20
 """More than this is copied on a thread, so that the loop is not held up (1 MB takes 0.1 ms)."""
@@ -31,12 +32,17 @@ class Landing:
     pace : Pace
     flights : set of Flight
         Those that are under way; whoever lands is taken out.
+    variables : Variables
+        Told what items assigned that have ended well.
     """
 
-    def __init__(self, recorder: Recorder, pace: Pace, flights: set[Flight]) -> None:
+    def __init__(
+        self, recorder: Recorder, pace: Pace, flights: set[Flight], variables: Variables
+    ) -> None:
         self._recorder = recorder
         self._pace = pace
         self._flights = flights
+        self._variables = variables
 
     def land(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         """Copy an item's results out and free its slot.
@@ -47,8 +53,12 @@ class Landing:
         flight.marks.finished_ns = self._pace.now_ns()
         flight.traces = (self._recorder.trace(slots.open_plan, flight.execution),)
         is_small = flight.holds or are_small(turn.slot.results.values())
+        is_small = is_small and self._variables.is_quick(turn.slot)
         if is_small or not flight.execution.is_complete:
-            self._finish(flight, slots, turn, *_outcome(flight, flight.execution, turn.slot))
+            results, error = _outcome(flight, flight.execution, turn.slot)
+            if _may_commit(flight, error):
+                self._variables.commit_now(turn.slot, slots.open_plan)
+            self._finish(flight, slots, turn, results, error)
         else:
             trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
 
@@ -60,7 +70,14 @@ class Landing:
     async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         assert flight.execution is not None
         copy = partial(_outcome, flight, flight.execution, turn.slot)
-        self._finish(flight, slots, turn, *await self._pace.on_thread(copy))
+        results, error = await self._pace.on_thread(copy)
+        if turn.slot.commits and _may_commit(flight, error):
+            try:
+                await self._variables.commit(turn.slot, slots.open_plan)
+                flight.cause = None  # it is done, whatever came meanwhile
+            except PlaitError as failure:
+                results, error = {}, failure
+        self._finish(flight, slots, turn, results, error)
 
     def _finish(
         self,
@@ -73,7 +90,13 @@ class Landing:
         if not flight.is_part:
             self.record(flight, flight.cause or error)
         self._flights.discard(flight)
+        self._variables.leave(flight)
         flight.land(results, error, partial(_release, flight, slots, turn))
+
+
+def _may_commit(flight: Flight, error: BaseException | None) -> bool:
+    """True unless an item failed, or was given up before its end."""
+    return error is None and flight.cause is None and not flight.cancelled
 
 
 def _release(flight: Flight, slots: Slots, turn: Turn) -> None:

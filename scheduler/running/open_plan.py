@@ -13,16 +13,22 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.cpu import CpuDevice
-from ...devices.device import Device, scratch_specs
+from ...devices.device import Device, KeepsLives, Program, scratch_specs
+from ...devices.errors import DeviceError
+from ...devices.lives import Lives
 from ...devices.memory import View, host_view
+from ...graph.ir import Graph
+from ...graph.life import has_lives
 from ...graph.tensor import Array, TensorSpec
+from ..memory.prepared import variables_in
 from ..memory.regions import Region, Replica, takes_turns
 from ..partition.partition import Subgraph
 from ..placement import OUTSIDE, SCRATCH
 from ..planning import Plan
 from ..simulation.lanes import workload
 from ..steps import Step, Transfer, outline
-from .arenas import Arenas, OpenArenas
+from .arenas import Arenas, Lend, OpenArenas
+from .copying import Copies, Copy
 from .gates import Gates
 from .handing import arrivals_of, departures_of, nothing_handed
 from .lanes import OpenLanes
@@ -50,6 +56,8 @@ class OpenPlan:
         Of that session.
     measure : bool, default False
         Time every node.
+    lend : callable, optional
+        Returns the arenas of regions that the session keeps.
     base : OpenPlan, optional
         A plan of the same steps for larger shapes, open: in its arenas this one runs, in turn with
         it, and nothing needs to be opened or closed.
@@ -76,6 +84,10 @@ class OpenPlan:
         The steps for the profile, which does not keep the plan alive.
     pools : Mapping of str to Pool
         The memory, likewise.
+    reads, keeps : Mapping of str to set of str
+        In which memories each variable is read, and holds a new value after an item.
+    brought : int
+        After which change of variables they were all brought to where they are read.
     no_times : array of int
         The times of an item before its first step, to be copied: no time yet.
     slots : Mapping of int to Slot
@@ -90,6 +102,7 @@ class OpenPlan:
         lanes: Lanes | None = None,
         *,
         measure: bool = False,
+        lend: Lend | None = None,
         base: OpenPlan | None = None,
     ) -> None:
         assert plan.placement is not None, "shapes are known"
@@ -99,8 +112,12 @@ class OpenPlan:
         self._devices = devices
         self._pace = pace
         self._measure = measure
+        self._lend = lend
         self.outlines = tuple(map(outline, plan.steps))
         self.pools = plan.memory.pools
+        self.reads = variables_in(plan.graph, plan.placement.prepared)
+        self.brought = -1
+        self.keeps = variables_in(plan.graph, (one.target for one in plan.placement.commits))
         self.no_times = array("q", bytes(24 * len(plan.steps)))
         self.lanes: Lanes = OpenLanes() if lanes is None else lanes
         self.period = self._memory.period
@@ -127,10 +144,12 @@ class OpenPlan:
         self.estimates = Estimates(work.duration_s, python)
         in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
         self.gates = Gates(self._memory.regions) if in_turn else None
-        self.arenas = OpenArenas(self._memory, self._devices)
+        self.arenas = OpenArenas(self._memory, self._devices, self._lend)
+        self._lives = Lives(() if plan.once is None else plan.once.graph.outputs)
 
     def _take_order(self, base: OpenPlan) -> None:
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
+        self._lives = base._lives
         self.estimates, self.gates, self.arenas = base.estimates, base.gates, base.arenas
 
     def resized(self, plan: Plan) -> OpenPlan:
@@ -148,6 +167,17 @@ class OpenPlan:
             If there is too little memory; nothing stays allocated.
         """
         self.arenas.open()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Those of the plan, open."""
+        return tuple(self._devices[name] for name in self.plan.devices)
+
+    def shared_view(self, replica: Replica, device: Device) -> View:
+        """Return a device's view of a tensor that lies in memory which all slots share."""
+        location = self._memory.locations[replica]
+        arena = self.arenas.made[location.memory, location.region, 0]
+        return device.view(arena, location.offset, self.plan.graph.tensors[replica[0]])
 
     def make_slot(self, index: int) -> Slot:
         """Return the slot with copy `index % copies` of each region; unless made, it is now.
@@ -178,15 +208,25 @@ class OpenPlan:
                 here,
                 arrivals_of(self.plan, self._devices, view, self._pace),
                 departures_of(self.plan, self._devices, view, self._pace),
+                Copies(self._commits(arenas)),
             )
             self._bound.update(zip(keys, bound, strict=True))
             self.slots[index] = slot
         return slot
 
     def close(self) -> None:
-        """Free the arenas; no item may be in flight."""
+        """Close what nodes own, and free the arenas; no item may be in flight.
+
+        Raises
+        ------
+        KernelError, DeviceError
+            If something that a node owns cannot be closed; all else is closed by then.
+        """
         self.unbind()
-        self.arenas.close()
+        try:
+            self._lives.close()
+        finally:
+            self.arenas.close()
 
     def unbind(self) -> None:
         """Let go of programs; items in flight keep theirs."""
@@ -233,16 +273,28 @@ class OpenPlan:
             (_, source), (_, target) = views
             launch = partial(device.copy, target, source)
         else:
-            program = device.compile(step.work.graph, dict(views), measure=self._measure)
+            program = self._program(device, step.work.graph, dict(views))
             launch = partial(device.submit, program)
             if isinstance(device, CpuDevice) and self._may_run_anywhere(step):
                 here = partial(device.run_here, program)
         return launch if self._pace is None else self._pace.launching(device, launch), here
 
+    def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
+        if not has_lives(graph):
+            return device.compile(graph, views, measure=self._measure)
+        if not isinstance(device, KeepsLives):
+            raise DeviceError(
+                f"device {device.name!r} says that it runs operators which own something, and "
+                "has no compile_with",
+                at=f"subgraph {graph.name!r}",
+                fix="let its supports refuse them: see plait.devices.device.KeepsLives",
+            )
+        return device.compile_with(graph, views, self._lives, measure=self._measure)
+
     def _may_run_anywhere(self, step: Step) -> bool:
-        """True for what has no effects; those may depend on the thread that they come from."""
+        """False for effects, and what nodes own: that may depend on the thread it is used from."""
         is_virtual = self._pace is not None and self._pace.is_virtual
-        return not is_virtual and not step.has_effects
+        return not is_virtual and not step.has_effects and not step.owns
 
     def _view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
         location = self._memory.locations[replica]
@@ -254,6 +306,17 @@ class OpenPlan:
             for name in self.plan.graph.inputs
             if name not in self.plan.inputs_on
         }
+
+    def _commits(self, arenas: Arenas) -> Iterator[Copy]:
+        """Yield what variables hold when an item has ended well."""
+        tensors = self.plan.graph.tensors
+        for commit in self._placement.commits:
+            device = self._devices[commit.device]
+            target, source = (
+                self._view(arenas, device, replica, tensors[replica[0]])
+                for replica in (commit.target, commit.source)
+            )
+            yield Copy(target, source, device)
 
     def _results(self, arenas: Arenas) -> dict[str, Array]:
         graph = self.plan.graph

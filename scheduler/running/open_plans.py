@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
@@ -19,11 +18,17 @@ from ..errors import PlanError
 from ..faults.recovery import Recovery
 from ..faults.standby import devices_of
 from ..planning import Plan
-from ..specialise import Shapes
+from ..profile.status import PlansStatus
+from .arenas import Lend
+from .lookups import Lookups
 from .opener import Opener
+from .origins import Origin, Within
 from .pace import Pace
 from .resized import Resized
 from .slots import Slots, session_closed
+
+if TYPE_CHECKING:
+    from ..profile import Recorder
 
 T = TypeVar("T")
 
@@ -40,35 +45,6 @@ KEPT_SIZES, KEPT_NBYTES = 256, 1 << 28
 """Plans that run in the arenas of others, and what they may take beside; of each variant."""
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
-    """The plan with bounds that others run in.
-
-    Attributes
-    ----------
-    key : Hashable
-    make : callable
-        Returns the plan for a variant.
-    shapes : Mapping of str to sequence of int
-        Of the inputs of the plan that is to run in it.
-    """
-
-    key: Hashable
-    make: Callable[[int], Plan]
-    shapes: Shapes
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """How an open plan came about, and whether it stands in for that."""
-
-    key: Hashable
-    make: Callable[[int], Plan]
-    kept: int | None
-    stands_in: bool
-    within: Within | None = None
-
-
 class OpenPlans:
     """Keeps the plans that were used last open; used on the trio thread only.
 
@@ -81,6 +57,9 @@ class OpenPlans:
         Open.
     pace : Pace
     recovery : Recovery
+    recorder : Recorder
+    lend : callable
+        Returns the arenas of regions that the session keeps.
     variants : int
         Of every plan; each is opened for itself.
     measure : bool
@@ -92,12 +71,16 @@ class OpenPlans:
         devices: Mapping[str, Device],
         pace: Pace,
         recovery: Recovery,
+        recorder: Recorder,
+        lend: Lend,
         *,
         variants: int,
         measure: bool,
     ) -> None:
-        self._opener = Opener(devices, pace, recovery, self._with_room, measure=measure)
-        self._origins: WeakKeyDictionary[Slots, _Origin] = WeakKeyDictionary()
+        self._opener = Opener(
+            devices, pace, recovery, self._with_room, recorder, lend, measure=measure
+        )
+        self._origins: WeakKeyDictionary[Slots, Origin] = WeakKeyDictionary()
         self._retired: list[Slots] = []
         self._pace = pace
         self._variants = variants
@@ -105,12 +88,22 @@ class OpenPlans:
         self._resized = Resized(KEPT_SIZES * variants, KEPT_NBYTES * variants)
         self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
         self._opening = trio.Lock()
+        self._lookups = Lookups(variants)
         self._closing = False
+        self._unclosed: list[PlaitError] = []
 
     @property
     def plans(self) -> Iterator[Plan]:
         """Yield the plans that are open."""
         return (slots.open_plan.plan for slots in (*self._retired, *self._slots.values()))
+
+    @property
+    def _nbytes(self) -> int:
+        return sum(plan.memory.nbytes for plan in self.plans if plan.memory is not None)
+
+    def status(self) -> PlansStatus:
+        """Return how many plans are open, and how often they were when they were looked for."""
+        return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
         """Return the slots of an open plan.
@@ -120,6 +113,12 @@ class OpenPlans:
         SessionError
             If the session is being closed.
         """
+        slots = self._find(key, variant)
+        if slots is not None:
+            self._lookups.hit()
+        return slots
+
+    def _find(self, key: Hashable, variant: int) -> Slots | None:
         slots = self._slots.get((key, variant))
         if self._closing:
             raise session_closed()
@@ -161,19 +160,21 @@ class OpenPlans:
             if slots is not None:
                 return slots
         async with self._opening:
-            slots = self.find(key, variant)
+            slots = self._find(key, variant)
             if slots is not None:
                 return slots
             plan = await self._make((key, variant), partial(make, variant))
             if not plan.is_static:
                 return None
             await self._dispose()
-            await self._evict(keep=(kept or KEPT_PLANS) * self._variants - 1)
+            self._lookups.miss((key, variant), self._nbytes)
+            most = (kept or KEPT_PLANS) * self._variants + self._lookups.more
+            await self._evict(keep=most - 1)
             open_plan = await self._opener.open(plan)
             slots = Slots(open_plan, self._with_room, self._pace)
-            self._origins[slots] = _Origin(key, make, kept, open_plan.plan is not plan, within)
+            self._origins[slots] = Origin(key, make, kept, open_plan.plan is not plan, within)
             self._slots[key, variant] = slots
-        return self.find(key, variant)
+        return self._find(key, variant)
 
     async def _open_within(
         self, within: Within, key: Hashable, make: Callable[[int], Plan], variant: int
@@ -183,7 +184,7 @@ class OpenPlans:
             base = await self.open(within.key, within.make, variant)
             assert base is not None, "its shapes are known"
             async with self._opening:
-                found = self.find(key, variant)
+                found = self._find(key, variant)
                 if found is not None:
                     return found
                 fit = partial(self._resized.make, base, within.shapes)
@@ -192,8 +193,9 @@ class OpenPlans:
                     continue  # it was closed or replaced meanwhile
                 if open_plan is None:
                     return None
+                self._lookups.miss((key, variant), self._nbytes)
                 slots = self._resized.keep(key, variant, base, open_plan)
-                self._origins[slots] = _Origin(key, make, None, stands_in=False, within=within)
+                self._origins[slots] = Origin(key, make, None, stands_in=False, within=within)
                 return slots
 
     async def again(self, slots: Slots, variant: int) -> Slots:
@@ -205,7 +207,7 @@ class OpenPlans:
             As `open`.
         """
         origin = self._origins[slots]
-        found = self.find(origin.key, variant)
+        found = self._find(origin.key, variant)
         if found is None:
             kept, within = origin.kept, origin.within
             found = await self.open(origin.key, origin.make, variant, kept=kept, within=within)
@@ -239,6 +241,8 @@ class OpenPlans:
             self._resized.drop(slots)
         self._retired.clear()
         self._slots.clear()
+        for _ in list(self._unclosed):
+            yield partial(_raise_first, self._unclosed)
 
     async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
         """Make a plan; if there is none for a key, that is found out once."""
@@ -263,8 +267,7 @@ class OpenPlans:
         for slots in list(self._retired):
             if slots.is_idle:
                 self._retired.remove(slots)
-                with trio.CancelScope(shield=True):
-                    await self._pace.on_thread(slots.open_plan.close)
+                await self._close(slots)
 
     async def _with_room(self, make: Callable[[], T]) -> T:
         """Make something on a thread; if there is no memory for it, idle plans give way first."""
@@ -285,7 +288,19 @@ class OpenPlans:
             if key is None:
                 break
             slots, evicted = self._slots.pop(key), True
+            self._lookups.close(key)
             self._resized.drop(slots)
-            with trio.CancelScope(shield=True):
-                await self._pace.on_thread(slots.open_plan.close)
+            await self._close(slots)
         return evicted
+
+    async def _close(self, slots: Slots) -> None:
+        """Close a plan; if what its nodes own cannot be, the end of the session will tell."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self._pace.on_thread(slots.open_plan.close)
+            except PlaitError as error:
+                self._unclosed.append(error)
+
+
+def _raise_first(errors: list[PlaitError]) -> None:
+    raise errors.pop(0)

@@ -34,6 +34,9 @@ class Resized:
         self._slots: OrderedDict[tuple[Hashable, int], tuple[Slots, Slots]] = OrderedDict()
         self._fittings: WeakKeyDictionary[Slots, Fitting] = WeakKeyDictionary()
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     def find(self, key: Hashable, variant: int) -> Slots | None:
         """Return the slots of an open plan."""
         found = self._slots.get((key, variant))

@@ -9,7 +9,6 @@ from typing import Any
 
 import trio
 
-from ...graph.tensor import Array
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
 from ..faults.recovery import Recovery
@@ -17,9 +16,10 @@ from ..planning import Plan
 from ..profile import Recorder
 from ..profile.status import Status, device_status, memory_status
 from ..replicas.dispatch import Dispatcher
+from .by_fetches import ALL, ByFetches
 from .by_parts import ByParts
 from .by_shapes import ByShapes
-from .feeds import check_feeds, own_feeds
+from .feeds import own_feeds
 from .handing import borrowed
 from .item import Flight
 from .landing import Landing
@@ -28,6 +28,7 @@ from .open_plans import OpenPlans
 from .pace import Pace
 from .spares import Spares, most_nbytes
 from .starter import Starter
+from .variables import Variables
 
 
 class Runtime:
@@ -49,6 +50,7 @@ class Runtime:
     ----------
     now_ns : callable
         The clock that items are timed with.
+    variables : Variables
     checkpoint, copying : callable
         Those of `Pace` and `Starter`.
     """
@@ -57,7 +59,6 @@ class Runtime:
         self, plan: Plan, *, measure: bool, trace: bool, announcer: Announcer, faults: FaultPolicy
     ) -> None:
         self.plan = plan
-        self._fed = plan.fed
         self._announcer = announcer
         self.recorder = Recorder(keeps=trace, measures=measure)
         self._devices = OpenDevices(plan)
@@ -65,14 +66,21 @@ class Runtime:
         self.now_ns = self._pace.now_ns
         self.checkpoint = self._pace.checkpoint
         recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
+        self.variables = Variables(plan.fed, self._devices.by_name, self._pace, recovery.examine)
         self._open_plans = OpenPlans(
-            self._devices.by_name, self._pace, recovery, variants=plan.variants, measure=measure
+            self._devices.by_name,
+            self._pace,
+            recovery,
+            self.recorder,
+            self.variables.held.lend,
+            variants=plan.variants,
+            measure=measure,
         )
-        self._by_shapes = ByShapes(plan, self._open_plans)
+        self._by_fetches = ByFetches(plan, self._open_plans, self._pace)
         self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
-        recovery.on_loss, recovery.on_return = self._open_plans.retire, self._open_plans.restore
+        recovery.on_loss, recovery.on_return = self._lose, self._open_plans.restore
         self._flights: set[Flight] = set()
-        self._landing = Landing(self.recorder, self._pace, self._flights)
+        self._landing = Landing(self.recorder, self._pace, self._flights, self.variables)
         self._starter = Starter(
             self._pace,
             self._open_plans,
@@ -81,6 +89,7 @@ class Runtime:
             self._flights,
             announcer,
             self._dispatcher,
+            self.variables,
         )
         self._by_parts = ByParts(
             self._pace, self._open_plans, self._starter, self._landing, self._flights
@@ -96,7 +105,8 @@ class Runtime:
         done, failed = self.recorder.done, self.recorder.failed
         devices = device_status(self.plan.every_device, self._flights)
         memory = memory_status(self._open_plans.plans)
-        return Status(done, failed, len(self._flights), devices, memory)
+        plans = self._open_plans.status()
+        return Status(done, failed, len(self._flights), devices, memory, plans)
 
     def announce(self, flight: Flight) -> None:
         """Count an item that has ended, and tell observers."""
@@ -125,8 +135,9 @@ class Runtime:
                 self._recovery.add(name)
             self._pace.tell_time_of(self._devices.used)
             self.now_ns = self._pace.now_ns
+            await self.variables.open()
             if self.plan.is_static:
-                for slots in await self._by_shapes.open_own(self.plan.max_in_flight):
+                for slots in await self._by_fetches.whole.open_own(self.plan.max_in_flight):
                     await self._pace.on_thread(slots.fill)
         except BaseException:
             await self.close()
@@ -158,6 +169,7 @@ class Runtime:
         self._starter.refuse()
         self._by_parts.refuse()
         self._open_plans.refuse()
+        self.variables.refuse()
         self._recovery.stop()
         if self._admissions:
             await self._admitted.wait()
@@ -165,12 +177,18 @@ class Runtime:
         await self._starter.settle()
         await self._recovery.wait_stopped()
         await self._pace.end()
-        for close in chain(self._open_plans.closings(), self._devices.closings()):
+        closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
+        for close in chain(*closings):
             try:
                 await trio.to_thread.run_sync(close)
             except Exception as error:
                 errors.append(error)
         closed.set()
+
+    def _lose(self, device: str) -> None:
+        """Take what needs a device out of use: it is lost."""
+        self._open_plans.retire(device)
+        self.variables.lose(device)
 
     async def drain(self, flights: set[Flight]) -> None:
         """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
@@ -181,37 +199,49 @@ class Runtime:
                 await flight.done.wait()
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
-    async def admit(self, inputs: Mapping[str, Any], max_in_flight: int, flight: Flight) -> None:
-        """Start an item, once one of `max_in_flight` slots for its shapes is free.
+    async def admit(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: Flight,
+        fetched: frozenset[str] = ALL,
+    ) -> None:
+        """Start an item, once one of `max_in_flight` slots for its fetches and shapes is free.
 
         Raises
         ------
-        FeedError, ShapeError, PlanError, DeviceError, SessionError
+        FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
             If it cannot start; nothing is held then.
         """
         self._admissions += 1
         try:
-            await self._admit(inputs, self._by_shapes.count(max_in_flight), flight)
+            by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
+            await self._admit(inputs, by_shapes, by_shapes.count(max_in_flight), flight)
         finally:
             self._end_admission()
 
     @trio.lowlevel.enable_ki_protection
     async def admit_at_once(
-        self, inputs: Mapping[str, Any], max_in_flight: int, flight: Flight
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: Flight,
+        fetched: frozenset[str] = ALL,
     ) -> bool:
         """Start an item if nothing has to be waited for, and say so; inputs are not kept.
 
         Raises
         ------
-        FeedError, ShapeError, PlanError, DeviceError, SessionError
+        FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
             If it cannot start; nothing is held then.
         """
         self._admissions += 1
         try:
-            arrays: Mapping[str, Array] = check_feeds(self._fed, self.borrowed(inputs))
+            by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
+            arrays = by_shapes.check(self.borrowed(inputs))
             flight.variant = self._dispatcher.choose(flight)
-            count = self._by_shapes.count(max_in_flight)
-            slots, arrays = self._by_shapes.find(count, arrays, flight.variant)
+            count = by_shapes.count(max_in_flight)
+            slots, arrays = by_shapes.find(count, arrays, flight.variant)
             turn = self._starter.turn_nowait(slots)
             if slots is None or turn is None:
                 return False
@@ -221,37 +251,58 @@ class Runtime:
             self._end_admission()
 
     @trio.lowlevel.enable_ki_protection
-    async def prepare(self, max_in_flight: int) -> None:
+    async def plan_for(self, fetched: frozenset[str]) -> Plan:
+        """Return the plan for what is fetched, made now if need be.
+
+        Raises
+        ------
+        FetchError, PlanError, DeviceError
+            If there is none.
+        """
+        self._admissions += 1
+        try:
+            return (await self._of(fetched)).plan
+        finally:
+            self._end_admission()
+
+    @trio.lowlevel.enable_ki_protection
+    async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
         """Open the plan for a number of items in flight now, if the shapes are known.
 
         Raises
         ------
-        PlanError, DeviceError, SessionError
+        FetchError, PlanError, DeviceError, SessionError
             If that cannot be: no item could ever start.
         """
-        if self.plan.is_static:
-            self._admissions += 1
-            try:
-                await self._by_shapes.open_own(self._by_shapes.count(max_in_flight))
-            finally:
-                self._end_admission()
+        self._admissions += 1
+        try:
+            by_shapes = await self._of(fetched)
+            if by_shapes.plan.is_static:
+                await by_shapes.open_own(by_shapes.count(max_in_flight))
+        finally:
+            self._end_admission()
+
+    async def _of(self, fetched: frozenset[str]) -> ByShapes:
+        return self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
 
     def _end_admission(self) -> None:
         self._admissions -= 1
         if self._closing and not self._admissions:
             self._admitted.set()
 
-    async def _admit(self, inputs: Mapping[str, Any], count: int, flight: Flight) -> None:
-        arrays: Mapping[str, Array] = check_feeds(self._fed, self.borrowed(inputs))
+    async def _admit(
+        self, inputs: Mapping[str, Any], by_shapes: ByShapes, count: int, flight: Flight
+    ) -> None:
+        arrays = by_shapes.check(self.borrowed(inputs))
         if self._starter.is_busy:
             await self._starter.settle()
         flight.variant = self._dispatcher.choose(flight)
-        slots, arrays = self._by_shapes.find(count, arrays, flight.variant)
+        slots, arrays = by_shapes.find(count, arrays, flight.variant)
         if slots is None:
-            slots = await self._by_shapes.open(count, arrays, flight.variant)
+            slots = await by_shapes.open(count, arrays, flight.variant)
         if slots is None:
-            own = partial(own_feeds, self.plan.graph, arrays)
+            own = partial(own_feeds, by_shapes.plan.graph, arrays)
             arrays = await self._starter.copying(arrays.values(), own)
-            self._by_parts.start(flight, arrays, self._by_shapes.entries[count])
+            self._by_parts.start(flight, arrays, by_shapes.entries[count])
         else:
             await self._starter.start(flight, slots, arrays)

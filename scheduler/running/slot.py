@@ -9,6 +9,7 @@ from typing import TypeAlias
 from ...devices.event import Event
 from ...devices.exchange import Loan
 from ...graph.tensor import Array
+from .copying import Copies
 from .handing import Arrival, Departure
 from .pace import Launch
 
@@ -32,6 +33,8 @@ class Slot:
         The steps that bring inputs which are handed over on devices: different for each item.
     departures : Mapping of str to Departure
         Those that bring outputs which are taken on devices; these are not among `results`.
+    commits : Copies
+        What variables hold once the item has ended well.
     """
 
     feeds: Mapping[str, Array]
@@ -40,6 +43,7 @@ class Slot:
     here: tuple[Here | None, ...]
     arrivals: Mapping[str, Arrival] = field(default_factory=dict)
     departures: Mapping[str, Departure] = field(default_factory=dict)
+    commits: Copies = field(default_factory=Copies)
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         """Return it for an item to which these are handed over."""

@@ -27,6 +27,7 @@ from .open_plans import OpenPlans
 from .pace import Pace
 from .slot import Slot
 from .slots import Slots, Turn, session_closed
+from .variables import Variables
 
 T = TypeVar("T")
 
@@ -44,6 +45,8 @@ class Starter:
         Those that are under way; who starts is put in.
     announcer : Announcer
     dispatcher : Dispatcher
+    variables : Variables
+        Items wait for their turn with them.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Starter:
         flights: set[Flight],
         announcer: Announcer,
         dispatcher: Dispatcher,
+        variables: Variables,
     ) -> None:
         self._pace = pace
         self._open_plans = open_plans
@@ -62,6 +66,7 @@ class Starter:
         self._landing = landing
         self._flights = flights
         self._dispatcher = dispatcher
+        self._variables = variables
         self._replays = Replays(recovery, announcer, self._start_again, self._fail)
         self._watch = Watch(recovery)
         self._closing = False
@@ -138,11 +143,13 @@ class Starter:
                 await self._guard(flight, slots, arrays, attempt)
             if slot.departures:
                 slot, flight.departed = slot.left(copy=not flight.holds)
+            await self._variables.enter(flight, slots.open_plan)
             flight.marks.fed_ns = self._pace.now_ns()
             if self._closing or flight.done.is_set():  # it was given up meanwhile
                 raise session_closed()
         except BaseException:
             self._replays.abandon(flight)
+            self._variables.leave(flight)
             slots.release(turn)
             raise
         ended = partial(self._pace.call, partial(self._land, flight, slots, turn))
@@ -201,6 +208,8 @@ class Starter:
     def _land(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         """End an item, or start it again."""
         if self._replays.take(flight):
+            if not slots.open_plan.keeps:  # who assigns keeps its turn: it is started again
+                self._variables.leave(flight)
             slots.release(turn)
         else:
             self._landing.land(flight, slots, turn)
@@ -218,6 +227,7 @@ class Starter:
     def _fail(self, flight: Flight, error: BaseException) -> None:
         if not flight.is_part:
             self._landing.record(flight, flight.cause or error)
+        self._variables.leave(flight)
         self._flights.discard(flight)
         flight.finish(error=error)
 

@@ -39,6 +39,8 @@ class Batching:
     least : int
     most : int or None
         The bounds of the length of the first axis; the same where the graph fixes it.
+    unneeded : frozenset of str
+        What items may have beside the graph's inputs.
     copy : bool
         Copy the results of each item, rather than leave them in memory of the session.
     """
@@ -47,6 +49,7 @@ class Batching:
     size: int
     least: int
     most: int | None
+    unneeded: frozenset[str]
     copy: bool
 
     def padded(self, rows: int) -> int:
@@ -57,7 +60,12 @@ class Batching:
 
 
 def batching_of(
-    graph: Graph, size: int, bounds: Bounds = NO_BOUNDS, *, copy: bool = True
+    graph: Graph,
+    size: int,
+    bounds: Bounds = NO_BOUNDS,
+    *,
+    unneeded: frozenset[str] = frozenset(),
+    copy: bool = True,
 ) -> Batching:
     """Return how items of a graph, whose symbols may have bounds, become batches.
 
@@ -90,7 +98,7 @@ def batching_of(
         there = _first_dim(graph, name, "an output of this graph")
         if isinstance(there, int) and there != rows:
             raise _indivisible(name, graph.tensors[name].shape or ())
-    return Batching(graph, size, least, most, copy)
+    return Batching(graph, size, least, most, unneeded, copy)
 
 
 class Batch:
@@ -142,7 +150,7 @@ class Batch:
         FeedError
             If it fits into no batch of this graph.
         """
-        arrays = check_feeds(self._batching.graph, inputs)
+        arrays = check_feeds(self._batching.graph, inputs, self._batching.unneeded)
         length, limit = _length(arrays), self._batching.most
         if limit is not None and length > limit:
             raise FeedError(

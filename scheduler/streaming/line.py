@@ -177,7 +177,9 @@ class Line:
         is_started = False
         try:
             options = self._options
-            is_started = await self._runtime.admit_at_once(inputs, options.slots, flight)
+            is_started = await self._runtime.admit_at_once(
+                inputs, options.slots, flight, options.names
+            )
         except Exception as error:
             flight.finish(error=error)
             return True
@@ -217,7 +219,7 @@ class Line:
     async def _start(self, flight: Flight, inputs: Mapping[str, Any] | Batch) -> None:
         if isinstance(inputs, Batch):
             inputs = await self._runtime.copying(inputs.arrays(), inputs.stacked)
-        await self._runtime.admit(inputs, self._options.slots, flight)
+        await self._runtime.admit(inputs, self._options.slots, flight, self._options.names)
 
     def _give_up(self, flight: Flight, cause: BaseException) -> None:
         """Fail an item, wherever it is; what runs of it ends first."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
+from ...graph.state import assigns
 from ..errors import SessionError
+from ..fetches import Fetched, Fetches
 from ..planning import Plan
+from ..running.by_fetches import ALL
+from ..running.item import Results
 
 OnError = Literal["yield", "raise"]
 
@@ -21,11 +26,17 @@ class StreamArguments(TypedDict, total=False):
     deadline_s: float | None
     on_error: OnError
     copy: bool
+    fetches: Fetches | None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
     """The arguments of `Session.stream`, with its defaults.
+
+    Attributes
+    ----------
+    fetched : Fetched or None
+        What `fetches` name; the others are the arguments.
 
     Raises
     ------
@@ -40,6 +51,8 @@ class StreamOptions:
     deadline_s: float | None = None
     on_error: OnError = "yield"
     copy: bool = True
+    fetches: Fetches | None = None
+    fetched: Fetched | None = None
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -66,6 +79,16 @@ class StreamOptions:
         """How many slots keep that many items, or full batches, in flight."""
         return -(-self.max_in_flight // (self.batch or 1))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Which tensors are fetched."""
+        return ALL if self.fetched is None else self.fetched.names
+
+    @property
+    def arrange(self) -> Callable[[Results], Any]:
+        """What brings the results of an item into the form of what is fetched."""
+        return dict if self.fetched is None else self.fetched.arranged
+
     def beyond_threads(self) -> StreamArguments:
         """Return what to open a stream with whose results go to another thread."""
         if not self.copy:
@@ -79,6 +102,7 @@ class StreamOptions:
             "batch": self.batch,
             "max_delay_s": self.max_delay_s,
             "deadline_s": self.deadline_s,
+            "fetches": self.fetches,
         }
 
 
@@ -91,4 +115,16 @@ def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
             fix="leave batch= out, or inputs_on and outputs_on when planning",
         )
     given.setdefault("max_in_flight", plan.in_flight * (arguments.get("batch") or 1))
-    return StreamOptions(**given)  # type: ignore[arg-type]
+    fetches = arguments.get("fetches")
+    fetched = None if fetches is None else Fetched(fetches, plan.fetchable)
+    return StreamOptions(**given, fetched=fetched)  # type: ignore[arg-type]
+
+
+def check_order(plan: Plan, options: StreamOptions) -> None:
+    """Raise SessionError where items that assign to variables could pass each other."""
+    if not assigns(plan.graph) or (options.ordered and options.slots == 1):
+        return
+    raise SessionError(
+        "items of this graph assign to variables: each needs what the one before left there",
+        fix="leave ordered=False and max_in_flight= out, or fetch what assigns nothing",
+    )

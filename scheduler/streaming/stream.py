@@ -19,7 +19,7 @@ from ..running.marks import Marks
 from ..running.runtime import Runtime
 from .batching import Batching, batching_of
 from .line import Line
-from .options import StreamOptions
+from .options import StreamOptions, check_order
 from .sources import Source, check_source, iterate
 
 
@@ -127,7 +127,9 @@ class Results:
         for marks in _marks(flight):
             marks.taken_ns = self._runtime.now_ns()
         release = partial(self._release, flight)
-        self._item = Item(flight.index, flight.results, flight.error, release)
+        self._item = Item(
+            flight.index, flight.results, flight.error, release, self._options.arrange
+        )
         return self._item
 
     @trio.lowlevel.enable_ki_protection
@@ -152,11 +154,14 @@ async def open_stream(
 ) -> AsyncIterator[Results]:
     """Start feeding a source; on exit, cancel and drain what is still under way."""
     check_source(source)
+    plan = await runtime.plan_for(options.names)
+    check_order(plan, options)
     batching = None
     if options.batch is not None:
-        plan = runtime.plan
-        batching = batching_of(plan.fed, options.batch, plan.bounds, copy=options.copy)
-    await runtime.prepare(options.slots)
+        batching = batching_of(
+            plan.fed, options.batch, plan.bounds, unneeded=plan.unneeded, copy=options.copy
+        )
+    await runtime.prepare(options.slots, options.names)
     results = Results(runtime, options, batching, number)
     failure: BaseException | None = None
     try:

@@ -180,7 +180,7 @@ def test_an_operator_that_differs_from_its_definition_is_named(
     defined = pl.run
 
     def run(*given: object, **options: object) -> dict[str, Array]:
-        return {name: ~value for name, value in defined(*given, **options).items()}  # type: ignore[arg-type]
+        return {name: ~value for name, value in defined(*given, **options).items()}  # type: ignore[call-overload]
 
     monkeypatch.setattr(pl, "run", run)
     monkeypatch.setattr(integers, "CASES", integers.CASES[:1])

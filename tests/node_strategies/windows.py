@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import assume
 from plait.graph.windows import resolve_window
-from single_node import AnyArray
+from single_node import AnyArray, run_node
 
 from .drawing import (
     ALL,
@@ -93,6 +93,17 @@ def conv(draw: Draw) -> NodeCase:
     w = tensor(draw, dtype, (features, channels // group, *window.kernel), SUMS)
     b = tensor(draw, dtype, (features,), SUMS) if flag(draw) else None
     return _summing(draw, [x, w, b], window, {"group": group}, channels // group)
+
+
+def conv_weights_gradient(draw: Draw) -> NodeCase:
+    dtype, window, group = choose(draw, FLOATS), sliding(draw), choose(draw, (1, 1, 2, 3))
+    counts, batch = counts_of(window), integer(draw, 0, 3)
+    channels, features = (group * integer(draw, 1, 3) for _ in range(2))
+    x = tensor(draw, dtype, (batch, channels, *window.spatial), SUMS)
+    dy = tensor(draw, dtype, (batch, features, *counts), SUMS)
+    attributes = {**window.attributes, "kernel_shape": window.kernel, "group": group}
+    terms = size_of(x) * size_of(dy) * batch * math.prod(counts)
+    return NodeCase([x, dy], attributes, ulps=8, terms=terms)
 
 
 def _summing(
@@ -180,6 +191,20 @@ def max_pool(draw: Draw) -> NodeCase:
     return NodeCase([x], attributes, n_outputs=integer(draw, 1, 2))
 
 
+def max_pool_gradient(draw: Draw) -> NodeCase:
+    """Each window's index is that of one of its cells; there is one in each."""
+    window, attributes = _pooling(draw)
+    counts = counts_of(window, attributes["ceil_mode"])
+    dtype, outer = choose(draw, FLOATS), (integer(draw, 0, 2), integer(draw, 1, 2))
+    shape = (*outer, *window.spatial)
+    x = rng_of(draw).permutation(math.prod(shape)).reshape(shape).astype("float64")
+    pooled, indices = run_node("MaxPool", [x], attributes, 2)
+    assume(np.isfinite(pooled).all())
+    dy = tensor(draw, dtype, (*outer, *counts), SUMS)
+    inputs = [dy, indices, i64(shape)]
+    return NodeCase(inputs, attributes, constant={2}, ulps=4, terms=size_of(dy) * window.taps)
+
+
 def average_pool(draw: Draw) -> NodeCase:
     window, attributes = _pooling(draw)
     x = _image(draw, choose(draw, FLOATS), window, FINITE)
@@ -225,9 +250,11 @@ def max_unpool(draw: Draw) -> NodeCase:
 STRATEGIES: dict[str, Strategy] = {
     "Conv": conv,
     "ConvTranspose": conv_transpose,
+    "ConvWeightsGradient": conv_weights_gradient,
     "DeformConv": deform_conv,
     "Col2Im": col2im,
     "MaxPool": max_pool,
+    "MaxPoolGradient": max_pool_gradient,
     "AveragePool": average_pool,
     "LpPool": lp_pool,
     "GlobalAveragePool": plane_pool(8, WITH_SPECIAL),

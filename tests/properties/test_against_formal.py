@@ -27,13 +27,13 @@ from single_node import AnyArray, run_node, single_node_graph
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "25"))
 """For each operator; set it to some hundreds to look for what has not been seen yet."""
 
-CONTROL = ("If", "Loop", "Scan")
+RUN_BY_SESSIONS = ("If", "Loop", "Scan", "Variable")
 OPERATORS = tuple(
     name
     for name in operators()
     if ".graph.operators." in find_operator(name).infer.__module__
     and not name.startswith(("cvm.", "Bounded."))
-    and name not in CONTROL
+    and name not in RUN_BY_SESSIONS
 )
 """All that have a kernel, or one for what they compute into larger buffers."""
 

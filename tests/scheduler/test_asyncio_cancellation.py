@@ -228,11 +228,11 @@ def test_leaving_a_stream_waits_for_its_source_to_close() -> None:
 @pytest.mark.parametrize(
     ("cancelled", "second", "stride"),
     [
-        (cancelled_here, "cpu:1", 7),
-        (cancelled_often, "cpu:1", 11),
-        (cancelled_there, "cpu:1", 13),
-        (cancelled_here, "worker:0", 47),
-        (cancelled_there, "worker:0", 97),
+        (cancelled_here, "cpu:1", 17),
+        (cancelled_often, "cpu:1", 23),
+        (cancelled_there, "cpu:1", 29),
+        (cancelled_here, "worker:0", 67),
+        (cancelled_there, "worker:0", 151),
     ],
 )
 def test_a_session_cancelled_at_any_moment_leaves_nothing_behind(

@@ -85,6 +85,17 @@ def test_branches_of_different_shapes_are_told_apart() -> None:
     np.testing.assert_array_equal(found["y"], -X[np.newaxis])
 
 
+def test_a_branch_that_does_not_fit_is_a_mistake_when_it_is_entered() -> None:
+    b = pl.GraphBuilder("of one")
+    one = b.op("Squeeze", b.input("x", "float32", ("n",)), np.array([0]))
+    b.output("y", b.op("Unsqueeze", one, np.array([0])))
+    graph = branching(scaled("then", 2), b.build())
+    found = pl.run(graph, {"cond": np.array(True), "x": X})
+    np.testing.assert_array_equal(found["y"], -X * 2)
+    with pytest.raises(pl.ShapeError, match=r"\[3\]"):
+        pl.run(graph, {"cond": np.array(False), "x": X})
+
+
 def test_a_condition_of_two_values_is_refused() -> None:
     b = pl.GraphBuilder("branching")
     cond, x = b.input("cond", "bool", ("k",)), b.input("x", "float32", (3,))

@@ -1,7 +1,7 @@
 """Operators that are defined by simpler ones: written out where plait lacks them.
 
-Attention -> MatMul, Softmax and so on. Source: the function bodies in the operator schemas of the
-`onnx` package, which also does the writing out; `quantized_lstm` has one more.
+FlexAttention -> MatMul, Softmax and so on. Source: the function bodies in the operator schemas of
+the `onnx` package, which also does the writing out; `quantized_lstm` has one more.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Sequence
 
 from ...errors import ParseError
 from ...ir import Node
+from ...ordering import in_order
 
 
 def in_topological_order(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
@@ -20,26 +20,11 @@ def in_topological_order(nodes: Sequence[Node], given: Collection[str], at: str)
         If a tensor is written twice, is read but never written, or depends on itself.
     """
     producer = _producers(nodes, given, at)
-    waits = [_producing(node, producer) for node in nodes]
     _check_written(nodes, given, producer, at)
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, sources in enumerate(waits):
-        for source in sources:
-            readers[source].append(index)
-    counts = [len(sources) for sources in waits]
-    ready = [index for index, count in enumerate(counts) if count == 0]
-    order: list[Node] = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(nodes[index])
-        for reader in readers[index]:
-            counts[reader] -= 1
-            if counts[reader] == 0:
-                heapq.heappush(ready, reader)
-    if len(order) < len(nodes):
-        names = [nodes[index].name for index in _cycle(waits, counts)]
+    order, cycle = in_order(nodes)
+    if cycle:
         raise ParseError(
-            f"nodes wait for each other in a cycle: {listed(names)}",
+            f"nodes wait for each other in a cycle: {listed([node.name for node in cycle])}",
             at=at,
             fix="export the model again: a graph has no loops",
         )
@@ -67,10 +52,6 @@ def _producers(nodes: Sequence[Node], given: Collection[str], at: str) -> dict[s
     return producer
 
 
-def _producing(node: Node, producer: dict[str, int]) -> list[int]:
-    return list({producer[name] for name in node.inputs if name in producer})
-
-
 def _check_written(
     nodes: Sequence[Node], given: Collection[str], producer: dict[str, int], at: str
 ) -> None:
@@ -83,14 +64,3 @@ def _check_written(
                 at=f"{node}, {at}",
                 fix="export the model again: it is incomplete",
             )
-
-
-def _cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
-    """Return a cycle in the order of data flow, given the nodes that never became ready."""
-    index = next(i for i, count in enumerate(counts) if count)
-    seen: dict[int, int] = {}
-    while index not in seen:  # each stuck node waits for a stuck node, so walking back must loop
-        seen[index] = len(seen)
-        index = next(source for source in waits[index] if counts[source])
-    walked = list(seen)[seen[index] :]
-    return walked[::-1]

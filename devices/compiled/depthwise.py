@@ -1,0 +1,156 @@
+"""Depthwise convolutions over short lines, straight from the input.
+
+To frame a channel and to leave out the ends of its lines takes longer than its few products. So
+nothing is framed: a tap's cells beyond the ends of a line are masked, and so are whole lines. Where
+that pays it is twice as fast (272 planes of 14 by 14 cells: 0.044 ms, 0.083 framed).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from ...graph.tensor import Array
+from .epilogue import finish_cells
+from .jit import CELLS, TABLE, instruction, machine_code
+from .vector import FLOAT, INT, LANES, Value, Writer
+
+LINES = 4
+"""So many lines are computed together, so that their additions overlap."""
+
+BYTES = 4
+"""Of a cell."""
+
+CHUNK = 1 << 12
+"""Cells; so many sums of a channel are made before they are finished, in the innermost cache."""
+
+_SHORT = ir.IntType(32)
+_PLACES = ir.VectorType(_SHORT, LANES)
+
+
+@instruction
+def sum_lines(
+    typing_context: Any,
+    across: Any,
+    source: Any,
+    weights: Any,
+    first_row: Any,
+    target: Any,
+    layout: Any,
+) -> Any:
+    """Write Σ over taps of weights[tap] · source[line, cell + tap] for LINES lines to target.
+
+    Windows move by `across` cells, 1 or 2, a literal. Source, weights, target and layout are
+    addresses; the first line's window begins at `first_row` of the source.
+    """
+    if not isinstance(across, types.IntegerLiteral):
+        return None
+    apart = across.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _sum(Writer(builder), apart, *arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(across, *[types.int64] * 5), generate
+
+
+def _sum(
+    write: Writer, across: int, source: Value, weights: Value, row: Value, target: Value, at: Value
+) -> None:
+    builder = write.builder
+    height, width, columns, left, rows, cells, below, beside, down = (
+        write.load(INT, write.advance(at, write.index(i), 8)) for i in range(9)
+    )
+    rounds = builder.udiv(builder.add(columns, write.index(LANES - 1)), write.index(LANES))
+    with cgutils.for_range(builder, rounds, intp=INT) as vector:
+        column = builder.mul(vector.index, write.index(LANES))
+        begin = builder.sub(builder.mul(column, write.index(across)), left)
+        sums = [write.variable(write.constant(0)) for _ in range(LINES)]
+        with cgutils.for_range(builder, rows, intp=INT) as tap_row:
+            first = builder.add(row, builder.mul(tap_row.index, below))
+            lines = [builder.add(first, builder.mul(down, write.index(n))) for n in range(LINES)]
+            bounds = [_bound(write, line, height, width) for line in lines]
+            starts = [write.advance(source, builder.mul(line, width)) for line in lines]
+            with cgutils.for_range(builder, cells, intp=INT) as tap:
+                place = builder.add(begin, builder.mul(tap.index, beside))
+                number = builder.add(builder.mul(tap_row.index, cells), tap.index)
+                w = write.splat(write.load(FLOAT, write.advance(weights, number)))
+                for total, start, bound in zip(sums, starts, bounds, strict=True):
+                    x = _masked(write, across, start, place, bound)
+                    builder.store(write.multiply_add(w, x, builder.load(total)), total)
+        mask = write.mask(builder.sub(columns, column))
+        for n, total in enumerate(sums):
+            line = builder.add(column, builder.mul(columns, write.index(n)))
+            write.masked_store(builder.load(total), write.advance(target, line), mask)
+
+
+def _bound(write: Writer, line: Value, height: Value, width: Value) -> Value:
+    """Return how many cells a line has, in each lane: none outside the image."""
+    builder = write.builder
+    inside = builder.icmp_unsigned("<", line, height)
+    length = builder.select(inside, width, write.index(0))
+    return write.splat(builder.trunc(length, _SHORT))
+
+
+def _masked(write: Writer, across: int, line: Value, place: Value, bound: Value) -> Value:
+    """Return cells of a line from a place on, zeros where there are none."""
+    builder = write.builder
+    parts = []
+    for part in range(across):
+        begin = builder.add(place, write.index(part * LANES))
+        lanes = ir.Constant(_PLACES, list(range(LANES)))
+        places = builder.add(write.splat(builder.trunc(begin, _SHORT)), lanes)
+        mask = builder.icmp_unsigned("<", places, bound)
+        parts.append(write.masked_load(write.advance(line, begin), mask))
+    return parts[0] if across == 1 else write.even(*parts)
+
+
+@machine_code(CELLS, CELLS, CELLS, CELLS, CELLS, CELLS, TABLE)
+def convolve_channels(
+    x: Array, weights: Array, bias: Array, y: Array, residual: Array, after: Array, layout: Array
+) -> None:
+    """Compute y = after(w·x + bias) for each image and channel.
+
+    Parameters
+    ----------
+    x, y, residual : Array, flat float32
+    weights : Array, (channels · taps,)
+    bias : Array, (channels,)
+    after : Array
+        What `Epilogue.packed` returns.
+    layout : Array, int64
+        The numbers of rows and columns; of the outputs' columns; of cells before the first column;
+        of the kernel's rows and columns; its dilations; by how many rows windows move; then the
+        numbers of images, of output rows; by how many columns windows move; of rows above.
+    """
+    height, width, columns, down = layout[0], layout[1], layout[2], layout[8]
+    batch, lines, across, top = layout[9], layout[10], layout[11], layout[12]
+    channels, taps = bias.size, layout[4] * layout[5]
+    band = LINES * max(1, CHUNK // (LINES * columns))
+    buffer = np.empty(band * columns, np.float32)
+    held, at = buffer.ctypes.data, layout.ctypes.data
+    for part in range(batch * channels):
+        channel = part % channels
+        source = x.ctypes.data + BYTES * part * height * width
+        own = weights.ctypes.data + BYTES * channel * taps
+        for line in range(0, lines, band):
+            count = min(band, lines - line)
+            for begin in range(0, count, LINES):
+                row, target = (line + begin) * down - top, held + BYTES * begin * columns
+                if across == 1:
+                    sum_lines(1, source, own, row, target, at)
+                else:
+                    sum_lines(2, source, own, row, target, at)
+            place = BYTES * (part * lines + line) * columns
+            finish_cells(
+                held,
+                bias[channel],
+                y.ctypes.data + place,
+                residual.ctypes.data + place,
+                count * columns,
+                after.ctypes.data,
+            )

@@ -1,0 +1,23 @@
+"""The definition of Fused."""
+
+from __future__ import annotations
+
+from ...graph.ir import Graph
+from ...graph.nested import called
+from ...graph.operators.fused import FUSED
+from ...graph.tensor import Array, spec_of
+from .program import compute_of
+from .registry import definition
+
+
+@definition(FUSED)
+def fused(*inputs: Array, body: Graph) -> Array:
+    """Y = what the body's nodes compute, one after the other."""
+    graph = called(body, [spec_of(array) for array in inputs])
+    arrays = dict(zip(body.inputs, inputs, strict=True))
+    for node in graph.nodes:
+        specs = [graph.tensors[name] for name in node.outputs]
+        given = [arrays[name] if name else None for name in node.inputs]
+        results = compute_of(node, specs)(given)
+        arrays.update(zip(node.outputs, results, strict=True))
+    return arrays[body.outputs[0]]

@@ -1,0 +1,26 @@
+"""Definitions of what orders effects and hands values on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...graph.tensor import Array
+from .registry import definition
+
+
+@definition("Assign")
+def assign(variable: Array, value: Array) -> Array:
+    """Y = value, which the variable holds from the next item on."""
+    return value
+
+
+@definition("After")
+def after(x: Array, *others: Array) -> Array:
+    """Y = x."""
+    return x
+
+
+@definition("Group")
+def group(*x: Array) -> Array:
+    """Y = nothing."""
+    return np.empty(0, np.bool_)

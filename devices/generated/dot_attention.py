@@ -1,0 +1,283 @@
+"""Attention in one kernel: scores of a tile of queries and keys at a time, in shared memory.
+
+The keys go by tile by tile. What is known of a query's row is its greatest score so far, and the
+sums of exponentials, alone and times the values, as if that were the greatest of all; both are
+scaled down where a greater one comes (Milakov and Gimelshein, 2018; Dao and others, 2022).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...graph.operator import Call, Specs
+from ...graph.operators.dot_attention import (
+    MASK,
+    PAST_KEY,
+    USED,
+    infer_attention,
+    scale_of,
+    window_of,
+)
+from .indexing import broadcast, index_type
+from .kernel import THREADS, Code, Kernel
+from .reduction import input_of, output_of
+from .registry import generates
+from .types import computed_type, literal, load, store
+
+LANES = 8
+"""Threads that share a row."""
+ROWS = THREADS // LANES
+"""Queries in a tile."""
+SHARED_BYTES = 32 << 10
+"""What every OpenCL device has for a group; CUDA gives 48 KiB without being asked for more."""
+
+_NBYTES = {"f32": 4, "f64": 8}
+_BY_HEADS = 4
+
+
+def _unless(call: Call) -> str | None:
+    if call.n_outputs > 1:
+        return "scores and states are not written by the generated kernel"
+    if call.has(PAST_KEY) or call.has(USED):
+        return "states are not read by the generated kernel"
+    dtypes = {call.spec(index).dtype for index in (0, 1, 2)}
+    if len(dtypes) > 1:
+        return "values are of another dtype than keys"
+    c, asked = computed_type(call.spec(0).dtype), call.attributes["softmax_precision"]
+    if asked == "float64" and c != "f64":
+        return "the distribution is asked for in float64"
+    _, key, value, _ = infer_attention(call)
+    if key.shape is None or value.shape is None:
+        return None
+    depth, width = key.shape[3], value.shape[3]
+    if not isinstance(depth, int) or not isinstance(width, int):
+        return None
+    if not depth or not _keys_in_tile(depth, width, c):
+        return f"queries of {depth} elements and values of {width} do not fit into a group"
+    return None
+
+
+def _keys_in_tile(depth: int, width: int, c: str) -> int:
+    """Return how many keys a tile has: as many as threads of a warp, or half, or a quarter."""
+    for keys in (32, 16, LANES):
+        numbers = (ROWS + keys) * (depth + 1) + keys * width + ROWS * (keys + 1)
+        if numbers * _NBYTES[c] <= SHARED_BYTES:
+            return keys
+    return 0
+
+
+class _Shape(NamedTuple):
+    """The lengths, and the strides of (batch, heads, rows) in q, k, v and y."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    group: int
+    q: tuple[int, int, int]
+    k: tuple[int, int, int]
+    v: tuple[int, int, int]
+    y: tuple[int, int, int]
+
+
+def _shape_of(call: Call) -> _Shape:
+    _, key, value, scores = infer_attention(call)
+    batch, heads, queries, keys = scores.static_shape
+    shared, depth, width = key.static_shape[1], key.static_shape[3], value.static_shape[3]
+    by_heads = call.spec(0).rank == _BY_HEADS
+
+    def strides(count: int, length: int, elements: int) -> tuple[int, int, int]:
+        whole = count * length * elements
+        return (
+            (whole, length * elements, elements)
+            if by_heads
+            else (whole, elements, whole // max(length, 1))
+        )
+
+    return _Shape(
+        batch,
+        heads,
+        queries,
+        keys,
+        depth,
+        width,
+        heads // max(shared, 1),
+        strides(heads, queries, depth),
+        strides(shared, keys, depth),
+        strides(shared, keys, width),
+        strides(heads, queries, width),
+    )
+
+
+@generates("Attention", unless=_unless)
+def attention(call: Call, outputs: Specs) -> Code:
+    """Y = softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries that see nothing."""
+    s, c, y = _shape_of(call), computed_type(call.spec(0).dtype), outputs[0]
+    if not y.size:
+        return Code(())
+    specs = [spec for spec in (*call.inputs, y) if spec is not None]
+    parameters = [input_of(call.spec(i), name, i) for i, name in enumerate("qkv")]
+    if call.has(MASK):
+        parameters.append(input_of(call.spec(MASK), "mask", MASK))
+    tiles = -(-s.queries // ROWS)
+    body = _BODY.format(
+        index=index_type(*(spec.size + (1 << 16) for spec in specs)),
+        c=c,
+        rows=ROWS,
+        lanes=LANES,
+        threads=THREADS,
+        tile=_keys_in_tile(s.depth, s.width, c),
+        tiles=tiles,
+        heads=s.heads,
+        group=s.group,
+        queries=s.queries,
+        keys=s.keys,
+        depth=s.depth,
+        width=s.width,
+        each=-(-s.width // LANES),
+        zero=literal(0, c),
+        lowest=literal(float("-inf"), c),
+        starts="\n".join(_starts(s)),
+        range="\n".join(_range(call, s)),
+        read_q=f"{load(call.spec(0).dtype, 'q', f'q_start + (first + row) * {s.q[2]} + d')}"
+        f" * {literal(scale_of(call.attributes, s.depth), c)}",
+        read_k=load(call.spec(1).dtype, "k", f"k_start + (start + row) * {s.k[2]} + d"),
+        read_v=load(call.spec(2).dtype, "v", f"v_start + (start + row) * {s.v[2]} + d"),
+        score="\n            ".join(_score(call, s, c)),
+        write=store(
+            y.dtype,
+            "y",
+            f"y_start + (first + row) * {s.y[2]} + column",
+            f"total == {literal(0, c)} ? {literal(0, c)} : sums[i] / total",
+        ),
+    )
+    parameters.append(output_of(y))
+    groups = tiles * s.heads * s.batch
+    return Code((Kernel("attention", tuple(parameters), body, groups),))
+
+
+def _starts(s: _Shape) -> list[str]:
+    """Return the statements that declare where a group's heads begin."""
+    return [
+        f"const index {name}_start = batch * {strides[0]} + {head} * {strides[1]};"
+        for name, head, strides in (
+            ("q", "head", s.q),
+            ("k", f"(head / {s.group})", s.k),
+            ("v", f"(head / {s.group})", s.v),
+            ("y", "head", s.y),
+        )
+    ]
+
+
+def _range(call: Call, s: _Shape) -> list[str]:
+    """Return the statements that declare which keys any query of the tile sees."""
+    left, right = window_of(call.attributes)
+    seen = min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
+    end = str(seen)
+    if right is not None:
+        behind = f"first + {ROWS + right}"
+        end = f"({behind} < {seen} ? {behind} : {seen})"
+    begin = "0" if left is None else f"(first > {left} ? first - {left} : 0)"
+    return [f"const index begin = {begin};", f"const index end = {end};"]
+
+
+def _score(call: Call, s: _Shape, c: str) -> list[str]:
+    """Return the statements that make of a product the score of `query` and `key`."""
+    statements, cap = [], call.attributes["softcap"]
+    left, right = window_of(call.attributes)
+    if cap:
+        number = literal(cap, c)
+        statements.append(f"score = {number} * tanh(score / {number});")
+    unseen = ["key >= end"]
+    if call.has(MASK):
+        mask = call.spec(MASK)
+        lengths = (s.batch, s.heads, s.queries, mask.static_shape[-1])
+        strides = broadcast(mask.static_shape, lengths)
+        at = " + ".join(
+            f"{name} * {stride}"
+            for name, stride in zip(("batch", "head", "query", "key"), strides, strict=True)
+        )
+        value = load(mask.dtype, "mask", at)
+        inside = f"query < {s.queries} && key < end"
+        if mask.dtype == bool:
+            unseen.append(f"!({inside} && {value})")
+        else:
+            statements.append(f"if ({inside}) score += ({c})({value});")
+    if right is not None:
+        unseen.append(f"key > query + {right}")
+    if left is not None:
+        unseen.append(f"key < query - {left}")
+    statements.append(f"if ({' || '.join(unseen)}) score = {literal(float('-inf'), c)};")
+    return statements
+
+
+_BODY = """\
+typedef {index} index;
+SHARED {c} queries[{rows} * ({depth} + 1)];
+SHARED {c} keys[{tile} * ({depth} + 1)];
+SHARED {c} values[{tile} * {width} + 1];
+SHARED {c} weights[{rows} * ({tile} + 1)];
+const index batch = GROUP / {tiles} / {heads}, head = GROUP / {tiles} % {heads};
+const index first = (index)(GROUP % {tiles}) * {rows};
+{starts}
+{range}
+for (i32 at = THREAD; at < {rows} * {depth}; at += {threads}) {{
+    const index row = at / {depth}, d = at % {depth};
+    queries[row * ({depth} + 1) + d] = first + row < {queries} ? {read_q} : {zero};
+}}
+const i32 row = THREAD / {lanes}, lane = THREAD % {lanes};
+const index query = first + row;
+{c} peak = {lowest}, total = {zero}, sums[{each}], own[{tile} / {lanes}];
+for (i32 i = 0; i < {each}; i++) sums[i] = {zero};
+for (index start = begin; start < end; start += {tile}) {{
+    BARRIER;
+    for (i32 at = THREAD; at < {tile} * {depth}; at += {threads}) {{
+        const index row = at / {depth}, d = at % {depth};
+        keys[row * ({depth} + 1) + d] = start + row < end ? {read_k} : {zero};
+    }}
+    for (i32 at = THREAD; at < {tile} * {width}; at += {threads}) {{
+        const index row = at / {width}, d = at % {width};
+        values[at] = start + row < end ? {read_v} : {zero};
+    }}
+    BARRIER;
+    for (i32 i = 0; i < {tile} / {lanes}; i++) own[i] = {zero};
+    for (i32 d = 0; d < {depth}; d++) {{
+        const {c} factor = queries[row * ({depth} + 1) + d];
+        for (i32 i = 0; i < {tile} / {lanes}; i++)
+            own[i] += factor * keys[(lane + i * {lanes}) * ({depth} + 1) + d];
+    }}
+    for (i32 i = 0; i < {tile} / {lanes}; i++) {{
+        const index key = start + lane + i * {lanes};
+        {c} score = own[i];
+            {score}
+        own[i] = score;
+        weights[row * ({tile} + 1) + lane + i * {lanes}] = score;
+    }}
+    BARRIER;
+    {c} best = peak;
+    for (i32 i = 0; i < {tile}; i++) best = fmax(best, weights[row * ({tile} + 1) + i]);
+    const {c} shift = best == {lowest} ? {zero} : best, shrunk = exp(peak - shift);
+    peak = best;
+    BARRIER;
+    for (i32 i = 0; i < {tile} / {lanes}; i++)
+        weights[row * ({tile} + 1) + lane + i * {lanes}] = exp(own[i] - shift);
+    BARRIER;
+    total *= shrunk;
+    for (i32 i = 0; i < {each}; i++) sums[i] *= shrunk;
+    for (i32 j = 0; j < {tile}; j++) {{
+        const {c} weight = weights[row * ({tile} + 1) + j];
+        total += weight;
+        for (i32 i = 0; i < {each}; i++) {{
+            const i32 column = lane + i * {lanes};
+            if (column < {width}) sums[i] += weight * values[j * {width} + column];
+        }}
+    }}
+}}
+for (i32 i = 0; i < {each}; i++) {{
+    const i32 column = lane + i * {lanes};
+    if (query < {queries} && column < {width}) {{
+        {write}
+    }}
+}}"""

@@ -1,0 +1,233 @@
+"""A block of attention: what is computed for a few queries, and all the keys that they see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...graph.operators.dot_attention import CAPPED, MASKED, RAW, WEIGHTS, Window
+from ...graph.tensor import Array, TensorSpec
+from .blocks import count_in_block
+from .registry import ArrayModule
+from .steps import Step
+from .sums import extremum_over, sum_over
+
+BLOCK = 1 << 17
+"""Scores in a block."""
+
+Part: TypeAlias = tuple[slice, ...]
+"""Which samples, heads of keys, heads that share one, and queries."""
+
+KEYS = 4
+"""The axis of keys: scores are (batch, heads of keys, heads that share one, queries, keys)."""
+
+
+def block_of(lengths: Sequence[int], keys: int) -> tuple[int, ...]:
+    """Return how much of each axis of the scores a block takes, of the last ones first."""
+    sizes, each = [], keys
+    for length in reversed(lengths):
+        sizes.append(count_in_block(BLOCK, each, length))
+        each *= sizes[-1]
+    return tuple(reversed(sizes))
+
+
+class Buffers(NamedTuple):
+    """What a block is computed in: flat arrays, of which it takes what it needs."""
+
+    scores: Array
+    query: Array
+    result: Array
+    line: Array
+    hidden: Array
+    limits: Array
+
+
+def buffer_specs(
+    lengths: Sequence[int],
+    keys: int,
+    depth: int,
+    width: int,
+    dtype: np.dtype[Any],
+    *,
+    compares: bool,
+) -> list[TensorSpec]:
+    """Scratch: the `Buffers` of a block, the last two empty unless it `compares` places."""
+    block = block_of(lengths, keys)
+    rows = prod(block)
+    return [
+        *(TensorSpec(dtype, (rows * length,)) for length in (keys, depth, width, 1)),
+        TensorSpec(bool, (rows * keys * compares,)),
+        TensorSpec("int64", (block[0] * block[-1] * compares,)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """All blocks have this in common.
+
+    Attributes
+    ----------
+    xp : module
+    query, y : Array
+        (batch, heads of keys, heads that share one, queries, elements).
+    key, value : Array
+        (batch, heads of keys, 1, keys, elements), in the dtype to compute in.
+    mask : Array, optional
+        As scores are, with fewer keys perhaps: those behind its last are not seen.
+    used : Array, optional
+        How many keys of each sample are to be seen.
+    found : Array, optional
+        Where scores of the stage `wanted` go.
+    past : int
+        How many keys are of before the first query.
+    """
+
+    xp: ArrayModule
+    query: Array
+    key: Array
+    value: Array
+    y: Array
+    mask: Array | None
+    used: Array | None
+    found: Array | None
+    wanted: int
+    past: int
+    window: Window
+    scale: float
+    softcap: float
+    buffers: Buffers
+
+    @property
+    def hides(self) -> bool:
+        """True when there may be queries that see nothing."""
+        given = (self.mask, self.used, *self.window)
+        return any(each is not None for each in given)
+
+    def keys_of(self, part: Part) -> slice:
+        """Return the keys that queries may see; all of them where scores are asked for."""
+        keys = self.key.shape[3]
+        if self.found is not None:
+            return slice(0, keys)
+        left, right = self.window if self.used is None else Window(None, None)
+        end = keys if self.mask is None else self.mask.shape[KEYS]
+        if right is not None:
+            end = min(end, part[3].stop + self.past + right)
+        start = 0 if left is None else max(0, part[3].start + self.past - left)
+        return slice(min(start, end), max(end, 0)) if start < end else slice(0, 0)
+
+    def steps(self, part: Part) -> Iterator[Step]:
+        """Yield the steps that compute a block."""
+        xp, (batch, shared) = self.xp, part[:2]
+        query, y, keys = self.query[part], self.y[part], self.keys_of(part)
+        if keys.start == keys.stop:
+            yield partial(y.fill, 0)
+            return
+        key, value = (x[batch, shared, :, keys] for x in (self.key, self.value))
+        work = _part(self.buffers.query, query.shape)
+        scores = _part(self.buffers.scores, (*query.shape[:-1], keys.stop - keys.start))
+        dtype = scores.dtype.type
+        yield partial(xp.multiply, query, dtype(self.scale), out=work, dtype=work.dtype)
+        yield partial(xp.matmul, work, key.swapaxes(3, 4), out=scores)
+        yield from self._keep(RAW, part, scores)
+        if self.softcap:
+            yield partial(xp.divide, scores, dtype(self.softcap), out=scores)
+            yield partial(xp.tanh, scores, out=scores)
+            yield partial(xp.multiply, scores, dtype(self.softcap), out=scores)
+        yield from self._keep(CAPPED, part, scores)
+        yield from self._hide(part, keys, scores)
+        yield from self._keep(MASKED, part, scores)
+        yield from self._weigh(part, scores, value, y)
+
+    def _weigh(self, part: Part, scores: Array, value: Array, y: Array) -> Iterator[Step]:
+        """Yield the steps: y ← softmax(scores) · value."""
+        xp, dtype = self.xp, scores.dtype
+        line = _part(self.buffers.line, (*scores.shape[:-1], 1))
+        result = _part(self.buffers.result, (*scores.shape[:-1], value.shape[-1]))
+        yield extremum_over(xp, "max", scores, (KEYS,), line)
+        if self.hides:  # -∞ less -∞ is no number, and 0 by 0 is none
+            yield partial(xp.maximum, line, np.finfo(dtype).min, out=line)
+        yield partial(xp.subtract, scores, line, out=scores)
+        yield partial(xp.exp, scores, out=scores)
+        yield sum_over(xp, scores, (KEYS,), line)
+        if self.hides:  # otherwise it is 1 at least
+            yield partial(xp.maximum, line, dtype.type(1), out=line)
+        if self.found is not None and self.wanted == WEIGHTS:
+            yield partial(xp.divide, scores, line, out=scores)
+            yield from self._keep(WEIGHTS, part, scores)
+            yield partial(xp.matmul, scores, value, out=result)
+            yield partial(xp.copyto, y, result, casting="same_kind")
+            return
+        yield partial(xp.matmul, scores, value, out=result)
+        yield partial(xp.divide, result, line, out=y if y.dtype == dtype else result)
+        if y.dtype != dtype:
+            yield partial(xp.copyto, y, result, casting="same_kind")
+
+    def _keep(self, stage: int, part: Part, scores: Array) -> Iterator[Step]:
+        if self.found is not None and self.wanted == stage:
+            yield partial(self.xp.copyto, self.found[part], scores, casting="same_kind")
+
+    def _hide(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
+        """Yield the steps that add the mask, and those that make -∞ what is not seen."""
+        if self.mask is not None:
+            yield from self._add_mask(self.mask[part], keys, scores)
+        if self.used is None:
+            yield from self._hide_outside(part, keys, scores)
+        else:
+            yield from self._hide_unused(self.used[part[0]], part, keys, scores)
+
+    def _add_mask(self, mask: Array, keys: slice, scores: Array) -> Iterator[Step]:
+        xp, seen = self.xp, mask.shape[KEYS] - keys.start
+        mask, inside = mask[..., keys], scores[..., :seen]
+        if mask.dtype == np.bool_:
+            hidden = _part(self.buffers.hidden, mask.shape)
+            yield partial(xp.logical_not, mask, out=hidden)
+            yield partial(xp.copyto, inside, -np.inf, where=hidden)
+        else:
+            yield partial(xp.add, inside, mask, out=inside, casting="same_kind")
+        if seen < scores.shape[KEYS]:
+            yield partial(scores[..., seen:].fill, -np.inf)
+
+    def _hide_outside(self, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
+        """Yield the steps for the window, where it does not begin or end for all queries alike."""
+        left, right = self.window
+        first, last = (place + self.past for place in (part[3].start, part[3].stop - 1))
+        own = np.arange(first, last + 1).reshape(-1, 1)
+        if right is not None:
+            columns = slice(max(keys.start, first + right + 1), keys.stop)
+            yield from self._hide_where("greater", columns, own + right, keys, scores)
+        if left is not None:
+            columns = slice(keys.start, min(keys.stop, last - left))
+            yield from self._hide_where("less", columns, own - left, keys, scores)
+
+    def _hide_unused(self, used: Array, part: Part, keys: slice, scores: Array) -> Iterator[Step]:
+        """Yield the steps for padding, and for windows of queries that are the last ones used."""
+        xp, (left, right) = self.xp, self.window
+        used = used.reshape(-1, 1, 1, 1, 1)
+        yield from self._hide_where("greater_equal", keys, used, keys, scores)
+        own = np.arange(part[3].start, part[3].stop).reshape(-1, 1) - self.query.shape[3]
+        limits = _part(self.buffers.limits, (used.shape[0], 1, 1, *own.shape))
+        for compare, bound in (("greater", right), ("less", None if left is None else -left)):
+            if bound is not None:
+                yield partial(xp.add, used, xp.asarray(own + bound), out=limits)
+                yield from self._hide_where(compare, keys, limits, keys, scores)
+
+    def _hide_where(
+        self, compare: str, columns: slice, limits: Array, keys: slice, scores: Array
+    ) -> Iterator[Step]:
+        """Yield the steps: where a key's place is beyond a limit, its score is -∞."""
+        if columns.start >= columns.stop:
+            return
+        xp, places = self.xp, self.xp.arange(columns.start, columns.stop)
+        hidden = _part(self.buffers.hidden, np.broadcast_shapes(limits.shape, places.shape))
+        inside = scores[..., columns.start - keys.start : columns.stop - keys.start]
+        yield partial(getattr(xp, compare), places, xp.asarray(limits), out=hidden)
+        yield partial(xp.copyto, inside, -np.inf, where=hidden)
+
+
+def _part(flat: Array, shape: Sequence[int]) -> Array:
+    return flat[: prod(shape)].reshape(tuple(shape))

@@ -1,0 +1,132 @@
+"""The gradient of a convolution's weights: dY times the windows that the weights met.
+
+The windows of a few images, or of a band of rows of one, are laid side by side as for the
+convolution itself (see `dense`), one product for each; the products are added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from operator import mul
+
+from ...graph.attribute import Attributes
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from ...graph.windows import resolve_window
+from .blocks import blocks, count_in_block
+from .frames import frame_of
+from .geometry import Geometry
+from .precision import compute_dtype, wide_copies, widen
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step
+from .views import copy, strided
+
+BLOCK = 1 << 18
+"""Elements; more windows than this are copied and multiplied band by band, to stay in cache."""
+
+
+class Sums:
+    """How the products are taken: which images and rows together, in which buffers."""
+
+    def __init__(self, conv: Geometry) -> None:
+        self.conv = conv
+        self.frame = frame_of(conv)
+        row = math.prod(conv.outputs[1:])
+        image = conv.channels * conv.taps * row * conv.outputs[0]
+        self.images = count_in_block(BLOCK, image, conv.batch)
+        self.rows = max(1, -(-conv.outputs[0] // max(1, -(-image // BLOCK))))
+        self.cells = self.images * self.rows * row
+
+    @property
+    def scratch(self) -> list[TensorSpec]:
+        """Windows, dY beside them, a product, and images in a frame of zeros where padded."""
+        conv = self.conv
+        windows = conv.spec(conv.channels * conv.taps * self.cells)
+        gradients = conv.spec(conv.features * self.cells)
+        product = conv.spec(conv.features * conv.depth * conv.taps)
+        framed = conv.spec(self.images * conv.channels, self.frame.length)
+        return [windows, gradients, product, *(() if self.frame.trivial else (framed,))]
+
+    def steps(self, xp: ArrayModule, x: Array, dy: Array, dw: Array, scratch: Arrays) -> list[Step]:
+        """Return the steps that write all sums to dw."""
+        conv, steps, first = self.conv, list[Step](), True
+        for images in blocks(conv.batch, self.images):
+            source = x[images].reshape(-1, *conv.spatial)
+            if not self.frame.trivial:
+                framed = scratch[3][: len(source)]
+                steps += self.frame.fill(xp, framed, source)
+                source = framed
+            for rows in blocks(conv.outputs[0], self.rows):
+                target = dw.reshape(-1) if first else scratch[2]
+                steps += self._band(xp, source, dy[images, :, rows], target, rows, scratch)
+                if not first:
+                    steps.append(partial(xp.add, dw.reshape(-1), target, out=dw.reshape(-1)))
+                first = False
+        return steps
+
+    def _band(
+        self, xp: ArrayModule, source: Array, dy: Array, target: Array, rows: slice, scratch: Arrays
+    ) -> list[Step]:
+        """Return the steps for some rows of some images: two copies and a product."""
+        conv, frame, images = self.conv, self.frame, len(dy)
+        taps, moves = map(mul, frame.steps, conv.window.dilations), self._moves()
+        outputs = (rows.stop - rows.start, *conv.outputs[1:])
+        shape = (images, conv.channels, *conv.window.kernel, *outputs)
+        apart = (conv.channels * frame.length, frame.length, *taps, *moves)
+        offset = frame.origin + rows.start * moves[0]
+        views = strided(xp, source, shape, apart, offset)
+        by_image = (*range(1, 2 + len(moves)), 0, *range(2 + len(moves), views.ndim))
+        windows = _leading(scratch[0], (*shape[1 : 2 + len(moves)], images, *outputs))
+        gradients = _leading(scratch[1], (conv.features, images, *outputs))
+        product = partial(
+            xp.matmul,
+            gradients.reshape(conv.group, conv.features // conv.group, -1),
+            windows.reshape(conv.group, conv.depth * conv.taps, -1).swapaxes(1, 2),
+            out=target.reshape(conv.group, conv.features // conv.group, -1),
+        )
+        return [
+            copy(xp, windows, views.transpose(by_image)),
+            copy(xp, gradients, dy.swapaxes(0, 1)),
+            product,
+        ]
+
+    def _moves(self) -> tuple[int, ...]:
+        return tuple(map(mul, self.frame.steps, self.conv.window.strides))
+
+
+def _leading(buffer: Array, shape: Sequence[int]) -> Array:
+    return buffer[: math.prod(shape)].reshape(shape)
+
+
+def _geometry(x: Sequence[int], dy: Sequence[int], attributes: Attributes, like: Array) -> Geometry:
+    """Return the geometry of the convolution whose weights these are."""
+    window, _ = resolve_window(x[2:], attributes, attributes["kernel_shape"])
+    assert window is not None
+    batch, channels, *spatial = x
+    dtype = compute_dtype(like.dtype)
+    return Geometry(
+        batch, channels, dy[1], attributes["group"], tuple(spatial), tuple(dy[2:]), window, dtype
+    )
+
+
+def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    x, dy = call.spec(0), call.spec(1)
+    conv = _geometry(x.static_shape, dy.static_shape, call.attributes, x)
+    return (*wide_copies((x, dy, *outputs)), *Sums(conv).scratch)
+
+
+@kernel("ConvWeightsGradient", scratch=_scratch, binds=True)
+def conv_weights_gradient(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """DW[f, c, tap] = Σ over images and windows of dY[f]·x[c] under the tap."""
+    wide = widen(xp, inputs, outputs, scratch)
+    (x, dy), (dw,) = wide.inputs, wide.outputs
+    assert x is not None
+    assert dy is not None
+    if not (x.size and dy.size):
+        return partial(outputs[0].fill, 0)
+    sums = Sums(_geometry(x.shape, dy.shape, attributes, x))
+    return wide.around(sums.steps(xp, x, dy, dw, wide.scratch))

@@ -1,0 +1,113 @@
+"""The kernel of Fused: elementwise kernels, one after the other on each block of the output.
+
+What lies between them never leaves the cache. Blocks are so long that kernels which choose by
+length choose as they would for the whole: bits are those of single nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from ...graph.attribute import Attributes
+from ...graph.ir import Node
+from ...graph.operator import Call, Specs
+from ...graph.operators.fused import FUSED, body_of
+from ...graph.tensor import Array, TensorSpec, spec_of
+from .elementwise import UFUNCS
+from .fused_blocks import KIND, Blocks, Member, scratch_of
+from .registry import ArrayModule, Arrays, find_kernel, kernel
+from .steps import Step, in_order
+from .tiling import Dims, Index
+
+ELEMENTWISE = frozenset(UFUNCS).union(
+    ("BitShift", "Cast", "Clip", "Div", "IsInf", "Max", "Mean", "Min", "Mod", "Pow", "Sum"),
+    ("Celu", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu"),
+    ("Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Swish", "ThresholdedRelu", "Where"),
+)
+"""Operators whose kernels compute a block of the output from the same block of their inputs."""
+
+_DTYPES = "biuf"
+
+
+def takes(node: Node, call: Call) -> bool:
+    """True when a node may be part of a Fused node."""
+    if node.op not in ELEMENTWISE or find_kernel(node.op, KIND) is None:
+        return False
+    specs = [spec for spec in call.inputs if spec is not None]
+    if not all(spec.is_static and spec.dtype.kind in _DTYPES for spec in specs):
+        return False
+    return node.op != "Pow" or specs[1].size == 1  # it computes otherwise where that is so
+
+
+def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    inputs = [spec for spec in call.inputs if spec is not None]
+    blocks = Blocks(body_of(call), inputs, outputs[0])
+    return [TensorSpec(np.uint8, (nbytes,)) for nbytes in blocks.sizes]
+
+
+@kernel(FUSED, scratch=_scratch, binds=True)
+def fused(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = what the body makes of the inputs, block by block."""
+    (y,) = outputs
+    blocks = Blocks(attributes["body"], [spec_of(array) for array in inputs], spec_of(y))
+    binding = _Binding(xp, blocks, inputs, y, scratch)
+    return in_order(step for index in blocks.tiling for step in binding.steps(index))
+
+
+class _Binding:
+    """Binds the members to their parts of arrays; what is the same in many blocks once."""
+
+    def __init__(
+        self, xp: ArrayModule, blocks: Blocks, inputs: Arrays, y: Array, scratch: Arrays
+    ) -> None:
+        self._xp, self._blocks, self._y, self._scratch = xp, blocks, y, scratch
+        self._given = dict(zip(blocks.body.inputs, inputs, strict=True))
+        self._specs: dict[Dims, dict[str, TensorSpec]] = {}
+        self._steady: dict[tuple[Dims, str], Step] = {}
+
+    def steps(self, index: Index) -> Iterator[Step]:
+        """Yield what computes a block."""
+        blocks, part = self._blocks, self._blocks.tiling.part
+        shape = blocks.tiling.shape_at(index, blocks.tiling.dims)
+        if shape not in self._specs:
+            self._specs[shape] = blocks.specs_at(index)
+        specs = self._specs[shape]
+        arrays = {name: part(a, index, blocks.dims(name)) for name, a in self._given.items()}
+        y = made = part(self._y, index, blocks.tiling.dims)
+        for member in blocks.members:
+            (name,) = member.node.outputs
+            made = y if member.place is None else self._view(member.place, specs[name])
+            arrays[name] = made
+            yield self._bound(member, arrays, specs, shape)
+        if made is not y:
+            yield partial(self._xp.copyto, y, made)
+
+    def _bound(
+        self,
+        member: Member,
+        arrays: Mapping[str, Array],
+        specs: Mapping[str, TensorSpec],
+        shape: Dims,
+    ) -> Step:
+        key = shape, member.node.name
+        if key in self._steady:
+            return self._steady[key]
+        node, found = member.node, member.kernel
+        inputs = [arrays[name] if name else None for name in node.inputs]
+        arguments = [self._xp, inputs, [arrays[name] for name in node.outputs], node.attributes]
+        if found.scratch is not None:
+            needed = zip(member.scratch, scratch_of(found, node, specs), strict=True)
+            arguments.append([self._view(place, spec) for place, spec in needed])
+        step = found.step(*arguments)
+        if member.is_steady:
+            self._steady[key] = step
+        return step
+
+    def _view(self, buffer: int, spec: TensorSpec) -> Array:
+        cells = self._scratch[buffer][: spec.nbytes].view(spec.dtype)
+        return cells.reshape(spec.static_shape)

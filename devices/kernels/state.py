@@ -1,0 +1,26 @@
+"""Kernels of what orders effects and hands values on; no device has one for `Variable`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ...graph.attribute import Attributes
+from .registry import ArrayModule, Arrays, kernel
+from .steps import Step
+
+
+@kernel("Assign", binds=True)
+def assign(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = value, where the plan made no view of it; the session keeps it when all has run."""
+    return partial(xp.copyto, outputs[0], inputs[1])
+
+
+@kernel("After", binds=True)
+def after(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x, where the plan made no view of it."""
+    return partial(xp.copyto, outputs[0], inputs[0])
+
+
+@kernel("Group")
+def group(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
+    """Y = nothing: when this runs, all inputs are there."""

@@ -1,0 +1,131 @@
+"""What nodes own: the instances behind those nodes of an open plan that are of a class.
+
+There is one for a node, whatever number of items is in flight: a device runs their programs one
+after the other. It is opened when the plan is, after all constants are there and what follows from
+them is computed, and closed with the plan.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from ..graph.errors import PlaitError
+from ..graph.ir import Graph, Node
+from ..graph.life import Life, has_life
+from ..graph.tensor import Array
+from .memory import View
+from .program import kernel_error, read_only
+
+Work = Callable[[], object]
+
+
+class Lives:
+    """The instances of one open plan. Methods block.
+
+    Parameters
+    ----------
+    once : iterable of str
+        The tensors that are computed once, when the plan is opened, before anything is asked for.
+    """
+
+    def __init__(self, once: Iterable[str] = ()) -> None:
+        self.once = frozenset(once)
+        self._lock = threading.Lock()
+        self._open: dict[str, Life] = {}
+        self._closings: list[Work] = []
+
+    def of(
+        self,
+        device: str,
+        graph: Graph,
+        views: Mapping[str, View],
+        call: Callable[[Work], object] = lambda work: work(),
+    ) -> dict[str, Life]:
+        """Return the instances for a subgraph's nodes, by name.
+
+        Those that are not there yet are made: all of them are prepared, then they are opened in the
+        order of the nodes. `call` calls what opens and closes them, on the device's own thread.
+
+        Raises
+        ------
+        OperatorError
+            If one is not to be run like that; none of the subgraph is opened then.
+        KernelError, DeviceMemoryError
+            If one cannot be opened; those before it are closed with the plan.
+        """
+        nodes = [node for node in graph.nodes if has_life(node.operator)]
+        with self._lock:
+            missing = [node for node in nodes if node.name not in self._open]
+            if missing:
+                call(partial(self._start, device, graph, missing, views, call))
+            return {node.name: self._open[node.name] for node in nodes}
+
+    def on_close(self, work: Work) -> None:
+        """Call this too when the plan is closed: it closes what another process has opened."""
+        self._closings.append(work)
+
+    def close(self) -> None:
+        """Close all, what was opened last first.
+
+        Raises
+        ------
+        KernelError, DeviceError
+            What the first that failed raised; the others are closed all the same.
+        """
+        with self._lock:
+            closings, self._closings = self._closings, []
+            self._open.clear()
+        first: list[PlaitError] = []
+        for close in reversed(closings):
+            try:
+                close()
+            except PlaitError as error:
+                if first:
+                    first[0].add_note(f"and then: {error}")
+                else:
+                    first.append(error)
+        if first:
+            raise first.pop()  # a name for it would keep this frame alive, and that keeps others
+
+    def _start(
+        self,
+        device: str,
+        graph: Graph,
+        nodes: Sequence[Node],
+        views: Mapping[str, View],
+        call: Callable[[Work], object],
+    ) -> None:
+        made = [_prepared(graph, node) for node in nodes]
+        for node, life in zip(nodes, made, strict=True):
+            inputs = [self._known(name, graph, views) for name in node.inputs]
+            _told(device, node, "opened", partial(life.open, inputs))
+            self._open[node.name] = life
+            self._closings.append(partial(call, partial(_told, device, node, "closed", life.close)))
+
+    def _known(self, name: str, graph: Graph, views: Mapping[str, View]) -> Array | None:
+        """Return an input if it is the same for all items."""
+        if name in graph.constants:
+            return read_only(graph.constants[name])
+        return read_only(views[name].array) if name in self.once else None
+
+
+def _prepared(graph: Graph, node: Node) -> Life:
+    kind = node.operator.function
+    assert isinstance(kind, type)
+    life = Life(kind, node.op, str(node))
+    try:
+        life.prepare(graph.call(node))
+    except PlaitError as error:
+        error.at = error.at or str(node)
+        raise
+    return life
+
+
+def _told(device: str, node: Node, what: str, work: Work) -> None:
+    """Do something with a node's instance; what is raised names the node."""
+    try:
+        work()
+    except (Exception, SystemExit) as error:
+        raise kernel_error(error, node, device, f", when it was {what}") from error

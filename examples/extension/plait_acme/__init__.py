@@ -1,0 +1,1 @@
+"""Operators and a device for plait, which imports these modules when it needs them."""

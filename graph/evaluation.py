@@ -1,0 +1,47 @@
+"""What a node comes down to where everything it reads is known before anything runs.
+
+Graphs know no kernels: the layer of devices says, once, what runs a node ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from .ir import Node
+from .operator import Call
+from .tensor import Array, TensorSpec
+
+FOLDED_BYTES = 1 << 24
+"""Results over this size are computed when the plan is opened, not kept in it."""
+
+Evaluate: TypeAlias = Callable[[Node, Call, Sequence[TensorSpec]], dict[str, Array] | None]
+"""Returns a node's outputs by name, given its call and their specs; None if it cannot run ahead."""
+
+_SHAPES_ALONE = ("Shape", "Size")
+"""Operators that read how long their input is, and none of its numbers."""
+
+_evaluators: list[Evaluate] = []
+
+
+def evaluate_with(evaluate: Evaluate) -> None:
+    """Have nodes run ahead by a function."""
+    _evaluators[:] = [evaluate]
+
+
+def is_known_ahead(
+    node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]
+) -> bool:
+    """True when all that a node reads is known, and running it twice is running it once."""
+    if node.op in _SHAPES_ALONE:
+        return tensors[node.inputs[0]].is_static
+    if any(name and name not in values for name in node.inputs):
+        return False
+    return node.operator.function is None and not node.operator.effects
+
+
+def evaluated(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
+    """Return what a node writes, of which `is_known_ahead` is true; None if that is too much."""
+    if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
+        return None
+    return _evaluators[0](node, call, specs) if _evaluators else None

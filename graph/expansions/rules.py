@@ -1,0 +1,210 @@
+"""How an operator is written out in simpler ones: rules, registered by the operator's name.
+
+A rule takes a `Draft`, by which it writes nodes, and the names of the node's inputs, absent ones as
+``""``; it returns the tensors that stand in place of the outputs, or None where it says nothing
+about a node of that form. Operators may have several rules: the first is tried first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from ..attribute import Attributes
+from ..dtypes import kind_of
+from ..ir import Node
+from ..tensor import Array, Shape, TensorSpec
+
+if TYPE_CHECKING:  # passes import the rules
+    from ..passes.rewriting import Rewriter
+
+Result: TypeAlias = "str | tuple[str, ...] | None"
+Write: TypeAlias = Callable[..., Result]
+Operand: TypeAlias = "str | float | Sequence[int] | Array"
+
+_rules: dict[str, list[Expansion]] = {}
+
+R = TypeVar("R", bound=Write)
+
+
+class Expansion(NamedTuple):
+    """A rule.
+
+    Attributes
+    ----------
+    write : callable
+    wide : bool
+        True where floats of 16 bits are widened first, as kernels do that compute all at once.
+    """
+
+    write: Write
+    wide: bool
+
+
+def expands(*ops: str, wide: bool = True) -> Callable[[R], R]:
+    """Register a rule for operators, after those that there are.
+
+    Leave `wide` out unless every number that the rule writes is one that the operator rounds too.
+
+    Examples
+    --------
+    >>> from plait.graph.expansions import expands
+    >>> @expands("Softsign")
+    ... def softsign(draft, x):
+    ...     return draft("Div", x, draft("Add", draft("Abs", x), 1.0))
+    """
+
+    def decorate(rule: R) -> R:
+        for op in ops:
+            _rules.setdefault(op, []).append(Expansion(rule, wide))
+        return rule
+
+    return decorate
+
+
+def expansions() -> Mapping[str, Sequence[Expansion]]:
+    """Return all rules, by the operators that they write out."""
+    return _rules
+
+
+class Draft:
+    """Nodes that are to stand in place of one.
+
+    Parameters
+    ----------
+    rewriter : Rewriter
+        Its graph gets the tensors and constants, not the nodes.
+    node : Node
+
+    Attributes
+    ----------
+    node : Node
+    nodes : list of Node
+        What was written so far.
+    """
+
+    def __init__(self, rewriter: Rewriter, node: Node) -> None:
+        self.node = node
+        self.nodes: list[Node] = []
+        self._rewriter = rewriter
+
+    def __call__(self, op: str, *operands: Operand, **attributes: Any) -> str:
+        """Write a node of one output, and return that.
+
+        A float among the operands is a constant of the dtype of the first tensor among them;
+        integers in a sequence are a vector of int64; an array is a constant.
+        """
+        return self.several(1, op, *operands, **attributes)[0]
+
+    def several(self, count: int, op: str, *operands: Operand, **attributes: Any) -> list[str]:
+        """Write a node of several outputs."""
+        named = (one for one in operands if isinstance(one, str) and one)
+        dtype = next((self.spec(one).dtype for one in named), None)
+        inputs = [one if isinstance(one, str) else self._constant(one, dtype) for one in operands]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        stem = f"{self.node.name}[{op.lower()}]"
+        outputs = [self._rewriter.new_tensor(stem) for _ in range(count)]
+        made = self._rewriter.make(op, inputs, outputs, name=stem, **attributes)
+        self.nodes.append(made)
+        return outputs
+
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes of the node, complete."""
+        return self.node.attributes
+
+    @property
+    def n_outputs(self) -> int:
+        """How many outputs it has."""
+        return len(self.node.outputs)
+
+    def spec(self, tensor: str) -> TensorSpec:
+        """Return the spec of a tensor."""
+        return self._rewriter.tensors[tensor]
+
+    def value(self, tensor: str) -> Array | None:
+        """Return the value of a constant, None for others and for an absent input."""
+        return self._rewriter.constants.get(tensor)
+
+    def shape(self, tensor: str) -> tuple[int, ...] | None:
+        """Return a shape that is made of numbers, None for others."""
+        spec = self.spec(tensor)
+        return spec.static_shape if spec.is_static else None
+
+    def dims(self, tensor: str) -> Shape | None:
+        """Return a shape that may hold symbols, None where the rank is unknown, or a length 0."""
+        shape = self.spec(tensor).shape
+        return None if shape is None or 0 in shape else shape
+
+    def lengths(self, tensor: str) -> Operand:
+        """Return the shape of a tensor as an operand: numbers where they are known."""
+        return self.shape(tensor) or self("Shape", tensor)
+
+    def constant(self, value: Array) -> str:
+        """Return the name of a constant."""
+        return self._constant(value, None)
+
+    def zero(self, like: str) -> str:
+        """Return the constant 0 in a tensor's dtype."""
+        return self._constant(np.zeros((), self.spec(like).dtype), None)
+
+    def cast(self, tensor: str, dtype: object) -> str:
+        """Return a tensor in another dtype: itself, if that is its own."""
+        name = np.dtype(dtype).name  # type: ignore[call-overload]
+        return tensor if self.spec(tensor).dtype.name == name else self("Cast", tensor, to=name)
+
+    def finish(self, results: Sequence[str]) -> list[Node]:
+        """Return the nodes, the results under the names of the node's outputs."""
+        to = {}
+        for result, output in zip(results, self.node.outputs, strict=False):
+            if output:
+                written = {name for node in self.nodes for name in node.outputs}
+                if result not in written or result in to:
+                    result = self("Identity", result)
+                to[result] = output
+        renamed = [_renamed(node, to) for node in self.nodes]
+        if renamed:
+            renamed[-1] = replace(renamed[-1], name=self.node.name)
+        return renamed
+
+    def _constant(self, value: Any, dtype: Any) -> str:
+        if isinstance(value, float):
+            value = np.asarray(value, dtype)
+        elif not isinstance(value, np.ndarray):
+            value = np.asarray(value, np.int64)
+        return self._rewriter.constant(value, f"{self.node.name}[constant]")
+
+
+def drafted(rewriter: Rewriter, node: Node, rule: Expansion) -> list[Node] | None:
+    """Return the nodes that a rule writes for a node, None where it says nothing about it."""
+    draft = Draft(rewriter, node)
+    inputs = list(node.inputs)
+    narrow = rule.wide and any(_is_narrow(draft.spec(name)) for name in inputs if name)
+    if narrow:
+        wide = {n: draft.cast(n, "float32") for n in inputs if n and _is_narrow(draft.spec(n))}
+        inputs = [wide.get(name, name) for name in inputs]
+    found = rule.write(draft, *inputs)
+    if found is None:
+        return None
+    results = (found,) if isinstance(found, str) else found
+    if narrow:
+        results = tuple(
+            draft.cast(one, draft.spec(output).dtype) if output else one
+            for one, output in zip(results, node.outputs, strict=False)
+        )
+    return draft.finish(results)
+
+
+def _is_narrow(spec: TensorSpec) -> bool:
+    return kind_of(spec.dtype) in "fe" and spec.dtype.itemsize < 4
+
+
+def _renamed(node: Node, to: Mapping[str, str]) -> Node:
+    inputs, outputs = (
+        tuple(to.get(name, name) for name in names) for names in (node.inputs, node.outputs)
+    )
+    return replace(node, inputs=inputs, outputs=outputs)

@@ -1,0 +1,292 @@
+"""Checkpoints: what variables held at a step of training, in a folder of files.
+
+Each is a safetensors file of its own, whose metadata begins with a checksum of all the rest. It is
+written beside its name, and renamed when it is whole and on the disk: at any moment the folder
+holds the newest whole one, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import index
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from ..errors import GraphError, ParseError
+from ..tensor import Array
+from .container import map_file, replace_file
+from .safetensors import LENGTH, METADATA, read_weights, weight_chunks
+
+_NAME = re.compile(r"step-(\d+)\.safetensors")
+_DRAFT = re.compile(r"\.step-\d+\.safetensors\.[0-9a-f]+")
+_CHECKSUM, _STEP, _NOTES = "crc32", "step", "notes"
+_UNKNOWN = "0" * 8
+_HEAD = f'{{"{METADATA}":{{"{_CHECKSUM}":"'.encode()
+_PLACE = slice(LENGTH.size + len(_HEAD), LENGTH.size + len(_HEAD) + len(_UNKNOWN))
+"""Where the checksum lies in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was kept of one step.
+
+    Attributes
+    ----------
+    step : int
+    variables : Mapping of str to Array
+        What they held, by name: read-only, mapped from the file, which may be deleted.
+    notes : Mapping
+        What else was noted.
+    path : Path
+    """
+
+    step: int
+    variables: Mapping[str, Array] = field(repr=False)
+    notes: Mapping[str, Any]
+    path: Path
+
+    def matching(self, names: Iterable[str]) -> Mapping[str, Array]:
+        """Return what the variables held, if they were exactly those of these names.
+
+        Raises
+        ------
+        GraphError
+            If not: the run that saved them was of another graph.
+        """
+        wanted, held = set(names), set(self.variables)
+        if wanted != held:
+            raise GraphError(
+                f"it has no variable {_listed(wanted - held)}"
+                if wanted - held
+                else f"its variable {_listed(held - wanted)} is unknown here",
+                at=str(self.path),
+                fix="build the graph as it was when it was saved, or assign those you want",
+            )
+        return self.variables
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
+
+
+class Checkpoints:
+    """A folder of checkpoints, the last few of one training run.
+
+    Parameters
+    ----------
+    folder : str or path
+        Made when the first is saved. One process at a time may save there; others may read.
+    keep : int, default 3
+        How many there are at most; older ones are deleted once a new one is safe.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, plait as pl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoints = pl.Checkpoints(folder, keep=2)
+    ...     for step in 10, 20, 30:
+    ...         path = checkpoints.save(step, {"w": np.full(2, step)}, {"epoch": step // 10})
+    ...     newest = checkpoints.newest()
+    ...     checkpoints.steps(), newest.step, newest.variables["w"].tolist(), newest.notes
+    ((20, 30), 30, [30, 30], {'epoch': 3})
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
+        if not isinstance(folder, str | os.PathLike):
+            raise GraphError(f"a {type(folder).__name__} is no path", fix="pass that of a folder")
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+            raise GraphError(f"{keep!r} checkpoints cannot be kept", fix="keep 1 or more")
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def save(
+        self,
+        step: SupportsIndex,
+        variables: Mapping[str, Array],
+        notes: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Keep what variables hold after a step, and return its file once that is on the disk.
+
+        Parameters
+        ----------
+        step : int
+            How many steps were done: above those of the whole checkpoints that are there.
+        variables : Mapping of str to array
+            All that the run is to go on from: ``session.variables``.
+        notes : Mapping, optional
+            What else it is to go on from, as JSON has it: the epoch, ``rng.bit_generator.state``.
+
+        Raises
+        ------
+        GraphError
+            If there is a whole one of that step or a later one, if something cannot be written, or
+            the disk is full. The checkpoints that are there stay as they are.
+        """
+        done = _count(step)
+        parts = _parts(done, variables, notes or {})
+        damaged = self._not_before(done)
+        self._make_folder()
+        _delete(self._drafts())  # they take room on the disk
+        path = self.folder / f"step-{done:08d}.safetensors"
+        replace_file(path, parts)
+        older = [file for known, file in reversed(self._files()) if known < done]
+        _delete([*older[self.keep - 1 :], *(file for file in damaged if file != path)])
+        return path
+
+    def newest(self) -> Checkpoint | None:
+        """Return the newest whole checkpoint; None where there is none.
+
+        Raises
+        ------
+        ParseError
+            If a file may be whole, but cannot be read.
+
+        Warns
+        -----
+        RuntimeWarning
+            Of each newer one that is damaged.
+        """
+        for _, file in reversed(self._files()):
+            found = _read_if_whole(file)
+            if isinstance(found, Checkpoint):
+                return found
+            warnings.warn(f"a checkpoint is left out: {found}", RuntimeWarning, stacklevel=2)
+        return None
+
+    def load(self, step: int) -> Checkpoint:
+        """Return the checkpoint of one step.
+
+        Raises
+        ------
+        ParseError
+            If there is none, or it is damaged.
+        """
+        for known, file in self._files():
+            if known == step:
+                return _read(file)
+        raise ParseError(
+            f"there is no checkpoint of step {step}",
+            at=str(self.folder),
+            fix=f"load one of {', '.join(map(str, self.steps())) or 'those in another folder'}",
+        )
+
+    def steps(self) -> tuple[int, ...]:
+        """Return the steps that there are files of, in order, whole or not."""
+        return tuple(step for step, _ in self._files())
+
+    def _files(self) -> list[tuple[int, Path]]:
+        """Return the files of checkpoints by step."""
+        matches = ((_NAME.fullmatch(file.name), file) for file in self._listed())
+        return sorted((int(match[1]), file) for match, file in matches if match)
+
+    def _drafts(self) -> list[Path]:
+        """Return what is left of writers that were killed."""
+        return [file for file in self._listed() if _DRAFT.fullmatch(file.name)]
+
+    def _listed(self) -> Iterator[Path]:
+        try:
+            yield from self.folder.iterdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise GraphError(
+                f"cannot list {self.folder}: {error.strerror}", fix="pass a folder you may read"
+            ) from error
+
+    def _not_before(self, step: int) -> list[Path]:
+        """Return the files of that step and later ones; all must be damaged."""
+        later = [(known, file) for known, file in self._files() if known >= step]
+        for known, file in later:
+            if isinstance(_read_if_whole(file), Checkpoint):
+                raise GraphError(
+                    f"there is a whole checkpoint of step {known} already",
+                    at=str(file),
+                    fix="go on from newest(), delete the later ones, or use another folder",
+                )
+        return [file for _, file in later]
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise GraphError(
+                f"cannot make {self.folder}: {error.strerror}",
+                fix="choose a folder you may write to",
+            ) from error
+
+
+def _count(step: SupportsIndex) -> int:
+    try:
+        done = -1 if isinstance(step, bool) else index(step)
+    except TypeError:
+        done = -1
+    if done < 0:
+        raise GraphError(f"{step!r} is no step", fix="count them from 0 or 1")
+    return done
+
+
+def _delete(files: Iterable[Path]) -> None:
+    for file in files:
+        with suppress(OSError):  # it is in use
+            file.unlink()
+
+
+def _parts(
+    step: int, variables: Mapping[str, Array], notes: Mapping[str, Any]
+) -> list[bytes | memoryview]:
+    """Return the parts of a file, its checksum in its place."""
+    try:
+        noted = json.dumps(notes)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GraphError(
+            f"the notes cannot be written: {error}", fix="use what JSON has: text, numbers, lists"
+        ) from error
+    metadata = {_CHECKSUM: _UNKNOWN, _STEP: str(step), _NOTES: noted}
+    head, *arrays = weight_chunks(variables, metadata)
+    checksum = zlib.crc32(head)
+    for array in arrays:
+        checksum = zlib.crc32(array, checksum)
+    known = f"{checksum:08x}".encode()
+    return [bytes(head[: _PLACE.start]) + known + bytes(head[_PLACE.stop :]), *arrays]
+
+
+def _read_if_whole(path: Path) -> Checkpoint | ParseError:
+    """Return the checkpoint in a file, or how it is damaged; raise that where nobody can know."""
+    try:
+        return _read(path)
+    except ParseError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+            raise
+        return error
+
+
+def _read(path: Path) -> Checkpoint:
+    """Return the checkpoint in a file.
+
+    Raises
+    ------
+    ParseError
+        If it is no checkpoint, or not as it was written.
+    """
+    at = str(path)
+    view = memoryview(map_file(path))
+    if bytes(view[LENGTH.size : _PLACE.start]) != _HEAD:
+        raise ParseError("not a checkpoint", at=at, fix="delete it, or move it elsewhere")
+    checksum = zlib.crc32(view[: _PLACE.start])
+    checksum = zlib.crc32(view[_PLACE.stop :], zlib.crc32(_UNKNOWN.encode(), checksum))
+    if bytes(view[_PLACE]) != f"{checksum:08x}".encode():
+        raise ParseError("its checksum is wrong: it is damaged", at=at, fix="delete it")
+    variables, metadata = read_weights(view, at)
+    try:
+        step, notes = int(metadata[_STEP]), json.loads(metadata[_NOTES])
+    except (LookupError, ValueError, RecursionError) as error:
+        raise ParseError(f"it lacks its step or notes: {error}", at=at, fix="delete it") from error
+    return Checkpoint(step, variables, notes, path)

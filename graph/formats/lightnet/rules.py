@@ -1,0 +1,72 @@
+"""Which of LightNet's operators are known, with the names of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .entries import Entry, fail
+from .statement import Statement
+
+Writer: TypeAlias = Callable[[Statement], None]
+
+DEVICES = ("_cpu", "_cuda", "_cudnn")
+"""What an optype ends in where the file was made for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How an operator is written as nodes.
+
+    Attributes
+    ----------
+    inputs, outputs, parameters : str
+        The names of its arguments; ``*`` stands behind a prefix of any number of them.
+    write : callable
+    """
+
+    inputs: str
+    outputs: str
+    parameters: str
+    write: Writer
+
+
+RULES: dict[str, Rule] = {}
+"""By optype, without the suffix of a device."""
+
+
+def rule(
+    optype: str, inputs: str, parameters: str = "", outputs: str = "dst"
+) -> Callable[[Writer], Writer]:
+    """Register what an operator is written as."""
+
+    def register(write: Writer) -> Writer:
+        RULES[optype] = Rule(inputs, outputs, parameters, write)
+        return write
+
+    return register
+
+
+def find_rule(optype: str) -> Rule | None:
+    """Return what an operator is written as, None where it is not known."""
+    for suffix in DEVICES:
+        optype = optype.removesuffix(suffix)
+    return RULES.get(optype)
+
+
+def check_arguments(entry: Entry, rule: Rule, at: str) -> None:
+    """Raise ParseError if an operator has arguments that are not its own."""
+    groups: tuple[tuple[str, Mapping[str, object], str], ...] = (
+        ("input", entry.inputs, rule.inputs),
+        ("output", entry.outputs, rule.outputs),
+        ("parameter", entry.parameters, rule.parameters),
+    )
+    for what, given, formals in groups:
+        for name in given:
+            if not any(_means(formal, name) for formal in formals.split()):
+                fail(f"there is no {what} {name!r}, only {formals or 'none'}", f"{entry}, {at}")
+
+
+def _means(formal: str, name: str) -> bool:
+    return name.startswith(formal[:-1]) if formal.endswith("*") else name == formal

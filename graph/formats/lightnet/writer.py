@@ -1,0 +1,55 @@
+"""Graphs written as LightNet's files: the model in JSON, its weights in text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...check import check
+from ...errors import GraphError
+from ...ir import Graph
+from ...passes.dead import remove_dead
+from ..container import replace_file
+from .document import Document
+from .writing import writable, write_node
+
+
+def dump_lightnet(graph: Graph) -> tuple[bytes, bytes]:
+    """Return a graph as LightNet's JSON, and its constants as LightNet's weights.
+
+    Inputs are tensors that are created and stand in no file. Constants that weights cannot hold are
+    written into the model.
+
+    Raises
+    ------
+    GraphError
+        If the graph breaks an invariant, a shape is not known, or LightNet has no operator for what
+        is done; the message names all such operators.
+    """
+    live = remove_dead(check(graph))
+    unknown = sorted({node.op for node in live.nodes if not writable(node)})
+    if unknown:
+        raise GraphError(
+            f"LightNet has no operators for {', '.join(unknown)}",
+            at=graph.name,
+            fix="save a .plait file or an ONNX model",
+        )
+    document = Document(live)
+    for name in live.inputs:
+        document.create(name, live.tensors[name], from_file=True)
+    for node in live.nodes:
+        write_node(document, node)
+    return document.finish()
+
+
+def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph to LightNet's JSON, and its weights beside it to a file that ends in ``.wts``.
+
+    Raises
+    ------
+    GraphError
+        As `dump_lightnet`; or if a file cannot be written.
+    """
+    model, weights = dump_lightnet(graph)
+    replace_file(Path(path).with_suffix(".wts"), [weights])
+    replace_file(Path(path), [model])

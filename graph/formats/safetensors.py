@@ -1,0 +1,220 @@
+"""Safetensors files: arrays by name, and nothing that could be run.
+
+    0  header length, u64       8  header: JSON, padded with spaces       then the arrays
+
+The header has dtype, shape and place of each array. The arrays lie behind one another without gaps,
+little-endian. Nothing in a file is believed: a length is one only if the bytes are there.
+
+References
+----------
+https://huggingface.co/docs/safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, TypeGuard
+
+import numpy as np
+
+from ..dtypes import dtype_of
+from ..errors import GraphError, ParseError
+from ..tensor import Array, TensorSpec
+from .constants import array_in, bytes_of
+from .container import Data
+
+METADATA = "__metadata__"
+"""Stands in the header where a name would, before text about the file."""
+
+DTYPES: Mapping[str, str] = {
+    "BOOL": "bool",
+    **{f"{letter}{bits}": f"{kind}{bits}" for letter, kind in (("I", "int"), ("U", "uint"))
+       for bits in (8, 16, 32, 64)},
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "C64": "complex64",
+}  # fmt: skip
+"""The format's names of dtypes, and ours."""
+
+_NAMES = {ours: name for name, ours in DTYPES.items()}
+LENGTH = struct.Struct("<Q")
+LONGEST = 100_000_000
+"""Bytes that a header may have; what others write and read has no more."""
+
+_MOST_DIMS = 64
+"""Dimensions of numpy's arrays."""
+
+_AGAIN = "download or write the file again"
+
+
+def weight_chunks(
+    weights: Mapping[str, Array], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
+    """Return the parts of a file: the whole header, made at once, then array by array.
+
+    Raises
+    ------
+    GraphError
+        If an array, a name or the metadata has no place in such a file.
+    """
+    arrays = _ordered({_name(name): np.asarray(array) for name, array in weights.items()})
+    header: dict[str, Any] = {METADATA: _text(metadata)} if metadata else {}
+    end = 0
+    for name, array in arrays.items():
+        places = [end, end + array.nbytes]
+        dtype = _dtype_name(name, array)
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": places}
+        end = places[1]
+    return _parts(_encoded(header), arrays)
+
+
+def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[str, str]]:
+    """Return the arrays in the bytes of a file, views which keep them alive, and the metadata.
+
+    Raises
+    ------
+    ParseError
+        If they are damaged or foreign, or hold a dtype that plait lacks.
+    ShapeError
+        If they hold bfloat16 or floats of 8 bits and `ml_dtypes` is not installed.
+    """
+    view = memoryview(data).toreadonly().cast("B")
+    header, blob = _split(view, at)
+    metadata = header.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ParseError("the metadata is no text by name", at=at, fix=_AGAIN)
+    places = {name: _Place(name, entry, at) for name, entry in header.items()}
+    end = 0
+    for place in sorted(places.values(), key=lambda place: (place.begin, place.end)):
+        if place.begin != end:
+            raise ParseError(
+                f"it starts at byte {place.begin}, the one before ends at {end}",
+                at=place.where,
+                fix=_AGAIN,
+            )
+        end = place.end
+    if end != len(blob):
+        raise ParseError(
+            f"the file has {len(blob)} bytes of arrays, its header claims {end}", at=at, fix=_AGAIN
+        )
+    arrays = {
+        name: array_in(blob[place.begin : place.end], place.spec, place.where)
+        for name, place in places.items()
+    }
+    return arrays, metadata
+
+
+class _Place:
+    """What a header says of one array, as far as it makes sense by itself."""
+
+    def __init__(self, name: str, entry: Any, at: str) -> None:
+        self.where = f"array {name!r}, {at}"
+        fields = entry if isinstance(entry, dict) else {}
+        dtype, shape = fields.get("dtype"), fields.get("shape")
+        offsets = fields.get("data_offsets")
+        if not isinstance(dtype, str) or not _are_lengths(shape) or not _are_lengths(offsets):
+            self._refuse("dtype, shape and data_offsets are not all there")
+        if dtype not in DTYPES:
+            self._refuse(f"its dtype is {dtype!r}", f"convert it to one of {', '.join(DTYPES)}")
+        if len(shape) > _MOST_DIMS or len(offsets) != 2:
+            self._refuse(f"it has {len(shape)} dimensions and {len(offsets)} offsets")
+        self.spec = TensorSpec(dtype_of(DTYPES[dtype]), shape)
+        self.begin, self.end = offsets
+        if self.spec.nbytes != self.end - self.begin:
+            self._refuse(f"bytes {self.begin} to {self.end} cannot hold {self.spec}")
+
+    def _refuse(self, what: str, fix: str = _AGAIN) -> NoReturn:
+        raise ParseError(what, at=self.where, fix=fix)
+
+
+def _are_lengths(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(length) is int and length >= 0 for length in value)
+
+
+def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
+    """Return the header, a mapping of whatever, and the bytes behind it."""
+    foreign = "pass a .safetensors file"
+    if len(view) < LENGTH.size + 2 or view[LENGTH.size] != ord("{"):
+        raise ParseError("not a safetensors file", at=at, fix=foreign)
+    (nbytes,) = LENGTH.unpack_from(view)
+    if nbytes > LONGEST:
+        raise ParseError(f"the header claims {nbytes} bytes", at=at, fix=foreign)
+    if nbytes > len(view) - LENGTH.size:
+        raise ParseError(
+            f"the file is cut short: {len(view)} bytes, its header claims {nbytes}",
+            at=at,
+            fix=_AGAIN,
+        )
+    end = LENGTH.size + nbytes
+    try:
+        header = json.loads(
+            bytes(view[LENGTH.size : end]).decode(),
+            object_pairs_hook=unique,
+            parse_constant=_no_constant,
+        )
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"the header is damaged: {error}", at=at, fix=_AGAIN) from error
+    return header, view[end:]
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the names and values of an object in JSON; raise ValueError if a name is repeated."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name is listed twice")
+    return made
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _ordered(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return them so that wide dtypes come first: each array is aligned without gaps."""
+    return dict(sorted(arrays.items(), key=lambda pair: (-pair[1].itemsize, pair[0])))
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or name == METADATA:
+        raise GraphError(f"{name!r} cannot be an array's name", fix="name it otherwise")
+    return name
+
+
+def _dtype_name(name: str, array: Array) -> str:
+    if array.dtype.name not in _NAMES:
+        raise GraphError(
+            f"safetensors files hold no {array.dtype.name}",
+            at=f"array {name!r}",
+            fix=f"convert it to one of {', '.join(_NAMES)}",
+        )
+    return _NAMES[array.dtype.name]
+
+
+def _text(metadata: Mapping[str, str]) -> dict[str, str]:
+    if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+        raise GraphError("metadata is text by name", fix="convert names and values by str()")
+    return dict(metadata)
+
+
+def _encoded(header: dict[str, Any]) -> bytes:
+    try:
+        encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise GraphError(f"a name cannot be written: {error}", fix="use text in UTF-8") from error
+    if len(encoded) > LONGEST:
+        raise GraphError(
+            f"names and metadata take {len(encoded)} bytes", fix=f"use at most {LONGEST}"
+        )
+    return encoded
+
+
+def _parts(header: bytes, arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+    padding = -len(header) % LENGTH.size
+    yield LENGTH.pack(len(header) + padding) + header + b" " * padding
+    yield from map(bytes_of, arrays.values())

@@ -1,0 +1,190 @@
+"""Weights by name: in safetensors files, and in graphs.
+
+Those of a graph are its constants, and what its variables hold to begin with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ..check import check
+from ..errors import GraphError, ParseError, ShapeError
+from ..infer import infer_node
+from ..ir import VARIABLE, Graph, Node, call_of
+from ..state import initial_value, spec_of_variable
+from ..tensor import Array, TensorSpec, spec_of
+from .container import map_file, replace_file
+from .safetensors import read_weights, weight_chunks
+from .shards import INDEX, load_shards
+
+_SHOWN = 8
+"""Names that a message lists at most."""
+
+
+def save_weights(
+    weights: Mapping[str, Array],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write arrays by name to a safetensors file, wholly or not at all.
+
+    Parameters
+    ----------
+    weights : Mapping of str to array
+        Of booleans, integers, floats or complex64, of any shape.
+    path : str or path
+    metadata : Mapping of str to str, optional
+        Text about them. Some readers ask for ``{"format": "pt"}``.
+
+    Raises
+    ------
+    GraphError
+        If an array, a name or the metadata has no place in such a file, or the file cannot be
+        written.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, plait as pl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pl.save_weights({"w": np.eye(2)}, folder + "/w.safetensors")
+    ...     pl.load_weights(folder + "/w.safetensors")["w"].tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    replace_file(Path(path), weight_chunks(weights, metadata or {}))
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Return the arrays in a safetensors file by name: read-only, mapped rather than read.
+
+    Of weights in several files, pass the index: ``model.safetensors.index.json``. Files may be
+    replaced or deleted afterwards.
+
+    Raises
+    ------
+    ParseError
+        If one is missing, damaged or foreign, or holds a dtype that plait lacks.
+    ShapeError
+        If one holds bfloat16 or floats of 8 bits and `ml_dtypes` is not installed.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a file")
+    if os.fspath(path).endswith(INDEX):
+        return load_shards(path)
+    return read_weights(map_file(path), os.fspath(path))[0]
+
+
+def weights_of(graph: Graph) -> dict[str, Array]:
+    """Return a graph's constants, and the initial values of its variables, by name; read-only.
+
+    Variables whose initial value is computed are left out, as is what lies in nested graphs.
+    """
+    initial = {node.name: node.attributes["initial"] for node in graph.nodes if node.op == VARIABLE}
+    given = {
+        name: value.constants[value.outputs[0]]
+        for name, value in initial.items()
+        if value.outputs[0] in value.constants
+    }
+    return {**graph.constants, **given}
+
+
+def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
+    """Return the graph with other weights: those that are given, by name.
+
+    Parameters
+    ----------
+    graph : Graph
+    weights : Mapping of str to array
+        For names of constants and variables, arrays of their shapes. They are converted where that
+        changes no value, such as from bfloat16 to float32.
+
+    Raises
+    ------
+    GraphError
+        If the graph has no such weight, or shapes in it would become other ones.
+    ShapeError
+        If an array is not like what it replaces.
+
+    Examples
+    --------
+    >>> import numpy as np, plait as pl
+    >>> b = pl.GraphBuilder("scale")
+    >>> x, w = b.input("x", "float32", (2,)), b.constant(np.float32([1, 1]), "w")
+    >>> b.output("y", b.op("Mul", x, w))
+    >>> pl.weights_of(pl.with_weights(b.build(), {"w": np.float32([2, 3])}))["w"].tolist()
+    [2.0, 3.0]
+    """
+    if graph.variables:
+        raise GraphError(
+            "variables are no nodes in the graph of a plan",
+            at=graph.name,
+            fix="pass what was planned",
+        )
+    variables = {node.name: node for node in graph.nodes if node.op == VARIABLE}
+    _check_names(graph, variables, weights)
+    made = dict(variables)
+    constants = dict(graph.constants)
+    for name, array in weights.items():
+        if name in variables:
+            like = spec_of_variable(variables[name])
+            initial = initial_value(_fitted(name, array, like))
+            attributes = {**variables[name].attributes, "initial": initial}
+            made[name] = replace(variables[name], attributes=attributes)
+        else:
+            constants[name] = _fitted(name, array, graph.tensors[name])
+    nodes = tuple(made.get(node.name, node) for node in graph.nodes)
+    changed = replace(graph, nodes=nodes, constants=constants)
+    _check_shapes(graph, changed, [name for name in weights if name not in variables])
+    return check(changed)
+
+
+def _check_names(graph: Graph, variables: Iterable[str], weights: Iterable[str]) -> None:
+    known = dict.fromkeys((*variables, *graph.constants))
+    unknown = [name for name in weights if name not in known]
+    if unknown:
+        raise GraphError(
+            f"the graph has no weights named {_listed(unknown)}",
+            at=graph.name,
+            fix=f"pass those of weights_of(graph): {_listed(list(known)) or 'there are none'}",
+        )
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+def _fitted(name: str, array: Array, like: TensorSpec) -> Array:
+    """Return an array that nobody can change, of the dtype that is wanted."""
+    given = np.asarray(array)
+    if given.shape != like.shape or not np.can_cast(given.dtype, like.dtype, "safe"):
+        raise ShapeError(
+            f"the weight is {like}, the array {spec_of(given)}",
+            at=f"weight {name!r}",
+            fix="pass an array of that shape, converted by astype() if it may lose digits",
+        )
+    if given.dtype == like.dtype and not given.flags.writeable:
+        return given  # mapped from a file, most often
+    made = given.astype(like.dtype, order="C")
+    made.flags.writeable = False
+    return made
+
+
+def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
+    """Raise GraphError if specs follow from the values of these constants, and change."""
+    for name in names:
+        for node in before.consumers[name]:
+            if _specs(before, node) != _specs(after, node):
+                raise GraphError(
+                    f"with another {name!r} its outputs have other shapes or dtypes",
+                    at=str(node),
+                    fix="leave that constant out, or build the graph with its new value",
+                )
+
+
+def _specs(graph: Graph, node: Node) -> tuple[TensorSpec, ...]:
+    return infer_node(node, call_of(node, graph.tensors, graph.constants))

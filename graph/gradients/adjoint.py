@@ -1,0 +1,132 @@
+"""What a gradient rule sees: one node, and the gradients of its outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import GraphError
+from ..ir import Node
+from ..tensor import Dim, Shape
+from .formula import Formula, Term
+
+
+class Adjoint:
+    """One node on the way back.
+
+    Attributes
+    ----------
+    node : Node
+    formula : Formula
+        Where the gradient's nodes are written.
+    inputs : tuple of Term or None
+        None where an optional input is absent.
+    gradients : tuple of Term or None
+        One for each output; None where nothing depends on it.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        formula: Formula,
+        gradients: Sequence[Term | None],
+        wanted: Sequence[bool],
+    ) -> None:
+        self.node = node
+        self.formula = formula
+        self.inputs = tuple(formula.term(name) if name else None for name in node.inputs)
+        self.gradients = tuple(gradients)
+        self._wanted = tuple(wanted)
+
+    def __getitem__(self, attribute: str) -> Any:
+        return self.node.attributes[attribute]
+
+    def input(self, index: int) -> Term:
+        """Return a required input."""
+        term = self.inputs[index]
+        assert term is not None
+        return term
+
+    def optional(self, index: int) -> Term | None:
+        """Return an optional input, None where it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def output(self, index: int = 0) -> Term:
+        """Return an output; the node is made to compute it where it does not."""
+        known = self.node.outputs
+        if index < len(known) and known[index]:
+            return self.formula.term(known[index])
+        return self.formula.term(self.formula.builder.ask_for(self.node.name, index))
+
+    def wants(self, index: int) -> bool:
+        """True when the gradient of an input is needed."""
+        return index < len(self._wanted) and self._wanted[index]
+
+    @property
+    def dy(self) -> Term:
+        """The gradient of the first output, zeros where nothing depends on it."""
+        return self.gradient(0)
+
+    def gradient(self, index: int) -> Term:
+        """Return the gradient of an output, zeros where nothing depends on it."""
+        found = self.gradients[index] if index < len(self.gradients) else None
+        return self.formula.like(self.output(index), 0) if found is None else found
+
+    def summed(self, term: Term, like: Term, shape: Shape | None = None) -> Term:
+        """Return a term summed over what an input was repeated along, in that input's shape.
+
+        `shape` is the term's, as far as it is known ahead; the first output's if left out.
+        """
+        wide = self.output(0).spec.shape if shape is None else shape
+        narrow = like.spec.shape
+        if wide is None or narrow is None:
+            return _summed_by_shapes(term, like)
+        if wide == narrow:
+            return term
+        lead = len(wide) - len(narrow)
+        pairs = list(zip(wide[lead:], narrow, strict=True))
+        if any(a != b and b != 1 for a, b in pairs):  # a symbol may turn out to be 1
+            return _summed_by_shapes(term, like)
+        axes = [*range(lead), *(lead + i for i, (a, b) in enumerate(pairs) if a != b)]
+        if len(axes) == lead:
+            return term.sum(axes, keepdims=False)
+        return term.sum(axes).reshaped(self.formula.shape_of(like))
+
+    def shared(self, term: Term, dims: Sequence[Dim], whole: Term, part: Term) -> Term:
+        """Return a term divided by how many elements of `whole` there are for each of `part`.
+
+        That is the product of the dims where these are numbers. It may be no half: these are
+        divided in single precision.
+        """
+        wide = term.cast("float32") if term.dtype.itemsize < 4 else term
+        lengths = [dim for dim in dims if isinstance(dim, int)]
+        if len(lengths) == len(dims):
+            return (wide / math.prod(lengths)).cast(term.dtype)
+        count = whole.op("Size") / part.op("Size")
+        return (wide / count.cast(wide.dtype)).cast(term.dtype)
+
+    def refuse(self, why: str, fix: str) -> GraphError:
+        """Return the error that says why this node has no gradient."""
+        return GraphError(f"no gradient of {self.node.op}: {why}", at=str(self.node), fix=fix)
+
+
+def _summed_by_shapes(term: Term, like: Term) -> Term:
+    """Sum what was repeated, where only the shapes tell along which axes that is.
+
+    An axis of length n that was 1 is split into n times 1, any other into 1 times n; the sum is
+    over the first of each two.
+    """
+    formula, lead = term.formula, term.rank - like.rank
+    narrow = formula.joined(formula.constant([1] * lead), formula.shape_of(like))
+    repeats = formula.shape_of(term) / narrow.op("Max", formula.constant(1))
+    return sum_of_repeats(term, repeats, narrow, term.rank).reshaped(formula.shape_of(like))
+
+
+def sum_of_repeats(term: Term, repeats: Term, lengths: Term, rank: int) -> Term:
+    """Return the sum over `repeats` of a term whose axes are as long as repeats · lengths."""
+    formula = term.formula
+    column = formula.constant([1])
+    pairs = [vector.op("Unsqueeze", column) for vector in (repeats, lengths)]
+    both = formula.op("Concat", *pairs, axis=1).reshaped(formula.constant([2 * rank]))
+    return term.reshaped(both).sum(range(0, 2 * rank, 2), keepdims=False)

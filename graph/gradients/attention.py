@@ -1,0 +1,245 @@
+"""The gradient of Attention: its weights are computed again, then their gradients.
+
+With weights W, their gradients are those of the softmax, W·(dW - Σ dW·W), and dV = Wᵀ·dY. Source:
+Dao, Fu, Ermon, Rudra and Ré, *FlashAttention* (2022), appendix B.2; here all weights of a head are
+in memory at a time. Heads of queries that share a head of keys are rows of one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..operators.dot_attention import (
+    CAPPED,
+    MASK,
+    MASKED,
+    PAST_KEY,
+    PAST_VALUE,
+    PRESENT_KEY,
+    PRESENT_VALUE,
+    RAW,
+    SCORES,
+    USED,
+    WEIGHTS,
+    scale_of,
+    window_of,
+)
+from .adjoint import Adjoint
+from .elementwise import Gradients
+from .formula import Formula, Term
+from .movement import numbered
+from .products import product
+from .registry import gradient
+
+_LENGTH = 2
+"""The axis of the sequence in (batch, heads, length, elements)."""
+
+
+class _Heads(NamedTuple):
+    """How many heads there are of queries, and of keys and values."""
+
+    queries: int
+    shared: int
+
+    def folded(self, x: Term) -> Term:
+        """Return (batch, heads, length, n) as a matrix for each head of keys."""
+        if self.queries == self.shared:
+            return x
+        formula = x.formula
+        rows = formula.shape_of(x, 2, 3) * (self.queries // self.shared)
+        head = formula.joined(formula.shape_of(x, 0, 1), formula.constant([self.shared]))
+        return x.reshaped(formula.joined(head, rows, formula.shape_of(x, 3)))
+
+    def unfolded(self, x: Term, length: Term) -> Term:
+        """Return such matrices as (batch, heads, length, n) again."""
+        if self.queries == self.shared:
+            return x
+        formula = x.formula
+        head = formula.joined(formula.shape_of(x, 0, 1), formula.constant([self.queries]))
+        return x.reshaped(formula.joined(head, length, formula.shape_of(x, 3)))
+
+
+@gradient("Attention")
+def attention(at: Adjoint) -> Gradients:
+    """Of queries, keys, values, what is past of them, and a mask that is added."""
+    heads = _heads_of(at)
+    q, key, value = _operands(at, heads)
+    depth = (q.spec.shape or ("?",))[-1]
+    if at["scale"] is None and not isinstance(depth, int):
+        raise at.refuse("the depth of its heads is not known", "give it a scale")
+    scale = scale_of(at.node.attributes, depth if isinstance(depth, int) else 1)
+    rows, dy = at.formula.shape_of(q, 2, 3), _by_heads(at.dy, heads.queries).cast(q.dtype)
+    folded = heads.folded(q)
+    raw = heads.unfolded(product(folded, key, flip_b=True), rows) * scale
+    capped, slope = _capped(at, raw)
+    weights = _weights(at, capped, rows)
+    through = heads.unfolded(product(heads.folded(dy), value, flip_b=True), rows)
+    g = _with_scores(at, WEIGHTS, through)
+    g = weights * (g - (g * weights).sum([-1]))
+    g = _with_scores(at, MASKED, g)
+    if at.wants(MASK):
+        yield MASK, _of_mask(at, g)
+    g = _with_scores(at, CAPPED, g)
+    g = _with_scores(at, RAW, g if slope is None else g * slope) * scale
+    across = heads.folded(g)
+    if at.wants(0):
+        made = heads.unfolded(across.op("MatMul", key), rows)
+        yield 0, _as_given(made, at.input(0))
+    if at.wants(1) or at.wants(PAST_KEY):
+        made = product(across, folded, flip_a=True)
+        yield from _split(at, made, PRESENT_KEY, 1, PAST_KEY)
+    if at.wants(2) or at.wants(PAST_VALUE):
+        made = product(heads.folded(weights), heads.folded(dy), flip_a=True)
+        yield from _split(at, made, PRESENT_VALUE, 2, PAST_VALUE)
+
+
+def _heads_of(at: Adjoint) -> _Heads:
+    found = []
+    for index, attribute in ((0, "q_num_heads"), (1, "kv_num_heads")):
+        x = at.input(index)
+        shape = x.spec.shape or ("?",) * 4
+        count = shape[1] if len(shape) == 4 else at[attribute]
+        if not isinstance(count, int):
+            raise at.refuse("its number of heads is not known", "declare it as a number")
+        found.append(count)
+    return _Heads(*found)
+
+
+def _by_heads(x: Term, count: int) -> Term:
+    """Return (batch, heads, length, elements)."""
+    if x.rank == 4:
+        return x
+    formula = x.formula
+    last = formula.shape_of(x, 2) / formula.constant([count])
+    shape = formula.joined(formula.shape_of(x, 0, 2), formula.constant([count]), last)
+    return x.reshaped(shape).transposed([0, 2, 1, 3])
+
+
+def _as_given(x: Term, like: Term) -> Term:
+    """Return (batch, heads, length, elements) in the form that an input has."""
+    if like.rank == 4:
+        return x
+    return x.transposed([0, 2, 1, 3]).reshaped(x.formula.shape_of(like))
+
+
+def _operands(at: Adjoint, heads: _Heads) -> tuple[Term, Term, Term]:
+    """Return queries, and keys and values with those that are past, to compute with."""
+    q = at.input(0)
+    wide = q.dtype if q.dtype == np.float64 else np.dtype(np.float32)
+    joined = []
+    for index, past in ((1, PAST_KEY), (2, PAST_VALUE)):
+        new, old = _by_heads(at.input(index), heads.shared), at.optional(past)
+        whole = new if old is None else old.op("Concat", new, axis=_LENGTH)
+        joined.append(whole.cast(wide))
+    return _by_heads(q, heads.queries).cast(wide), joined[0], joined[1]
+
+
+def _capped(at: Adjoint, raw: Term) -> tuple[Term, Term | None]:
+    """Return the scores after a soft bound, and its slope."""
+    cap = at["softcap"]
+    if not cap:
+        return raw, None
+    bent = (raw * (1 / cap)).op("Tanh")
+    return bent * cap, 1 - bent * bent
+
+
+def _weights(at: Adjoint, scores: Term, rows: Term) -> Term:
+    """Return the distribution over the keys that each query sees, 0 where it sees none."""
+    keys = at.formula.shape_of(scores, 3)
+    mask, hidden = _masked(at, scores, keys)
+    hidden += _outside(at, rows, keys)
+    if mask is not None:
+        scores = scores + mask.where(mask.op("IsInf").op("Not"))
+    if not hidden:
+        return scores.op("Softmax")
+    all_hidden = hidden[0]
+    for more in hidden[1:]:
+        all_hidden = all_hidden.op("Or", more)
+    visible = all_hidden.op("Not")
+    least = float(np.finfo(scores.dtype).min)
+    return scores.where(visible, least).op("Softmax").where(visible)
+
+
+def _masked(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Term]]:
+    """Return what is added to scores, and what a mask hides; keys behind its last are."""
+    mask, formula = at.optional(MASK), at.formula
+    if mask is None:
+        return None, []
+    is_bool = mask.dtype == np.bool_
+    mask = mask.cast(scores.dtype)
+    seen = formula.shape_of(mask, mask.rank - 1)
+    known = seen.value is not None and keys.value is not None
+    if not (known and seen.value == keys.value):
+        padding = formula.constant(0 if is_bool else -np.inf, mask.dtype)
+        nothing = formula.constant([0])
+        mask = mask.op("Pad", formula.joined(nothing, keys - seen), padding, _last(mask))
+    if is_bool:
+        return None, [(mask > 0).op("Not")]
+    return mask, [mask.op("IsInf", detect_positive=False)]
+
+
+def _last(x: Term) -> Term:
+    return x.formula.constant([x.rank - 1])
+
+
+def _outside(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
+    """Return which keys are outside a query's window, or no keys at all but padding."""
+    left, right = window_of(at.node.attributes)
+    used, formula = at.optional(USED), at.formula
+    if left is None and right is None and used is None:
+        return []
+    column, row = numbered(keys), numbered(rows).op("Unsqueeze", formula.constant([1]))
+    found = []
+    if used is not None:
+        used = used.cast("int64").op("Unsqueeze", formula.constant([1, 2, 3]))
+        place = row + used - rows
+        found.append((column < used).op("Not"))
+    else:
+        place = row + _past(at, formula)
+    if right is not None:
+        found.append(column - place > right)
+    if left is not None:
+        found.append(place - column > left)
+    return found
+
+
+def _past(at: Adjoint, formula: Formula) -> Term:
+    past = at.optional(PAST_KEY)
+    return formula.constant([0]) if past is None else formula.shape_of(past, 2, 3)
+
+
+def _with_scores(at: Adjoint, stage: int, g: Term) -> Term:
+    """Return a gradient with that of the scores which the node put out, if of this stage."""
+    given: Sequence[Term | None] = (*at.gradients, *[None] * 4)
+    own = given[SCORES]
+    if own is None or at["qk_matmul_output_mode"] != stage:
+        return g
+    return g + own.cast(g.dtype)
+
+
+def _of_mask(at: Adjoint, g: Term) -> Term:
+    mask = at.input(MASK)
+    formula, shape = at.formula, (g.spec.shape or ())[:-1]
+    seen = formula.shape_of(mask, mask.rank - 1)
+    cut = g.op("Slice", formula.constant([0]), seen, formula.constant([3]))
+    return at.summed(cut, mask, (*shape, (mask.spec.shape or ("?",))[-1]))
+
+
+def _split(at: Adjoint, g: Term, present: int, new: int, past: int) -> Gradients:
+    """Yield the gradients of new keys or values, and of past ones before them."""
+    given = (*at.gradients, None, None, None)[present]
+    if given is not None:
+        g = g + given.cast(g.dtype)
+    old = at.optional(past)
+    if old is None:
+        yield new, _as_given(g, at.input(new))
+        return
+    formula = at.formula
+    before = formula.shape_of(old, _LENGTH, 3)
+    lengths = formula.joined(before, formula.shape_of(g, _LENGTH, 3) - before)
+    first, second = formula.split("Split", g, lengths, outputs=2, axis=_LENGTH)
+    yield past, first
+    yield new, _as_given(second, at.input(new))

@@ -1,0 +1,155 @@
+"""`gradients`: the nodes that compute how outputs change with inputs, added to the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, overload
+
+from ..builder import GraphBuilder
+from ..errors import GraphError, ShapeError
+from ..ir import Graph
+from ..tensor import TensorSpec
+from .formula import Term
+from .reverse import Reverse, is_float
+
+Several: TypeAlias = list[str] | tuple[str, ...]
+OneOrMore: TypeAlias = str | Several
+Weights: TypeAlias = str | Sequence[str | None] | None
+
+
+@overload
+def gradients(where: GraphBuilder, ys: OneOrMore, xs: str, grad_ys: Weights = None) -> str: ...
+@overload
+def gradients(
+    where: GraphBuilder, ys: OneOrMore, xs: Several, grad_ys: Weights = None
+) -> list[str]: ...
+@overload
+def gradients(where: Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights = None) -> Graph: ...
+def gradients(
+    where: GraphBuilder | Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights = None
+) -> str | list[str] | Graph:
+    """Add the nodes that compute the gradients of `ys` with respect to `xs`.
+
+    That is d(Σ grad_y · y)/dx for each x, the sum being over all elements of all ys. A tensor of
+    which no y is a function has the gradient 0.
+
+    Parameters
+    ----------
+    where : GraphBuilder or Graph
+        What has the tensors. A builder gets more nodes; of a graph another one is made.
+    ys : str, or list or tuple of str
+        Float tensors, such as a loss.
+    xs : str, or list or tuple of str
+        Float tensors, inner ones as well.
+    grad_ys : str, None, or sequence of these, optional
+        For each y a tensor of its shape that weighs its elements; None stands for ones.
+
+    Returns
+    -------
+    str, list of str, or Graph
+        For a builder the names of the gradients, a list for several xs. For a graph the one
+        that has an output ``gradient/x`` more for each x.
+
+    Raises
+    ------
+    GraphError
+        If a tensor is unknown or holds no floats, or an operator on the way has no gradient: the
+        message names its node.
+    ShapeError
+        If one of `grad_ys` is not of its y's dtype and shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("square")
+    >>> x = b.input("x", "float32", (3,))
+    >>> b.output("slope", pl.gradients(b, b.op("Mul", x, x), x))
+    >>> pl.run(pl.plan(b.build()), {"x": np.array([1, 2, 3], "float32")})["slope"]
+    array([2., 4., 6.], dtype=float32)
+    """
+    if isinstance(where, Graph):
+        return _with_outputs(where, ys, xs, grad_ys)
+    made = _built(where, _listed(ys), _listed(xs), grad_ys)
+    return made[0] if isinstance(xs, str) else made
+
+
+def _with_outputs(graph: Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights) -> Graph:
+    builder = GraphBuilder(graph.name)
+    for name in graph.inputs:
+        spec = graph.tensors[name]
+        builder.input(name, spec.dtype, spec.shape or (), graph.precisions.get(name))
+    builder.include(graph, {name: name for name in graph.inputs}, prefix="")
+    for name in graph.outputs:
+        builder.output(name, name)
+    wanted = list(dict.fromkeys(_listed(xs)))
+    for name, gradient in zip(wanted, gradients(builder, ys, wanted, grad_ys), strict=True):
+        builder.output(f"gradient/{name}", gradient)
+    return builder.build()
+
+
+def _built(builder: GraphBuilder, ys: list[str], xs: list[str], grad_ys: Weights) -> list[str]:
+    for role, tensors in (("y", ys), ("x", xs)):
+        for tensor in tensors:
+            _check_float(builder, role, tensor)
+    if not ys:
+        raise GraphError("there is no y", at=builder.name, fix="pass at least one")
+    reverse = Reverse(builder, xs)
+    reverse.formula.prefix = "gradient/"
+    for y, seed in zip(ys, _weights(builder, ys, grad_ys), strict=True):
+        term = reverse.formula.term(y)
+        reverse.add(y, reverse.formula.like(term, 1) if seed is None else Term(term.formula, seed))
+    reverse.sweep()
+    reverse.formula.prefix = "gradient/"
+    return [_result(reverse, x).name for x in xs]
+
+
+def _result(reverse: Reverse, x: str) -> Term:
+    found = reverse.total(x)
+    return reverse.formula.like(reverse.formula.term(x), 0) if found is None else found
+
+
+def _listed(names: OneOrMore) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _weights(builder: GraphBuilder, ys: Sequence[str], grad_ys: Weights) -> list[str | None]:
+    if grad_ys is None:
+        return [None] * len(ys)
+    given: list[str | None] = [grad_ys] if isinstance(grad_ys, str) else list(grad_ys)
+    if len(given) != len(ys):
+        raise GraphError(
+            f"there are {len(ys)} ys and {len(given)} grad_ys",
+            at=builder.name,
+            fix="pass one for each y; None stands for ones",
+        )
+    for y, weight in zip(ys, given, strict=True):
+        if weight is not None and not _may_be(builder.spec(weight), builder.spec(y)):
+            raise ShapeError(
+                f"grad_ys {weight!r} is {builder.spec(weight)}, but {y!r} is {builder.spec(y)}",
+                at=builder.name,
+                fix="pass a tensor of the same dtype and shape",
+            )
+    return given
+
+
+def _may_be(spec: TensorSpec, wanted: TensorSpec) -> bool:
+    """True unless two specs are known to differ."""
+    if spec.dtype != wanted.dtype:
+        return False
+    if spec.shape is None or wanted.shape is None:
+        return True
+    return len(spec.shape) == len(wanted.shape) and all(
+        a == b or isinstance(a, str) or isinstance(b, str)
+        for a, b in zip(spec.shape, wanted.shape, strict=True)
+    )
+
+
+def _check_float(builder: GraphBuilder, role: str, tensor: str) -> None:
+    spec = builder.spec(tensor)
+    if not is_float(builder, tensor):
+        raise GraphError(
+            f"{role} {tensor!r} is {spec}: only floats have gradients",
+            at=builder.name,
+            fix="name a float tensor, or insert a Cast where it is used",
+        )

@@ -1,0 +1,40 @@
+"""Gradients made shorter where they are too long all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..builder import GraphBuilder
+from ..errors import GraphError
+from .formula import Formula
+
+
+def clip_by_global_norm(
+    builder: GraphBuilder, gradients: Sequence[str], longest: float
+) -> list[str]:
+    """Add the nodes that scale gradients down together, and return what they make.
+
+    All are multiplied by ``longest / max(norm, longest)``, the norm being that of all elements of
+    all gradients. Source: Pascanu, Mikolov and Bengio (2013), algorithm 1.
+
+    Raises
+    ------
+    GraphError
+        If there is no gradient, or `longest` is not above 0.
+    """
+    if not gradients or not longest > 0:
+        raise GraphError(
+            f"{len(gradients)} gradients cannot be clipped to the norm {longest}",
+            at=builder.name,
+            fix="pass gradients, and a norm above 0",
+        )
+    formula = Formula(builder, "clip/")
+    terms = [formula.term(name) for name in gradients]
+    wide = np.result_type(np.float32, *(term.dtype for term in terms))
+    squares = [term.cast(wide).op("ReduceSumSquare", keepdims=False) for term in terms]
+    total = squares[0].op("Sum", *squares[1:]) if len(squares) > 1 else squares[0]
+    bound = formula.constant(longest, wide)
+    scale = bound / total.op("Sqrt").op("Max", bound)
+    return [(term * scale.cast(term.dtype)).name for term in terms]

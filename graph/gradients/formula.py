@@ -1,0 +1,258 @@
+"""Formulas over the tensors of a builder: each operation in them adds a node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..builder import GraphBuilder
+from ..errors import GraphError
+from ..names import Names
+from ..tensor import Array, TensorSpec
+
+Number: TypeAlias = int | float
+
+_ON_LENGTHS = {
+    "Add": np.add,
+    "Div": np.floor_divide,
+    "Mul": np.multiply,
+    "Sub": np.subtract,
+}
+"""Arithmetic on lengths that is done at once where they are numbers."""
+
+
+class Formula:
+    """Where terms are written: a builder, and what the new nodes' names begin with.
+
+    Numbers and shapes that several terms need are made once.
+
+    Attributes
+    ----------
+    builder : GraphBuilder
+    prefix : str
+        Put before the names of nodes, and so of tensors; may be changed at any time.
+    """
+
+    def __init__(self, builder: GraphBuilder, prefix: str = "") -> None:
+        self.builder = builder
+        self.prefix = prefix
+        self._names = Names()
+        self._constants: dict[tuple[object, ...], Term] = {}
+
+    def term(self, name: str) -> Term:
+        """Return a tensor of the builder, to compute with."""
+        return Term(self, name)
+
+    def op(self, op: str, *inputs: Term | None, **attributes: Any) -> Term:
+        """Add a node that has one output."""
+        return self.term(self._add(op, inputs, 1, attributes))
+
+    def split(self, op: str, *inputs: Term | None, outputs: int, **attributes: Any) -> list[Term]:
+        """Add a node that has several outputs."""
+        made = self._add(op, inputs, outputs, attributes)
+        return [self.term(made)] if isinstance(made, str) else list(map(self.term, made))
+
+    def constant(self, value: Array | Sequence[int] | Number, dtype: DTypeLike = "int64") -> Term:
+        """Return a constant; the same one for equal values."""
+        array = np.asarray(value, np.dtype(dtype))
+        key = ("constant", array.dtype.name, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.term(self.builder.constant(array))
+        return self._constants[key]
+
+    def shape_of(self, x: Term, start: int = 0, end: int | None = None) -> Term:
+        """Return a tensor's shape, or the part between two axes, as a vector of int64."""
+        shape = x.spec.shape
+        if shape is not None:
+            dims = shape[start:end]
+            lengths = [dim for dim in dims if isinstance(dim, int)]
+            if len(lengths) == len(dims):
+                return self.constant(lengths)
+        key = ("shape", x.name, start, end)
+        if key not in self._constants:
+            self._constants[key] = self.op("Shape", x, start=start, end=end)
+        return self._constants[key]
+
+    def size_of(self, x: Term, start: int = 0, end: int | None = None) -> Term:
+        """Return how many elements some axes of a tensor have, as a vector of one number."""
+        lengths = self.shape_of(x, start, end)
+        if lengths.value is not None:
+            return self.constant([math.prod(lengths.value.tolist())])
+        return lengths.op("ReduceProd", keepdims=True)
+
+    def filled(self, shape: Term, value: Number, dtype: np.dtype[Any]) -> Term:
+        """Return a tensor that holds one number everywhere."""
+        return self.op("ConstantOfShape", shape, value=float(value), dtype=dtype)
+
+    def like(self, x: Term, value: Number) -> Term:
+        """Return a tensor of x's shape and dtype that holds one number everywhere."""
+        return self.filled(self.shape_of(x), value, x.dtype)
+
+    def joined(self, *parts: Term) -> Term:
+        """Return vectors, one behind the other; constants where all parts are."""
+        values = [part.value for part in parts]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            return self.constant(np.concatenate(known), parts[0].dtype)
+        return self.op("Concat", *parts, axis=0)
+
+    def _add(
+        self, op: str, inputs: Sequence[Term | None], outputs: int, attributes: dict[str, Any]
+    ) -> Any:
+        names = [None if term is None else term.name for term in inputs]
+        while names and names[-1] is None:
+            names.pop()
+        name = self._names.take(stem := f"{self.prefix}{op.lower()}")
+        while self.builder.has_node(name):
+            name = self._names.take(stem)
+        return self.builder.op(op, *names, name=name, outputs=outputs, **attributes)
+
+
+class Term:
+    """A tensor of a builder; arithmetic on it adds nodes.
+
+    Numbers take the dtype of the term that they meet.
+    """
+
+    __slots__ = ("formula", "name")
+
+    def __init__(self, formula: Formula, name: str) -> None:
+        self.formula = formula
+        self.name = name
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What is known of it."""
+        return self.formula.builder.spec(self.name)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its dtype."""
+        return self.spec.dtype
+
+    @property
+    def value(self) -> Array | None:
+        """Its value where it is a constant."""
+        return self.formula.builder.value(self.name)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions it has; raises GraphError where that is not known."""
+        rank = self.spec.rank
+        if rank is None:
+            raise GraphError(
+                f"no gradient can be built: how many dimensions {self.name!r} has is not known",
+                at=self.formula.builder.name,
+                fix="declare the shapes of inputs, with symbols for unknown lengths",
+            )
+        return rank
+
+    def op(self, op: str, *others: Term | None, **attributes: Any) -> Term:
+        """Return what a node makes of this tensor and others."""
+        return self.formula.op(op, self, *others, **attributes)
+
+    def cast(self, dtype: DTypeLike) -> Term:
+        """Return it in another dtype."""
+        return self if self.dtype == np.dtype(dtype) else self.op("Cast", to=dtype)
+
+    def reshaped(self, shape: Term) -> Term:
+        """Return it in another shape; 0 in it is a length."""
+        value, own = shape.value, self.spec.shape
+        if value is not None and own == tuple(value.tolist()):
+            return self
+        return self.op("Reshape", shape, allowzero=value is None or -1 not in value)
+
+    def transposed(self, order: Sequence[int]) -> Term:
+        """Return it with its axes in another order."""
+        if list(order) == sorted(order):
+            return self
+        return self.op("Transpose", perm=order)
+
+    def expanded(self, shape: Term) -> Term:
+        """Return it repeated to fill a shape."""
+        value, own = shape.value, self.spec.shape
+        if value is not None and own == tuple(value.tolist()):
+            return self
+        return self.op("Expand", shape)
+
+    def reduced(self, how: str, axes: Sequence[int], keepdims: bool = True) -> Term:
+        """Return ReduceSum, ReduceMean, ... over axes, itself over none."""
+        if not axes:
+            return self
+        return self.op(f"Reduce{how}", self.formula.constant(list(axes)), keepdims=keepdims)
+
+    def sum(self, axes: Sequence[int], keepdims: bool = True) -> Term:
+        """Return the sum over axes."""
+        return self.reduced("Sum", axes, keepdims)
+
+    def mean(self, axes: Sequence[int]) -> Term:
+        """Return the mean over axes, which get the length 1."""
+        return self.reduced("Mean", axes)
+
+    def where(self, condition: Term, other: Term | Number = 0) -> Term:
+        """Return this where the condition holds, something else where it does not."""
+        return condition.op("Where", self, self._term(other))
+
+    def equals(self, other: Term | Number) -> Term:
+        """Return where both are equal."""
+        return self._binary("Equal", other)
+
+    def __add__(self, other: Term | Number) -> Term:
+        return self._binary("Add", other)
+
+    def __radd__(self, other: Number) -> Term:
+        return self._binary("Add", other)
+
+    def __sub__(self, other: Term | Number) -> Term:
+        return self._binary("Sub", other)
+
+    def __rsub__(self, other: Number) -> Term:
+        return self._term(other)._binary("Sub", self)
+
+    def __mul__(self, other: Term | Number) -> Term:
+        return self if _is_one(other) else self._binary("Mul", other)
+
+    def __rmul__(self, other: Number) -> Term:
+        return self * other
+
+    def __truediv__(self, other: Term | Number) -> Term:
+        return self if _is_one(other) else self._binary("Div", other)
+
+    def __rtruediv__(self, other: Number) -> Term:
+        return self.op("Reciprocal") if _is_one(other) else self._term(other)._binary("Div", self)
+
+    def __pow__(self, exponent: Term | Number) -> Term:
+        return self._binary("Pow", exponent)
+
+    def __neg__(self) -> Term:
+        return self.op("Neg")
+
+    def __lt__(self, other: Term | Number) -> Term:
+        return self._binary("Less", other)
+
+    def __gt__(self, other: Term | Number) -> Term:
+        return self._binary("Greater", other)
+
+    def _binary(self, op: str, other: Term | Number) -> Term:
+        operand = self._term(other)
+        known = _of_lengths(op, self.value, operand.value)
+        return self.op(op, operand) if known is None else self.formula.constant(known, self.dtype)
+
+    def _term(self, value: Term | Number) -> Term:
+        return value if isinstance(value, Term) else self.formula.constant(value, self.dtype)
+
+
+def _is_one(value: Term | Number) -> bool:
+    return not isinstance(value, Term) and value == 1
+
+
+def _of_lengths(op: str, a: Array | None, b: Array | None) -> Array | None:
+    """Return what an operation makes of known lengths; None where it is left to a node."""
+    if op not in _ON_LENGTHS or a is None or b is None or a.dtype.kind != "i":
+        return None
+    made: Array = _ON_LENGTHS[op](a, b)
+    return made if made.min(initial=0) >= 0 else None

@@ -1,0 +1,228 @@
+"""Gradients of reads and writes at places that indices name."""
+
+from __future__ import annotations
+
+from ..dims import normalise_axis
+from ..operators.slicing import slice_range, slices_by_axis
+from .adjoint import Adjoint
+from .elementwise import Gradients
+from .formula import Term
+from .movement import added_along, numbered
+from .registry import gradient
+
+
+@gradient("Slice")
+def slice_(at: Adjoint) -> Gradients:
+    """Zeros around what was taken."""
+    x = at.input(0)
+    pads = _pads_around(at, x)
+    if pads is not None:
+        yield 0, at.dy.op("Pad", at.formula.constant(pads))
+        return
+    starts, ends, axes, paces = at.input(1), at.input(2), at.optional(3), at.optional(4)
+    value = None if axes is None else axes.value
+    if (axes is not None and value is None) or starts.spec.shape is None:
+        raise at.refuse("its axes are computed", "pass them as a constant")
+    count = starts.spec.shape[0]
+    if not isinstance(count, int):
+        raise at.refuse("how many axes it slices is not known", "pass its axes as a constant")
+    listed = range(count) if value is None else [int(axis) for axis in value.reshape(-1)]
+    made = at.dy
+    for place, axis in enumerate(listed):
+        made = _along(made, x, axis % x.rank, [_one(b, place) for b in (starts, ends, paces)])
+    yield 0, made
+
+
+def _pads_around(at: Adjoint, x: Term) -> list[int] | None:
+    """Return the cells around a slice, None where a step is not 1 or they are not known."""
+    given = [None if term is None else term.value for term in map(at.optional, range(1, 5))]
+    present = [at.optional(index) is not None for index in range(1, 5)]
+    if any(here and value is None for here, value in zip(present, given, strict=True)):
+        return None
+    starts, ends, axes, paces = (
+        None if value is None else [int(v) for v in value.reshape(-1)] for value in given
+    )
+    pads = [0] * (2 * x.rank)
+    assert starts is not None
+    assert ends is not None
+    for axis, bounds in slices_by_axis(x.rank, starts, ends, axes, paces).items():
+        length = (x.spec.shape or ())[axis]
+        if bounds[2] != 1 or not isinstance(length, int):
+            return None
+        taken = slice_range(length, *bounds)
+        if not taken:
+            return None
+        pads[axis], pads[axis + x.rank] = taken[0], length - 1 - taken[-1]
+    return pads
+
+
+def _one(bounds: Term | None, place: int) -> Term | None:
+    return None if bounds is None else bounds.op("Gather", bounds.formula.constant([place]))
+
+
+def _along(dy: Term, x: Term, axis: int, bounds: list[Term | None]) -> Term:
+    """Return the gradient before one axis was sliced: slicing the cells' numbers tells which."""
+    formula = x.formula
+    length = formula.shape_of(x, axis, axis + 1)
+    starts, ends, paces = bounds
+    cells = numbered(length).op("Slice", starts, ends, formula.constant([0]), paces)
+    return added_along(dy, cells, length, axis)
+
+
+@gradient("Gather")
+def gather(at: Adjoint) -> Gradients:
+    """Each slice is added to the one that it is a copy of."""
+    x, indices = at.input(0), at.input(1)
+    axis = normalise_axis(at["axis"], x.rank)
+    formula, inner = at.formula, indices.rank
+    if inner == 1:
+        yield 0, added_along(at.dy, indices, formula.shape_of(x, axis, axis + 1), axis)
+        return
+    count = formula.size_of(indices)
+    flat = indices.reshaped(count)
+    before, behind = formula.shape_of(x, 0, axis), formula.shape_of(x, axis + 1)
+    rows = at.dy.reshaped(formula.joined(before, count, behind))
+    yield 0, added_along(rows, flat, formula.shape_of(x, axis, axis + 1), axis)
+
+
+@gradient("GatherElements")
+def gather_elements(at: Adjoint) -> Gradients:
+    """Each element is added to the one that it is a copy of.
+
+    Where one is picked from each line, as losses do, there is nothing to add up: it is compared.
+    """
+    x, indices = at.input(0), at.input(1)
+    if _picks_one(x, indices, at["axis"]):
+        yield 0, at.dy.where(_chosen(x, indices, normalise_axis(at["axis"], x.rank)))
+    else:
+        yield 0, _added(at.formula.like(x, 0), indices, at.dy, at["axis"])
+
+
+def _picks_one(x: Term, indices: Term, axis: int) -> bool:
+    """True when the indices are known to be one for each of x's lines along an axis."""
+    lines, own = x.spec.shape, indices.spec.shape
+    if lines is None or own is None:
+        return False
+    axis = normalise_axis(axis, len(lines))
+    return own == (*lines[:axis], 1, *lines[axis + 1 :])
+
+
+def _chosen(x: Term, indices: Term, axis: int) -> Term:
+    """Return which elements of lines the indices name, counted from either end."""
+    formula = x.formula
+    length = formula.shape_of(x, axis, axis + 1)
+    places = indices.cast("int64")
+    places = places.where((places < 0).op("Not"), places + length)
+    behind = formula.constant([1] * (x.rank - 1 - axis))
+    return numbered(length).reshaped(formula.joined(length, behind)).equals(places)
+
+
+def _added(zeros: Term, indices: Term, updates: Term, axis: int) -> Term:
+    return zeros.op("ScatterElements", indices, updates, axis=axis, reduction="add")
+
+
+@gradient("GatherND")
+def gather_nd(at: Adjoint) -> Gradients:
+    """Each element or slice is added to the one that it is a copy of."""
+    x, indices, batch = at.input(0), at.input(1), at["batch_dims"]
+    formula = at.formula
+    rows = indices.cast("int64")
+    for axis in range(batch):  # its own place in the batch leads each row
+        numbers = numbered(formula.shape_of(x, axis, axis + 1))
+        beside = [i for i in range(indices.rank) if i != axis]
+        column = numbers.op("Unsqueeze", formula.constant(beside))
+        shape = formula.joined(
+            formula.shape_of(indices, 0, indices.rank - 1), formula.constant([1])
+        )
+        rows = formula.op("Concat", *_led(rows, column.expanded(shape), axis), axis=-1)
+    yield 0, formula.like(x, 0).op("ScatterND", rows, at.dy, reduction="add")
+
+
+def _led(rows: Term, column: Term, axis: int) -> list[Term]:
+    """Return columns in order: those of batch axes before, this one, the others."""
+    if axis == 0:
+        return [column, rows]
+    formula = rows.formula
+    last = formula.constant([-1])
+    before = rows.op("Slice", formula.constant([0]), formula.constant([axis]), last)
+    behind = rows.op("Slice", formula.constant([axis]), formula.constant([2**31 - 1]), last)
+    return [before, column, behind]
+
+
+@gradient("TopK")
+def top_k(at: Adjoint) -> Gradients:
+    """Each value goes back to its place."""
+    zeros = at.formula.like(at.input(0), 0)
+    yield 0, _added(zeros, at.output(1), at.dy, at["axis"])
+
+
+@gradient("OneHot")
+def one_hot(at: Adjoint) -> Gradients:
+    """Each of the two values gets the sum of the gradients where it stands."""
+    values, dy = at.input(2), at.dy
+    bounds = at.formula.constant([0, 1], values.dtype)
+    hot = at.input(0).op("OneHot", at.input(1), bounds, axis=at["axis"])
+    on = (dy * hot).op("ReduceSum", keepdims=False)
+    off = dy.op("ReduceSum", keepdims=False) - on
+    axis = at.formula.constant([0])
+    yield 2, at.formula.op("Concat", off.op("Unsqueeze", axis), on.op("Unsqueeze", axis), axis=0)
+
+
+class _Places:
+    """The operators that read and write where one kind of indices says."""
+
+    def __init__(self, at: Adjoint, indices: Term) -> None:
+        self._indices = indices
+        self._elements = at.node.op == "ScatterElements"
+        self._axis = {"axis": at["axis"]} if self._elements else {}
+
+    def read(self, x: Term) -> Term:
+        """Return what x holds at the places."""
+        op = "GatherElements" if self._elements else "GatherND"
+        return x.op(op, self._indices, **self._axis)
+
+    def write(self, x: Term, updates: Term, how: str = "none") -> Term:
+        """Return x with updates at the places."""
+        op = "ScatterElements" if self._elements else "ScatterND"
+        return x.op(op, self._indices, updates, reduction=how, **self._axis)
+
+
+def _scatter(at: Adjoint) -> Gradients:
+    """Replaced data get nothing; where updates are combined with data, as that operation has it.
+
+    An update that another one replaces gets the gradient too: which of them stays is not defined.
+    """
+    data, updates, dy, y = at.input(0), at.input(2), at.dy, at.output()
+    how, places = at["reduction"], _Places(at, at.input(1))
+    if how == "none":
+        yield 0, places.write(dy, at.formula.like(updates, 0))
+        yield 2, places.read(dy)
+    elif how == "add":
+        yield 0, dy
+        yield 2, places.read(dy)
+    elif how == "mul":
+        yield 0, dy * places.write(at.formula.like(data, 1), updates, "mul")
+        yield 2, places.read(dy * y) / updates
+    else:
+        chosen = data.equals(y).cast(data.dtype)
+        written = updates.equals(places.read(y)).cast(data.dtype)
+        share = dy / places.write(chosen, written, "add")
+        yield 0, share * chosen
+        yield 2, places.read(share) * written
+
+
+gradient("ScatterElements")(_scatter)
+gradient("ScatterND")(_scatter)
+
+
+@gradient("Compress")
+def compress(at: Adjoint) -> Gradients:
+    """What was kept goes back to its place among zeros."""
+    x, formula, axis = at.input(0), at.formula, at["axis"]
+    kept = at.input(1).op("NonZero").reshaped(formula.constant([-1]))
+    if axis is not None:
+        axis = normalise_axis(axis, x.rank)
+        yield 0, added_along(at.dy, kept, formula.shape_of(x, axis, axis + 1), axis)
+        return
+    size = formula.size_of(x)
+    yield 0, added_along(at.dy, kept, size, 0).reshaped(formula.shape_of(x))

@@ -1,0 +1,250 @@
+"""Gradients of normalization: by a batch's, a layer's, a group's statistics, or given ones.
+
+Of n = (x - mean x) / √(mean (x - mean x)² + ε), the gradient is, for the gradient g of n,
+(g - mean g - n · mean (g·n)) / √(...).  Source: Ioffe and Szegedy (2015), section 3, simplified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..dims import UNKNOWN, normalise_axis
+from .adjoint import Adjoint
+from .elementwise import Gradients
+from .formula import Term
+from .registry import gradient
+
+
+class Standard(NamedTuple):
+    """A tensor with mean 0 and variance 1 over some axes, and what it was divided by."""
+
+    values: Term
+    inverse: Term
+    axes: Sequence[int]
+
+    def back(self, g: Term) -> Term:
+        """Return the gradient of what was standardised."""
+        rest = g - g.mean(self.axes) - self.values * (g * self.values).mean(self.axes)
+        return rest * self.inverse
+
+
+def _standardised(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
+    centred = x - x.mean(axes)
+    inverse = 1 / ((centred * centred).mean(axes) + epsilon).op("Sqrt")
+    return Standard(centred * inverse, inverse, axes)
+
+
+def _wide(at: Adjoint, x: Term) -> Term:
+    """Return it in the widest dtype of the node's inputs, float32 at least."""
+    is_double = any(one is not None and one.dtype == np.float64 for one in at.inputs)
+    return x.cast("float64" if is_double else "float32")
+
+
+def _behind(vector: Term, rank: int) -> Term:
+    """Return a number per channel such that it broadcasts with (batch, channels, ...)."""
+    ones = list(range(1, rank - 1))
+    return vector.op("Unsqueeze", vector.formula.constant(ones)) if ones else vector
+
+
+def _per_channel(x: Term) -> Term:
+    """Return the sum for each channel; a lone batch axis has one channel."""
+    if x.rank == 1:
+        return x.sum([0])
+    return x.sum([0, *range(2, x.rank)], keepdims=False)
+
+
+@gradient("LayerNormalization")
+def layer_normalization(at: Adjoint) -> Gradients:
+    """By the statistics that the node computed, where they are as precise as x."""
+    x, scale, dy = _wide(at, at.input(0)), at.input(1), _wide(at, at.dy)
+    axis = normalise_axis(at["axis"], x.rank)
+    axes = range(axis, x.rank)
+    if x.dtype == np.float64:
+        normal = _standardised(x, axes, at["epsilon"])
+    else:
+        inverse = at.output(2)
+        normal = Standard((x - at.output(1)) * inverse, inverse, axes)
+    if at.wants(0):
+        yield 0, _of_layer(at, normal, dy, scale)
+    if at.wants(1):
+        yield 1, at.summed(dy * normal.values, scale)
+    bias = at.optional(2)
+    if bias is not None and at.wants(2):
+        yield 2, at.summed(dy, bias)
+
+
+def _of_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
+    """Return x's gradient, through the statistics too where they are used on their own."""
+    made = normal.back(dy * _wide(at, scale))
+    mean, deviation = (*at.gradients, None, None)[1:3]
+    x, shape = at.input(0), at.input(0).spec.shape or (UNKNOWN,)
+
+    def shared(term: Term) -> Term:
+        return at.shared(term.cast(made.dtype), shape[normal.axes[0] :], x, normal.inverse)
+
+    if mean is not None:
+        made = made + shared(mean)
+    if deviation is not None:
+        through = shared(deviation) * normal.inverse * normal.inverse
+        made = made - through * normal.values
+    return made
+
+
+@gradient("RMSNormalization")
+def rms_normalization(at: Adjoint) -> Gradients:
+    """As LayerNormalization, without means."""
+    x, scale, dy = _wide(at, at.input(0)), at.input(1), _wide(at, at.dy)
+    axes = range(normalise_axis(at["axis"], x.rank), x.rank)
+    inverse = 1 / ((x * x).mean(axes) + at["epsilon"]).op("Sqrt")
+    normal = x * inverse
+    if at.wants(0):
+        g = dy * _wide(at, scale)
+        yield 0, (g - normal * (g * normal).mean(axes)) * inverse
+    if at.wants(1):
+        yield 1, at.summed(dy * normal, scale)
+
+
+@gradient("BatchNormalization")
+def batch_normalization(at: Adjoint) -> Gradients:
+    """By the statistics given or, in training mode, by the batch's own."""
+    if at["training_mode"]:
+        yield from _of_batch(at)
+        return
+    x, dy = _wide(at, at.input(0)), _wide(at, at.dy)
+    scale, mean, variance = (_wide(at, at.input(index)) for index in (1, 3, 4))
+    inverse = 1 / (variance + at["epsilon"]).op("Sqrt")
+    factor = scale * inverse
+    if at.wants(0):
+        yield 0, dy * _behind(factor, x.rank)
+    if at.wants(1) or at.wants(4):
+        centred = _per_channel(dy * (x - _behind(mean, x.rank)))
+        yield 1, centred * inverse
+        yield 4, centred * factor * inverse * inverse * -0.5
+    if at.wants(2) or at.wants(3):
+        total = _per_channel(dy)
+        yield 2, total
+        yield 3, -total * factor
+
+
+def _of_batch(at: Adjoint) -> Gradients:
+    """Training mode, in which running statistics move towards the batch's."""
+    x, dy, scale = _wide(at, at.input(0)), _wide(at, at.dy), _wide(at, at.input(1))
+    axes = [0, *range(2, x.rank)]
+    normal = _standardised(x, axes, at["epsilon"])
+    if at.wants(0):
+        made = normal.back(dy * _behind(scale, x.rank))
+        yield 0, _through_running(at, made, normal)
+    if at.wants(1):
+        yield 1, _per_channel(dy * normal.values)
+    if at.wants(2):
+        yield 2, _per_channel(dy)
+    for index in (1, 2):
+        moved = (*at.gradients, None, None)[index]
+        if moved is not None and at.wants(index + 2):
+            yield index + 2, moved * at["momentum"]
+
+
+def _through_running(at: Adjoint, made: Term, normal: Standard) -> Term:
+    """Return x's gradient with what comes through the running mean and variance."""
+    mean, variance = (*at.gradients, None, None)[1:3]
+    if mean is None and variance is None:
+        return made
+    x, share = at.input(0), 1 - at["momentum"]
+    shape = x.spec.shape or (UNKNOWN,)
+    dims = [shape[axis] for axis in normal.axes]
+
+    def shared(term: Term, factor: float) -> Term:
+        per_channel = at.shared(_wide(at, term) * factor, dims, x, at.input(3))
+        return _behind(per_channel, x.rank)
+
+    if mean is not None:
+        made = made + shared(mean, share)
+    if variance is not None:
+        made = made + shared(variance, 2 * share) * (normal.values / normal.inverse)
+    return made
+
+
+@gradient("InstanceNormalization")
+def instance_normalization(at: Adjoint) -> Gradients:
+    """Each plane by its own statistics."""
+    x = _wide(at, at.input(0))
+    yield from _by_channel(at, _standardised(x, range(2, x.rank), at["epsilon"]))
+
+
+@gradient("GroupNormalization")
+def group_normalization(at: Adjoint) -> Gradients:
+    """Each group of channels by its own statistics."""
+    x, formula = _wide(at, at.input(0)), at.formula
+    groups = formula.constant([at["num_groups"]])
+    each = formula.size_of(x, 1) / groups
+    shape = formula.joined(formula.shape_of(x, 0, 1), groups, each)
+    normal = _standardised(x.reshaped(shape), [2], at["epsilon"])
+    yield from _by_channel(at, normal, shape)
+
+
+def _by_channel(at: Adjoint, normal: Standard, shape: Term | None = None) -> Gradients:
+    """Yield the gradients where scale and bias are per channel; `shape` is that of the groups."""
+    whole = at.formula.shape_of(at.input(0))
+    dy, scale, rank = _wide(at, at.dy), _wide(at, at.input(1)), at.input(0).rank
+    if at.wants(0):
+        g = dy * _behind(scale, rank)
+        made = normal.back(g if shape is None else g.reshaped(shape))
+        yield 0, made if shape is None else made.reshaped(whole)
+    if at.wants(1):
+        values = normal.values if shape is None else normal.values.reshaped(whole)
+        yield 1, _per_channel(dy * values)
+    if at.wants(2):
+        yield 2, _per_channel(dy)
+
+
+@gradient("LpNormalization")
+def lp_normalization(at: Adjoint) -> Gradients:
+    """DX = (dy - y·|y|-weighted mean of dy) / ‖x‖, 0 where the norm is 0."""
+    x, y, dy, axes = at.input(0), at.output(), at.dy, [at["axis"]]
+    root = at["p"] == 2
+    norm = x.reduced("L2" if root else "L1", axes)
+    along = (dy * y).sum(axes)
+    slope = y if root else x.op("Sign")
+    yield 0, ((dy - slope * along) / norm.where(norm > 0, 1)).where(norm > 0)
+
+
+@gradient("MeanVarianceNormalization")
+def mean_variance_normalization(at: Adjoint) -> Gradients:
+    """Of u / (σ + ε) with u = x - mean x and σ² = mean u²."""
+    x, dy, axes = _wide(at, at.input(0)), _wide(at, at.dy), at["axes"]
+    u = x - x.mean(axes)
+    deviation = (u * u).mean(axes).op("Sqrt")
+    inverse = 1 / (deviation + 1e-9)
+    slope = (dy * u).mean(axes) * inverse / deviation.where(deviation > 0, 1)
+    yield 0, (dy - dy.mean(axes) - u * slope) * inverse
+
+
+@gradient("LRN")
+def local_response_normalization(at: Adjoint) -> Gradients:
+    """Of x·s^-β: dy·s^-β, less x times the sums over neighbours of dy·x·s^(-β-1)."""
+    x, dy = at.input(0), at.dy
+    size, beta = at["size"], at["beta"]
+    s = _over_neighbours(x * x, size) * at["alpha"] + at["bias"]
+    scaled = dy * s**-beta
+    around = _over_neighbours(scaled * x / s, size, transposed=True)
+    yield 0, scaled - x * around * (2 * at["alpha"] * beta)
+
+
+def _over_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
+    """Return the means over `size` neighbouring channels, zeros beyond the first and last."""
+    formula = x.formula
+    before = (size - 1) // 2
+    pads = [size - 1 - before, before] if transposed else [before, size - 1 - before]
+    channels, rest = formula.shape_of(x, 1, 2), formula.size_of(x, 2)
+    batch = formula.shape_of(x, 0, 1)
+    image = x.reshaped(formula.joined(batch, formula.constant([1]), channels, rest))
+    means = image.op(
+        "AveragePool",
+        kernel_shape=[size, 1],
+        pads=[pads[0], 0, pads[1], 0],
+        count_include_pad=True,
+    )
+    return means.reshaped(formula.shape_of(x))

@@ -1,0 +1,154 @@
+"""Gradients of matrix products and of Einsum, of which they are special cases."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Sequence
+
+from ..operators.einsum import Equation, parse_equation
+from ..tensor import Shape
+from .adjoint import Adjoint
+from .elementwise import Gradients
+from .formula import Formula, Term
+from .registry import gradient
+
+LETTERS = string.ascii_letters
+
+
+def product(a: Term, b: Term, *, flip_a: bool = False, flip_b: bool = False) -> Term:
+    """Return the product of matrices or stacks of them, either transposed first.
+
+    Gemm transposes two matrices while it multiplies.
+    """
+    if a.rank == b.rank == 2 and (flip_a or flip_b):
+        return a.op("Gemm", b, transA=flip_a, transB=flip_b)
+    return (_flipped(a) if flip_a else a).op("MatMul", _flipped(b) if flip_b else b)
+
+
+def _flipped(x: Term) -> Term:
+    return x.transposed([*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+@gradient("MatMul")
+def matmul(at: Adjoint) -> Gradients:
+    """DA = dY·Bᵀ and dB = Aᵀ·dY; a vector counts as a row on the left, a column on the right."""
+    a, b, dy = at.input(0), at.input(1), at.dy
+    whole = at.output().spec.shape
+    batch = () if whole is None else whole[: len(whole) - (a.rank > 1) - (b.rank > 1)]
+    rows, columns = _as_matrix(a, 0), _as_matrix(b, 1)
+    if a.rank == 1:
+        dy = dy.op("Unsqueeze", at.formula.constant([-1 if b.rank == 1 else -2]))
+    if b.rank == 1:
+        dy = dy.op("Unsqueeze", at.formula.constant([-1]))
+    if b.rank <= 2 < a.rank:  # the stack is one tall matrix: no product is added up afterwards
+        if at.wants(0):
+            yield 0, product(dy, columns, flip_b=True)
+        if at.wants(1):
+            tall = product(_tall(rows), _tall(dy), flip_a=True)
+            yield 1, tall.reshaped(at.formula.shape_of(b))
+        return
+    if at.wants(0):
+        yield 0, _to_operand(at, product(dy, columns, flip_b=True), a, rows, batch)
+    if at.wants(1):
+        yield 1, _to_operand(at, product(rows, dy, flip_a=True), b, columns, batch)
+
+
+def _as_matrix(x: Term, axis: int) -> Term:
+    return x if x.rank > 1 else x.op("Unsqueeze", x.formula.constant([axis]))
+
+
+def _tall(x: Term) -> Term:
+    """Return a stack of matrices as one matrix that has the rows of all."""
+    if x.rank == 2:
+        return x
+    rows, width = x.formula.size_of(x, 0, x.rank - 1), x.formula.shape_of(x, x.rank - 1)
+    return x.reshaped(x.formula.joined(rows, width))
+
+
+def _to_operand(at: Adjoint, term: Term, operand: Term, matrix: Term, batch: Shape) -> Term:
+    """Return a stack of gradients summed over what the operand was repeated along."""
+    sides = () if matrix.spec.shape is None else matrix.spec.shape[-2:]
+    summed = at.summed(term, matrix, (*batch, *sides))
+    return summed if matrix is operand else summed.reshaped(at.formula.shape_of(operand))
+
+
+@gradient("Gemm")
+def gemm(at: Adjoint) -> Gradients:
+    """As MatMul, with what is transposed and scaled."""
+    a, b, dy = at.input(0), at.input(1), at.dy
+    alpha, flip_a, flip_b = at["alpha"], at["transA"], at["transB"]
+    if at.wants(0):
+        if flip_a:
+            yield 0, b.op("Gemm", dy, alpha=alpha, transA=flip_b, transB=True)
+        else:
+            yield 0, dy.op("Gemm", b, alpha=alpha, transB=not flip_b)
+    if at.wants(1):
+        if flip_b:
+            yield 1, dy.op("Gemm", a, alpha=alpha, transA=True, transB=flip_a)
+        else:
+            yield 1, a.op("Gemm", dy, alpha=alpha, transA=not flip_a)
+    if at.wants(2):
+        yield 2, at.summed(dy * at["beta"], at.input(2))
+
+
+@gradient("Einsum")
+def einsum(at: Adjoint) -> Gradients:
+    """The gradient of a factor is another such sum: of dY and the other factors."""
+    factors = [at.input(index) for index in range(len(at.inputs))]
+    equation = parse_equation(at["equation"], [x.rank for x in factors])
+    for index, x in enumerate(factors):
+        if at.wants(index):
+            others = [other for i, other in enumerate(factors) if i != index]
+            yield index, _of_factor(at, equation, index, x, others)
+
+
+def _of_factor(
+    at: Adjoint, equation: Equation, index: int, x: Term, others: Sequence[Term]
+) -> Term:
+    """Return the gradient of one factor.
+
+    Axes that the factor alone has were summed: it is repeated along them. An axis named twice is
+    a diagonal: its gradient is spread by a unit matrix.
+    """
+    axes = equation.inputs[index]
+    terms = [equation.output, *(of for i, of in enumerate(equation.inputs) if i != index)]
+    factors = [at.dy, *others]
+    fresh = itertools.count(1 + max((*itertools.chain(*terms, axes), 0)))
+    target: list[int] = []
+    for place, axis in enumerate(axes):
+        if axis in target:
+            twin = next(fresh)
+            terms.append((axis, twin))
+            factors.append(_unit_matrix(at.formula, x, place))
+            axis = twin
+        target.append(axis)
+    reached = set(itertools.chain(*terms))
+    kept = [axis for axis in target if axis in reached]
+    text = ",".join(map(_letters, terms)) + "->" + _letters(kept)
+    made = at.formula.op("Einsum", *factors, equation=text)
+    lost = [place for place, axis in enumerate(target) if axis not in reached]
+    if lost:
+        made = made.op("Unsqueeze", at.formula.constant(lost))
+    return _fitted(made, x)
+
+
+def _fitted(made: Term, x: Term) -> Term:
+    """Return a gradient summed along axes of x that were of length 1, repeated along lost ones."""
+    formula, wide, narrow = x.formula, made.spec.shape, x.spec.shape
+    if wide is not None and wide == narrow:
+        return made
+    if wide is not None and narrow is not None:
+        ones = [i for i, (a, b) in enumerate(zip(wide, narrow, strict=True)) if b == 1 != a]
+        return made.sum(ones).expanded(formula.shape_of(x))
+    return made.expanded(formula.shape_of(x))
+
+
+def _letters(axes: Sequence[int]) -> str:
+    return "".join(LETTERS[axis] for axis in axes)
+
+
+def _unit_matrix(formula: Formula, x: Term, axis: int) -> Term:
+    length = formula.shape_of(x, axis, axis + 1)
+    square = formula.joined(length, length)
+    return formula.filled(square, 0, x.dtype).op("EyeLike")

@@ -1,0 +1,100 @@
+"""What other packages bring along: found by their entry points, loaded when it is asked for.
+
+A package that offers something says so in its ``pyproject.toml``; nothing of it is imported before
+somebody uses the name. So one that is broken is an error of those alone who ask for what it offers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .errors import PlaitError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+OPERATORS, DEVICES = "plait.operators", "plait.devices"
+"""The groups of entry points."""
+
+Offers: TypeAlias = "Mapping[str, list[EntryPoint]]"
+"""Who offers a name; it should be one."""
+
+_Asked: TypeAlias = tuple[str, str, tuple[str, ...]]
+
+_offers: dict[tuple[str, tuple[str, ...]], Offers] = {}
+_refusals: dict[_Asked, PlaitError] = {}
+_loading: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("plait loading", default=())
+
+
+def offered(group: str) -> Offers:
+    """Return what the packages on `sys.path` offer; it is looked up anew when that has changed."""
+    key = group, tuple(sys.path)
+    if key not in _offers:
+        from importlib.metadata import entry_points  # takes 20 ms, and few need it
+
+        found: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=group):
+            found.setdefault(entry.name, []).append(entry)
+        _offers[key] = found
+    return _offers[key]
+
+
+def load(group: str, name: str, kind: type[PlaitError]) -> Any:
+    """Return what a package offers under a name; None if none does, or it is being loaded.
+
+    Raises
+    ------
+    PlaitError
+        Of that kind, if it cannot be imported, or several packages offer it. Nothing is tried
+        twice.
+    """
+    entries = offered(group).get(name)
+    if entries is None or (group, name) in _loading.get():
+        return None
+    asked = group, name, tuple(sys.path)
+    if asked in _refusals:
+        raise _refusals[asked].again()
+    try:
+        return _loaded(group, name, entries, kind)
+    except PlaitError as error:
+        _refusals[asked] = error.again()
+        raise
+
+
+def package_of(group: str, name: str) -> str:
+    """Return the package that offers a name, with its version."""
+    return _package(offered(group)[name][0])
+
+
+def _loaded(group: str, name: str, entries: list[EntryPoint], kind: type[PlaitError]) -> Any:
+    packages = " and ".join(sorted(map(_package, entries)))
+    at = f"entry point {name!r} of {group!r}"
+    if len(entries) > 1:
+        raise kind(f"{packages} offer {name!r}", at=at, fix="uninstall all but one of them")
+    try:
+        with _being_loaded(group, name):
+            return entries[0].load()
+    except (Exception, SystemExit) as error:
+        raise kind(
+            f"{name!r} of package {packages} cannot be loaded: {type(error).__name__}: {error}",
+            at=f"{at}: {entries[0].value}",
+            fix="install what it lacks, or another version of it, or uninstall it",
+        ) from error
+
+
+@contextmanager
+def _being_loaded(group: str, name: str) -> Iterator[None]:
+    """Let what is imported ask for its own names without being imported again."""
+    token = _loading.set((*_loading.get(), (group, name)))
+    try:
+        yield
+    finally:
+        _loading.reset(token)
+
+
+def _package(entry: EntryPoint) -> str:
+    return "an unnamed one" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"

@@ -1,0 +1,49 @@
+"""Gradients clipped one by one; `clip_by_global_norm` clips them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..builder import GraphBuilder
+from ..gradients import Formula
+from .parameters import check_above
+
+
+def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float) -> list[str]:
+    """Add the nodes that keep each element between -limit and limit; return what they make.
+
+    Raises
+    ------
+    GraphError
+        If `limit` is not above 0.
+    """
+    check_above("the limit of gradients", limit)
+    formula = Formula(builder, "clip/")
+    made = []
+    for gradient in map(formula.term, gradients):
+        low, high = (formula.constant(bound, gradient.dtype) for bound in (-limit, limit))
+        made.append(gradient.op("Clip", low, high).name)
+    return made
+
+
+def clip_by_norm(builder: GraphBuilder, gradients: Sequence[str], longest: float) -> list[str]:
+    """Add the nodes that scale each gradient down whose norm is above a bound; return these.
+
+    Each is multiplied by ``longest / max(norm, longest)``, the norm being that of all its elements.
+
+    Raises
+    ------
+    GraphError
+        If `longest` is not above 0.
+    """
+    check_above("the longest norm", longest)
+    formula = Formula(builder, "clip/")
+    made = []
+    for gradient in map(formula.term, gradients):
+        wide = np.result_type(np.float32, gradient.dtype)
+        bound = formula.constant(longest, wide)
+        norm = gradient.cast(wide).op("ReduceSumSquare", keepdims=False).op("Sqrt")
+        made.append((gradient * (bound / norm.op("Max", bound)).cast(gradient.dtype)).name)
+    return made

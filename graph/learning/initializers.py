@@ -1,0 +1,123 @@
+"""What variables hold to begin with: constants as graphs, random numbers as arrays.
+
+Random numbers come from a seed or from a generator of numpy, which goes on from variable to
+variable. The same seed gives the same numbers with the same version of numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..builder import GraphBuilder
+from ..errors import ShapeError
+from ..ir import Graph
+from ..tensor import Array
+from .parameters import check_not_below
+
+Lengths = Sequence[int]
+Seed = int | np.random.Generator
+
+
+def filled(shape: Lengths, value: float, dtype: DTypeLike = "float32") -> Graph:
+    """Return the graph that computes a tensor of one number; it takes no room for the elements."""
+    b = GraphBuilder("filled")
+    lengths = b.constant(np.array(_checked(shape), "int64"))
+    b.output("value", b.op("ConstantOfShape", lengths, value=float(value), dtype=dtype))
+    return b.build()
+
+
+def zeros(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
+    """Return the graph that computes zeros."""
+    return filled(shape, 0, dtype)
+
+
+def ones(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
+    """Return the graph that computes ones."""
+    return filled(shape, 1, dtype)
+
+
+def uniform(shape: Lengths, limit: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
+    """Return random numbers between -limit and limit, all alike likely."""
+    check_not_below("the limit of random numbers", limit)
+    random = np.random.default_rng(seed)
+    return random.uniform(-limit, limit, _checked(shape)).astype(dtype)
+
+
+def normal(shape: Lengths, deviation: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
+    """Return normally distributed random numbers around 0 with a standard deviation."""
+    check_not_below("the deviation of random numbers", deviation)
+    random = np.random.default_rng(seed)
+    return random.normal(0.0, deviation, _checked(shape)).astype(dtype)
+
+
+def glorot_uniform(
+    shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
+) -> Array:
+    """Return uniform random numbers of the variance 2 / (fan in + fan out).
+
+    For activations that are nearly linear around 0, and Softmax. `fan` replaces `fans(shape)`.
+    Source: Glorot and Bengio (2010), equation 16.
+    """
+    return uniform(shape, math.sqrt(6 / sum(fan or fans(shape))), seed, dtype)
+
+
+def glorot_normal(
+    shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
+) -> Array:
+    """Return normal random numbers of the variance 2 / (fan in + fan out).
+
+    Source: Glorot and Bengio (2010), equation 12.
+    """
+    return normal(shape, math.sqrt(2 / sum(fan or fans(shape))), seed, dtype)
+
+
+def he_uniform(
+    shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
+) -> Array:
+    """Return uniform random numbers of the variance 2 / fan in, as `he_normal`."""
+    return uniform(shape, math.sqrt(6 / (fan or fans(shape))[0]), seed, dtype)
+
+
+def he_normal(
+    shape: Lengths, seed: Seed, fan: tuple[int, int] | None = None, dtype: DTypeLike = "float32"
+) -> Array:
+    """Return normal random numbers of the variance 2 / fan in.
+
+    For weights ahead of Relu, which halves the variance. `fan` replaces `fans(shape)`.
+    Source: He, Zhang, Ren and Sun (2015), equation 10.
+    """
+    return normal(shape, math.sqrt(2 / (fan or fans(shape))[0]), seed, dtype)
+
+
+def fans(shape: Lengths) -> tuple[int, int]:
+    """Return how many elements each output depends on, and how many depend on each input.
+
+    A matrix is (in, out), as MatMul multiplies by it; more dimensions are the weights of a
+    convolution: (out, in per group, *kernel).
+
+    Raises
+    ------
+    ShapeError
+        If there are less than two dimensions, or an empty one.
+    """
+    if len(shape) < 2 or 0 in shape:
+        raise ShapeError(
+            f"weights of shape {tuple(shape)} have no fans",
+            fix="give `fan=(in, out)`, or a shape of two dimensions or more that is not empty",
+        )
+    if len(shape) == 2:
+        return int(shape[0]), int(shape[1])
+    kernel = math.prod(shape[2:])
+    return int(shape[1]) * kernel, int(shape[0]) * kernel
+
+
+def _checked(shape: Lengths) -> tuple[int, ...]:
+    if not all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
+        raise ShapeError(
+            f"a variable cannot have the shape {tuple(shape)}", fix="use fixed lengths only"
+        )
+    return tuple(map(int, shape))

@@ -1,0 +1,194 @@
+"""Losses: how far what was computed is from what was wanted, as one number."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from ..builder import GraphBuilder
+from ..dtypes import kind_of
+from ..errors import GraphError, ShapeError
+from ..gradients import Formula, Term
+from ..tensor import Dim
+from .parameters import check_above
+
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+"""What becomes of the losses of all elements or samples: their mean, their sum, or all of them."""
+
+
+def mean_squared_error(
+    builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
+) -> str:
+    """Add (computed - wanted)² and return its mean.
+
+    Raises
+    ------
+    ShapeError
+        If both are not alike: shapes are not broadcast.
+    """
+    error = _difference(builder, "mean_squared_error", computed, wanted)
+    return _reduced(error * error, reduction)
+
+
+def mean_absolute_error(
+    builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
+) -> str:
+    """Add abs(computed - wanted) and return its mean; its gradient at 0 is 0.
+
+    Raises
+    ------
+    ShapeError
+        If both are not alike: shapes are not broadcast.
+    """
+    error = _difference(builder, "mean_absolute_error", computed, wanted)
+    return _reduced(error.op("Abs"), reduction)
+
+
+def huber(
+    builder: GraphBuilder,
+    computed: str,
+    wanted: str,
+    delta: float = 1.0,
+    reduction: Reduction = "mean",
+) -> str:
+    """Add half the squared error up to `delta`, from there on the line that goes on from it.
+
+    That is e²/2 where abs(e) <= delta, else delta · (abs(e) - delta/2). Source: Huber (1964).
+
+    Raises
+    ------
+    ShapeError
+        If both are not alike: shapes are not broadcast.
+    GraphError
+        If `delta` is not above 0.
+    """
+    check_above("delta", delta)
+    error = _difference(builder, "huber", computed, wanted).op("Abs")
+    near = error.op("Min", error.formula.constant(delta, error.dtype))
+    return _reduced(near * (error - near * 0.5), reduction)
+
+
+def binary_cross_entropy(
+    builder: GraphBuilder, logits: str, wanted: str, reduction: Reduction = "mean"
+) -> str:
+    """Add -wanted · log p - (1 - wanted) · log(1 - p), p being Sigmoid(logits).
+
+    Both logarithms are computed from the logits, so that no p rounds to 0 or 1.
+
+    Raises
+    ------
+    ShapeError
+        If both are not alike: shapes are not broadcast.
+    """
+    x, t = _pair(builder, "binary_cross_entropy", logits, wanted)
+    return _reduced(t * (-x).op("Softplus") + (1 - t) * x.op("Softplus"), reduction)
+
+
+def softmax_cross_entropy(
+    builder: GraphBuilder,
+    logits: str,
+    wanted: str,
+    axis: int = -1,
+    reduction: Reduction = "mean",
+) -> str:
+    """Add -Σ wanted · log Softmax(logits) over the classes, which lie along `axis`.
+
+    `wanted` are probabilities, alike in shape; the mean is that over all samples.
+
+    Raises
+    ------
+    ShapeError
+        If both are not alike: shapes are not broadcast.
+    """
+    x, t = _pair(builder, "softmax_cross_entropy", logits, wanted)
+    losses = (t * x.op("LogSoftmax", axis=axis)).sum([axis], keepdims=False)
+    return _reduced(-losses, reduction)
+
+
+def sparse_softmax_cross_entropy(
+    builder: GraphBuilder,
+    logits: str,
+    labels: str,
+    axis: int = -1,
+    reduction: Reduction = "mean",
+) -> str:
+    """Add -log Softmax(logits) at the wanted classes, which lie along `axis`.
+
+    `labels` are integers from 0 on, of the shape of `logits` without that axis; the mean is that
+    over all samples.
+
+    Raises
+    ------
+    ShapeError
+        If the labels are no integers, or not one for each sample.
+    """
+    x, index = _terms(builder, "sparse_softmax_cross_entropy", logits, labels)
+    _check_labels(x, index, axis)
+    logs = x.op("LogSoftmax", axis=axis)
+    along = x.formula.constant([axis])
+    chosen = logs.op("GatherElements", _int64(index).op("Unsqueeze", along), axis=axis)
+    return _reduced(-chosen.op("Squeeze", along), reduction)
+
+
+def _difference(builder: GraphBuilder, name: str, computed: str, wanted: str) -> Term:
+    x, t = _pair(builder, name, computed, wanted)
+    return x - t
+
+
+def _pair(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
+    """Return terms that are both floats of one shape: (n, 1) and (n,) would make (n, n)."""
+    x, t = _terms(builder, name, computed, wanted)
+    if x.dtype != t.dtype or not _may_be(x.spec.shape, t.spec.shape):
+        raise ShapeError(
+            f"{computed!r} is {x.spec}, but {wanted!r} is {t.spec}",
+            at=f"{name} in {builder.name}",
+            fix="pass tensors of one dtype and shape: insert a Cast, Reshape or Expand",
+        )
+    return x, t
+
+
+def _terms(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tuple[Term, Term]:
+    formula = Formula(builder, f"{name}/")
+    x = formula.term(computed)
+    if kind_of(x.dtype) != "f":
+        raise ShapeError(
+            f"{computed!r} is {x.spec}", at=f"{name} in {builder.name}", fix="pass floats"
+        )
+    return x, formula.term(wanted)
+
+
+def _check_labels(x: Term, labels: Term, axis: int) -> None:
+    shape = x.spec.shape
+    if shape is not None:
+        axis %= max(len(shape), 1)
+        shape = shape[:axis] + shape[axis + 1 :]
+    if kind_of(labels.dtype) not in "iu" or not _may_be(shape, labels.spec.shape):
+        raise ShapeError(
+            f"{labels.name!r} is {labels.spec}, but {x.name!r} is {x.spec}",
+            at=f"sparse_softmax_cross_entropy in {labels.formula.builder.name}",
+            fix="pass integers, one for each sample",
+        )
+
+
+def _int64(labels: Term) -> Term:
+    return labels if labels.dtype == np.int32 else labels.cast("int64")
+
+
+def _may_be(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:
+    """True unless two shapes are known to differ."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(
+        x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _reduced(losses: Term, reduction: Reduction) -> str:
+    if reduction == "none":
+        return losses.name
+    if reduction not in ("mean", "sum"):
+        raise GraphError(
+            f"the reduction {reduction!r} is unknown", fix="pass 'mean', 'sum' or 'none'"
+        )
+    return losses.op(f"Reduce{reduction.capitalize()}", keepdims=False).name

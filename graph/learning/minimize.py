@@ -1,0 +1,167 @@
+"""One step of training: gradients, updates, assignments, gathered in one tensor to fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..builder import GraphBuilder
+from ..dtypes import kind_of
+from ..errors import GraphError, ShapeError
+from ..gradients import Formula, Term, gradients
+from ..ir import ASSIGN, VARIABLE
+from ..names import Names
+from .initializers import zeros
+from .optimizer import Optimizer, Update
+from .progress import Progress
+
+
+def minimize(
+    builder: GraphBuilder,
+    loss: str,
+    optimizer: Optimizer,
+    variables: Sequence[str] | None = None,
+    *,
+    name: str = "train",
+) -> str:
+    """Add the nodes that make a loss smaller, item by item; return what to fetch for it.
+
+    Parameters
+    ----------
+    builder : GraphBuilder
+    loss : str
+        A float tensor of one element.
+    optimizer : Optimizer
+        Such as ``SGD(0.1, momentum=0.9)``.
+    variables : sequence of str, optional
+        What to change; `trainable(builder, loss)` if left out.
+    name : str, default "train"
+        What names of new nodes begin with.
+
+    Returns
+    -------
+    str
+        A Group of all assignments. Who fetches it, or everything, has the variables changed.
+
+    Raises
+    ------
+    GraphError
+        If no variable is there to change, or a gradient is not known.
+    ShapeError
+        If the loss has more than one element.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("parabola")
+    >>> x = b.variable("x", 3.0, dtype="float32")
+    >>> loss = b.op("Mul", x, x)
+    >>> train = pl.learning.minimize(b, loss, pl.learning.SGD(0.1))
+    >>> [node.op for node in b.nodes if node.op in ("Assign", "Group")]
+    ['Assign', 'Group']
+    """
+    spec = builder.spec(loss)
+    if spec.is_static and spec.size != 1:
+        raise ShapeError(
+            f"the loss {loss!r} is {spec}", at=builder.name, fix="reduce it to one number first"
+        )
+    chosen = trainable(builder, loss) if variables is None else list(variables)
+    slopes = gradients(builder, loss, chosen) if chosen else []
+    return apply_gradients(builder, optimizer, chosen, slopes, name=name)
+
+
+def apply_gradients(
+    builder: GraphBuilder,
+    optimizer: Optimizer,
+    variables: Sequence[str],
+    gradients: Sequence[str],
+    *,
+    name: str = "train",
+) -> str:
+    """Add the nodes that change variables by gradients, as `minimize` does after computing them.
+
+    Slots are variables called after the variable, as ``w/momentum``; the step is ``train/step``.
+    Variables and slots narrower than float32 are computed, and slots kept, in float32.
+
+    Raises
+    ------
+    GraphError
+        If there is no variable, not one gradient for each, or one is no variable or is assigned
+        to already.
+    ShapeError
+        If a gradient is not of its variable's shape.
+    """
+    if not variables or len(variables) != len(gradients):
+        raise GraphError(
+            f"there are {len(variables)} variables to change and {len(gradients)} gradients",
+            at=builder.name,
+            fix="make weights with variable(), and pass one gradient for each",
+        )
+    return _Training(builder, optimizer, name).apply(variables, gradients)
+
+
+def trainable(builder: GraphBuilder, loss: str) -> list[str]:
+    """Return the float variables that a loss is made of and to which nothing is assigned yet.
+
+    Averages that a graph assigns to itself, as those of batch normalization, are none of them.
+    """
+    reached, found = {loss}, []
+    assigned = {node.inputs[0] for node in builder.nodes if node.op == ASSIGN}
+    for node in reversed(builder.nodes):
+        if reached.isdisjoint(node.outputs):
+            continue
+        reached.update(node.inputs)
+        if node.op == VARIABLE and kind_of(builder.spec(node.outputs[0]).dtype) == "f":
+            found.append(node.outputs[0])
+    return [tensor for tensor in reversed(found) if tensor not in assigned]
+
+
+class _Training:
+    """The nodes of one call of `apply_gradients`."""
+
+    def __init__(self, builder: GraphBuilder, optimizer: Optimizer, name: str) -> None:
+        self._builder = builder
+        self._optimizer = optimizer
+        self._name = Names(node.name for node in builder.nodes).take(name)
+        self._formula = Formula(builder, f"{self._name}/")
+        self._assigned: list[str] = []
+        self._updates: dict[np.dtype[np.floating], Update] = {}
+        self._progress = Progress(self._formula, optimizer.learning_rate, self._counted)
+
+    def apply(self, variables: Sequence[str], gradients: Sequence[str]) -> str:
+        for variable, gradient in zip(variables, gradients, strict=True):
+            self._change(variable, gradient)
+        return self._builder.group(*self._assigned, name=self._name)
+
+    def _change(self, variable: str, gradient: str) -> None:
+        x, g = self._formula.term(variable), self._formula.term(gradient)
+        wide = np.result_type(np.float32, x.dtype)
+        update = self._update_in(wide)
+        self._formula.prefix = f"{self._name}/{variable}/"
+        slots = {slot: self._slot(x, slot, wide) for slot in self._optimizer.slots}
+        value, kept = update(x.cast(wide), g.cast(wide), slots)
+        self._assign(x, value.cast(x.dtype))
+        for slot, term in kept.items():
+            self._assign(slots[slot], term)
+
+    def _update_in(self, dtype: np.dtype[np.floating]) -> Update:
+        if dtype not in self._updates:
+            self._formula.prefix = f"{self._name}/"
+            self._updates[dtype] = self._optimizer.updates(self._progress, dtype)
+        return self._updates[dtype]
+
+    def _slot(self, x: Term, slot: str, dtype: np.dtype[np.floating]) -> Term:
+        lengths = [dim for dim in x.spec.shape or () if isinstance(dim, int)]
+        made = self._builder.variable(f"{x.name}/{slot}", zeros(lengths, dtype))
+        return self._formula.term(made)
+
+    def _counted(self) -> Term:
+        """Return a new variable that counts items."""
+        made = self._builder.variable(f"{self._name}/step", zeros((), "int64"))
+        step = self._formula.term(made)
+        self._assign(step, step + 1)
+        return step
+
+    def _assign(self, variable: Term, value: Term) -> None:
+        self._assigned.append(self._builder.assign(variable.name, value.name))

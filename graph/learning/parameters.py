@@ -1,0 +1,25 @@
+"""What the numbers of optimisers and learning rates may be."""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import GraphError
+
+
+def check_above(name: str, value: float, bound: float = 0.0) -> None:
+    """Raise GraphError unless a number is finite and above a bound."""
+    if not (math.isfinite(value) and value > bound):
+        raise GraphError(f"{name} is {value}", fix=f"pass a number above {bound:g}")
+
+
+def check_not_below(name: str, value: float, bound: float = 0.0) -> None:
+    """Raise GraphError unless a number is finite and not below a bound."""
+    if not (math.isfinite(value) and value >= bound):
+        raise GraphError(f"{name} is {value}", fix=f"pass a number not below {bound:g}")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise GraphError unless a number is at least 0 and below 1."""
+    if not 0 <= value < 1:
+        raise GraphError(f"{name} is {value}", fix="pass a number from 0 on, below 1")

@@ -1,0 +1,115 @@
+"""Learning rates that change with the step, the number of items that went before.
+
+A schedule is any function of the step, a term that holds a float64, which returns the rate as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..gradients import Term
+from .parameters import check_above, check_not_below
+
+Schedule: TypeAlias = Callable[[Term], Term]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same rate at each step."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        check_not_below("the learning rate", self.rate)
+
+    def __call__(self, step: Term) -> Term:
+        """Return the rate at a step."""
+        return step.formula.constant(self.rate, step.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecay:
+    """rate · factor^floor(step / every)."""
+
+    rate: float
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_decay(self.rate, self.every, self.factor)
+
+    def __call__(self, step: Term) -> Term:
+        """Return the rate at a step."""
+        return self.rate * _power(self.factor, (step / self.every).op("Floor"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDecay:
+    """rate · factor^(step / every)."""
+
+    rate: float
+    every: int
+    factor: float
+
+    def __post_init__(self) -> None:
+        _check_decay(self.rate, self.every, self.factor)
+
+    def __call__(self, step: Term) -> Term:
+        """Return the rate at a step."""
+        return self.rate * _power(self.factor, step / self.every)
+
+
+@dataclass(frozen=True, slots=True)
+class CosineDecay:
+    """Half a period of a cosine from `rate` down to `final`, where it stays after `steps`.
+
+    Source: Loshchilov and Hutter, *SGDR* (2017), equation 5, without restarts.
+    """
+
+    rate: float
+    steps: int
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_below("the learning rate", self.rate)
+        check_not_below("the final learning rate", self.final)
+        check_above("the number of steps", self.steps)
+
+    def __call__(self, step: Term) -> Term:
+        """Return the rate at a step."""
+        end = step.formula.constant(self.steps, step.dtype)
+        wave = (step.op("Min", end) * (math.pi / self.steps)).op("Cos")
+        return (1 + wave) * ((self.rate - self.final) / 2) + self.final
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """A line up to the first rate of another schedule, which begins after `steps`.
+
+    The rate is then(0) · (step + 1) / (steps + 1) before. Source: Goyal et al. (2017), section 2.2.
+    """
+
+    steps: int
+    then: Schedule
+
+    def __post_init__(self) -> None:
+        check_above("the number of steps", self.steps)
+
+    def __call__(self, step: Term) -> Term:
+        """Return the rate at a step."""
+        zero, one = (step.formula.constant(number, step.dtype) for number in (0, 1))
+        rise = ((step + 1) / (self.steps + 1)).op("Min", one)
+        return self.then((step - self.steps).op("Max", zero)) * rise
+
+
+def _power(base: float, exponent: Term) -> Term:
+    return exponent.formula.constant(base, exponent.dtype) ** exponent
+
+
+def _check_decay(rate: float, every: int, factor: float) -> None:
+    check_not_below("the learning rate", rate)
+    check_above("the number of steps between two rates", every)
+    check_above("the factor of the learning rate", factor)

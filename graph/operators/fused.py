@@ -1,0 +1,44 @@
+"""Fused: elementwise nodes that are computed together, so that only their ends reach memory.
+
+Plans put it where a device asks for it, once it is known who runs what; graphs that users write
+have none. What is shared by those who make and run such nodes is here as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..infer import cost_of
+from ..ir import Graph
+from ..nested import called, result_specs
+from ..operator import Call, Specs, define
+from ..tensor import TensorSpec
+
+FUSED = "Fused"
+
+MOST_INPUTS = 32
+"""Of one node. Its output may overwrite any of those that are like it."""
+
+
+def body_of(call: Call) -> Graph:
+    """Return what a Fused node computes; ranks in it are unknown, its inputs have them."""
+    body: Graph = call.attributes["body"]
+    return body
+
+
+def _cost(call: Call, outputs: Specs) -> int:
+    graph = called(body_of(call), call.inputs)
+    return sum(cost_of(graph, node).flops for node in graph.nodes)
+
+
+@define(
+    FUSED,
+    inputs="x+",
+    attributes={"body": Attribute(Kind.GRAPH)},
+    cost=_cost,
+    inplace=tuple((0, index) for index in range(MOST_INPUTS)),
+)
+def infer_fused(call: Call) -> Sequence[TensorSpec]:
+    """Infer: as the last of the nodes, all of which have outputs of one shape."""
+    return result_specs(body_of(call), call.inputs, call.values)

@@ -1,0 +1,72 @@
+"""State: variables, which outlive items, what assigns to them, and the order of effects.
+
+Within an item every reader of a variable sees its value at the start of the item; what is assigned
+is there for the next one. No device has kernels for `Variable`: a session keeps the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..errors import ShapeError
+from ..ir import ASSIGN, VARIABLE, Graph
+from ..operator import Call, define, free
+from ..tensor import TensorSpec
+from .inputs import may_equal
+from .rules import FIRST
+
+GROUP, AFTER = "Group", "After"
+
+
+@define(
+    VARIABLE,
+    inputs="",
+    attributes={"initial": Attribute(Kind.GRAPH)},
+    cost=free,
+    effects=True,
+)
+def infer_variable(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like the one output of the graph that computes the value to begin with."""
+    initial: Graph = call.attributes["initial"]
+    if initial.inputs or len(initial.outputs) != 1:
+        raise ShapeError(
+            f"the initial value's graph has {len(initial.inputs)} inputs and "
+            f"{len(initial.outputs)} outputs",
+            fix="let it compute one output from nothing",
+        )
+    spec = initial.tensors[initial.outputs[0]]
+    if not spec.is_static:
+        raise ShapeError(f"the initial value is {spec}", fix="use fixed lengths only")
+    return (spec,)
+
+
+@define(
+    ASSIGN,
+    inputs="variable value",
+    cost=free,
+    views=((0, 1),),
+    effects=True,
+)
+def infer_assign(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like the variable, which the value must be like too."""
+    variable, value = call.spec(0), call.spec(1)
+    fits = None in (variable.rank, value.rank) or variable.rank == value.rank
+    fits = fits and all(map(may_equal, variable.shape or (), value.shape or ()))
+    if value.dtype != variable.dtype or not fits:
+        raise ShapeError(
+            f"the variable is {variable}, the value {value}", fix="insert a Cast or Reshape"
+        )
+    return (variable,)
+
+
+@define(GROUP, inputs="x+", cost=free)
+def infer_group(call: Call) -> Sequence[TensorSpec]:
+    """Infer: nothing but that all inputs are there."""
+    return (TensorSpec("bool", (0,)),)
+
+
+@define(AFTER, inputs="x others+", cost=free, views=FIRST)
+def infer_after(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x."""
+    return (call.spec(0),)

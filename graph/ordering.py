@@ -1,0 +1,45 @@
+"""Nodes put behind those that they read from, with as little moved as possible."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from .ir import Node
+
+
+def in_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """Return nodes in a topological order, and a cycle of nodes that wait for each other.
+
+    Of those that are ready the first one is next, so that what is in order stays as it is. Where
+    there is a cycle, those that wait for it are left out of the order.
+    """
+    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
+    waits = [list({producer[name] for name in n.inputs if name in producer}) for n in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, sources in enumerate(waits):
+        for source in sources:
+            readers[source].append(index)
+    counts = [len(sources) for sources in waits]
+    ready = [index for index, count in enumerate(counts) if count == 0]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            counts[reader] -= 1
+            if counts[reader] == 0:
+                heapq.heappush(ready, reader)
+    cycle = _cycle(waits, counts) if len(order) < len(nodes) else []
+    return [nodes[index] for index in order], [nodes[index] for index in cycle]
+
+
+def _cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
+    """Return a cycle in the order of data flow, given the nodes that never became ready."""
+    index = next(i for i, count in enumerate(counts) if count)
+    seen: dict[int, int] = {}
+    while index not in seen:  # each stuck node waits for a stuck node, so walking back must loop
+        seen[index] = len(seen)
+        index = next(source for source in waits[index] if counts[source])
+    walked = list(seen)[seen[index] :]
+    return walked[::-1]

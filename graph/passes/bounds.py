@@ -1,0 +1,98 @@
+"""Nodes that cut values off, one behind the other: what the bounds together are."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ir import Graph, Node
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+_BOUNDING = ("Clip", "Max", "Min", "Relu")
+
+
+class Bounds(NamedTuple):
+    """What a node computes: x, but no less than `low` and no more than `high`."""
+
+    source: str
+    low: float
+    high: float
+
+
+@gated("Clip", "Max", "Min")
+def merge_bounds(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """Clip, Relu, Max and Min with numbers, one behind the other -> one Clip, or one Relu.
+
+    Max(x, 0) and Clip(x, 0, ∞) are Relu. What lies between is read by nothing else. Whether a
+    bound of 0 makes 0 or -0 of the other is left open, as it is in Max.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    for name in [node.name for node in graph.nodes if node.op in _BOUNDING]:
+        _merge(rewriter, rewriter.node(name))
+    return rewriter.result()
+
+
+def bounds_of(rewriter: Rewriter, node: Node | None) -> Bounds | None:
+    """Return between which numbers a node keeps values, if it does and they are constant."""
+    if node is None or node.op not in _BOUNDING:
+        return None
+    source, *given = node.inputs
+    if node.op == "Relu":
+        return Bounds(source, 0, math.inf)
+    if node.op != "Clip":
+        if len(node.inputs) != 2:
+            return None
+        if source in rewriter.constants:
+            source, given = given[0], [source]
+        given = given if node.op == "Max" else ["", *given]
+    found = [-math.inf, math.inf]
+    for index, name in enumerate(given):
+        if name:
+            value = rewriter.constants.get(name)
+            if value is None or value.size != 1 or name in rewriter.graph.precisions:
+                return None
+            found[index] = value.item()
+    spec = rewriter.tensors[source]
+    same = spec == rewriter.tensors[node.outputs[0]] and (
+        spec.shape is not None or node.op == "Clip"
+    )
+    return Bounds(source, *found) if same and found[0] <= found[1] else None
+
+
+def _merge(rewriter: Rewriter, node: Node) -> None:
+    outer = bounds_of(rewriter, node)
+    if outer is None or outer.source in rewriter.constants:
+        return
+    writer = rewriter.producer(outer.source)
+    inner = bounds_of(rewriter, writer) if rewriter.is_private(outer.source) else None
+    nodes = [node]
+    if inner is not None and writer is not None and rewriter.may_merge([writer, node], node):
+        low, high = (min(max(bound, outer.low), outer.high) for bound in inner[1:])
+        outer, nodes = Bounds(inner.source, low, high), [writer, node]
+    is_relu = outer.low == 0 and outer.high == math.inf
+    if is_relu and rewriter.tensors[outer.source].dtype.kind not in "if":
+        return
+    if len(nodes) == 1 and (node.op == "Relu" or not is_relu):
+        return
+    made = _relu(rewriter, node, outer) if is_relu else _clip(rewriter, node, outer)
+    if rewriter.may_merge(nodes, made):
+        rewriter.replace(nodes, [made])
+
+
+def _relu(rewriter: Rewriter, node: Node, bounds: Bounds) -> Node:
+    return rewriter.make("Relu", (bounds.source,), node.outputs, name=node.name)
+
+
+def _clip(rewriter: Rewriter, node: Node, bounds: Bounds) -> Node:
+    dtype = rewriter.tensors[bounds.source].dtype
+    names = [
+        ""
+        if math.isinf(bound)
+        else rewriter.constant(np.array(bound, dtype), f"{node.name}.{what}")
+        for what, bound in (("low", bounds.low), ("high", bounds.high))
+    ]
+    return rewriter.make("Clip", (bounds.source, *names), node.outputs, name=node.name)

@@ -1,0 +1,80 @@
+"""Operators that no device has, written out in simpler ones that some device has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from ..expansions import Expansion, drafted, expansions
+from ..ir import Graph, Node
+from ..nested import has_effects
+from .merging import MayMerge, Placing, always
+from .rewriting import Rewriter
+
+WhyNot: TypeAlias = Callable[[Graph, Node], str | None]
+"""Says why a node of a graph can run nowhere; None where it can."""
+
+DEEPEST = 4
+"""How often what was written out is written out again: HardSwish, HardSigmoid, Max, ..."""
+
+
+def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """A node that no device can run -> simpler nodes that some device can, each of them.
+
+    By the rules of `plait.graph.expansions`, the first whose nodes can all run. Where none is, the
+    node stays, and the error that follows says what was tried.
+    """
+    if not isinstance(may_merge, Placing):
+        return graph
+    rewriter = Rewriter(graph, may_merge)
+    for node in rewriter.find(*expansions()):
+        if has_effects(node) or may_merge.why_not(rewriter.view, node) is None:
+            continue
+        made = _written_out(rewriter, node, may_merge.why_not, DEEPEST)
+        if made is not None:
+            rewriter.replace([node], made)
+    return rewriter.result()
+
+
+def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
+    """Yield what a node could be written out as, and what speaks against it."""
+    rewriter = Rewriter(graph)
+    for rule in expansions().get(node.op, ()):
+        made = drafted(rewriter, node, rule)
+        if made is None:
+            continue
+        listed = ", ".join(dict.fromkeys(one.op for one in made))
+        lacking = (
+            (one, why)
+            for one in made
+            if _written_out(rewriter, one, why_not, DEEPEST - 1, rule) is None
+            and (why := why_not(rewriter.view, one)) is not None
+        )
+        found = next(lacking, None)
+        yield f"written out as {listed}: " + (
+            f"{found[0].op}: {found[1]}" if found else "the pass expand_unsupported is left out"
+        )
+
+
+def _written_out(
+    rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Expansion
+) -> list[Node] | None:
+    """Return nodes that can all run in place of one: itself, if it can."""
+    if why_not(rewriter.view, node) is None:
+        return [node]
+    if not depth:
+        return None
+    for rule in expansions().get(node.op, ()):
+        if rule in used:
+            continue
+        made = drafted(rewriter, node, rule)
+        parts: list[Node] = []
+        for one in made or ():
+            found = _written_out(rewriter, one, why_not, depth - 1, *used, rule)
+            if found is None:
+                break
+            parts += found
+        else:
+            if made:
+                return parts
+    return None

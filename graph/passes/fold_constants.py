@@ -1,0 +1,42 @@
+"""What constants and shapes decide is computed ahead, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..evaluation import evaluated, is_known_ahead
+from ..infer import infer_node
+from ..ir import Graph, Node, call_of
+from ..operators.control import CONTROL_FLOW
+from ..tensor import Array
+from .merging import MayMerge, always, with_nodes
+
+
+def fold_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """f(constants), Shape(x of a known shape) -> a constant, up to 16 MiB each.
+
+    One sweep, through shape arithmetic too: where a value decides a shape, that is known from there
+    on. Python functions and nodes with effects stay; so does control flow, whose nested graphs are
+    folded on their own.
+    """
+    tensors, values = dict(graph.tensors), dict(graph.constants)
+    made: dict[str, Array] = {}
+    kept: list[Node] = []
+    news: set[str] = set()
+    for node in graph.nodes:
+        known = node.op not in CONTROL_FLOW and is_known_ahead(node, tensors, values)
+        found: dict[str, Array] | None = None
+        if known or not news.isdisjoint(node.inputs):
+            call = call_of(node, tensors, values)
+            specs = infer_node(node, call)
+            found = evaluated(node, call, specs) if known else None
+            told = zip(node.outputs, specs, strict=True)
+            clearer = {n: spec for n, spec in told if n and not tensors[n].is_static}
+            tensors.update(clearer)
+            news.update(found or clearer)
+        if found is None:
+            kept.append(node)
+        else:
+            values.update(found)
+            made.update(found)
+    return with_nodes(replace(graph, tensors=tensors), kept, made) if made else graph

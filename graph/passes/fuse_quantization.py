@@ -1,0 +1,107 @@
+"""Quantisation that exporters write out in arithmetic, put together again."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from ..ir import Graph, Node
+from .matching import Match, Pattern, matches
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+X = "x"
+"""In a pattern: what is quantised."""
+
+_F32 = np.dtype(np.float32)
+
+
+def _inner(name: str, op: str, *inputs: Pattern | float | str, **attributes: object) -> Pattern:
+    return Pattern(op, inputs, attributes, name=name, shared=True)
+
+
+_LOW = _inner("low", "Min", _inner("least", "ReduceMin", X, keepdims=False), 0.0)
+_HIGH = _inner("high", "Max", _inner("most", "ReduceMax", X, keepdims=False), 0.0)
+_SCALE = _inner("scale", "Div", _inner("range", "Sub", _HIGH, _LOW), 255.0)
+_STEPS = _inner("steps", "Div", _LOW, _SCALE)
+_UP = (_inner("up", "Sub", 0.0, _STEPS), _inner("up", "Neg", _STEPS))
+
+
+def _whole(up: Pattern, rounds_first: bool) -> Pattern:
+    """Return the zero point before it is an integer."""
+    if rounds_first:
+        return _inner("cut", "Clip", _inner("rounded", "Round", up), 0.0, 255.0)
+    return _inner("rounded", "Round", _inner("cut", "Clip", up, 0.0, 255.0))
+
+
+_DYNAMIC = tuple(
+    Pattern("QuantizeLinear", (X, _SCALE, _inner("zero", "Cast", _whole(*each), to="uint8")))
+    for each in product(_UP, (False, True))
+)
+
+
+@gated("QuantizeLinear", "MatMulInteger", "ConvInteger")
+def fuse_quantization(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """ReduceMin, ReduceMax, ..., QuantizeLinear -> DynamicQuantizeLinear; Cast, Mul -> Dequantize.
+
+    Those behind MatMulInteger and ConvInteger, with one scale, or one for each column. What lies
+    between is read by nothing else; scale and zero point may be. An input that is 0 all over has
+    the scale 1, not 0.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    for node in rewriter.find("QuantizeLinear"):
+        found = (match for one in _DYNAMIC for match in matches(rewriter, one, node))
+        for match in found:
+            if _measures(rewriter, node, match):
+                break
+    for node in rewriter.find("Mul"):
+        for scale, integers in (node.inputs, node.inputs[::-1]):
+            if _scales(rewriter, node, integers, scale):
+                break
+    return rewriter.result()
+
+
+def _measures(rewriter: Rewriter, node: Node, match: Match) -> bool:
+    """Quantise by the range of what is quantised, in one node; say whether that is possible."""
+    x, old = match.tensors[X], {one.name: one for one in match.named.values()}
+    kept = {match.named["scale"].outputs[0], match.named["zero"].outputs[0], *node.outputs}
+    old[node.name] = node
+    between = [name for one in old.values() for name in one.outputs if name not in kept]
+    closed = all(
+        not rewriter.is_output(name) and all(one.name in old for one in rewriter.readers(name))
+        for name in between
+    )
+    if not closed or rewriter.tensors[x].dtype != _F32 or node.attributes["precision"]:
+        return False
+    outputs = (*node.outputs, *node.inputs[1:])
+    made = rewriter.make("DynamicQuantizeLinear", (x,), outputs, name=node.name)
+    if not rewriter.may_merge(list(old.values()), made):
+        return False
+    rewriter.replace(list(old.values()), [made])
+    return True
+
+
+def _scales(rewriter: Rewriter, node: Node, floats: str, scale: str) -> bool:
+    """Make floats of sums of integers by a scale, in one node; say whether that is possible."""
+    cast = rewriter.producer(floats)
+    if cast is None or cast.op != "Cast" or not rewriter.is_private(floats):
+        return False
+    sums = rewriter.producer(cast.inputs[0])
+    if sums is None or sums.op not in ("MatMulInteger", "ConvInteger"):
+        return False
+    specs = [rewriter.tensors[name] for name in (floats, scale, *node.outputs)]
+    if any(spec.dtype != _F32 for spec in specs) or specs[0] != specs[2]:
+        return False
+    shape, features = specs[1].shape, (specs[0].shape or (None,))[-1]
+    by_columns = sums.op == "MatMulInteger" and shape == (features,)
+    if shape not in ((), (1,)) and not by_columns:
+        return False
+    made = rewriter.make(
+        "DequantizeLinear", (cast.inputs[0], scale), node.outputs, name=node.name, axis=-1
+    )
+    if not rewriter.may_merge([cast, node], made):
+        return False
+    rewriter.replace([cast, node], [made])
+    return True

@@ -1,0 +1,191 @@
+"""Parts of a graph in float16: weights converted ahead, and a Cast wherever it begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from ..errors import OperatorError, ShapeError
+from ..infer import infer_node
+from ..ir import Graph, Node
+from ..names import Names
+from ..nested import has_effects
+from ..operator import find_operator
+from ..tensor import Array, TensorSpec
+from .half_operators import PRODUCTS, fits, halved_inputs
+from .merging import with_nodes
+
+Takes: TypeAlias = Callable[[Graph, Node, str], bool]
+"""Says whether a node of a graph can run in a place."""
+
+SINGLE, HALF = np.dtype(np.float32), np.dtype(np.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Halved:
+    """A graph of which parts compute in float16.
+
+    Attributes
+    ----------
+    graph : Graph
+    places : Mapping of str to str
+        By name the places of the nodes that compute in float16 or convert to it and from it.
+    """
+
+    graph: Graph
+    places: Mapping[str, str]
+
+
+def compute_in_half(
+    graph: Graph, places: Mapping[str, str], half: Collection[str], takes: Takes
+) -> Halved:
+    """Products, and what follows them -> the same in float16, between Casts.
+
+    Parameters
+    ----------
+    graph : Graph
+    places : Mapping of str to str
+        Where nodes run; those that are not named stay as they are.
+    half : collection of str
+        The places where float16 is allowed. Between such a place and another the Cast is in the
+        other one, so that half the bytes pass, if that can convert.
+    takes : callable
+    """
+    writer = _Writer(graph, places, half, takes)
+    for node in graph.nodes:
+        writer.visit(node)
+    return Halved(writer.result(), writer.placed) if writer.placed else Halved(graph, {})
+
+
+class _Writer:
+    """Writes the graph node by node."""
+
+    def __init__(
+        self, graph: Graph, places: Mapping[str, str], half: Collection[str], takes: Takes
+    ) -> None:
+        self.placed: dict[str, str] = {}
+        self._graph, self._places, self._allowed, self._takes = graph, places, half, takes
+        self._nodes: list[Node] = []
+        self._tensors = dict(graph.tensors)
+        self._constants: dict[str, Array] = dict(graph.constants)
+        self._names = Names(graph.tensors)
+        self._node_names = Names(node.name for node in graph.nodes)
+        self._half_of: dict[str, str] = {}
+        self._made: set[str] = set()
+        self._written: set[str] = set()
+        self._single_of: dict[tuple[str, str], str] = {}
+
+    @cached_property
+    def _view(self) -> Graph:
+        """The graph with the tensors and constants of the moment."""
+        return replace(self._graph, tensors=self._tensors, constants=self._constants)
+
+    def visit(self, node: Node) -> None:
+        """Write a node in float16, or as it is."""
+        place = self._places.get(node.name, "")
+        names = self._converted(node) if place in self._allowed else []
+        if names and self._write_half(node, place, names):
+            return
+        inputs = [self._single(name, place) if name else name for name in node.inputs]
+        self._nodes.append(replace(node, inputs=tuple(inputs)))
+
+    def result(self) -> Graph:
+        """Return the graph."""
+        return with_nodes(self._view, self._nodes)
+
+    def _converted(self, node: Node) -> list[str]:
+        """Return the tensors that become float16 with a node; none if it may not."""
+        chosen = halved_inputs(node)
+        names = [n for i, n in enumerate(node.inputs) if i in chosen and self._is_single(n)]
+        starts = node.op in PRODUCTS or not self._written.isdisjoint(names)
+        constants = (self._constants[name] for name in names if name in self._constants)
+        return names if starts and not has_effects(node) and all(map(fits, constants)) else []
+
+    def _write_half(self, node: Node, place: str, names: Sequence[str]) -> bool:
+        """Write a node in float16, if it can run so in its place."""
+        chosen, outputs = halved_inputs(node), [n for n in node.outputs if self._is_single(n)]
+        to = {name: self._reserved(name) for name in (*names, *outputs)}
+        made = replace(
+            node,
+            inputs=tuple(
+                to.get(name, name) if i in chosen else name for i, name in enumerate(node.inputs)
+            ),
+            outputs=tuple(to.get(name, name) for name in node.outputs),
+        )
+        if not self._stays_half(made) or not self._takes(self._view, made, place):
+            return False
+        for name in names:
+            self._make_half(name, place)
+        inputs = [self._single(name, place) if name else name for name in made.inputs]
+        self._nodes.append(replace(made, inputs=tuple(inputs)))
+        self.placed[node.name] = place
+        self._made.update(outputs)
+        self._written.update(outputs)
+        for name in outputs:
+            if name in self._graph.outputs:
+                self._cast(to[name], name, place)
+        return True
+
+    def _is_single(self, name: str) -> bool:
+        return name in self._graph.tensors and self._graph.tensors[name].dtype == SINGLE
+
+    def _reserved(self, name: str) -> str:
+        """Return the name of what holds a tensor of float32 in float16, or would."""
+        if name not in self._half_of:
+            held = self._half_of[name] = self._names.take(f"{name}.half")
+            self._tensors[held] = TensorSpec(HALF, self._graph.tensors[name].shape)
+            if name in self._constants:
+                value = self._constants[name].astype(HALF)
+                value.flags.writeable = False
+                self._constants[held] = value
+                self._made.add(name)
+        return self._half_of[name]
+
+    def _stays_half(self, node: Node) -> bool:
+        """True if a node writes what it is to write."""
+        try:
+            specs = infer_node(node, self._view.call(node))
+        except (OperatorError, ShapeError):
+            return False
+        named = zip(node.outputs, specs, strict=False)
+        return all(self._tensors[name].dtype == spec.dtype for name, spec in named if name)
+
+    def _make_half(self, name: str, place: str) -> None:
+        """Let a tensor be there in float16, converted where it is written if that can be."""
+        if name not in self._made:
+            self._made.add(name)
+            writer = self._graph.producers.get(name)
+            at = self._places.get(writer.name, place) if writer is not None else place
+            self._cast(name, self._half_of[name], at, place)
+
+    def _single(self, name: str, place: str) -> str:
+        """Return what holds a tensor in float32 for who reads it in a place."""
+        if name not in self._written or name in self._graph.outputs:
+            return name
+        known = self._single_of.get((name, place))
+        if known is None:
+            known = self._single_of[name, place] = self._names.take(f"{name}.single")
+            self._tensors[known] = self._graph.tensors[name]
+            writer = self._graph.producers[name]
+            self._cast(self._half_of[name], known, place, self._places[writer.name])
+        return known
+
+    def _cast(self, source: str, target: str, *places: str) -> None:
+        """Write a conversion, in the first of some places that can convert."""
+        stem = self._node_names.take(f"{target}[cast]")
+        to = self._tensors[target].dtype.name
+        attributes = find_operator("Cast").complete({"to": to}, stem)
+        node = Node(stem, "Cast", (source,), (target,), attributes)
+        able = [place for place in places if place and self._takes(self._view, node, place)]
+        self._nodes.append(node)
+        self.placed[stem] = (able or [*places])[0]
+
+
+def halves(graph: Graph, nodes: Sequence[Node]) -> int:
+    """Return how many nodes write float16."""
+    specs = graph.tensors
+    return sum(any(specs[name].dtype == HALF for name in n.outputs if name) for n in nodes)

@@ -1,0 +1,106 @@
+"""Activations ahead of what only moves elements, next to the product that they belong to.
+
+There a device computes both in one go, and a quantisation or a bound that follows can be merged.
+"""
+
+from __future__ import annotations
+
+from ..ir import Graph, Node
+from ..names import Names
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+ACTIVATIONS = frozenset(
+    {
+        *("Celu", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu"),
+        *("Selu", "Shrink", "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh", "ThresholdedRelu"),
+    }
+)
+MOVES = frozenset(
+    ("DepthToSpace", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose")
+) | {"Unsqueeze"}
+"""What yields each element of its first input once."""
+
+PRODUCTS = frozenset(
+    ("BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "QLinearConv")
+)
+"""What computes an activation of its results on the way, on some device."""
+
+
+@gated(*ACTIVATIONS)
+def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
+
+    Past Reshape, Transpose and their like, and past Concat, where products come first, all of them,
+    which nothing else reads. Not past Slice, Gather or Tile: one side would compute more.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    names = Names(node.name for node in graph.nodes)
+    waiting = rewriter.find(*ACTIVATIONS)
+    while waiting:
+        node = waiting.pop()
+        if node in rewriter:
+            waiting += _hoisted(rewriter, names, node)
+    return rewriter.result()
+
+
+def _hoisted(rewriter: Rewriter, names: Names, node: Node) -> list[Node]:
+    """Let an activation and what moves elements before it swap, if they may; return those made."""
+    move = rewriter.producer(node.inputs[0])
+    if move is None or not rewriter.is_private(node.inputs[0]):
+        return []
+    if any(name and name not in rewriter.constants for name in node.inputs[1:]):
+        return []
+    old = [move, node]
+    if move.op == "Split":
+        old = [move, *_alike(rewriter, move, node)]
+        outputs = [one.outputs[0] for one in old[1:]]
+        ahead = [_applied(rewriter, node, move.inputs[0], names.take(f"{move.name}/{node.op}"))]
+        if len(outputs) < max(2, len(move.outputs)):
+            return []
+    elif move.op == "Concat" and all(_is_product(rewriter, part) for part in move.inputs):
+        outputs = list(node.outputs)
+        ahead = [
+            _applied(rewriter, node, part, names.take(f"{node.name}/{index}"))
+            for index, part in enumerate(move.inputs)
+        ]
+    elif move.op in MOVES and _is_product(rewriter, move.inputs[0]):
+        outputs = list(node.outputs)
+        ahead = [_applied(rewriter, node, move.inputs[0], node.name)]
+    else:
+        return []
+    made = (one.outputs[0] for one in ahead)
+    inputs = (*made, *move.inputs[len(ahead) :])
+    moved = Node(move.name, move.op, inputs, tuple(outputs), move.attributes)
+    if not all(rewriter.may_merge(old, one) for one in (*ahead, moved)):
+        return []
+    rewriter.replace(old, [*ahead, moved])
+    return ahead
+
+
+def _is_product(rewriter: Rewriter, tensor: str) -> bool:
+    """True for what a product yields, moved or not, that nothing else reads on the way."""
+    while rewriter.is_private(tensor):
+        writer = rewriter.producer(tensor)
+        if writer is None or writer.op not in MOVES:
+            return writer is not None and writer.op in PRODUCTS
+        tensor = writer.inputs[0]
+    return False
+
+
+def _alike(rewriter: Rewriter, split: Node, node: Node) -> list[Node]:
+    """Return the activations of the parts of a Split, as far as they are the same."""
+    readers = [rewriter.readers(part) for part in split.outputs if rewriter.is_private(part)]
+    return [one for (one,) in readers if _does_the_same(one, node)]
+
+
+def _does_the_same(one: Node, other: Node) -> bool:
+    same = one.op == other.op and one.inputs[1:] == other.inputs[1:]
+    return same and one.attributes == other.attributes
+
+
+def _applied(rewriter: Rewriter, node: Node, tensor: str, name: str) -> Node:
+    """Return the activation of another tensor."""
+    inputs = (tensor, *node.inputs[1:])
+    return rewriter.make(node.op, inputs, name=name, **node.attributes)

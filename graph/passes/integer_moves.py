@@ -1,0 +1,93 @@
+"""What only moves or cuts off what is dequantised, and then quantised as before, on integers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..ir import Graph, Node
+from .bounds import bounds_of
+from .hoist_quantize import keeps_elements
+from .merging import MayMerge, always
+from .pairs import is_undone
+from .pipeline import gated
+from .quantized import Quantization, quantization_of
+from .rewriting import Rewriter
+
+
+class _Chain(NamedTuple):
+    """What lies before a QuantizeLinear, back to where each element was an integer.
+
+    Attributes
+    ----------
+    between : list of Node
+        Each before those that read it, the DequantizeLinear left out.
+    integers : dict of str to str
+        For each dequantised tensor its integers.
+    """
+
+    between: list[Node]
+    integers: dict[str, str]
+
+
+@gated("QuantizeLinear")
+def move_integers(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """DequantizeLinear, f, QuantizeLinear by the same scale and zero point -> f on the integers.
+
+    f only moves elements (MaxPool, Reshape, Concat, ...), or cuts them off by numbers (Relu, Clip),
+    which become integers. The same bits, as quantising keeps the order. What lies between is read
+    by nothing else.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    for node in rewriter.find("QuantizeLinear"):
+        how = quantization_of(rewriter, node)
+        if how is not None and how.scale.size == 1:
+            chain = _Chain([], {})
+            if _reaches(rewriter, node, node.inputs[0], how, chain) and chain.between:
+                _move(rewriter, node, how, chain)
+    rewriter.drop_dead()
+    return rewriter.result()
+
+
+def _reaches(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, chain: _Chain) -> bool:
+    """Collect what lies before a tensor; False where an element of it is no such integer."""
+    writer = rewriter.producer(tensor)
+    if writer is None:
+        return False
+    if writer.op == "DequantizeLinear":
+        if is_undone(rewriter, writer, node):
+            chain.integers[tensor] = writer.inputs[0]
+        return tensor in chain.integers
+    bounds = bounds_of(rewriter, writer)
+    moves = keeps_elements(rewriter, writer) or bounds is not None
+    if not moves or not rewriter.is_private(tensor):
+        return False
+    sources = writer.inputs if writer.op == "Concat" else writer.inputs[:1]
+    if bounds is not None:
+        sources = (bounds.source,)
+    if not all(_reaches(rewriter, node, source, how, chain) for source in dict.fromkeys(sources)):
+        return False
+    chain.between.append(writer)
+    return True
+
+
+def _move(rewriter: Rewriter, node: Node, how: Quantization, chain: _Chain) -> None:
+    integers, made = dict(chain.integers), list[Node]()
+    for one in chain.between:
+        bounds = bounds_of(rewriter, one)
+        outputs = node.outputs if one.outputs == node.inputs[:1] else None
+        if bounds is None:
+            inputs = [integers.get(name, name) for name in one.inputs]
+            new = rewriter.make(one.op, inputs, outputs, name=one.name, **one.attributes)
+        else:
+            limits = np.iinfo(how.zero.dtype)
+            numbers = (how.quantized(bound).reshape(()) for bound in (bounds.low, bounds.high))
+            cut = (np.clip(n, limits.min, limits.max).astype(how.zero.dtype) for n in numbers)
+            names = [rewriter.constant(value, f"{one.name}.bound") for value in cut]
+            inputs = [integers[bounds.source], *names]
+            new = rewriter.make("Clip", inputs, outputs, name=one.name)
+        integers[one.outputs[0]] = new.outputs[0]
+        made.append(new)
+    if all(rewriter.may_merge([*chain.between, node], new) for new in made):
+        rewriter.replace([*chain.between, node], made)

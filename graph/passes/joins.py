@@ -1,0 +1,80 @@
+"""Concats and Splits that need not be: parts are joined once, and cut only to be apart."""
+
+from __future__ import annotations
+
+from ..dims import normalise_axis
+from ..ir import Graph, Node
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+
+@gated("Concat")
+def merge_joins(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x; Split of Concat -> a, b.
+
+    Along the same axis, and all the parts that Split cuts. A Concat that others read too stays.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    for name in [node.name for node in graph.nodes if node.op in ("Concat", "Split")]:
+        node = rewriter.node(name)
+        if node.op == "Split":
+            _take_apart(rewriter, node)
+        else:
+            _join(rewriter, node)
+    rewriter.drop_dead()
+    return rewriter.result()
+
+
+def _axis(rewriter: Rewriter, node: Node) -> int | None:
+    rank = rewriter.tensors[node.inputs[0]].rank
+    return None if rank is None else normalise_axis(node.attributes["axis"], rank)
+
+
+def _join(rewriter: Rewriter, node: Node) -> None:
+    """Read the parts of parts, and what was cut in place of all of its parts."""
+    axis = _axis(rewriter, node)
+    if axis is None:
+        return
+    parts: list[str] = []
+    rest = list(node.inputs)
+    while rest:
+        found = _source(rewriter, node, rest, axis)
+        if found is None:
+            parts.append(rest.pop(0))
+        else:
+            read, count = found
+            parts += read
+            del rest[:count]
+    if tuple(parts) != node.inputs:
+        made = rewriter.make("Concat", parts, node.outputs, name=node.name, axis=axis)
+        rewriter.replace([node], [made])
+
+
+def _source(
+    rewriter: Rewriter, node: Node, rest: list[str], axis: int
+) -> tuple[tuple[str, ...], int] | None:
+    """Return what to read in place of the next inputs, and of how many."""
+    writer = rewriter.producer(rest[0])
+    if writer is None or writer.op not in ("Concat", "Split"):
+        return None
+    if _axis(rewriter, writer) != axis or not rewriter.may_merge([writer, node], node):
+        return None
+    if writer.op == "Concat":
+        return (writer.inputs, 1) if rewriter.is_private(rest[0]) else None
+    count = len(writer.outputs)
+    return (writer.inputs[:1], count) if tuple(rest[:count]) == writer.outputs else None
+
+
+def _take_apart(rewriter: Rewriter, node: Node) -> None:
+    """Let who reads a part read what became it."""
+    before = rewriter.producer(node.inputs[0])
+    if before is None or before.op != "Concat" or len(before.inputs) != len(node.outputs):
+        return
+    axis = _axis(rewriter, node)
+    if axis is None or axis != _axis(rewriter, before):
+        return
+    to = dict(zip(node.outputs, before.inputs, strict=True))
+    alike = all(rewriter.tensors[a] == rewriter.tensors[b] for a, b in to.items() if a)
+    if alike and rewriter.may_merge([before, node], node):
+        rewriter.bypass(node, {a: b for a, b in to.items() if a})

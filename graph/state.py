@@ -1,0 +1,154 @@
+"""Variables of a graph: what they hold to begin with, and what is assigned to them.
+
+To those who build and simplify graphs, variables are nodes. Where nodes are given to devices they
+are tensors that are there before the item is: `set_aside` makes them that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .errors import GraphError
+from .ir import ASSIGN, VARIABLE, Graph, Node
+from .names import Names
+from .tensor import TensorSpec, spec_of
+
+
+def initial_value(value: Any, dtype: DTypeLike | None = None) -> Graph:
+    """Return the graph whose one output is a constant: an array's copy."""
+    array = np.array(value, dtype=dtype, order="C")
+    spec = spec_of(array)
+    frozen = array.astype(spec.dtype, copy=False)
+    frozen.flags.writeable = False
+    return Graph("initial", (), ("value",), (), {"value": spec}, {"value": frozen})
+
+
+def variables_of(graph: Graph) -> Mapping[str, Node]:
+    """Return the variables of a graph by name."""
+    found = (node for node in graph.nodes if node.op == VARIABLE)
+    return {node.name: node for node in (*graph.variables.values(), *found)}
+
+
+def spec_of_variable(node: Node) -> TensorSpec:
+    """Return the spec of what a variable holds."""
+    initial: Graph = node.attributes["initial"]
+    return initial.tensors[initial.outputs[0]]
+
+
+def assigns(graph: Graph) -> bool:
+    """True when running the graph changes variables."""
+    return any(node.op == ASSIGN for node in graph.nodes)
+
+
+def set_aside(graph: Graph) -> Graph:
+    """Return the graph with tensors in place of its variables; what is fetched is copied.
+
+    Raises
+    ------
+    GraphError
+        If something is assigned to an input.
+    """
+    nodes = [node for node in graph.nodes if node.op == VARIABLE]
+    for node in graph.nodes:
+        if node.op == ASSIGN and node.inputs[0] in graph.inputs:
+            raise _no_variable(node.inputs[0], str(node))
+    if not nodes:
+        return graph
+    named, taken = Names(node.name for node in graph.nodes), Names(graph.tensors)
+    fetched = {n.outputs[0]: n for n in nodes if n.outputs[0] in graph.outputs}
+    held = {name: taken.take(f"{name}.held") for name in fetched}
+    left = [
+        replace(node, inputs=tuple(held.get(name, name) for name in node.inputs))
+        for node in graph.nodes
+        if node.op != VARIABLE
+    ]
+    left += [
+        Node(named.take(f"output {name}"), "Identity", (held[name],), (name,)) for name in fetched
+    ]
+    variables = {
+        held.get(node.outputs[0], node.outputs[0]): replace(
+            node, outputs=(held.get(node.outputs[0], node.outputs[0]),)
+        )
+        for node in nodes
+    }
+    read = {name for node in left for name in node.inputs}
+    return replace(
+        graph,
+        nodes=tuple(left),
+        tensors={**graph.tensors, **{new: graph.tensors[old] for old, new in held.items()}},
+        prepared=graph.prepared.union(name for name in variables if name in read),
+        variables={**graph.variables, **variables},
+    )
+
+
+def taken_back(graph: Graph) -> Graph:
+    """Return the graph with its variables as nodes again."""
+    if not graph.variables:
+        return graph
+    return replace(
+        graph,
+        nodes=(*graph.variables.values(), *graph.nodes),
+        tensors={
+            **{name: spec_of_variable(node) for name, node in graph.variables.items()},
+            **graph.tensors,
+        },
+        prepared=graph.prepared - graph.variables.keys(),
+        variables={},
+    )
+
+
+def check_assignable(tensor: str, nodes: Iterable[Node], at: str) -> None:
+    """Raise GraphError unless a tensor is a variable's to which none of some nodes assigns."""
+    is_variable = False
+    for node in nodes:
+        is_variable = is_variable or (node.op == VARIABLE and tensor in node.outputs)
+        if node.op == ASSIGN and node.inputs[0] == tensor:
+            raise _assigned_twice(node, at)
+    if not is_variable:
+        raise _no_variable(tensor, at)
+
+
+def check_state(graph: Graph) -> None:
+    """Raise GraphError unless each assignment is the only one to a variable.
+
+    Those of the graph that a graph is a part of are among its inputs.
+    """
+    held, assigned = {*graph.variables, *graph.inputs}, dict[str, Node]()
+    for node in graph.nodes:
+        if node.op == VARIABLE:
+            held.update(node.outputs)
+        elif node.op == ASSIGN:
+            tensor = node.inputs[0]
+            if tensor not in held:
+                raise _no_variable(tensor, str(node))
+            if tensor in assigned:
+                raise _assigned_twice(assigned[tensor], str(node))
+            assigned[tensor] = node
+
+
+def _no_variable(tensor: str, at: str) -> GraphError:
+    return GraphError(f"{tensor!r} is no variable", at=at, fix="pass what variable() returned")
+
+
+def _assigned_twice(node: Node, at: str) -> GraphError:
+    return GraphError(
+        f"something is assigned to {node.inputs[0]!r} already, by {node}",
+        at=at,
+        fix="assign once: choose the value with Where",
+    )
+
+
+def check_no_state(graph: Graph, at: str) -> None:
+    """Raise GraphError if a graph inside of a node has variables of its own."""
+    for node in graph.nodes:
+        if node.op in (VARIABLE, ASSIGN):
+            raise GraphError(
+                f"{node} is in the graph {graph.name!r}, which runs any number of times",
+                at=at,
+                fix="hand the variable's tensor in, and what to assign out",
+            )

@@ -1,0 +1,40 @@
+"""What the nodes inside of a Fused node take of its time, by a model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...devices.model import DeviceModel
+from ...graph.infer import cost_of
+from ...graph.ir import Graph, Node
+from ...graph.nested import called
+from ...graph.operators.fused import FUSED
+
+
+class Part(NamedTuple):
+    """A node that is timed alone, or one inside of a Fused node.
+
+    Attributes
+    ----------
+    graph : Graph
+        Of which it is a node.
+    node : Node
+    share : float
+        Of the time.
+    """
+
+    graph: Graph
+    node: Node
+    share: float
+
+
+def parts_of(graph: Graph, node: Node, model: DeviceModel) -> list[Part]:
+    """Return what a node of a static graph consists of: mostly itself."""
+    if node.op != FUSED:
+        return [Part(graph, node, 1.0)]
+    inner = called(node.attributes["body"], graph.call(node).inputs)
+    seconds = [model.kernel_s(one.op, cost_of(inner, one)) for one in inner.nodes]
+    whole = sum(seconds)
+    if whole <= 0:
+        return [Part(inner, one, 1 / len(seconds)) for one in inner.nodes]
+    return [Part(inner, one, s / whole) for one, s in zip(inner.nodes, seconds, strict=True)]

@@ -1,0 +1,48 @@
+"""Which nodes of a plan compute in float16, and why others do not, for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...graph.ir import Node
+from ...graph.passes.half_operators import FOLLOWERS, PRODUCTS, REASONS
+from ...graph.printing import counted
+from ..planning import Plan
+
+LISTED_OPS = 6
+
+
+def precision_lines(plan: Plan) -> Iterator[str]:
+    """Yield what there is to say of precision: nothing where all is as the graph has it."""
+    if not plan.precision:
+        return
+    devices = ", ".join(plan.precision)
+    if plan.memory is None:
+        yield f"  float16 is allowed on {devices}; where, is decided when shapes are known"
+        return
+    nodes = [node for node in plan.graph.nodes if plan.assignment[node.name] in plan.precision]
+    halved = [node for node in nodes if node.name in plan.halved]
+    casts = sum(node.op == "Cast" for node in halved)
+    yield (
+        f"  in float16 on {devices}: {len(halved) - casts} of {counted(len(nodes) - casts, 'node')}"
+        f", {counted(casts, 'conversion')}"
+    )
+    single = Counter(node.op for node in nodes if _is_single(plan, node))
+    for op, count in single.most_common(LISTED_OPS):
+        yield f"    {count} {op} in float32: {_reason(op)}"
+
+
+def _is_single(plan: Plan, node: Node) -> bool:
+    written = [plan.graph.tensors[name].dtype for name in node.outputs if name]
+    return node.op != "Cast" and node.name not in plan.halved and np.float32 in written
+
+
+def _reason(op: str) -> str:
+    if op in PRODUCTS:
+        return "the device does not compute it in float16, or a constant does not fit"
+    if op in FOLLOWERS:
+        return "it reads nothing that is float16, or a constant does not fit"
+    return REASONS.get(op, "it is not known to be safe in float16")

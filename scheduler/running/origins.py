@@ -1,0 +1,50 @@
+"""How open plans came about, so that they can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from ..planning import Plan
+from ..specialise import Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The plan with bounds that others run in.
+
+    Attributes
+    ----------
+    key : Hashable
+    make : callable
+        Returns the plan for a variant.
+    shapes : Mapping of str to sequence of int
+        Of the inputs of the plan that is to run in it.
+    """
+
+    key: Hashable
+    make: Callable[[int], Plan]
+    shapes: Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What an open plan was made from.
+
+    Attributes
+    ----------
+    key : Hashable
+    make : callable
+        Returns the plan for a variant.
+    kept : int or None
+        How many plans may stay open beside it; None for the usual number.
+    stands_in : bool
+        True when it does what that plan would, on the devices that are left.
+    within : Within or None
+    """
+
+    key: Hashable
+    make: Callable[[int], Plan]
+    kept: int | None
+    stands_in: bool
+    within: Within | None = None

@@ -1,0 +1,254 @@
+"""The variables of a session: what items read and assign, and what callers see of it.
+
+What an item assigns is its own until all its steps have ended well. Then it is committed: copied to
+where the variables are read, all of it or nothing, while nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import trio
+
+from ...devices.device import Device
+from ...devices.errors import DeviceLostError
+from ...devices.memory import HOST_MEMORIES
+from ...graph.ir import Graph
+from ...graph.state import variables_of
+from ...graph.tensor import Array, TensorSpec
+from ..errors import FeedError, PlanError, SessionError
+from ..initial import initial_values
+from .held import HeldValues
+from .item import Flight
+from .open_plan import OpenPlan
+from .pace import Pace
+from .slot import Slot
+from .slots import session_closed
+from .turns import Turns
+
+
+class Values(Mapping[str, Array]):
+    """What variables hold when they are looked up."""
+
+    def __init__(self, names: Collection[str], read: Callable[[str], Array]) -> None:
+        self._names = names
+        self._read = read
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"variables: {', '.join(self._names) or 'none'}"
+
+
+class Variables:
+    """Used on the trio thread only.
+
+    Parameters
+    ----------
+    graph : Graph
+        All of it, variables as nodes.
+    devices : Mapping of str to Device
+        Those that are open.
+    pace : Pace
+    examine : callable
+        Called when a device may have died.
+
+    Attributes
+    ----------
+    held : HeldValues
+    values : Mapping of str to array
+        For callers.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Mapping[str, Device],
+        pace: Pace,
+        examine: Callable[[], object],
+    ) -> None:
+        self._nodes = variables_of(graph)
+        self._devices = devices
+        self._pace = pace
+        self._examine = examine
+        self._turns = Turns()
+        self._bringing = trio.Lock()
+        self._committing = False
+        self.values = Values(self._nodes.keys(), self._read)
+        self.held = HeldValues(self._nodes, devices, pace)
+        self.refuse = self._turns.refuse
+        self.closings = self.held.closings
+
+    async def open(self) -> None:
+        """Compute the values to begin with.
+
+        Raises
+        ------
+        GraphError, KernelError
+            If a graph that is to compute one cannot.
+        """
+        if self._nodes:
+            self.held.hold(await self._pace.on_thread(partial(initial_values, self._nodes)))
+
+    async def enter(self, flight: Flight, open_plan: OpenPlan) -> None:
+        """Wait until an item may start, and bring what it reads to where it does.
+
+        Raises
+        ------
+        DeviceError
+            If a value was on a device that was lost, or a device fails.
+        SessionError
+            If the session is being closed.
+        """
+        if not open_plan.reads:
+            return
+        if open_plan.keeps:
+            await self._turns.take(flight)
+        else:
+            await self._turns.share(flight)
+        try:
+            if open_plan.brought != self.held.changes:
+                async with self._bringing:
+                    changes = self.held.changes
+                    await self.held.bring(self.held.missing(open_plan.reads))
+                    open_plan.brought = changes
+        except BaseException as error:
+            self.leave(flight)
+            if isinstance(error, DeviceLostError):
+                self._examine()
+            raise
+
+    def leave(self, flight: Flight) -> None:
+        """Let others have the turn of an item that is over; what it assigned is forgotten."""
+        self._turns.leave(flight)
+
+    def is_quick(self, slot: Slot) -> bool:
+        """True when what an item on a slot assigns can be committed at once."""
+        return slot.commits.is_quick and not (slot.commits and self._turns.is_read)
+
+    def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
+        """Have variables hold what an item assigned, which `is_quick`."""
+        if slot.commits:
+            slot.commits.make_here()
+            self._keep(open_plan)
+
+    async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
+        """Have variables hold what an item assigned, once nobody reads them; not to be cancelled.
+
+        Raises
+        ------
+        DeviceError
+            If a device fails.
+        """
+        async with self._turns.alone():
+            self._committing = True
+            try:
+                await slot.commits.make(self._pace)
+            except BaseException:
+                lost = {n: where - HOST_MEMORIES for n, where in open_plan.keeps.items()}
+                self.held.spoil(lost)
+                self._examine()
+                raise
+            finally:
+                self._committing = False
+            self._keep(open_plan)
+
+    def lose(self, device: str) -> None:
+        """Take note that what was in a device's own memory is gone."""
+        self.held.lose(self._devices[device].capabilities.memory)
+
+    def _read(self, name: str) -> Array:
+        """Return what a variable holds, read-only.
+
+        Raises
+        ------
+        DeviceError
+            If it was on a device that was lost.
+        SessionError
+            If it changes just now, or the session is being closed.
+        """
+        if self._turns.is_closing:
+            raise session_closed()
+        if self._committing:
+            raise SessionError(
+                f"the variable {name!r} changes at this moment",
+                fix="read it when the item under way is done, or await session.fetch_variables()",
+            )
+        return self.held.read(name)
+
+    async def fetch(self) -> dict[str, Array]:
+        """Return what all variables hold, after the item that assigns just now.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            As `enter`.
+        """
+        me = object()
+        await self._turns.take(me)
+        try:
+            return {name: await self.held.fetch(name) for name in self._nodes}
+        finally:
+            self._turns.leave(me)
+
+    async def assign(self, values: Mapping[str, Any]) -> None:
+        """Have variables hold other values, all or none, after the items under way.
+
+        Raises
+        ------
+        FeedError
+            If there is no such variable, or a value is not like it.
+        SessionError
+            If the session is being closed.
+        """
+        arrays = {name: self._checked(name, value) for name, value in values.items()}
+        me = object()
+        await self._turns.take(me)
+        try:
+            async with self._turns.alone():
+                self.held.hold(arrays)
+        finally:
+            self._turns.leave(me)
+
+    def _keep(self, open_plan: OpenPlan) -> None:
+        """Take note of what was committed, which is where the plan itself reads variables."""
+        is_up_to_date = open_plan.brought == self.held.changes
+        self.held.keep(open_plan.keeps)
+        if is_up_to_date:
+            open_plan.brought = self.held.changes
+
+    def _checked(self, name: str, value: Any) -> Array:
+        if name not in self._nodes:
+            raise FeedError(
+                f"there is no variable {name!r}",
+                fix=f"there are: {', '.join(self._nodes) or 'none'}",
+            )
+        array, spec = np.array(value), self.held.spec(name)
+        if array.shape != spec.static_shape or array.dtype.newbyteorder("=") != spec.dtype:
+            given = TensorSpec(array.dtype, array.shape)
+            raise FeedError(f"the variable {name!r} is {spec}, the value {given}", fix="convert it")
+        array = array.astype(spec.dtype, copy=False)
+        array.flags.writeable = False
+        return array
+
+
+def not_one_plan(graph: Graph) -> PlanError:
+    """Return what users see whose items would go through several plans."""
+    return PlanError(
+        "shapes depend on values, so that items go through several plans, between which variables "
+        "could change",
+        at=f"graph {graph.name!r}",
+        fix="compute what decides shapes ahead, and feed it",
+    )

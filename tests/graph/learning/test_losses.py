@@ -1,0 +1,165 @@
+"""Losses against their definitions in float64, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learning_oracles import on_cpu
+from numpy.typing import NDArray
+from plait import learning
+
+AnyArray = NDArray[Any]
+few = settings(max_examples=10)
+shapes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+reductions = st.sampled_from(["mean", "sum", "none"])
+seeds = st.integers(0, 1000)
+
+
+def built(
+    loss: Callable[..., str], x: AnyArray, t: AnyArray, **options: Any
+) -> tuple[AnyArray, AnyArray]:
+    """Return a loss and its gradient by the first argument."""
+    b = pl.GraphBuilder("loss")
+    names = b.input("x", x.dtype, x.shape), b.input("t", t.dtype, t.shape)
+    y = loss(b, *names, **options)
+    b.output("slope", pl.gradients(b, y, "x"))
+    b.output("loss", y)
+    found = on_cpu(b.build(), {"x": x, "t": t})
+    return found["loss"], found["slope"]
+
+
+def reduced(losses: AnyArray, reduction: str) -> AnyArray:
+    return losses if reduction == "none" else np.asarray(getattr(losses, reduction)())
+
+
+def softmax(x: AnyArray, axis: int) -> AnyArray:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return np.asarray(powers / powers.sum(axis, keepdims=True))
+
+
+@given(seeds, shapes, reductions)
+@few
+def test_regression_losses(seed: int, shape: tuple[int, ...], reduction: str) -> None:
+    random = np.random.default_rng(seed)
+    x, t = random.normal(size=(2, *shape)) * 2
+    e = np.abs(x - t)
+    wanted: dict[Callable[..., str], AnyArray] = {
+        learning.mean_squared_error: e**2,
+        learning.mean_absolute_error: e,
+        learning.huber: np.where(e <= 1, e**2 / 2, e - 0.5),
+    }
+    for loss, losses in wanted.items():
+        found, _ = built(loss, x, t, reduction=reduction)
+        np.testing.assert_allclose(found, reduced(losses, reduction), rtol=1e-12)
+
+
+def test_the_slope_of_huber_is_the_error_up_to_delta() -> None:
+    x = np.array([-7.0, -1.5, -0.5, 0.5, 1.5, 7.0])
+    _, slope = built(learning.huber, x, np.zeros(6), delta=1.5, reduction="sum")
+    assert np.abs(slope[[0, 2, 3, 5]]).tolist() == [1.5, 0.5, 0.5, 1.5]
+    assert np.sign(slope).tolist() == [-1, -1, -1, 1, 1, 1]
+
+
+@given(seeds, shapes, reductions)
+@few
+def test_binary_cross_entropy(seed: int, shape: tuple[int, ...], reduction: str) -> None:
+    random = np.random.default_rng(seed)
+    x, t = random.normal(size=shape) * 3, random.uniform(size=shape)
+    p = 1 / (1 + np.exp(-x))
+    wanted = -t * np.log(p) - (1 - t) * np.log(1 - p)
+    found, slope = built(learning.binary_cross_entropy, x, t, reduction=reduction)
+    np.testing.assert_allclose(found, reduced(wanted, reduction), rtol=1e-10)
+    scale = 1 / x.size if reduction == "mean" else 1
+    np.testing.assert_allclose(slope, (p - t) * scale, rtol=1e-9, atol=1e-15)
+
+
+def test_binary_cross_entropy_keeps_its_digits_where_the_probability_rounds_to_one() -> None:
+    x = np.array([80.0, -80.0, 100.0, 1000.0], "float32")
+    t = np.array([1.0, 0.0, 0.0, 1.0], "float32")
+    found, slope = built(learning.binary_cross_entropy, x, t, reduction="none")
+    np.testing.assert_allclose(found, [np.exp(-80.0), np.exp(-80.0), 100, 0], rtol=1e-4)
+    assert np.isfinite(slope).all()
+
+
+@given(seeds, st.integers(1, 4), st.integers(1, 4), st.integers(-2, 1), reductions)
+@few
+def test_softmax_cross_entropy(seed: int, n: int, m: int, axis: int, reduction: str) -> None:
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, m)) * 3
+    t = softmax(random.normal(size=(n, m)), axis)
+    wanted = -(t * np.log(softmax(x, axis))).sum(axis)
+    found, slope = built(learning.softmax_cross_entropy, x, t, axis=axis, reduction=reduction)
+    np.testing.assert_allclose(found, reduced(wanted, reduction), rtol=1e-10, atol=1e-12)
+    scale = 1 / wanted.size if reduction == "mean" else 1
+    np.testing.assert_allclose(slope, (softmax(x, axis) - t) * scale, rtol=1e-9, atol=1e-12)
+
+
+@given(seeds, st.integers(1, 3), st.integers(1, 4), st.integers(-3, 2), reductions)
+@few
+def test_labels_do_what_probabilities_of_one_do(
+    seed: int, n: int, m: int, axis: int, reduction: str
+) -> None:
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, m, 2)).astype("float32")
+    classes = x.shape[axis]
+    labels = random.integers(classes, size=np.delete(x.shape, axis))
+    one_hot = np.moveaxis(np.eye(classes, dtype="float32")[labels], -1, axis)
+    dense = built(learning.softmax_cross_entropy, x, one_hot, axis=axis, reduction=reduction)
+    for dtype in ("int32", "int64", "uint8"):
+        given_labels = labels.astype(dtype)
+        found = built(
+            learning.sparse_softmax_cross_entropy, x, given_labels, axis=axis, reduction=reduction
+        )
+        np.testing.assert_allclose(found[0], dense[0], rtol=1e-6)
+        np.testing.assert_allclose(found[1], dense[1], rtol=1e-6, atol=1e-7)
+
+
+def test_the_gradient_of_labels_adds_nothing_up() -> None:
+    """Devices with generated kernels can write scattered elements, but not add to them."""
+    b = pl.GraphBuilder("loss")
+    x, t = b.input("x", "float32", ("n", 3)), b.input("t", "int64", ("n",))
+    assert pl.gradients(b, learning.sparse_softmax_cross_entropy(b, x, t), x)
+    assert "add" not in [node.attributes.get("reduction") for node in b.nodes]
+
+
+def test_the_number_of_samples_may_be_a_symbol() -> None:
+    b = pl.GraphBuilder("loss")
+    x, t = b.input("x", "float32", ("n", 3)), b.input("t", "int64", ("m",))
+    b.output("loss", learning.sparse_softmax_cross_entropy(b, x, t))
+    fed = {"x": np.zeros((2, 3), "float32"), "t": np.array([0, 2])}
+    plan = pl.plan(b.build(), shapes={"x": (2, 3), "t": (2,)})
+    np.testing.assert_allclose(pl.run(plan, fed)["loss"], np.log(3), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "x", "t"),
+    [
+        (learning.mean_squared_error, ("float32", (4, 1)), ("float32", (4,))),
+        (learning.mean_absolute_error, ("float32", (4,)), ("float64", (4,))),
+        (learning.huber, ("float32", (4,)), ("float32", (1,))),
+        (learning.mean_squared_error, ("int32", (4,)), ("int32", (4,))),
+        (learning.binary_cross_entropy, ("float32", (4,)), ("bool", (4,))),
+        (learning.softmax_cross_entropy, ("float32", (4, 3)), ("float32", (3,))),
+        (learning.sparse_softmax_cross_entropy, ("float32", (4, 3)), ("int64", (3,))),
+        (learning.sparse_softmax_cross_entropy, ("float32", (4, 3)), ("float32", (4,))),
+    ],
+)
+def test_tensors_that_are_not_alike_are_refused(loss: Any, x: Any, t: Any) -> None:
+    b = pl.GraphBuilder("loss")
+    with pytest.raises(pl.ShapeError, match=f"{loss.__name__} in loss"):
+        loss(b, b.input("x", *x), b.input("t", *t))
+
+
+def test_an_unknown_reduction_and_a_delta_of_zero_are_refused() -> None:
+    b = pl.GraphBuilder("loss")
+    x = b.input("x", "float32", (4,))
+    with pytest.raises(pl.GraphError, match="'average' is unknown"):
+        learning.mean_squared_error(b, x, x, reduction="average")  # type: ignore[arg-type]
+    with pytest.raises(pl.GraphError, match="delta is 0"):
+        learning.huber(b, x, x, delta=0)

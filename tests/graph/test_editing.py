@@ -1,0 +1,288 @@
+"""Editing a graph by hand: what dangles, what is linked, and the graph that comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plait.graph.ir import Graph
+
+
+def chain() -> Graph:
+    """Return x -> relu -> exp -> y, and relu -> neg -> z."""
+    b = pl.GraphBuilder("chain")
+    x = b.input("x", "float32", ("n", 2))
+    (r,) = b.op("Relu", x, name="relu", outputs=["r"])
+    b.output("y", b.op("Exp", r, name="exp", outputs=["y"])[0])
+    b.output("z", b.op("Neg", r, name="neg", outputs=["z"])[0])
+    return b.build()
+
+
+def test_an_editor_that_did_nothing_yields_an_equal_graph() -> None:
+    graph = chain()
+    assert graph.edit().result() == graph
+
+
+def test_the_graph_that_is_edited_stays_as_it_was() -> None:
+    graph = chain()
+    graph.edit().remove("exp")
+    assert graph == chain()
+
+
+def test_readers_of_a_removed_node_dangle() -> None:
+    editor = chain().edit()
+    editor.remove("relu")
+    assert editor.dangling_inputs == (("r", "exp"), ("r", "neg"))
+
+
+def test_a_node_links_with_readers_that_were_there_before_it() -> None:
+    editor = chain().edit()
+    editor.remove("relu")
+    editor.add("Abs", "x", name="abs", outputs=["r"])
+    assert editor.dangling_inputs == ()
+    assert editor.is_linked("abs", "r", "exp")
+    assert [node.name for node in editor.result().nodes] == ["abs", "exp", "neg"]
+
+
+def test_an_output_with_other_readers_does_not_dangle_when_one_goes() -> None:
+    """LightNet lists it all the same (seeds L38)."""
+    editor = chain().edit()
+    editor.remove("exp")
+    assert not editor.dangling_outputs
+    editor.remove("neg")
+    assert editor.dangling_outputs == ("r",)
+
+
+def test_a_dangling_input_is_an_error_that_names_the_node() -> None:
+    editor = chain().edit()
+    editor.remove("relu")
+    with pytest.raises(pl.GraphError, match="'r' dangles") as caught:
+        editor.result()
+    assert "'exp'" in str(caught.value)
+
+
+def test_an_output_that_nothing_writes_is_an_error() -> None:
+    editor = chain().edit()
+    editor.remove("exp")
+    with pytest.raises(pl.GraphError, match="nothing writes the output 'y'"):
+        editor.check()
+
+
+def test_dangling_outputs_are_no_error() -> None:
+    editor = chain().edit()
+    editor.add("Sqrt", "r", outputs=["unused"])
+    assert editor.dangling_outputs == ("unused",)
+    assert "unused" in editor.result().tensors
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    with pytest.raises(pl.GraphError, match="there is a node 'relu' already"):
+        chain().edit().add("Abs", "x", name="relu")
+
+
+def test_a_tensor_is_written_once() -> None:
+    with pytest.raises(pl.GraphError, match="'r' would be defined twice"):
+        chain().edit().add("Abs", "x", outputs=["r"])
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_wrong_number_of_inputs_or_outputs_is_refused(outputs: int) -> None:
+    with pytest.raises(pl.OperatorError):
+        chain().edit().add("Abs", "x", "x", outputs=outputs)
+
+
+def test_unknown_nodes_are_named() -> None:
+    with pytest.raises(pl.GraphError, match="there is no node 'none'"):
+        chain().edit().remove("none")
+
+
+def test_links_are_cut_and_made_again() -> None:
+    editor = chain().edit()
+    assert editor.unlink("relu", "r", "exp")
+    assert not editor.unlink("relu", "r", "exp")
+    assert editor.dangling_inputs == (("r", "exp"),)
+    assert [node.name for node in editor.readers("r")] == ["neg"]
+    assert editor.link("relu", "r", "exp")
+    assert not editor.link("relu", "r", "exp")
+    assert editor.result() == chain()
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [("exp", "y", "neg"), ("relu", "x", "exp"), ("relu", "z", "neg"), ("none", "r", "exp")],
+)
+def test_what_is_no_edge_is_neither_cut_nor_made(edge: tuple[str, str, str]) -> None:
+    editor = chain().edit()
+    assert not editor.unlink(*edge)
+    assert not editor.link(*edge)
+    assert editor.result() == chain()
+
+
+def test_a_new_writer_is_linked_to_readers_that_were_cut_off() -> None:
+    editor = chain().edit()
+    editor.unlink("relu", "r", "exp")
+    editor.insert(editor.remove("relu"))
+    assert editor.dangling_inputs == ()
+
+
+def test_a_node_can_be_rewired() -> None:
+    editor = chain().edit()
+    editor.rewire("exp", {"r": "z"})
+    graph = editor.result()
+    assert [node.name for node in graph.nodes] == ["relu", "neg", "exp"]
+    assert graph.nodes[-1].inputs == ("z",)
+
+
+def test_only_what_a_node_reads_can_be_rewired() -> None:
+    with pytest.raises(pl.GraphError, match="does not read 'x'"):
+        chain().edit().rewire("exp", {"x": "r"})
+
+
+def test_a_cycle_is_an_error_that_names_its_nodes() -> None:
+    editor = chain().edit()
+    editor.rewire("relu", {"x": "z"})
+    with pytest.raises(pl.GraphError, match=r"cycle: ('relu', 'neg'|'neg', 'relu')"):
+        editor.result()
+
+
+def test_an_isolated_node_is_no_cycle() -> None:
+    """LightNet takes it for one (seeds L41)."""
+    editor = chain().edit()
+    for name in ("relu", "exp", "neg"):
+        editor.remove(name)
+    editor.forget("y")
+    editor.forget("z")
+    editor.add("Abs", "x", name="abs", outputs=["alone"])
+    editor.output("alone")
+    assert [node.name for node in editor.result().nodes] == ["abs"]
+
+
+def test_inputs_become_constants() -> None:
+    editor = chain().edit()
+    editor.forget("x")
+    editor.constant("x", np.ones((3, 2), np.float32))
+    graph = editor.result()
+    assert graph.inputs == ()
+    assert graph.tensors["y"].shape == (3, 2)
+
+
+def test_shapes_downstream_of_a_change_are_inferred_again() -> None:
+    editor = chain().edit()
+    editor.remove("relu")
+    editor.add("Transpose", "x", name="transpose", outputs=["r"], perm=(1, 0))
+    tensors = editor.result().tensors
+    assert tensors["y"].shape == tensors["z"].shape == (2, "n")
+
+
+def test_specs_of_what_is_not_touched_are_kept() -> None:
+    """Also what a file knows better than the rules do."""
+    graph = chain()
+    wider = {**graph.tensors, "z": pl.TensorSpec("float32", ("rows", 2))}
+    editor = Graph("g", graph.inputs, graph.outputs, graph.nodes, wider, {}).edit()
+    editor.remove("exp")
+    editor.add("Abs", "r", name="exp", outputs=["y"])
+    assert editor.result().tensors["z"].shape == ("rows", 2)
+
+
+def test_a_value_that_shapes_follow_from_may_be_replaced() -> None:
+    b = pl.GraphBuilder("flat")
+    x = b.input("x", "float32", (2, 3))
+    shape = b.constant(np.array([6]), name="shape")
+    b.output("y", b.op("Reshape", x, shape, name="reshape", outputs=["y"])[0])
+    editor = b.build().edit()
+    editor.forget("shape")
+    editor.constant("shape", np.array([3, 2]))
+    assert editor.result().tensors["y"].shape == (3, 2)
+
+
+def test_what_nobody_reads_any_more_is_left_out() -> None:
+    b = pl.GraphBuilder("add")
+    x = b.input("x", "float32", (2,))
+    b.output("y", b.op("Add", x, np.ones(2, np.float32), name="add", outputs=["y"])[0])
+    editor = b.build().edit()
+    editor.remove("add")
+    editor.add("Abs", "x", outputs=["y"])
+    assert editor.result().constants == {}
+
+
+def test_names_that_are_made_are_free() -> None:
+    editor = chain().edit()
+    names = [editor.add("Neg", "r").name for _ in range(3)]
+    assert len({*names, "neg"}) == 4
+    assert len(editor.dangling_outputs) == 3
+
+
+def test_what_is_neither_public_nor_constant_cannot_be_forgotten() -> None:
+    with pytest.raises(pl.GraphError, match="'r' is no input, constant or output"):
+        chain().edit().forget("r")
+
+
+def test_a_defined_tensor_cannot_become_an_input() -> None:
+    editor = chain().edit()
+    with pytest.raises(pl.GraphError, match="'r' is defined already"):
+        editor.input("r", "float32", (2,))
+    editor.remove("relu")
+    assert editor.input("r", "float32", ("n", 2)) == "r"
+    assert editor.result().inputs == ("x", "r")
+
+
+def test_something_must_be_fetched() -> None:
+    editor = chain().edit()
+    editor.forget("y")
+    editor.forget("z")
+    with pytest.raises(pl.GraphError, match="nothing is fetched"):
+        editor.result()
+
+
+TENSORS = ("x", "a", "b", "c", "d")
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("remove"), st.sampled_from(TENSORS[1:]), st.just("")),
+            st.tuples(st.just("add"), st.sampled_from(TENSORS[1:]), st.sampled_from(TENSORS)),
+            st.tuples(st.just("rewire"), st.sampled_from(TENSORS[1:]), st.sampled_from(TENSORS)),
+        ),
+        max_size=12,
+    )
+)
+def test_any_edits_leave_what_a_plain_table_says(edits: list[tuple[str, str, str]]) -> None:
+    b = pl.GraphBuilder("g")
+    b.output("a", b.op("Neg", b.input("x", "float32", (2,)), name="a", outputs=["a"])[0])
+    editor, reads = b.build().edit(), {"a": "x"}
+    for kind, name, source in edits:
+        if kind == "add" and name not in reads:
+            editor.add("Neg", source, name=name, outputs=[name])
+            reads[name] = source
+        elif kind == "remove" and name in reads:
+            editor.remove(name)
+            del reads[name]
+        elif kind == "rewire" and name in reads:
+            editor.rewire(name, {reads[name]: source})
+            reads[name] = source
+    defined = {"x", *reads}
+    assert set(editor.dangling_inputs) == {(t, n) for n, t in reads.items() if t not in defined}
+    read = {*reads.values(), "a"}
+    assert set(editor.dangling_outputs) == {name for name in reads if name not in read}
+    if _is_whole(reads):
+        order = [node.name for node in editor.result().nodes]
+        assert all(
+            reads[name] == "x" or order.index(reads[name]) < order.index(name) for name in reads
+        )
+        assert set(order) == set(reads)
+    else:
+        with pytest.raises(pl.GraphError):
+            editor.result()
+
+
+def _is_whole(reads: dict[str, str]) -> bool:
+    """True when every tensor leads back to the input, and what is fetched is written."""
+    for name in reads:
+        for _ in range(len(reads) + 1):
+            name = reads.get(name, name)
+        if name != "x":
+            return False
+    return "a" in reads
