@@ -11,7 +11,7 @@ from ..devices.device import Device
 from ..graph.check import check
 from ..graph.ir import Graph
 from ..graph.passes import PASSES, Pass, fold_constants, fuse_chains, run_passes, selected
-from . import planning
+from . import deciding
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
 from .bounds import Bounds, checked_bounds
 from .costs import Costs
@@ -174,8 +174,8 @@ def planned(
 ) -> Plan:
     """Return the plan of a graph that passes make simpler, for all shapes within bounds if any."""
     if not bounds:
-        return planning.decide(graph, request, given, passes)
+        return deciding.decide(graph, request, given, passes)
     template, applied = run_passes(graph, passes, may_merge(request.devices, request.pins))
     folds = fold_constants in passes
-    made = planning.within(template, bounds, request, given, folds=folds)
+    made = deciding.within(template, bounds, request, given, folds=folds)
     return replace(made, applied=(*applied, *made.applied))

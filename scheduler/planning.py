@@ -8,49 +8,32 @@ bounds, all is decided for the largest shapes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
-from ..graph.errors import ShapeError
 from ..graph.ir import Graph
-from ..graph.passes import Applied, Pass, fold_constants, fuse_chains, run_passes
-from ..graph.state import set_aside, taken_back
-from .boundaries import is_decided
-from .bounds import Bounds, largest, leeway_of, picked, undecided
-from .chains import Lowered, fuse_alike, lowered, without_chains
+from ..graph.passes import Applied, Pass, fold_constants, fuse_chains
+from ..graph.state import taken_back
+from .bounds import Bounds, leeway_of
 from .costs import Costs
 from .ends import Ends
-from .errors import DoesNotFitError
-from .half import with_half
 from .memory.leeway import NONE, Leeway
-from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
 from .partition.decision import Decision
-from .partition.partition import Partition, Pins, Subgraph, may_merge
-from .partition.strategies import Objective, Request, Strategy, choices
+from .partition.partition import Partition, Pins, Subgraph
+from .partition.strategies import Objective, Request, Strategy
 from .placement import Placement
-from .replicas.groups import (
-    Groups,
-    as_range,
-    every_device,
-    variants,
-)
-from .run_once import in_sections, joined
+from .replicas.groups import Groups, as_range, every_device, variants
+from .run_once import joined
 from .specialise import Shapes, specialised
 from .steps import Step
 
 if TYPE_CHECKING:
     from .profile import Profile
     from .simulation.simulation import Simulation
-
-
-WAITS_WORTH = 1.01
-"""If steps wait for memory, and that costs more, partitions are tried that may wait for less."""
-
-MOST_TRIED = 6
 
 
 @dataclass(frozen=True)
@@ -237,12 +220,16 @@ class Plan:
 
     def over(self, graph: Graph, max_in_flight: int | None = None) -> Plan:
         """Return the plan of another graph for the same devices and pins."""
+        from .deciding import decide
+
         passes = self.passes if self.template is None else ()  # they were at work on the template
         made = decide(graph, self._request(max_in_flight), self.given, passes)
         return replace(made, replicas=self.replicas, applied=(*self._simplified, *made.applied))
 
     def again(self, max_in_flight: int | None = None) -> Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""
+        from .deciding import within
+
         if self.template is None:
             return self._fetching_as_much(self.over(self.fed, max_in_flight))
         request = self._request(max_in_flight)
@@ -342,137 +329,3 @@ class Plan:
 
     def __str__(self) -> str:
         return self.report()
-
-
-def within(
-    template: Graph, bounds: Bounds, request: Request, given: frozenset[str], *, folds: bool
-) -> Plan:
-    """Return the plan for the largest shapes, in whose memory smaller ones run as well."""
-
-    def make(template: Graph, request: Request) -> Plan:
-        one = partial(_within, bounds=bounds, request=request, given=given, folds=folds)
-        # Where nothing is folded, what runs once may be what decides shapes.
-        return in_sections(template, one) if folds else one(template)
-
-    template = set_aside(without_chains(template))
-    shown = _largest(template, bounds, folds) if request.precision else None
-    return with_half(template, request, make, shown)
-
-
-def _largest(template: Graph, bounds: Bounds, folds: bool) -> Graph:
-    """Return the graph of the largest shapes."""
-    lengths = largest(bounds)
-    try:
-        graph = picked(template, lengths, folds=folds)
-    except ShapeError as error:
-        named = ", ".join(f"{symbol} = {length}" for symbol, length in lengths.items())
-        error.add_note(f"all is planned for the largest lengths within bounds: {named}")
-        raise
-    if not is_decided(graph):
-        raise undecided(graph)
-    return graph
-
-
-def _within(
-    template: Graph, bounds: Bounds, request: Request, given: frozenset[str], folds: bool
-) -> Plan:
-    graph = _largest(template, bounds, folds)
-
-    def leeway(fused: Graph) -> Leeway:
-        return leeway_of(fuse_alike(template, fused), bounds, fused, folds=folds)
-
-    made = _best(graph, request, given, template, leeway)
-    return replace(made, bounds=bounds, template=fuse_alike(template, made.graph))
-
-
-def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[Pass, ...]) -> Plan:
-    """Return the plan of a graph that passes make simpler."""
-
-    def make(graph: Graph, request: Request) -> Plan:
-        one = partial(_best, request=request, given=given)
-        return in_sections(graph, one) if is_decided(graph) else one(graph)
-
-    graph = without_chains(graph)
-    pins = {**request.halved, **request.pins}
-    graph, applied = run_passes(graph, passes, may_merge(request.devices, pins))
-    made = with_half(set_aside(graph), request, make)
-    return replace(made, passes=passes, applied=(*applied, *made.applied))
-
-
-def _best(
-    graph: Graph,
-    request: Request,
-    given: frozenset[str],
-    template: Graph | None = None,
-    leeway: Callable[[Graph], Leeway] = lambda _: NONE,
-) -> Plan:
-    """Return the plan by the best choice for which there is memory."""
-    devices, slots = request.devices, request.max_in_flight
-    limits, costs = request.memory_limits, request.costs
-    best: tuple[Lowered, MemoryPlan, float] | None = None
-    refusal: DoesNotFitError | None = None
-    tried = 0
-    for choice in choices(graph, request, is_static=is_decided(graph)):
-        if choice.placement is None:
-            return _plan(Lowered(graph, choice), request, None, given)
-        if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
-            continue  # it cannot be better by more
-        tried += best is not None
-        if tried > MOST_TRIED:
-            break
-        one = lowered(graph, choice, request, template)
-        choice = one.choice
-        try:
-            memory = plan_memory(
-                one.graph,
-                one.placement,
-                devices,
-                slots,
-                limits=limits,
-                costs=costs,
-                leeway=leeway(one.graph),
-            )
-        except DoesNotFitError as error:
-            refusal = refusal or error
-            continue
-        seconds = choice.seconds_with(memory)
-        if best is None or seconds < best[2]:
-            best = one, memory, seconds
-        if seconds <= choice.seconds * WAITS_WORTH:
-            break
-    if best is None and request.fuses_chains:
-        return _best(graph, replace(request, fuses_chains=False), given, template, leeway)
-    if best is None:
-        assert refusal is not None, "there is a choice"
-        raise refusal
-    return _plan(best[0], request, best[1], given)
-
-
-def _plan(
-    made: Lowered, request: Request, memory: MemoryPlan | None, given: frozenset[str]
-) -> Plan:
-    choice = made.choice
-    placement = choice.placement
-    if placement is not None and memory is not None and memory.added_edges:
-        placement = placement.with_waits(memory.added_edges)
-    return Plan(
-        graph=made.graph,
-        devices=tuple(request.devices),
-        pins=request.pins,
-        max_in_flight=request.max_in_flight,
-        partition=choice.partition,
-        placement=placement,
-        memory=memory,
-        passes=(),
-        prototypes=request.devices,
-        given=given,
-        strategy=request.strategy,
-        objective=request.objective,
-        costs=request.costs,
-        max_subgraphs=request.max_subgraphs,
-        memory_limits=request.memory_limits,
-        decision=choice.decision,
-        inputs_on=request.ends.inputs,
-        outputs_on=request.ends.outputs,
-        applied=made.applied,
-    )

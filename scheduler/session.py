@@ -11,17 +11,17 @@ from typing import Any, overload
 import trio
 
 from ..graph.tensor import Array
-from .errors import DeadlineError, SessionError
+from .errors import SessionError
 from .events import Announcer, Observer
 from .faults import FaultPolicy
 from .fetches import Fetched, Fetches
+from .flying import fly, fly_within
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
 from .running.by_fetches import ALL
 from .running.item import Flight
 from .running.runtime import Runtime
-from .streaming.deadlines import deadline_passed
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream
@@ -166,11 +166,9 @@ class Session:
         flight.marks.asked_ns = flight.marks.given_ns = runtime.now_ns()
         try:
             if deadline_s is None:
-                await _fly(runtime, inputs, flight, names)
+                await fly(runtime, inputs, flight, names)
             else:
-                with trio.move_on_after(deadline_s) as scope:
-                    late = deadline_passed(deadline_s)
-                    await _fly(runtime, inputs, flight, names, late, scope)
+                await fly_within(deadline_s, runtime, inputs, flight, names)
             flight.marks.taken_ns = flight.marks.released_ns = runtime.now_ns()
             if flight.error is not None:
                 raise flight.error
@@ -336,29 +334,3 @@ def borrowed(session: Session, inputs: Any) -> Any:
     """
     runtime = session._runtime
     return inputs if runtime is None else runtime.borrowed(inputs)
-
-
-async def _fly(
-    runtime: Runtime,
-    inputs: Mapping[str, Any],
-    flight: Flight,
-    fetched: frozenset[str],
-    late: DeadlineError | None = None,
-    scope: trio.CancelScope | None = None,
-) -> None:
-    """Take an item to its end; if that is brought about by a scope, it is late."""
-    try:
-        await runtime.admit(inputs, 1, flight, fetched)
-    except BaseException as error:
-        flight.cause = late if scope is not None and scope.cancel_called else None
-        flight.finish(error=error)
-        raise
-    try:
-        if flight.done.is_set():
-            await runtime.checkpoint()
-        else:
-            await flight.done.wait()
-    except BaseException:
-        flight.cause = late if scope is not None and scope.cancel_called else None
-        await runtime.drain({flight})
-        raise

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from plait.graph.operator import operators, unregister_operator
-from plait.scheduler import planning
+from plait.scheduler import deciding
 from plait.scheduler.fitting import Fitting
 from plait.scheduler.memory.verify import verify_memory
+from plait.scheduler.planning import Plan
 from plait.scheduler.specialise import Shapes
 from resources import lanes_processes_and_arenas
 
@@ -52,18 +53,18 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the memory of each plan that any test makes."""
-    decide = planning.decide
+    decide = deciding.decide
 
-    def verified(*arguments: Any) -> planning.Plan:
+    def verified(*arguments: Any) -> Plan:
         plan = decide(*arguments)
         if plan.is_static and len(plan.graph.nodes) <= VERIFIED_NODES:
             verify_memory(plan)
         return plan
 
-    monkeypatch.setattr(planning, "decide", verified)
+    monkeypatch.setattr(deciding, "decide", verified)
     fit = Fitting.fit
 
-    def verified_fit(self: Fitting, shapes: Shapes) -> planning.Plan | None:
+    def verified_fit(self: Fitting, shapes: Shapes) -> Plan | None:
         plan = fit(self, shapes)
         if plan is not None and len(plan.graph.nodes) <= VERIFIED_NODES:
             verify_memory(plan)

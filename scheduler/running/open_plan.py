@@ -12,29 +12,25 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...devices.cpu import CpuDevice
-from ...devices.device import Device, KeepsLives, Program, scratch_specs
-from ...devices.errors import DeviceError
+from ...devices.device import Device
 from ...devices.lives import Lives
 from ...devices.memory import View, host_view
-from ...graph.ir import Graph
-from ...graph.life import has_lives
-from ...graph.tensor import Array, TensorSpec
+from ...graph.tensor import Array
 from ..memory.prepared import variables_in
-from ..memory.regions import Region, Replica, takes_turns
-from ..partition.partition import Subgraph
-from ..placement import OUTSIDE, SCRATCH
+from ..memory.regions import Replica, takes_turns
+from ..placement import OUTSIDE
 from ..planning import Plan
 from ..simulation.lanes import workload
-from ..steps import Step, Transfer, outline
+from ..steps import outline
 from .arenas import Arenas, Lend, OpenArenas
+from .binding import Bindings
 from .copying import Copies, Copy
 from .gates import Gates
-from .handing import arrivals_of, departures_of, nothing_handed
+from .handing import arrivals_of, departures_of
 from .lanes import OpenLanes
-from .pace import Launch, Pace, clock_of
+from .pace import Pace, clock_of
 from .quick import Estimates
-from .slot import Here, Slot
+from .slot import Slot
 
 if TYPE_CHECKING:
     from .executor import Execution
@@ -123,16 +119,11 @@ class OpenPlan:
         self.period = self._memory.period
         self.now_ns = tuple(clock_of(devices[step.device]) for step in plan.steps)
         self.slots: dict[int, Slot] = {}
-        self._bound: dict[tuple[int, ...], tuple[Launch, Here | None]] = {}
-        self._touched = [tuple(self._replicas(step)) for step in plan.steps]
-        self._regions = [
-            tuple({self._region(replica): None for replica, _ in touched})
-            for touched in self._touched
-        ]
         if base is None:
             self._plan_order()
         else:
             self._take_order(base)
+        self._bindings = Bindings(plan, devices, pace, self._lives, measure=measure)
 
     def _plan_order(self) -> None:
         plan = self.plan
@@ -190,27 +181,18 @@ class OpenPlan:
         with self.arenas.of(index) as arenas:
             if index in self.slots:
                 return self.slots[index]
-            keys = [
-                (step, *(index % region.copies for region in regions))
-                for step, regions in enumerate(self._regions)
-            ]
-            bound = [
-                self._bound.get(key) or self._bind(step, arenas)
-                for key, step in zip(keys, self.plan.steps, strict=True)
-            ]
-            launches = tuple(launch for launch, _ in bound)
-            here = tuple(one for _, one in bound)
-            view = partial(self._view, arenas)
+            bound = self._bindings.of(index, arenas)
+            view = partial(self._bindings.view, arenas)
             slot = Slot(
                 self._feeds(arenas),
                 self._results(arenas),
-                launches,
-                here,
+                tuple(one.launch for one in bound.values()),
+                tuple(one.here for one in bound.values()),
                 arrivals_of(self.plan, self._devices, view, self._pace),
                 departures_of(self.plan, self._devices, view, self._pace),
                 Copies(self._commits(arenas)),
             )
-            self._bound.update(zip(keys, bound, strict=True))
+            self._bindings.keep(bound)
             self.slots[index] = slot
         return slot
 
@@ -231,74 +213,7 @@ class OpenPlan:
     def unbind(self) -> None:
         """Let go of programs; items in flight keep theirs."""
         self.slots.clear()
-        self._bound.clear()
-
-    def _region(self, replica: Replica) -> Region:
-        location = self._memory.locations[replica]
-        return self._memory.pools[location.memory].regions[location.region]
-
-    def _replicas(self, step: Step) -> Iterator[tuple[Replica, TensorSpec]]:
-        """Yield what a step is bound to: a transfer's source and target, a program's views."""
-        if isinstance(step.work, Transfer):
-            spec = self.plan.graph.tensors[step.work.tensor]
-            if not step.work.arrives:
-                yield (step.work.tensor, step.work.source), spec
-            if not step.work.leaves:
-                yield (step.work.tensor, step.work.target), spec
-        else:
-            yield from self._program_tensors(step.work)
-
-    def _program_tensors(self, subgraph: Subgraph) -> Iterator[tuple[Replica, TensorSpec]]:
-        graph, device = subgraph.graph, self._devices[subgraph.device]
-        atomic = device.capabilities.atomic_programs
-        for name in (*graph.inputs, *graph.outputs) if atomic else graph.tensors:
-            if name not in graph.constants:
-                memory = self._placement.local[name, subgraph.device]
-                yield (name, memory), self.plan.graph.tensors[name]
-        for node in graph.nodes:
-            for name, spec in scratch_specs(device, graph, node).items():
-                yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
-
-    def _bind(self, step: Step, arenas: Arenas) -> tuple[Launch, Here | None]:
-        device = self._devices[step.device]
-        views = [
-            (replica[0], self._view(arenas, device, replica, spec))
-            for replica, spec in self._touched[step.index]
-        ]
-        launch: Launch
-        here: Here | None = None
-        if isinstance(step.work, Transfer) and (step.work.arrives or step.work.leaves):
-            return nothing_handed, None
-        if isinstance(step.work, Transfer):
-            (_, source), (_, target) = views
-            launch = partial(device.copy, target, source)
-        else:
-            program = self._program(device, step.work.graph, dict(views))
-            launch = partial(device.submit, program)
-            if isinstance(device, CpuDevice) and self._may_run_anywhere(step):
-                here = partial(device.run_here, program)
-        return launch if self._pace is None else self._pace.launching(device, launch), here
-
-    def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
-        if not has_lives(graph):
-            return device.compile(graph, views, measure=self._measure)
-        if not isinstance(device, KeepsLives):
-            raise DeviceError(
-                f"device {device.name!r} says that it runs operators which own something, and "
-                "has no compile_with",
-                at=f"subgraph {graph.name!r}",
-                fix="let its supports refuse them: see plait.devices.device.KeepsLives",
-            )
-        return device.compile_with(graph, views, self._lives, measure=self._measure)
-
-    def _may_run_anywhere(self, step: Step) -> bool:
-        """False for effects, and what nodes own: that may depend on the thread it is used from."""
-        is_virtual = self._pace is not None and self._pace.is_virtual
-        return not is_virtual and not step.has_effects and not step.owns
-
-    def _view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
-        location = self._memory.locations[replica]
-        return device.view(arenas[location.memory, location.region], location.offset, spec)
+        self._bindings.clear()
 
     def _feeds(self, arenas: Arenas) -> dict[str, Array]:
         return {
@@ -313,7 +228,7 @@ class OpenPlan:
         for commit in self._placement.commits:
             device = self._devices[commit.device]
             target, source = (
-                self._view(arenas, device, replica, tensors[replica[0]])
+                self._bindings.view(arenas, device, replica, tensors[replica[0]])
                 for replica in (commit.target, commit.source)
             )
             yield Copy(target, source, device)

@@ -37,9 +37,10 @@ def test_the_numbers_in_the_documentation_are_current() -> None:
 
 @pytest.mark.slow
 def test_nodes_that_alternate_between_two_devices_pass_the_same() -> None:
-    alternating, alone = run_suite(alternate=True, one_in=3), on_the_cpu()
+    """One in five, of those with several nodes."""
+    alternating, alone = run_suite(alternate=True, one_in=5), on_the_cpu()
     ran = alternating.passed | alternating.failed.keys()
-    assert len(ran) > 150
+    assert len(ran) > 90
     assert alternating.passed - BY_ROUNDING == (alone.passed & ran) - BY_ROUNDING
     assert alternating.refused == alone.refused
 

@@ -238,6 +238,7 @@ def test_leaving_a_stream_waits_for_its_source_to_close() -> None:
 def test_a_session_cancelled_at_any_moment_leaves_nothing_behind(
     cancelled: Any, second: str, stride: int
 ) -> None:
+    """At every `stride`-th of them, a prime number, so that all kinds of moments are met."""
     plan = planned(second=second)
     run(partial(life, plan))  # what is imported and started once is not left behind
     before = held()

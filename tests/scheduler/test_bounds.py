@@ -17,7 +17,7 @@ from plait.devices.device import scratch_specs
 from plait.graph.errors import ParseError
 from plait.graph.ir import Graph
 from plait.graph.tensor import TensorSpec
-from plait.scheduler import planning
+from plait.scheduler import deciding
 from plait.scheduler.explain.plan_file import dump_plan, read_plan
 from plait.scheduler.fitting import Fitting
 from plait.scheduler.memory.leeway import NONE
@@ -94,7 +94,7 @@ def test_what_fits_is_sound_and_most_of_it_does(
 
 def test_where_bytes_are_shared_otherwise_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that allows for the largest shapes alone would write over what is still read."""
-    monkeypatch.setattr(planning, "leeway_of", lambda *_, **__: NONE)
+    monkeypatch.setattr(deciding, "leeway_of", lambda *_, **__: NONE)
     plan = planned(stacked())
     assert Fitting(plan).fit({"x": (64, WIDTH)}) is not None
     assert Fitting(plan).fit({"x": (63, WIDTH)}) is None

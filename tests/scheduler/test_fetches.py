@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.graph.passes import PASSES
 from plait.graph.tensor import Array
-from plait.scheduler import planning
+from plait.scheduler import deciding
 from plait.scheduler.running import by_fetches, open_plans
 from random_graphs import expected, feeds, graphs
 
@@ -53,13 +53,13 @@ LEFT, Y = np.array([0, 3], np.float32), np.array([1, 4], np.float32)
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """Return the graphs that are planned from now on."""
     found: list[Graph] = []
-    decide = planning.decide
+    decide = deciding.decide
 
     def listening(graph: Graph, *arguments: Any) -> pl.Plan:
         found.append(graph)
         return decide(graph, *arguments)
 
-    monkeypatch.setattr(planning, "decide", listening)
+    monkeypatch.setattr(deciding, "decide", listening)
     return found
 
 

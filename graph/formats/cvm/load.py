@@ -6,11 +6,8 @@ LogicError where the model is at fault, RuntimeFailureError where it cannot be r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,13 +16,13 @@ from ...errors import RuntimeFailureError
 from ...ir import Graph
 from ...precision import check_parameters, infer_precision
 from ...tensor import Array
+from ..sources import Source, content_of
 from .graph import DATA, graph_of
 from .params import read_params
 from .storage import pool_bytes
 from .symbol import fail, parse_symbol, wrong
 
-Source: TypeAlias = bytes | bytearray | memoryview | str | os.PathLike[str]
-"""A file's content, or the path to it."""
+__all__ = ["CvmModel", "Source", "load_cvm", "load_symbol"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def load_cvm(symbol: Source, params: Source) -> CvmModel:
     GraphError
         If its operators do not fit together.
     """
-    content, at = _content(params, "params")
+    content, at = content_of(params, "params", RuntimeFailureError)
     return _bind(load_symbol(symbol), content, at)
 
 
@@ -80,29 +77,11 @@ def load_symbol(symbol: Source) -> CvmModel:
     LogicError, RuntimeFailureError, GraphError
         As `load_cvm`.
     """
-    content, at = _content(symbol, "symbol")
+    content, at = content_of(symbol, "symbol", RuntimeFailureError)
     found = parse_symbol(content, at)
     graph = graph_of(found, at)
     storage = pool_bytes(found.storage_ids, found.shapes)
     return CvmModel(graph, infer_precision(graph), storage, found.version, found.postprocess)
-
-
-def _content(source: Source, name: str) -> tuple[bytes, str]:
-    """Return the bytes, and what to call them."""
-    if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source), name
-    if not isinstance(source, str | os.PathLike):
-        raise RuntimeFailureError(
-            f"a {type(source).__name__} is no file", at=name, fix="pass its bytes, or its path"
-        )
-    at = os.fspath(source)
-    try:
-        return Path(source).read_bytes(), at
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise RuntimeFailureError(
-            f"cannot read the file: {reason}", at=at, fix="check its path and permissions"
-        ) from error
 
 
 def _bind(model: CvmModel, content: bytes, at: str) -> CvmModel:

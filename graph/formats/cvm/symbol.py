@@ -7,12 +7,12 @@ is missing or of the wrong length is the model's fault.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...errors import LogicError, RuntimeFailureError
+from ..sources import json_in
 
 DEFAULT_VERSION = "cvm_1.0.0"
 VERSIONS = (DEFAULT_VERSION, "cvm_1.1.0")
@@ -166,23 +166,11 @@ _TABLES = {
 
 def parse_json(data: bytes | str, at: str) -> Any:
     """Return a JSON value; no key twice, no number that is none."""
-    try:
-        text = data if isinstance(data, str) else bytes(data).decode()
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RuntimeFailureError(f"this is no JSON: {detail}", at=at, fix=EXPORT) from error
 
+    def text() -> str:
+        return data if isinstance(data, str) else bytes(data).decode()
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a key is given twice")
-    return made
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    return json_in(text, at, RuntimeFailureError, EXPORT)
 
 
 def fail(what: str, at: str) -> NoReturn:

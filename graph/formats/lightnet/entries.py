@@ -6,14 +6,14 @@ memory plan, is passed over: plait makes its own.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...errors import OperatorError, ParseError
 from ...parameters import Parameters
+from ..sources import json_in
 
 LONGEST_NAME = 511
 """Bytes of a name."""
@@ -76,12 +76,7 @@ def fail(what: str, at: str) -> NoReturn:
 
 
 def _json(data: bytes, at: str) -> Any:
-    try:
-        text = _TOKEN.sub(_blank, data.decode())
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ParseError(f"this is no JSON: {detail}", at=at, fix=EXPORT) from error
+    return json_in(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
 
 
 def _blank(token: re.Match[str]) -> str:
@@ -90,17 +85,6 @@ def _blank(token: re.Match[str]) -> str:
     if text == "/*":
         raise ValueError("a comment has no end")
     return text if text.startswith('"') else " " + "\n" * text.count("\n")
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a key is given twice")
-    return made
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _entry(value: Any, at: str) -> Entry:

@@ -11,13 +11,13 @@ import os
 import warnings
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TypeAlias
 
 from ...builder import GraphBuilder
 from ...errors import ParseError, UnknownOperatorError
 from ...ir import Graph, Node
 from ...names import Names
 from ..assembly import understanding
+from ..sources import Source, content_of
 from . import arithmetic, creation, detection, movement
 from .entries import Entry, fail, read_entries
 from .rules import check_arguments, find_rule
@@ -33,9 +33,6 @@ __all__ = [
     "load_lightnet",
     "movement",
 ]
-
-Source: TypeAlias = bytes | bytearray | memoryview | str | os.PathLike[str]
-"""A file's content, or the path to it."""
 
 
 def is_lightnet(head: bytes) -> bool:
@@ -66,11 +63,11 @@ def load_lightnet(
     GraphError
         If the operators do not fit together.
     """
-    content, at = _content(model, "model")
+    content, at = content_of(model, "model", ParseError)
     if weights is None and isinstance(model, str | os.PathLike):
         beside = Path(model).with_suffix(".wts")
         weights = beside if beside.is_file() else None
-    arrays = {} if weights is None else read_weights(*_content(weights, "weights"))
+    arrays = {} if weights is None else read_weights(*content_of(weights, "weights", ParseError))
     entries = read_entries(content, at)
     _check_known(entries, at)
     created = {tensor for entry in entries for tensor in _created(entry)}
@@ -126,24 +123,6 @@ def _finished(reading: Reading, entries: Collection[Entry], at: str) -> Graph:
     if not builder.outputs:
         fail("nothing is computed that could be fetched", at)
     return builder.build()
-
-
-def _content(source: Source, name: str) -> tuple[bytes, str]:
-    """Return the bytes, and what to call them."""
-    if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source), name
-    if not isinstance(source, str | os.PathLike):
-        raise ParseError(
-            f"a {type(source).__name__} is no file", at=name, fix="pass its bytes, or its path"
-        )
-    at = os.fspath(source)
-    try:
-        return Path(source).read_bytes(), at
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ParseError(
-            f"cannot read the file: {reason}", at=at, fix="check its path and permissions"
-        ) from error
 
 
 def _name(source: Source) -> str:

@@ -20,7 +20,7 @@ from plait.graph.errors import GraphError, ParseError
 from plait.graph.ir import Graph
 from plait.graph.operator import unregister_operator
 from plait.graph.passes import PASSES
-from plait.scheduler import planning
+from plait.scheduler import deciding
 from plait.scheduler.explain import plan_file
 from plait.scheduler.explain.plan_file import dump_plan, read_plan
 from plait.scheduler.planning import Plan
@@ -80,7 +80,7 @@ def test_nothing_is_planned_when_a_plan_is_loaded_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pl.plan(small(), max_in_flight=2).save(tmp_path / "p.plan")
-    monkeypatch.setattr(planning, "decide", _refuse)
+    monkeypatch.setattr(deciding, "decide", _refuse)
     plan = Plan.load(tmp_path / "p.plan")
     assert pl.run(plan, {"x": np.zeros(4, "float32")})["y"].tolist() == [0, 1, 2, 3]
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from arrays import any_bits
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from onnx_models import AnyArray, model, node, written
@@ -49,6 +49,8 @@ def test_raw_bytes_are_read_as_they_are(array: AnyArray) -> None:
 @given(arrays())
 def test_typed_fields_are_read_as_they_are(array: AnyArray) -> None:
     element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if array.dtype.itemsize == 1 and is_extension(array.dtype):
+        assume(not np.isinf(array.astype("float32")).any())  # make_tensor makes them finite
     # make_tensor stores elements one by one in the field of their type.
     tensor = helper.make_tensor("t", element_type, array.shape, array.reshape(-1))
     assert not tensor.HasField("raw_data")

@@ -1,0 +1,158 @@
+"""What the steps of an open plan are bound to: views of memory, compiled programs, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from ...devices.cpu import CpuDevice
+from ...devices.device import Device, KeepsLives, Program, scratch_specs
+from ...devices.errors import DeviceError
+from ...devices.lives import Lives
+from ...devices.memory import View
+from ...graph.ir import Graph
+from ...graph.life import has_lives
+from ...graph.tensor import TensorSpec
+from ..memory.regions import Region, Replica
+from ..partition.partition import Subgraph
+from ..placement import SCRATCH
+from ..planning import Plan
+from ..steps import Step, Transfer
+from .arenas import Arenas
+from .handing import nothing_handed
+from .pace import Launch, Pace
+from .slot import Here
+
+Key: TypeAlias = tuple[int, ...]
+"""A step, and the copy of each region that it touches."""
+
+
+class Bound(NamedTuple):
+    """What launches a step on the memory of a slot; `here` if any thread of this process may."""
+
+    launch: Launch
+    here: Here | None = None
+
+
+class Bindings:
+    """The steps of a static plan, bound to the memory of slots.
+
+    Slots that have copies of regions in common have the steps bound to those in common, too. What
+    nodes own is kept in `lives`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Mapping[str, Device],
+        pace: Pace | None,
+        lives: Lives,
+        *,
+        measure: bool,
+    ) -> None:
+        assert plan.placement is not None, "shapes are known"
+        assert plan.memory is not None
+        self._plan = plan
+        self._placement, self._memory = plan.placement, plan.memory
+        self._devices, self._pace, self._lives = devices, pace, lives
+        self._measure = measure
+        self._kept: dict[Key, Bound] = {}
+        self._touched = [tuple(self._replicas(step)) for step in plan.steps]
+        self._regions = [
+            tuple({self._region(replica): None for replica, _ in touched})
+            for touched in self._touched
+        ]
+
+    def of(self, index: int, arenas: Arenas) -> dict[Key, Bound]:
+        """Return all steps, in their order, bound to a slot; those that are kept, as they are.
+
+        Raises
+        ------
+        DeviceError
+            If a device refuses.
+        """
+        keys = [
+            (step, *(index % region.copies for region in regions))
+            for step, regions in enumerate(self._regions)
+        ]
+        return {
+            key: self._kept.get(key) or self._bind(step, arenas)
+            for key, step in zip(keys, self._plan.steps, strict=True)
+        }
+
+    def keep(self, bound: Mapping[Key, Bound]) -> None:
+        """Keep steps for other slots."""
+        self._kept.update(bound)
+
+    def clear(self) -> None:
+        """Let go of all that is kept."""
+        self._kept.clear()
+
+    def view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
+        """Return a device's view of a tensor in the arenas of a slot."""
+        location = self._memory.locations[replica]
+        return device.view(arenas[location.memory, location.region], location.offset, spec)
+
+    def _region(self, replica: Replica) -> Region:
+        location = self._memory.locations[replica]
+        return self._memory.pools[location.memory].regions[location.region]
+
+    def _replicas(self, step: Step) -> Iterator[tuple[Replica, TensorSpec]]:
+        """Yield what a step is bound to: a transfer's source and target, a program's views."""
+        if isinstance(step.work, Transfer):
+            spec = self._plan.graph.tensors[step.work.tensor]
+            if not step.work.arrives:
+                yield (step.work.tensor, step.work.source), spec
+            if not step.work.leaves:
+                yield (step.work.tensor, step.work.target), spec
+        else:
+            yield from self._program_tensors(step.work)
+
+    def _program_tensors(self, subgraph: Subgraph) -> Iterator[tuple[Replica, TensorSpec]]:
+        graph, device = subgraph.graph, self._devices[subgraph.device]
+        atomic = device.capabilities.atomic_programs
+        for name in (*graph.inputs, *graph.outputs) if atomic else graph.tensors:
+            if name not in graph.constants:
+                memory = self._placement.local[name, subgraph.device]
+                yield (name, memory), self._plan.graph.tensors[name]
+        for node in graph.nodes:
+            for name, spec in scratch_specs(device, graph, node).items():
+                yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
+
+    def _bind(self, step: Step, arenas: Arenas) -> Bound:
+        device = self._devices[step.device]
+        views = [
+            (replica[0], self.view(arenas, device, replica, spec))
+            for replica, spec in self._touched[step.index]
+        ]
+        launch: Launch
+        here: Here | None = None
+        if isinstance(step.work, Transfer) and (step.work.arrives or step.work.leaves):
+            return Bound(nothing_handed)
+        if isinstance(step.work, Transfer):
+            (_, source), (_, target) = views
+            launch = partial(device.copy, target, source)
+        else:
+            program = self._program(device, step.work.graph, dict(views))
+            launch = partial(device.submit, program)
+            if isinstance(device, CpuDevice) and self._may_run_anywhere(step):
+                here = partial(device.run_here, program)
+        return Bound(launch if self._pace is None else self._pace.launching(device, launch), here)
+
+    def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
+        if not has_lives(graph):
+            return device.compile(graph, views, measure=self._measure)
+        if not isinstance(device, KeepsLives):
+            raise DeviceError(
+                f"device {device.name!r} says that it runs operators which own something, and "
+                "has no compile_with",
+                at=f"subgraph {graph.name!r}",
+                fix="let its supports refuse them: see plait.devices.device.KeepsLives",
+            )
+        return device.compile_with(graph, views, self._lives, measure=self._measure)
+
+    def _may_run_anywhere(self, step: Step) -> bool:
+        """False for effects, and what nodes own: that may depend on the thread it is used from."""
+        is_virtual = self._pace is not None and self._pace.is_virtual
+        return not is_virtual and not step.has_effects and not step.owns
