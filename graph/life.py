@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from .checks import Checks
 from .errors import OperatorError, PlaitError
 from .ir import Graph
 from .operator import Call, Operator
@@ -87,6 +86,8 @@ class Life:
         """
         self._expect("prepare", State.MADE)
         hook = getattr(self._instance, "prepare", None)
+        from .checks import Checks  # most graphs own nothing
+
         made = None if hook is None else self._own("prepare", hook, call, Checks(call, self.op))
         self.state = State.CHECKED
         return (made,) if isinstance(made, TensorSpec) else made
