@@ -14,18 +14,40 @@ from .output import print_json
 @click.argument("model", type=PATH)
 @click.argument("output", type=PATH)
 @click.option("--weights", type=PATH, metavar="FILE", help="Take weights from a safetensors file.")
+@click.option(
+    "--rules",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Replace operators by the rules in a JSON file; several are applied in turn.",
+)
 @as_json
-def convert(model: Path, output: Path, weights: Path | None, as_json: bool) -> None:
-    """Convert MODEL to a .plait file, an ONNX model or LightNet's JSON, as OUTPUT's name says.
+def convert(
+    model: Path, output: Path, weights: Path | None, rules: tuple[Path, ...], as_json: bool
+) -> None:
+    """Convert MODEL to a .plait file, an ONNX model or one of LightNet's, as OUTPUT's name says.
 
-    A .plait file loads faster, and needs no package to be read. The weights of LightNet's .json lie
-    beside it, in a .wts file. A .safetensors file gets the weights alone.
+    A .plait file loads faster, and needs no package to be read. LightNet's models are .json, or
+    .net for its text form; their weights lie beside them, in a .wts file. A .safetensors file gets
+    the weights alone.
     """
-    from ..graph.formats import load, load_weights, save, save_weights, weights_of, with_weights
+    from ..graph.check import check
+    from ..graph.formats import (
+        load,
+        load_rules,
+        load_weights,
+        save,
+        save_weights,
+        weights_of,
+        with_weights,
+    )
+    from ..graph.passes.merging import always
 
     graph = load(model)
     if weights is not None:
         graph = with_weights(graph, load_weights(weights))
+    for file in rules:
+        graph = check(load_rules(file)(graph, always))
     if output.suffix == ".safetensors":
         save_weights(weights_of(graph), output)
     else:

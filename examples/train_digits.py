@@ -18,7 +18,6 @@ import numpy as np
 import plait as pl
 from numpy.typing import NDArray
 from plait import learning
-from sklearn.datasets import load_digits
 
 CLASSES, SIZE, BATCH = 10, 8, 32
 
@@ -41,6 +40,8 @@ class Digits(NamedTuple):
 
 def load() -> tuple[Digits, Digits]:
     """Return four fifths of the digits to train on, and the rest to test with."""
+    from sklearn.datasets import load_digits  # takes longer than everything else to import
+
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32).reshape(-1, 1, SIZE, SIZE)
     order = np.random.default_rng(0).permutation(len(labels))

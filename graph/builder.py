@@ -393,7 +393,7 @@ class GraphBuilder:
                 names.append(value)
             else:
                 plain = isinstance(value, bool | int | float)
-                exact = _number(value, dtype, at) if plain and dtype is not None else value
+                exact = exact_number(value, dtype, at) if plain and dtype is not None else value
                 names.append(self.constant(exact))
         return tuple(names)
 
@@ -457,8 +457,14 @@ def _check_distinct(outputs: Sequence[str], at: str) -> None:
         raise GraphError(f"two outputs have one name: {', '.join(named)}", at=at, fix="rename one")
 
 
-def _number(value: float, dtype: np.dtype[Any], at: str) -> Array:
-    """Return a number as an array of a dtype that holds it, integers and booleans exactly."""
+def exact_number(value: float, dtype: np.dtype[Any], at: str) -> Array:
+    """Return a number as an array of a dtype that holds it, integers and booleans exactly.
+
+    Raises
+    ------
+    OperatorError
+        If the dtype does not.
+    """
     try:
         array = np.asarray(value, dtype)
         fits = dtype.kind not in "biu" or value == array.item()

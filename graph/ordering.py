@@ -1,9 +1,9 @@
-"""Nodes put behind those that they read from, with as little moved as possible."""
+"""The order of nodes: which come before others, and which are needed at all."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .ir import Node
 
@@ -32,6 +32,15 @@ def in_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
                 heapq.heappush(ready, reader)
     cycle = _cycle(waits, counts) if len(order) < len(nodes) else []
     return [nodes[index] for index in order], [nodes[index] for index in cycle]
+
+
+def needed_for(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yield those of some nodes in order that tensors need, the last one first."""
+    wanted = set(tensors)
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs):
+            wanted.update(filter(None, node.inputs))
+            yield node
 
 
 def _cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:

@@ -148,6 +148,11 @@ def _make(
             f"operator {label!r} declares no output",
             fix="return something, if only a flag: a node is known by what it writes",
         )
+    if isinstance(outputs, Sequence) and not all(isinstance(one, TensorSpec) for one in outputs):
+        raise OperatorError(
+            f"the outputs of operator {label!r} are {outputs!r}",
+            fix='declare specs: outputs=TensorSpec("float32", ("n", 3))',
+        )
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
     rule = _rule(label, outputs, inputs)
     return Operator(

@@ -102,6 +102,45 @@ def taken_back(graph: Graph) -> Graph:
     )
 
 
+def without_state(graph: Graph) -> Graph:
+    """Return the graph with what its variables hold fed, and what is assigned fetched.
+
+    Only where variables are no nodes any more. What nobody reads is not fed.
+    """
+    nodes = tuple(
+        replace(node, op="Identity", inputs=node.inputs[1:]) if node.op == ASSIGN else node
+        for node in graph.nodes
+    )
+    read = {name for node in nodes for name in node.inputs}
+    return replace(
+        graph,
+        inputs=(*graph.inputs, *(name for name in graph.variables if name in read)),
+        outputs=tuple(dict.fromkeys((*graph.outputs, *graph.assigned))),
+        nodes=nodes,
+        prepared=graph.prepared - graph.variables.keys(),
+        variables={},
+    )
+
+
+def reading(graph: Graph, variables: Mapping[str, Node]) -> Graph:
+    """Return the graph with variables, as nodes, in place of the inputs that are named here.
+
+    Those whose names nodes have already, or each other's, are fed on.
+    """
+    names = {node.name for node in graph.nodes}
+    found: list[Node] = []
+    for name in graph.inputs:
+        if name in variables and variables[name].name not in names:
+            found.append(replace(variables[name], outputs=(name,)))
+            names.add(variables[name].name)
+    read = {node.outputs[0] for node in found}
+    return replace(
+        graph,
+        inputs=tuple(name for name in graph.inputs if name not in read),
+        nodes=(*found, *graph.nodes),
+    )
+
+
 def check_assignable(tensor: str, nodes: Iterable[Node], at: str) -> None:
     """Raise GraphError unless a tensor is a variable's to which none of some nodes assigns."""
     is_variable = False

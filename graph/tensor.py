@@ -95,6 +95,13 @@ def spec_of(array: Array) -> TensorSpec:
     return TensorSpec(array.dtype, array.shape)
 
 
+def frozen_copy(array: Array) -> Array:
+    """Return a copy on the host that nobody can write to, in C order."""
+    copy = np.array(array, order="C")
+    copy.flags.writeable = False
+    return copy
+
+
 def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         known = dtype_of(dtype)

@@ -78,8 +78,7 @@ def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[
         return in_sections(graph, one) if is_decided(graph) else one(graph)
 
     graph = without_chains(graph)
-    pins = {**request.halved, **request.pins}
-    graph, applied = run_passes(graph, passes, may_merge(request.devices, pins))
+    graph, applied = run_passes(graph, passes, may_merge(request.devices, request.kept))
     made = with_half(set_aside(graph), request, make)
     return replace(made, passes=passes, applied=(*applied, *made.applied))
 

@@ -85,7 +85,7 @@ def with_half(
     shown : Graph, optional
         The graph for the shapes by which nodes are given to devices, where `graph` has symbols.
     """
-    asked = replace(request, pins={**request.halved, **request.pins})
+    asked = replace(request, pins=request.kept)
     decided = graph if shown is None else shown
     if not request.precision or not is_decided(decided):
         return _as_asked(make(graph, asked), request, request.halved)
@@ -110,8 +110,8 @@ def _by_choice(graph: Graph, request: Request, make: Make, first: Choice) -> Pla
     graph, places, applied = _converted(graph, request, first.partition.assignment)
     halved = {**request.halved, **places}
     if not places:
-        pins = {**request.halved, **request.pins}
-        return _as_asked(make(graph, replace(request, pins=pins)), request, halved)
+        asked = replace(request, pins=request.kept)
+        return _as_asked(make(graph, asked), request, halved)
     pins = {**first.partition.assignment, **places}
     plan = _as_asked(make(graph, replace(request, pins=pins)), request, halved)
     reasons = {

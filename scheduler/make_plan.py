@@ -175,7 +175,7 @@ def planned(
     """Return the plan of a graph that passes make simpler, for all shapes within bounds if any."""
     if not bounds:
         return deciding.decide(graph, request, given, passes)
-    template, applied = run_passes(graph, passes, may_merge(request.devices, request.pins))
+    template, applied = run_passes(graph, passes, may_merge(request.devices, request.kept))
     folds = fold_constants in passes
     made = deciding.within(template, bounds, request, given, folds=folds)
     return replace(made, applied=(*applied, *made.applied))

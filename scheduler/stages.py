@@ -12,7 +12,8 @@ import trio
 
 from ..graph.ir import Graph, Node
 from ..graph.operators.control import CONTROL_FLOW
-from ..graph.tensor import Array, TensorSpec, spec_of
+from ..graph.state import reading
+from ..graph.tensor import Array, TensorSpec, frozen_copy, spec_of
 from .boundaries import Padded, cut, deciding, frontier, is_decided
 from .planning import Plan
 from .specialise import specialise
@@ -25,6 +26,9 @@ SWITCH_SIZE = 4
 
 MOST_SETTINGS = 8
 """Switches with more settings than this are no switches: they are values like others."""
+
+Variables: TypeAlias = Mapping[str, Node]
+"""Names of inputs, and the variables that hold what is fed there."""
 
 Facts: TypeAlias = tuple[tuple[tuple[int, ...], bytes], ...]
 """What decides a stage: the shape of each input, and the bytes of those whose values do."""
@@ -50,9 +54,9 @@ class Stage:
 
     __slots__ = ("constants", "loops", "padded", "plan", "rest", "whole")
 
-    def __init__(self, plan: Plan, graph: Graph, kept: Kept) -> None:
+    def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
         parts = cut(graph)
-        self.plan = plan.over(parts.head) if parts.head.nodes else None
+        self.plan = plan.over(reading(parts.head, variables)) if parts.head.nodes else None
         self.padded: tuple[Padded, ...] = parts.padded
         self.loops: Sequence[tuple[Node, Entry]] = ()
         self.rest: Entry | None = None
@@ -60,11 +64,15 @@ class Stage:
         if parts.rest is not None:
             reached = [node for node in frontier(parts.rest) if node.op in ("Loop", "Scan")]
             closed = [_closed(node, graph.constants) for node in reached]
-            self.loops = [(node, Entry(plan, node.attributes["body"], kept)) for node in closed]
+            self.loops = [
+                (node, Entry(plan, node.attributes["body"], kept, _captured(node, variables)))
+                for node in closed
+            ]
             read.update(name for node in closed for name in node.inputs)
             left = [node for node in parts.rest.nodes if node not in reached]
             if left:
-                self.rest = Entry(plan, parts.rest.extract(left, graph.name), kept)
+                rest = parts.rest.extract(left, graph.name)
+                self.rest = Entry(plan, rest, kept, variables)
         self.constants: Mapping[str, Array] = {
             name: value for name, value in graph.constants.items() if name in read
         }
@@ -83,6 +91,8 @@ class Entry:
     kept : OrderedDict
         The stages of this entry and of all that belong to the same graph; used on the trio thread
         only.
+    variables : Mapping of str to Node, optional
+        The inputs that are what a session's variables hold: plans read them where they lie.
 
     Attributes
     ----------
@@ -90,8 +100,11 @@ class Entry:
         Held by whoever calls `make`.
     """
 
-    def __init__(self, plan: Plan, graph: Graph, kept: Kept) -> None:
+    def __init__(
+        self, plan: Plan, graph: Graph, kept: Kept, variables: Variables | None = None
+    ) -> None:
         self.graph = graph
+        self._variables = variables or {}
         self.planning = trio.Lock()
         self._plan = plan
         self._kept = kept
@@ -130,7 +143,7 @@ class Entry:
         graph = self._specialised(known, self._deciding)
         if not is_decided(graph) and self._switches:
             graph = self._switched(known, graph)
-        return Stage(self._plan, graph, self._kept)
+        return Stage(self._plan, graph, self._kept, self._variables)
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
         """Return the graph with switches set, if then all is known, else as it is."""
@@ -146,7 +159,7 @@ class Entry:
         return tried
 
     def _specialised(self, known: Mapping[str, Array], names: set[str]) -> Graph:
-        values = {name: _frozen(known[name]) for name in self.graph.inputs if name in names}
+        values = {name: frozen_copy(known[name]) for name in self.graph.inputs if name in names}
         inputs = tuple(name for name in self.graph.inputs if name not in values)
         specs = {name: spec_of(value) for name, value in values.items()}
         graph = replace(
@@ -200,7 +213,9 @@ def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
     return replace(node, inputs=(*node.inputs[:first], *left), attributes=attributes)
 
 
-def _frozen(array: Array) -> Array:
-    copy = np.array(array, order="C")
-    copy.flags.writeable = False
-    return copy
+def _captured(node: Node, variables: Variables) -> Variables:
+    """Return the variables that a closed loop's body captures, by the body's names."""
+    count = node.attributes["captured"]
+    inner, outer = node.attributes["body"].inputs, node.inputs
+    pairs = zip(inner[len(inner) - count :], outer[len(outer) - count :], strict=True)
+    return {name: variables[read] for name, read in pairs if read in variables}

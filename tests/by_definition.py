@@ -21,9 +21,11 @@ TOLERANCE = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}
 _SUMS = ("AffineGrid", "Col2Im", "DFT", "DeformConv", "GridSample", "LinearAttention", "STFT")
 ABSOLUTE = {
     "Gelu": 5e-7,
+    "Cofactors": 1e-12,
     "Det": 1e-12,
     "ReduceLogSum": 2e-7,
     "ReduceLogSumExp": 2e-7,
+    "RoiAlign": 1e-15,
     **dict.fromkeys(_SUMS, 1e-12),
 }
 """What may be lost where terms cancel, or a logarithm is near 0: the digits of what it is taken of.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +20,8 @@ from resources import lanes_processes_and_arenas
 
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, max_examples=25)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+CI = bool(os.environ.get("CI"))
+settings.load_profile("ci" if CI else "local")
 os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they test
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # PoCL takes half as long
 os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph is named
@@ -38,10 +39,43 @@ VERIFIED_NODES = 80
 """Larger plans are verified by tests of their own: the check is quadratic."""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share out files rather than tests, and some files as one."""
+    from sharing_out import ByFile  # where there is no xdist, nobody asks
+
+    return ByFile(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let every other process import files from the last on: one reads what the other compiled."""
+    report = yield
+    backwards = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
+    if backwards and isinstance(collector, pytest.Dir):
+        report.result.reverse()
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with slow tests first: no process ends long after the others."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    items.sort(key=lambda item: (-slow[item.path], item.path))
+    for item in items if CI else ():
+        _draw_less(getattr(item, "obj", None))
+
+
+def _draw_less(test: Any) -> None:
+    """Let a test that asks for many examples have a third of them: CI draws the same ones always.
+
+    Whoever changes what is tested runs its tests without CI set, and draws others each time.
+    """
+    asked = getattr(test, "_hypothesis_internal_use_settings", None)
+    if isinstance(asked, settings):
+        fewer = min(asked.max_examples, max(asked.max_examples // 3, 25))
+        test._hypothesis_internal_use_settings = settings(asked, max_examples=fewer)
 
 
 def pytest_collection_finish() -> None:

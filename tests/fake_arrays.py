@@ -198,6 +198,7 @@ def _unwrap(value: Any) -> Any:
 def _wrap(gpu: FakeGpu, value: Any, settle: Callable[[], None]) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return FakeArray(gpu, np.asarray(value), settle)
-    if isinstance(value, tuple | list):
-        return type(value)(_wrap(gpu, item, settle) for item in value)
+    if isinstance(value, tuple | list):  # numpy's own tuples are plain ones in CuPy
+        plain = list if isinstance(value, list) else tuple
+        return plain(_wrap(gpu, item, settle) for item in value)
     return value

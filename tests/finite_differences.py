@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import numpy as np
 import plait as pl
@@ -11,10 +12,12 @@ from bound import Bound
 from plait.devices.cpu import CpuDevice
 from plait.graph.gradients import gradients
 from plait.graph.ir import Graph
+from plait.graph.operators.control import CONTROL_FLOW
 from plait.scheduler.specialise import specialise
 from single_node import AnyArray
 
 STEP = 1e-6
+Run: TypeAlias = Callable[[Mapping[str, AnyArray]], Mapping[str, AnyArray]]
 
 
 class Differences:
@@ -27,6 +30,16 @@ class Differences:
     def close(self) -> None:
         self._device.close()
 
+    @contextmanager
+    def _running(self, graph: Graph) -> Iterator[Run]:
+        """Run a graph as it is, or in a session where that has loops left to run."""
+        if any(node.op in CONTROL_FLOW for node in graph.nodes):
+            with pl.BlockingSession(pl.plan(graph)) as session:
+                yield lambda feeds: dict(session.run(dict(feeds)))
+        else:
+            with Bound(self._device, graph) as bound:
+                yield bound.run
+
     def check(self, graph: Graph, at: Mapping[str, AnyArray], xs: Sequence[str]) -> None:
         """Compare the slope along a random direction with the difference quotient.
 
@@ -35,10 +48,10 @@ class Differences:
         rng = np.random.default_rng(len(graph.nodes))
         direction = {x: rng.standard_normal(at[x].shape) for x in xs}
         shapes = {x: at[x].shape for x in graph.inputs}
-        with Bound(self._device, specialise(graph, shapes)) as bound, np.errstate(all="ignore"):
-            found = bound.run(at)
-            ahead = bound.run({**at, **{x: at[x] + STEP * v for x, v in direction.items()}})
-            behind = bound.run({**at, **{x: at[x] - STEP * v for x, v in direction.items()}})
+        with self._running(specialise(graph, shapes)) as run, np.errstate(all="ignore"):
+            found = run(at)
+            ahead = run({**at, **{x: at[x] + STEP * v for x, v in direction.items()}})
+            behind = run({**at, **{x: at[x] - STEP * v for x, v in direction.items()}})
         if not all(np.isfinite(found[y]).all() for y in graph.outputs):
             return  # the extremum of nothing
         quotient, size = 0.0, 1.0

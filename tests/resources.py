@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 from collections import Counter
-from pathlib import Path
 
 
 def lanes_processes_and_arenas() -> set[str]:
@@ -46,14 +45,13 @@ def left_since(before: Counter[str]) -> Counter[str]:
 
 def _child_processes() -> set[str]:
     # One file per thread, each naming the children that this thread started; Linux only.
-    listings = Path("/proc/self/task").glob("*/children")
+    listings = (f"/proc/self/task/{thread}/children" for thread in os.listdir("/proc/self/task"))
     return {f"process {pid}" for file in listings for pid in _read(file).split()}
 
 
 def _descriptors() -> dict[str, str]:
     """Return what each descriptor leads to, by number."""
-    folder = Path("/proc/self/fd")
-    found = {fd.name: _target(fd) for fd in folder.glob("*")}
+    found = {fd: _target(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
     return {fd: target for fd, target in found.items() if target}
 
 
@@ -63,18 +61,19 @@ def _kind(target: str) -> str:
 
 
 def _mappings() -> list[str]:
-    lines = _read(Path("/proc/self/maps")).splitlines()
+    lines = _read("/proc/self/maps").splitlines()
     return [line.split(maxsplit=5)[-1] for line in lines if "plait-arena" in line]
 
 
-def _read(file: Path) -> str:
+def _read(file: str) -> str:
     try:
-        return file.read_text()
+        with open(file) as opened:
+            return opened.read()
     except OSError:  # the thread ended meanwhile
         return ""
 
 
-def _target(link: Path) -> str:
+def _target(link: str) -> str:
     try:
         return os.readlink(link)
     except OSError:  # the descriptor of the listing itself

@@ -45,7 +45,7 @@ def test_the_readme_has_code() -> None:
 
 @pytest.mark.parametrize("file", WITH_CODE, ids=lambda file: file.name)
 def test_the_code_in_a_document_runs(file: Path, tmp_path: Path) -> None:
-    script = tmp_path / f"{file.stem}.py"
+    script = tmp_path / f"{file.stem}_document.py"  # no name of a package that it imports
     script.write_text(script_of(file.read_text()))
     ran = subprocess.run(
         [sys.executable, "-W", "error", script.name],

@@ -19,7 +19,7 @@ from ...graph.ir import Graph, Node
 from ...graph.life import Life
 from ...graph.operator import bounded_name
 from ...graph.python import check_results
-from ...graph.tensor import Array, TensorSpec
+from ...graph.tensor import Array, TensorSpec, frozen_copy
 from ..errors import DeviceError
 from ..memory import View
 from ..program import BoundProgram, Step, function_of, is_in_place, lies
@@ -108,19 +108,13 @@ class _Output:
 
 def _run(compute: Compute, inputs: list[Array | None], outputs: list[_Output | None]) -> None:
     # An output may lie on an input's bytes.
-    given = [None if array is None else _frozen_copy(array) for array in inputs]
+    given = [None if array is None else frozen_copy(array) for array in inputs]
     for output in outputs:
         if output is not None:
             output.poison()
     for output, result in zip(outputs, compute(given), strict=True):
         if output is not None:
             output.write(result)
-
-
-def _frozen_copy(array: Array) -> Array:
-    copy = np.array(array)
-    copy.flags.writeable = False
-    return copy
 
 
 def definition_of(op: str) -> Definition | None:

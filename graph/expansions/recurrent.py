@@ -140,12 +140,12 @@ def _unrolled(
 ) -> tuple[str, ...] | None:
     """Return y and the last states; None for long sequences, and such of different lengths."""
     x, w, r, b, lengths, *others = inputs
-    shape, state_first = draft.shape(x), draft.attributes["layout"] == 0
+    shape, state_first = draft.dims(x), draft.attributes["layout"] == 0
     known = draft.shape(r)
-    if shape is None or known is None or 0 in shape or lengths:
+    if shape is None or known is None or lengths:
         return None
     n_steps, batch = shape[:2] if state_first else shape[1::-1]
-    if n_steps > MOST_STEPS:
+    if not isinstance(n_steps, int) or n_steps > MOST_STEPS:
         return None
     directions, rows, hidden = n_directions(draft.attributes), known[1], known[2]
     initial, peepholes = others[:n_states], "".join(others[n_states:])
@@ -153,7 +153,8 @@ def _unrolled(
         x = draft("Transpose", x, perm=(1, 0, 2))
         initial = [one and draft("Transpose", one, perm=(1, 0, 2)) for one in initial]
     functions = activations_of(draft.attributes, usual)
-    zero = np.zeros((batch, hidden), draft.spec(x).dtype)
+    rows_of_state = batch if isinstance(batch, int) else 1  # which is repeated
+    zero = np.zeros((rows_of_state, hidden), draft.spec(x).dtype)
     parts = [_directions(draft, one, directions) for one in (w, r, b, peepholes, *initial)]
     shown: list[list[str]] = [[] for _ in range(n_steps)]
     last: list[list[str]] = [[] for _ in range(n_states)]

@@ -9,21 +9,25 @@ from ..errors import GraphError, ParseError
 from ..ir import Graph
 from .checkpoints import Checkpoint, Checkpoints
 from .container import GRAPHS, PLANS
+from .freezing import freeze
 from .lightnet import is_lightnet, load_lightnet, save_lightnet
 from .native import dump_bytes, is_native, load_bytes, load_native
 from .native import save as save_native
 from .onnx import load_onnx, save_onnx, to_onnx
+from .rules import load_rules
 from .weights import load_weights, save_weights, weights_of, with_weights
 
 __all__ = [
     "Checkpoint",
     "Checkpoints",
     "dump_bytes",
+    "freeze",
     "load",
     "load_bytes",
     "load_lightnet",
     "load_native",
     "load_onnx",
+    "load_rules",
     "load_weights",
     "save",
     "save_lightnet",
@@ -35,15 +39,21 @@ __all__ = [
     "with_weights",
 ]
 
-_WRITERS = {".plait": save_native, ".onnx": save_onnx, ".json": save_lightnet}
+_WRITERS = {
+    ".plait": save_native,
+    ".onnx": save_onnx,
+    ".json": save_lightnet,
+    ".net": save_lightnet,
+}
 _WEIGHTS = ".safetensors"
 
 
 def load(path: str | os.PathLike[str]) -> Graph:
     """Return the graph in a `.plait` file, an ONNX model or LightNet's JSON, told by their content.
 
-    Constants of a `.plait` file, and data beside an ONNX model, are mapped rather than read. The
-    weights of LightNet's lie beside the model, in a file that ends in ``.wts``.
+    A file whose name ends in ``.net`` is in LightNet's text form. Constants of a `.plait` file, and
+    data beside an ONNX model, are mapped rather than read. The weights of LightNet's lie beside the
+    model, in a file that ends in ``.wts``.
 
     Raises
     ------
@@ -78,7 +88,8 @@ def load(path: str | os.PathLike[str]) -> Graph:
         )
     if is_native(head):
         return load_native(path)
-    return load_lightnet(path) if is_lightnet(head) else load_onnx(path)
+    known = Path(path).suffix == ".net" or is_lightnet(head)
+    return load_lightnet(path) if known else load_onnx(path)
 
 
 def _head(path: Path) -> bytes:
@@ -104,18 +115,19 @@ def _head(path: Path) -> bytes:
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a `.plait` file, an ONNX model or LightNet's JSON, as its suffix says.
+    """Write a graph to a `.plait` file, an ONNX model or one of LightNet's, as its suffix says.
 
     A file of that name is replaced, wholly or not at all; whoever has it open keeps the old one.
     A `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest
     opset that has it: no Python functions, no nested graphs, and attributes as 32-bit floats.
-    LightNet's JSON, with weights beside it that end in ``.wts``, holds convolutional networks.
+    LightNet's JSON and text form, ``.net``, with weights beside them that end in ``.wts``, hold
+    convolutional networks.
 
     Raises
     ------
     GraphError
-        If the name ends in none of ``.plait``, ``.onnx`` and ``.json``, the graph breaks an
-        invariant or holds what cannot be written, or the file cannot be.
+        If the name ends in none of ``.plait``, ``.onnx``, ``.json`` and ``.net``, the graph breaks
+        an invariant or holds what cannot be written, or the file cannot be.
     """
     if not isinstance(graph, Graph):
         raise GraphError(
@@ -135,6 +147,6 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         raise GraphError(
             f"plait does not write {suffix or 'files without a suffix'}",
             at=os.fspath(path),
-            fix="choose a name that ends in .plait, .onnx or .json",
+            fix="choose a name that ends in .plait, .onnx, .json or .net",
         )
     _WRITERS[suffix](graph, path)

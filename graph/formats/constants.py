@@ -88,12 +88,19 @@ def array_in(data: memoryview, spec: TensorSpec, where: str) -> Array:
         array: Array = flat.view(spec.dtype.newbyteorder("<")).reshape(spec.static_shape)
     except ValueError as error:  # more dimensions, or longer ones, than numpy has
         raise ParseError(f"{spec}: {error}", at=where, fix=_AGAIN) from error
-    return _frozen(array.astype(spec.dtype, copy=not array.flags.aligned), where)
+    return frozen(array.astype(spec.dtype, copy=not array.flags.aligned), where, _AGAIN)
 
 
-def _frozen(array: Array, where: str) -> Array:
+def frozen(array: Array, where: str, fix: str) -> Array:
+    """Return an array that was made of a file's bytes, itself made read-only.
+
+    Raises
+    ------
+    ParseError
+        If it has booleans that are neither 0 nor 1.
+    """
     if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
-        raise ParseError("a boolean is neither 0 nor 1", at=where, fix=_AGAIN)
+        raise ParseError("a boolean is neither 0 nor 1", at=where, fix=fix)
     if array.flags.writeable:
         array.flags.writeable = False
     return array

@@ -24,6 +24,7 @@ from ..errors import GraphError, ParseError
 from ..tensor import Array, TensorSpec
 from .constants import array_in, bytes_of
 from .container import Data
+from .sources import json_in
 
 METADATA = "__metadata__"
 """Stands in the header where a name would, before text about the file."""
@@ -152,27 +153,10 @@ def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
             fix=_AGAIN,
         )
     end = LENGTH.size + nbytes
-    try:
-        header = json.loads(
-            bytes(view[LENGTH.size : end]).decode(),
-            object_pairs_hook=unique,
-            parse_constant=_no_constant,
-        )
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"the header is damaged: {error}", at=at, fix=_AGAIN) from error
+    text = view[LENGTH.size : end]
+    damaged = "the header is damaged"
+    header = json_in(lambda: bytes(text).decode(), at, ParseError, _AGAIN, damaged)
     return header, view[end:]
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the names and values of an object in JSON; raise ValueError if a name is repeated."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name is listed twice")
-    return made
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")
 
 
 def _ordered(arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 from ..errors import ParseError
 from ..tensor import Array
 from .container import map_file
-from .safetensors import read_weights, unique
+from .safetensors import read_weights
+from .sources import json_in
 
 INDEX = ".safetensors.index.json"
 """How names of such files end."""
@@ -45,10 +44,8 @@ def load_shards(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 def _places(path: str | os.PathLike[str], at: str) -> dict[str, str]:
     """Return the names of arrays and of the files that they are in."""
-    try:
-        index: Any = json.loads(bytes(map_file(path)).decode(), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"the index is damaged: {error}", at=at, fix=_FIX) from error
+    data = map_file(path)
+    index = json_in(lambda: bytes(data).decode(), at, ParseError, _FIX, "the index is damaged")
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not all(isinstance(f, str) for f in places.values()):
         raise ParseError("there is no weight_map of files by name", at=at, fix=_FIX)

@@ -35,7 +35,13 @@ def content_of(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
         ) from error
 
 
-def json_in(text: Callable[[], str], at: str, refuse: Refuse, fix: str) -> Any:
+def json_in(
+    text: Callable[[], str | bytes],
+    at: str,
+    refuse: Refuse,
+    fix: str,
+    what: str = "this is no JSON",
+) -> Any:
     """Return the JSON value in a text; no key twice, no number that is none.
 
     `text` may raise ValueError, as decoding does.
@@ -44,7 +50,7 @@ def json_in(text: Callable[[], str], at: str, refuse: Refuse, fix: str) -> Any:
         return json.loads(text(), object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise refuse(f"this is no JSON: {detail}", at=at, fix=fix) from error
+        raise refuse(f"{what}: {detail}", at=at, fix=fix) from error
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,43 +7,61 @@ those of its outputs, with operators that have rules themselves: gradients have 
 from . import (
     activation,
     attention,
+    columns,
     control,
     convolution,
+    deform,
+    determinant,
     elementwise,
     indexing,
+    linear_attention,
     movement,
     normalization,
     pooling,
     products,
+    recurrent,
     reduction,
+    regions,
     resize,
+    sampling,
+    signal,
     softmax,
 )
 from .adjoint import Adjoint
 from .build import gradients
+from .checkpoints import Checkpoints
 from .clipping import clip_by_global_norm
 from .formula import Formula, Term
 from .registry import differentiable, gradient
 
 __all__ = [
     "Adjoint",
+    "Checkpoints",
     "Formula",
     "Term",
     "activation",
     "attention",
     "clip_by_global_norm",
+    "columns",
     "control",
     "convolution",
+    "deform",
+    "determinant",
     "differentiable",
     "elementwise",
     "gradient",
     "gradients",
     "indexing",
+    "linear_attention",
     "movement",
     "normalization",
     "pooling",
     "products",
+    "recurrent",
     "reduction",
+    "regions",
     "resize",
+    "sampling",
+    "signal",
     "softmax",
 ]

@@ -10,6 +10,7 @@ from ..errors import GraphError
 from ..ir import Node
 from ..tensor import Dim, Shape
 from .formula import Formula, Term
+from .recomputation import Recomputation
 
 
 class Adjoint:
@@ -32,12 +33,15 @@ class Adjoint:
         formula: Formula,
         gradients: Sequence[Term | None],
         wanted: Sequence[bool],
+        again: Recomputation | None = None,
     ) -> None:
         self.node = node
         self.formula = formula
-        self.inputs = tuple(formula.term(name) if name else None for name in node.inputs)
         self.gradients = tuple(gradients)
         self._wanted = tuple(wanted)
+        self._again = again
+        self._first = next((term.name for term in gradients if term is not None), "")
+        self.inputs = tuple(self._term(name) if name else None for name in node.inputs)
 
     def __getitem__(self, attribute: str) -> Any:
         return self.node.attributes[attribute]
@@ -56,8 +60,11 @@ class Adjoint:
         """Return an output; the node is made to compute it where it does not."""
         known = self.node.outputs
         if index < len(known) and known[index]:
-            return self.formula.term(known[index])
-        return self.formula.term(self.formula.builder.ask_for(self.node.name, index))
+            return self._term(known[index])
+        node = self.node.name
+        if self._again is not None:
+            node = self._again.node(self.node, self._first)
+        return self.formula.term(self.formula.builder.ask_for(node, index))
 
     def wants(self, index: int) -> bool:
         """True when the gradient of an input is needed."""
@@ -105,6 +112,11 @@ class Adjoint:
             return (wide / math.prod(lengths)).cast(term.dtype)
         count = whole.op("Size") / part.op("Size")
         return (wide / count.cast(wide.dtype)).cast(term.dtype)
+
+    def _term(self, tensor: str) -> Term:
+        if self._again is None:
+            return self.formula.term(tensor)
+        return self._again.term(self.formula, tensor, self._first)
 
     def refuse(self, why: str, fix: str) -> GraphError:
         """Return the error that says why this node has no gradient."""

@@ -9,6 +9,7 @@ from ..builder import GraphBuilder
 from ..errors import GraphError, ShapeError
 from ..ir import Graph
 from ..tensor import TensorSpec
+from .checkpoints import Checkpoints, recomputation
 from .formula import Term
 from .reverse import Reverse, is_float
 
@@ -18,15 +19,35 @@ Weights: TypeAlias = str | Sequence[str | None] | None
 
 
 @overload
-def gradients(where: GraphBuilder, ys: OneOrMore, xs: str, grad_ys: Weights = None) -> str: ...
+def gradients(
+    where: GraphBuilder,
+    ys: OneOrMore,
+    xs: str,
+    grad_ys: Weights = None,
+    checkpoint: Checkpoints = None,
+) -> str: ...
 @overload
 def gradients(
-    where: GraphBuilder, ys: OneOrMore, xs: Several, grad_ys: Weights = None
+    where: GraphBuilder,
+    ys: OneOrMore,
+    xs: Several,
+    grad_ys: Weights = None,
+    checkpoint: Checkpoints = None,
 ) -> list[str]: ...
 @overload
-def gradients(where: Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights = None) -> Graph: ...
 def gradients(
-    where: GraphBuilder | Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights = None
+    where: Graph,
+    ys: OneOrMore,
+    xs: OneOrMore,
+    grad_ys: Weights = None,
+    checkpoint: Checkpoints = None,
+) -> Graph: ...
+def gradients(
+    where: GraphBuilder | Graph,
+    ys: OneOrMore,
+    xs: OneOrMore,
+    grad_ys: Weights = None,
+    checkpoint: Checkpoints = None,
 ) -> str | list[str] | Graph:
     """Add the nodes that compute the gradients of `ys` with respect to `xs`.
 
@@ -43,6 +64,9 @@ def gradients(
         Float tensors, inner ones as well.
     grad_ys : str, None, or sequence of these, optional
         For each y a tensor of its shape that weighs its elements; None stands for ones.
+    checkpoint : sequence of str, or "auto", optional
+        Tensors that are kept for the way back; what lies between them is computed again there, for
+        less memory in more time. ``"auto"`` chooses them. Left out, all is kept.
 
     Returns
     -------
@@ -53,8 +77,8 @@ def gradients(
     Raises
     ------
     GraphError
-        If a tensor is unknown or holds no floats, or an operator on the way has no gradient: the
-        message names its node.
+        If a tensor is unknown, or one of ys and xs holds no floats, or an operator on the way has
+        no gradient: the message names its node.
     ShapeError
         If one of `grad_ys` is not of its y's dtype and shape.
 
@@ -69,12 +93,14 @@ def gradients(
     array([2., 4., 6.], dtype=float32)
     """
     if isinstance(where, Graph):
-        return _with_outputs(where, ys, xs, grad_ys)
-    made = _built(where, _listed(ys), _listed(xs), grad_ys)
+        return _with_outputs(where, ys, xs, grad_ys, checkpoint)
+    made = _built(where, _listed(ys), _listed(xs), grad_ys, checkpoint)
     return made[0] if isinstance(xs, str) else made
 
 
-def _with_outputs(graph: Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights) -> Graph:
+def _with_outputs(
+    graph: Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights, checkpoint: Checkpoints
+) -> Graph:
     builder = GraphBuilder(graph.name)
     for name in graph.inputs:
         spec = graph.tensors[name]
@@ -83,18 +109,25 @@ def _with_outputs(graph: Graph, ys: OneOrMore, xs: OneOrMore, grad_ys: Weights) 
     for name in graph.outputs:
         builder.output(name, name)
     wanted = list(dict.fromkeys(_listed(xs)))
-    for name, gradient in zip(wanted, gradients(builder, ys, wanted, grad_ys), strict=True):
+    made = gradients(builder, ys, wanted, grad_ys, checkpoint)
+    for name, gradient in zip(wanted, made, strict=True):
         builder.output(f"gradient/{name}", gradient)
     return builder.build()
 
 
-def _built(builder: GraphBuilder, ys: list[str], xs: list[str], grad_ys: Weights) -> list[str]:
+def _built(
+    builder: GraphBuilder,
+    ys: list[str],
+    xs: list[str],
+    grad_ys: Weights,
+    checkpoint: Checkpoints,
+) -> list[str]:
     for role, tensors in (("y", ys), ("x", xs)):
         for tensor in tensors:
             _check_float(builder, role, tensor)
     if not ys:
         raise GraphError("there is no y", at=builder.name, fix="pass at least one")
-    reverse = Reverse(builder, xs)
+    reverse = Reverse(builder, xs, recomputation(builder, ys, xs, checkpoint))
     reverse.formula.prefix = "gradient/"
     for y, seed in zip(ys, _weights(builder, ys, grad_ys), strict=True):
         term = reverse.formula.term(y)

@@ -72,9 +72,9 @@ class Formula:
             lengths = [dim for dim in dims if isinstance(dim, int)]
             if len(lengths) == len(dims):
                 return self.constant(lengths)
-        key = ("shape", x.name, start, end)
+        key = ("shape", x.original, start, end)
         if key not in self._constants:
-            self._constants[key] = self.op("Shape", x, start=start, end=end)
+            self._constants[key] = self.op("Shape", self.term(x.original), start=start, end=end)
         return self._constants[key]
 
     def size_of(self, x: Term, start: int = 0, end: int | None = None) -> Term:
@@ -118,11 +118,16 @@ class Term:
     Numbers take the dtype of the term that they meet.
     """
 
-    __slots__ = ("formula", "name")
+    __slots__ = ("formula", "original")
 
     def __init__(self, formula: Formula, name: str) -> None:
         self.formula = formula
-        self.name = name
+        self.original = name
+
+    @property
+    def name(self) -> str:
+        """The tensor's name; `original` is one that is there before, of the same spec."""
+        return self.original
 
     @property
     def spec(self) -> TensorSpec:

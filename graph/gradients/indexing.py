@@ -215,6 +215,25 @@ gradient("ScatterElements")(_scatter)
 gradient("ScatterND")(_scatter)
 
 
+@gradient("TensorScatter")
+def tensor_scatter(at: Adjoint) -> Gradients:
+    """An update gets the gradient where it was written; the cache there gets nothing."""
+    dy, update, starts, formula = at.dy, at.input(1), at.optional(2), at.formula
+    axis = normalise_axis(at["axis"], update.rank)
+    if at.wants(0):
+        yield 0, dy.op("TensorScatter", formula.like(update, 0), starts, axis=axis, mode=at["mode"])
+    if at.wants(1):
+        places = numbered(formula.shape_of(update, axis, axis + 1))
+        if starts is not None:
+            places = starts.cast("int64").op("Unsqueeze", formula.constant([1])) + places
+        if at["mode"] == "circular":
+            places = places.op("Mod", formula.shape_of(dy, axis, axis + 1))
+        beside = [i for i in range(update.rank) if i not in ((0, axis) if starts else (axis,))]
+        places = places.op("Unsqueeze", formula.constant(beside)) if beside else places
+        places = places.expanded(formula.shape_of(update))
+        yield 1, dy.op("GatherElements", places, axis=axis)
+
+
 @gradient("Compress")
 def compress(at: Adjoint) -> Gradients:
     """What was kept goes back to its place among zeros."""

@@ -114,7 +114,11 @@ def _from_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
 def numbered(length: Term) -> Term:
     """Return 0, 1, ... for a vector of one length."""
     formula = length.formula
-    scalar = length.op("Reshape", formula.constant([], "int64"))
+    known = length.value
+    if known is not None:
+        scalar = formula.constant(known.item())
+    else:
+        scalar = length.op("Reshape", formula.constant([], "int64"))
     return formula.op("Range", formula.constant(0), scalar, formula.constant(1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from ..resampling import CROP, resized_axes
@@ -15,6 +16,9 @@ _SHARED = (
     *("mode", "nearest_mode"),
 )
 
+_REGION, _SCALES, _SIZES = 1, 2, 3
+"""Inputs, beside the tensor."""
+
 
 @gradient("Resize")
 def resize(at: Adjoint) -> Gradients:
@@ -22,15 +26,25 @@ def resize(at: Adjoint) -> Gradients:
 
     The matrix is what Resize makes of the rows of a unit matrix.
     """
-    if at["keep_aspect_ratio_policy"] != "stretch":
-        raise at.refuse("it chooses sizes by the aspect ratio", "give it scales, or final sizes")
     x, made = at.input(0), at.dy
     axes = resized_axes(at.node.attributes, x.rank)
+    stretches = _sizes(at) is None or at["keep_aspect_ratio_policy"] == "stretch"
+    crops = at["coordinate_transformation_mode"] == CROP
     for place, axis in enumerate(axes):
         target = _target(at, place, len(axes))
-        if not _stays(at, target[1]):
+        if not (stretches or crops):
+            made = _multiplied(made, _ratio_matrix(at, x, axis), axis)
+        elif not _stays(at, target[1]):
+            if not stretches:  # a region is stretched, whatever the ratio
+                target[2] = at.formula.shape_of(at.output(), axis, axis + 1)
             made = _multiplied(made, _matrix(at, x, axis, target), axis)
     yield 0, made
+
+
+def _sizes(at: Adjoint) -> Term | None:
+    """Return the sizes that are asked for, None where scales are given."""
+    found = at.optional(_SIZES)
+    return None if found is None or found.spec.shape == (0,) else found
 
 
 def _stays(at: Adjoint, scale: Term | None) -> bool:
@@ -44,12 +58,12 @@ def _target(at: Adjoint, place: int, count: int) -> list[Term | None]:
     """Return region, scales and sizes of one axis, the latter as vectors of one number."""
     formula = at.formula
     found: list[Term | None] = []
-    for index in (1, 2, 3):
+    for index in (_REGION, _SCALES, _SIZES):
         term = at.optional(index)
         if term is None or term.spec.shape == (0,):
             found.append(None)
             continue
-        own = [place, place + count] if index == 1 else [place]
+        own = [place, place + count] if index == _REGION else [place]
         value = term.value
         picked = formula.constant(own)
         found.append(
@@ -67,6 +81,39 @@ def _matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> Term:
     unit = formula.filled(formula.joined(length, length), 0, x.dtype).op("EyeLike")
     shared: dict[str, Any] = {name: at[name] for name in _SHARED}
     return unit.op("Resize", *target, axes=[1], **shared)
+
+
+def _ratio_of(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
+    """Return the ratio that all axes keep, and the size that is asked for each."""
+    sizes, axes = _sizes(at), resized_axes(at.node.attributes, x.rank)
+    value = None if sizes is None else sizes.value
+    lengths = [dim for dim in map((x.spec.shape or ()).__getitem__, axes) if isinstance(dim, int)]
+    if value is None or len(lengths) != len(axes):
+        raise at.refuse(
+            "the ratio that it keeps is not known",
+            "give its input a shape of numbers and its sizes as a constant",
+        )
+    asked = [int(size) for size in value.reshape(-1)]
+    choose = min if at["keep_aspect_ratio_policy"] == "not_larger" else max
+    return choose(map(Fraction, asked, lengths)), dict(zip(axes, asked, strict=True))
+
+
+def _ratio_matrix(at: Adjoint, x: Term, axis: int) -> Term:
+    """Return that matrix where one ratio for all axes decides how each is resized.
+
+    That of the axis which has this ratio stands beside it, as short as can be.
+    """
+    formula, (ratio, asked) = at.formula, _ratio_of(at, x)
+    length = formula.shape_of(x, axis, axis + 1)
+    matrix = formula.joined(length, length)
+    if not ratio:
+        return formula.filled(formula.joined(length, formula.constant([0])), 0, x.dtype)
+    unit = formula.filled(matrix, 0, x.dtype).op("EyeLike").op("Unsqueeze", formula.constant([2]))
+    cube = unit.expanded(formula.joined(matrix, formula.constant([ratio.denominator])))
+    sizes = formula.constant([asked[axis], ratio.numerator])
+    kept = {name: at[name] for name in (*_SHARED, "keep_aspect_ratio_policy")}
+    made = cube.op("Resize", None, None, sizes, axes=[1, 2], **kept)
+    return made.op("Gather", formula.constant(0), axis=2)
 
 
 def _multiplied(dy: Term, matrix: Term, axis: int) -> Term:

@@ -14,6 +14,7 @@ from ..errors import GraphError
 from ..ir import Node
 from .adjoint import Adjoint
 from .formula import Formula, Term
+from .recomputation import Recomputation
 from .registry import find_rule, is_flat
 from .written_out import is_written_out, through_expansion
 
@@ -21,13 +22,23 @@ from .written_out import is_written_out, through_expansion
 class Reverse:
     """One sweep from outputs to inputs.
 
+    Parameters
+    ----------
+    builder : GraphBuilder
+    xs : sequence of str
+    again : Recomputation, optional
+        What is not kept for the way back.
+
     Attributes
     ----------
     formula : Formula
     """
 
-    def __init__(self, builder: GraphBuilder, xs: Sequence[str]) -> None:
+    def __init__(
+        self, builder: GraphBuilder, xs: Sequence[str], again: Recomputation | None = None
+    ) -> None:
         self.formula = Formula(builder)
+        self._again = again
         self._builder = builder
         self._nodes = builder.nodes
         self._changing = _changing(builder, self._nodes, xs)
@@ -70,7 +81,7 @@ class Reverse:
             )
         self.formula.prefix = f"gradient/{node.name}/"
         gradients = [self.total(tensor) if tensor else None for tensor in node.outputs]
-        adjoint = Adjoint(node, self.formula, gradients, wanted)
+        adjoint = Adjoint(node, self.formula, gradients, wanted, self._again)
         for index, gradient in rule(adjoint):
             if wanted[index]:
                 tensor = node.inputs[index]

@@ -1,14 +1,21 @@
-"""Gradients of operators that have no rule, but can be written out in operators that do."""
+"""Gradients through a node that is computed again in other operators, which have rules."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from ..expansions import drafted, expansions
 from ..ir import Graph
 from ..passes.rewriting import Rewriter
 from .adjoint import Adjoint
 from .elementwise import Gradients
+from .formula import Term
+
+Inputs: TypeAlias = Sequence[Term | None]
+Write: TypeAlias = Callable[[Inputs], Sequence[Term | None]]
+"""Returns what stands for a node's outputs, given what stands for its inputs."""
 
 
 def is_written_out(op: str) -> bool:
@@ -16,21 +23,36 @@ def is_written_out(op: str) -> bool:
     return op in expansions()
 
 
-def through_expansion(at: Adjoint) -> Gradients:
-    """Compute the node again as its expansion, and go back through that."""
+def through(at: Adjoint, write: Write) -> Gradients:
+    """Compute the node again as `write` has it, and go back through that.
+
+    It is handed copies of the inputs: one may depend on another, and the way between these two is
+    not gone back here.
+    """
     from .build import gradients  # which goes through nodes by rules such as this one
 
-    builder, node = at.formula.builder, at.node
-    simpler = _simpler(at)
-    fed = {name: name for name in simpler.inputs}
-    made = builder.include(simpler, fed, prefix=f"gradient/{node.name}/")
-    pairs = zip(node.outputs, at.gradients, strict=True)
-    given = [(made[output], g.name) for output, g in pairs if g is not None]
-    ys, weights = [y for y, _ in given], [weight for _, weight in given]
-    wanted = [index for index in range(len(node.inputs)) if at.wants(index)]
-    xs = [node.inputs[index] for index in wanted]
-    for index, gradient in zip(wanted, gradients(builder, ys, xs, weights), strict=True):
-        yield index, at.formula.term(gradient)
+    node, formula = at.node, at.formula
+    wanted = {tensor: i for i, tensor in reversed([*enumerate(node.inputs)]) if at.wants(i)}
+    copies = {tensor: at.input(i).op("Identity") for tensor, i in wanted.items()}
+    given = [copies.get(tensor, x) for tensor, x in zip(node.inputs, at.inputs, strict=True)]
+    made = write(given)
+    pairs = zip(made, at.gradients, strict=False)
+    weighed = [(y.name, g.name) for y, g in pairs if y is not None and g is not None]
+    ys, weights = [y for y, _ in weighed], [g for _, g in weighed]
+    found = gradients(formula.builder, ys, [x.name for x in copies.values()], weights)
+    yield from zip(wanted.values(), map(formula.term, found), strict=True)
+
+
+def through_expansion(at: Adjoint) -> Gradients:
+    """Compute the node again as its expansion, and go back through that."""
+    simpler, node, formula = _simpler(at), at.node, at.formula
+
+    def write(inputs: Inputs) -> list[Term | None]:
+        fed = {name: x.name for name, x in zip(node.inputs, inputs, strict=True) if x is not None}
+        made = formula.builder.include(simpler, fed, prefix=f"gradient/{node.name}/")
+        return [formula.term(made[name]) if name else None for name in node.outputs]
+
+    yield from through(at, write)
 
 
 def _simpler(at: Adjoint) -> Graph:
@@ -53,5 +75,5 @@ def _simpler(at: Adjoint) -> Graph:
             return replace(graph, inputs=tuple(named), constants=rest)
     raise at.refuse(
         "this form of it is not written out in operators that have gradients",
-        "give its inputs shapes made of numbers, sequences of at most 32 steps, or write it out",
+        "give its inputs shapes made of numbers, or write it out",
     )

@@ -9,7 +9,7 @@ import numpy as np
 from ..builder import GraphBuilder
 from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
-from ..gradients import Formula, Term, gradients
+from ..gradients import Checkpoints, Formula, Term, gradients
 from ..ir import ASSIGN, VARIABLE
 from ..names import Names
 from .initializers import zeros
@@ -24,6 +24,7 @@ def minimize(
     variables: Sequence[str] | None = None,
     *,
     name: str = "train",
+    checkpoint: Checkpoints = None,
 ) -> str:
     """Add the nodes that make a loss smaller, item by item; return what to fetch for it.
 
@@ -38,6 +39,8 @@ def minimize(
         What to change; `trainable(builder, loss)` if left out.
     name : str, default "train"
         What names of new nodes begin with.
+    checkpoint : sequence of str, or "auto", optional
+        What is kept for the gradients rather than computed again: see `plait.gradients`.
 
     Returns
     -------
@@ -47,7 +50,7 @@ def minimize(
     Raises
     ------
     GraphError
-        If no variable is there to change, or a gradient is not known.
+        If no variable is there to change, a gradient is not known, or a checkpoint is no tensor.
     ShapeError
         If the loss has more than one element.
 
@@ -67,7 +70,7 @@ def minimize(
             f"the loss {loss!r} is {spec}", at=builder.name, fix="reduce it to one number first"
         )
     chosen = trainable(builder, loss) if variables is None else list(variables)
-    slopes = gradients(builder, loss, chosen) if chosen else []
+    slopes = gradients(builder, loss, chosen, checkpoint=checkpoint) if chosen else []
     return apply_gradients(builder, optimizer, chosen, slopes, name=name)
 
 

@@ -1,4 +1,4 @@
-"""The determinant."""
+"""The determinant, and its gradient, the cofactors: an operator of plait's own."""
 
 from __future__ import annotations
 
@@ -18,11 +18,25 @@ def _elimination(call: Call, outputs: Specs) -> int:
 @define("Det", inputs="x", cost=_elimination)
 def infer_determinant(call: Call) -> Sequence[TensorSpec]:
     """Infer: a number for each square matrix."""
+    x = _square(call)
+    return (TensorSpec(x.dtype, None if x.shape is None else x.shape[:-2]),)
+
+
+def _square(call: Call) -> TensorSpec:
     x = call.spec(0)
     check_dtype(x, FLOATS)
     check_rank(x, 2, "[..., n, n]")
-    if x.shape is None:
-        return (x,)
-    if not may_equal(x.shape[-2], x.shape[-1]):
+    if x.shape is not None and not may_equal(x.shape[-2], x.shape[-1]):
         raise ShapeError(f"{x} is no stack of square matrices", fix="slice or pad it")
-    return (TensorSpec(x.dtype, x.shape[:-2]),)
+    return x
+
+
+def _decomposition(call: Call, outputs: Specs) -> int:
+    """Cost: singular values with vectors on both sides, about 21 n³."""
+    return 21 * call.spec(0).size * call.spec(0).static_shape[-1]
+
+
+@define("Cofactors", inputs="x", cost=_decomposition)
+def infer_cofactors(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like the square matrices."""
+    return (_square(call),)

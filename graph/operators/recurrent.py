@@ -84,6 +84,15 @@ def activations_of(attributes: Attributes, usual: Sequence[str]) -> list[Activat
     return list(map(Activation, names, alphas, betas))
 
 
+def as_attributes(functions: Sequence[Activation]) -> dict[str, Any]:
+    """Return the attributes that give a cell these functions."""
+    return {
+        "activations": [one.name for one in functions],
+        "activation_alpha": [one.alpha for one in functions if one.name in _ALPHAS],
+        "activation_beta": [one.beta for one in functions if one.name in _BETAS],
+    }
+
+
 def _numbers(
     attributes: Attributes, which: str, names: Sequence[str], usual: Mapping[str, float]
 ) -> list[float]:

@@ -28,11 +28,12 @@ FOLLOWERS: Mapping[str, range] = {
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool"), ALL),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Resize", "BatchNormalization"),
                     range(1)),
+    "After": range(1),
 }  # fmt: skip
 """What computes in float16 where what it reads is float16 already.
 
 Of the last ones only the first input: the scales that Resize computes coordinates from, and the
-statistics of BatchNormalization, stay float32.
+statistics of BatchNormalization, stay float32; so does what an After waits for.
 """
 
 _SUMS = "sums of many numbers lose digits, or overflow"

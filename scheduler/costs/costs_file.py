@@ -17,11 +17,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
 from ...graph.errors import ParseError
+from ...graph.formats.sources import json_in
 from ...graph.operator import Cost
 from ..errors import PlanError
 from .figures import Figures, Link, Loop, Measured
@@ -37,8 +38,6 @@ LONGEST_NAME = 4096
 _FIX = "write it with `plait profile --costs` or `plait devices --measure`"
 _SECTIONS = ("devices", "memories", "links", "nodes", "programs", "hops", "loop")
 _NODE = frozenset({"op", "attributes", "inputs", "outputs", "flops", "nbytes", "seconds"})
-
-_T = TypeVar("_T")
 
 
 def read(path: Path) -> Figures:
@@ -59,11 +58,7 @@ def read(path: Path) -> Figures:
 
 def decode(data: bytes, at: str) -> Figures:
     """Return the figures that a file's bytes describe."""
-    try:
-        value = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"this is no JSON: {error}", at=at, fix=_FIX) from None
-    return _Reader(at).figures(value)
+    return _Reader(at).figures(json_in(lambda: data, at, ParseError, _FIX))
 
 
 def write(figures: Figures, path: Path) -> None:
@@ -241,14 +236,3 @@ def _sane(value: int | float) -> bool:
 def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _unique(pairs: list[tuple[str, _T]]) -> dict[str, _T]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("an object has two entries of one name")
-    return found
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")

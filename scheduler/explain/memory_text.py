@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph.printing import bytes_text, counted
-from ..memory.prepared import AT_OPEN, region_of
+from ..memory.prepared import AT_OPEN, next_region_of, region_of
 from ..memory.regions import ADMISSION, MemoryPlan, Pool, Region
 from ..planning import Plan
 
@@ -50,8 +50,11 @@ def _held(plan: Plan, region: Region) -> str:
     """Return when an item has a copy of a region for itself."""
     if region.name == AT_OPEN:
         return "computed when the plan is opened, the same for all items"
-    if region.name in map(region_of, (node.name for node in plan.graph.variables.values())):
+    variables = [node.name for node in plan.graph.variables.values()]
+    if region.name in map(region_of, variables):
         return "kept by the session from item to item"
+    if region.name in map(next_region_of, variables):
+        return "changes places with it when an item has ended well"
     if not region.claims:
         return "shared by items: its device runs one step at a time"
     return f"held from {_points(plan, region.claims)} to {_points(plan, region.releases)}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ...devices.device import Device, Routed
+from ...devices.device import Device, Remote, Routed
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier
 from ..partition.partition import Subgraph
 from ..planning import Plan
 from ..steps import Transfer
+from .again_text import again_lines
 from .decision_text import decision_lines, node_lines, reason_lines
+from .life_text import life_lines
 from .memory_text import memory_lines
 from .pass_text import pass_lines
 from .plain import flops_of
@@ -36,12 +38,13 @@ def report(plan: Plan, *, nodes: bool) -> str:
         parts += [_transfers(plan), memory_lines(plan, plan.memory)]
     else:
         parts.append(_undecided(plan))
+    parts.append(life_lines(plan))
     if plan.decision is not None:
         parts.append(decision_lines(plan.decision))
     parts.append(reason_lines(plan))
     if nodes:
         parts.append(node_lines(plan))
-    return "\n\n".join("\n".join(part) for part in parts)
+    return "\n\n".join(text for part in parts if (text := "\n".join(part)))
 
 
 def _heading(plan: Plan) -> Iterator[str]:
@@ -67,9 +70,14 @@ def _heading(plan: Plan) -> Iterator[str]:
         )
         yield f"  planned for all shapes with {bounds}; figures are of the largest"
     yield from precision_lines(plan)
+    yield from again_lines(plan)
     if (prediction := predicted(plan)) is not None:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
+    for name in plan.devices:
+        device = plan.prototypes[name]
+        if isinstance(device, Remote):
+            yield f"  {name}: {device.reached()}"
 
 
 def _at_open(once: Plan) -> Iterator[str]:

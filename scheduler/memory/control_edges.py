@@ -125,12 +125,13 @@ def relied_upon(
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):
+            if not sizes[index]:
+                continue  # it shares nothing, wherever it lies
             before = [(end, other) for end, other in before if end > offset]
             for _, other in before:
                 if other in conflicts[index]:
                     yield from _between(buffers[index], buffers[other], strict)
-            if sizes[index]:
-                before.append((offset + sizes[index], index))
+            before.append((offset + sizes[index], index))
 
 
 def reduced(order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]) -> tuple[Edge, ...]:

@@ -223,6 +223,9 @@ class Layouts:
         return touched
 
     def _pack(self, indices: tuple[int, ...]) -> Packing:
+        if len(indices) == 1:  # as are hundreds of groups of a large graph
+            nbytes = self._sizes[indices[0]]
+            return Packing((0,), nbytes, nbytes, "alone")
         if indices not in self._packings:
             relation, sizes = self._relation, self._sizes
             everything = len(indices) == len(sizes)

@@ -8,7 +8,7 @@ concurrently is thereby apart. How items in flight share a memory is decided in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...devices.device import Device
@@ -88,7 +88,7 @@ def plan_memory(
         planner.serial = True
         plan = planner.plan_within_limits(costs)
     for memory in exceeded(plan, bounds):
-        raise refusal(plan.pools[memory], bounds[memory], planner.buffers.get(memory, ()))
+        raise refusal(plan.pools[memory], bounds[memory], planner.way.buffers.get(memory, ()))
     return plan if leeway.is_none else replace(plan, scratch=planner.scratch())
 
 
@@ -100,8 +100,8 @@ class _Planner:
     slots: int
     bounds: Mapping[str, Limit]
     leeway: Leeway
-    buffers: dict[str, list[Buffer]] = field(default_factory=dict)
-    """By memory."""
+    swaps: bool = True
+    """What is assigned has memory of its own, unless that is too much."""
     serial: bool = False
     """Where nothing else keeps a limit, items are in a memory one after the other."""
 
@@ -110,6 +110,7 @@ class _Planner:
         self.flow = Flow(self.placement.steps, self.order, self.slots)
         self.constants = constants_by_memory(self.graph, self.placement, self.devices)
         self.prepared = Prepared.of(self.graph, self.placement, self.devices)
+        self.way = _Way({}, self.prepared)
 
     def scratch(self) -> dict[str, int]:
         """Return the bytes of all scratch buffers, with leeway."""
@@ -127,9 +128,9 @@ class _Planner:
         In the order of preference: the first that nothing else beats by more than a copy is worth.
         """
         ways = [self._collect(joins=True)]
-        if any(len(one.writers) > 1 for inside in ways[0].values() for one in inside):
+        if any(len(one.writers) > 1 for inside in ways[0].buffers.values() for one in inside):
             ways.append(self._collect(joins=False))
-        few = sum(map(len, ways[0].values())) <= MAX_CONFINED
+        few = sum(map(len, ways[0].buffers.values())) <= MAX_CONFINED
         if few and self.slots > 1 and len(self.placement.steps) > 1:
             joins = (True, False)[: len(ways)]
             ways += [self._collect(joins=joined, confined=True) for joined in joins]
@@ -138,12 +139,15 @@ class _Planner:
         tried = fitting or range(len(plans))
         least = min(plans[i].nbytes for i in tried)
         best = next(i for i in tried if plans[i].nbytes <= COPY_WORTH * least)
-        self.buffers = ways[best]
+        self.way = ways[best]
         return plans[best]
 
     def plan_within_limits(self, costs: Costs) -> MemoryPlan:
-        """Return the best plan, with waits if that is what keeps the limits."""
+        """Return the best plan, with copies or waits if that is what keeps the limits."""
         plan = self.plan()
+        if self.way.prepared.next_sizes and exceeded(plan, self.bounds):
+            self.swaps = False
+            plan = self.plan()
         return self._plan_with_waits(plan, costs) if exceeded(plan, self.bounds) else plan
 
     def _plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
@@ -152,7 +156,7 @@ class _Planner:
         durations = durations_of(self.placement.steps, costs)
         smallest = plan
         for orders in stricter_orders(self.order, self.placement.steps, durations):
-            drafts = [self._lay_out(self.buffers, dict.fromkeys(tight, one)) for one in orders]
+            drafts = [self._lay_out(self.way, dict.fromkeys(tight, one)) for one in orders]
             smallest = min(smallest, *(one.plan for one in drafts), key=lambda one: one.nbytes)
             kept = [
                 self._with_edges(draft, tight, strict, durations)
@@ -173,7 +177,7 @@ class _Planner:
         """Return a draft by a stricter order with the waits that it relies on, and their price."""
         steps, found = self.placement.steps, set[Edge]()
         for memory in memories:
-            inside = self.buffers[memory]
+            inside = self.way.buffers[memory]
             sizes, relation = self._sizes(memory, inside), relate(inside, steps, self.order)
             found.update(relied_upon(inside, draft.groups[memory], sizes, relation, strict))
         edges = reduced(self.order, steps, found)
@@ -181,7 +185,7 @@ class _Planner:
         slowdown = slower / (makespan(predict(steps, durations)) or 1.0)
         return replace(draft.plan, added_edges=edges, slowdown=slowdown)
 
-    def _collect(self, *, joins: bool, confined: bool = False) -> dict[str, list[Buffer]]:
+    def _collect(self, *, joins: bool, confined: bool = False) -> _Way:
         found: dict[str, list[Buffer]] = {}
         for buffer in collect_buffers(
             self.graph,
@@ -193,24 +197,25 @@ class _Planner:
             leeway=self.leeway,
         ):
             found.setdefault(buffer.memory, []).append(buffer)
-        return dict(sorted(found.items()))
+        buffers, prepared = dict(sorted(found.items())), self.prepared
+        if self.swaps and self.placement.commits:
+            prepared, buffers = prepared.with_next(self.graph, self.placement, buffers)
+        return _Way(buffers, prepared)
 
-    def _lay_out(
-        self, buffers: Mapping[str, list[Buffer]], stricter: Mapping[str, HappensBefore]
-    ) -> _Draft:
+    def _lay_out(self, way: _Way, stricter: Mapping[str, HappensBefore]) -> _Draft:
         """Lay out all memories, some of them as if a stricter order held there."""
-        steps = self.placement.steps
+        steps, buffers = self.placement.steps, way.buffers
         sizes = {memory: self._sizes(memory, inside) for memory, inside in buffers.items()}
         relations = {
             memory: relate(inside, steps, stricter.get(memory, self.order))
             for memory, inside in buffers.items()
         }
-        small = self._is_small(sizes)
+        small = self._is_small(sizes, way.prepared)
         layouts = {
             memory: Layouts(memory, sizes[memory], relations[memory], self.flow, small=small)
             for memory in buffers
         }
-        rooms = {memory: self._room(memory) for memory in buffers}
+        rooms = {memory: self._room(memory, way.prepared) for memory in buffers}
         alternatives = {
             memory: one.all(rooms[memory], serial=self.serial) for memory, one in layouts.items()
         }
@@ -233,13 +238,14 @@ class _Planner:
                 constants_nbytes=self.constants.get(memory, 0),
             )
             locations.update(_locations(memory, buffers[memory], groups))
-        plan = self.prepared.beside(MemoryPlan(locations, pools), self.slots)
+        plan = MemoryPlan(locations, pools)
+        plan = way.prepared.beside(plan, self.slots, len(steps), self.constants)
         return _Draft(plan, chosen)
 
-    def _is_small(self, sizes: Mapping[str, Sequence[int]]) -> bool:
+    def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: Prepared) -> bool:
         """True when each item can as well have a copy of everything."""
         taken = {memory: self.slots * sum(inside) for memory, inside in sizes.items()}
-        rooms = ((nbytes, self._room(memory)) for memory, nbytes in taken.items())
+        rooms = ((nbytes, self._room(memory, prepared)) for memory, nbytes in taken.items())
         fits = all(room is None or nbytes <= room for nbytes, room in rooms)
         return fits and sum(taken.values()) <= SMALL_NBYTES
 
@@ -248,13 +254,20 @@ class _Planner:
         alignment = alignment_of(memory, self.devices)
         return [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
 
-    def _room(self, memory: str) -> int | None:
+    def _room(self, memory: str, prepared: Prepared) -> int | None:
         """Return what the regions of items may take of a memory, if that is limited."""
         limit = self.bounds.get(memory)
         if limit is None:
             return None
-        kept = self.constants.get(memory, 0) + self.prepared.nbytes(memory)
+        kept = self.constants.get(memory, 0) + prepared.nbytes(memory)
         return limit.nbytes - kept
+
+
+class _Way(NamedTuple):
+    """The buffers of items, by memory, and what lies in regions beside theirs."""
+
+    buffers: Mapping[str, list[Buffer]]
+    prepared: Prepared
 
 
 class _Draft(NamedTuple):

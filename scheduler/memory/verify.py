@@ -5,7 +5,8 @@ tensors are compared one by one where their bytes overlap, not buffer by buffer.
 that overlap must be over one before the other, or be kept apart by a lane, or want the same bytes.
 Of two items that use the same copy of a region, the later must have waited with its first touch for
 the last of the earlier: all that touches a region lies between its claims and its releases. What
-is prepared before all items is apart from everything.
+is prepared before all items is apart from everything. Where a variable's next value is written, to
+become what it holds without a copy, nobody fetches anything.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..placement import OUTSIDE, SCRATCH
 from ..planning import Plan
 from ..steps import Step, Transfer
 from .contents import Contents
+from .prepared import next_region_of
 from .regions import ADMISSION, Region, Replica
 
 FEED, FETCH = "feed", "fetch"
@@ -37,12 +39,15 @@ def verify_memory(plan: Plan) -> None:
     for replica, location in plan.memory.locations.items():
         check.is_inside(replica)
         inside[location.memory, location.region].append(replica)
+    becoming = {next_region_of(node.name) for node in plan.graph.variables.values()}
     for (memory, name), replicas in inside.items():
         if check.are_prepared(replicas):
             check.all_apart(replicas)
             continue
         check.between_items(plan.memory.pools[memory].regions[name], replicas)
         check.in_turn(replicas)
+        if name in becoming:
+            check.may_become(plan.memory.pools[memory].regions[name], replicas)
 
 
 @dataclass
@@ -99,6 +104,16 @@ class _Check:
             if nbytes and self._begin(replica) < reached:
                 raise InternalError(f"{replica} overlaps what is prepared, too")
             reached = max(reached, self._begin(replica) + nbytes)
+
+    def may_become(self, region: Region, replicas: Iterable[Replica]) -> None:
+        """Raise unless what is assigned fills a region that nobody fetches from."""
+        sources = {commit.source for commit in self._placement.commits}
+        for replica in replicas:
+            if replica[0] in self._plan.graph.outputs:
+                raise InternalError(f"{replica} is fetched, and becomes what a variable holds")
+            is_all = not self._begin(replica) and self._uses[replica].nbytes == region.nbytes
+            if replica in sources and not is_all:
+                raise InternalError(f"{replica} is not all of {region.name!r}")
 
     def in_turn(self, replicas: Iterable[Replica]) -> None:
         """Raise unless replicas in a region, in the order they are written, may share its bytes.

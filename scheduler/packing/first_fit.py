@@ -101,8 +101,9 @@ def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
     "Efficient memory management for deep neural net inference" (2020).
     """
     sizes = np.array(problem.sizes, np.int64)
-    degrees = problem.conflicts.degrees
     given = np.arange(len(sizes))
+    yield "size", np.lexsort((given, -sizes)).tolist()  # good enough for most problems
+    degrees = problem.conflicts.degrees
     if problem.intervals is not None:
         lower, upper = np.asarray(problem.intervals.lower), np.asarray(problem.intervals.upper)
         breadths, widths = breadths_of(problem.intervals, problem.sizes), upper - lower
@@ -112,7 +113,6 @@ def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
         breadths = sizes + np.bincount(first, sizes[second], len(sizes)).astype(np.int64)
         widths = degrees
     keys = {
-        "size": (-sizes,),
         "start": (lower,),
         "breadth, size": (-breadths, -sizes),
         "area": (-sizes * widths,),

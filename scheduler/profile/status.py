@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..memory.prepared import region_of
+from ..memory.prepared import next_region_of, region_of
 
 if TYPE_CHECKING:
     from ..planning import Plan
@@ -100,7 +100,8 @@ def memory_status(plans: Iterable[Plan]) -> dict[str, int]:
     found: dict[str, int] = {}
     kept: dict[tuple[str, str], int] = {}
     for plan in plans:
-        variables = {region_of(node.name) for node in plan.graph.variables.values()}
+        names = (node.name for node in plan.graph.variables.values())
+        variables = {region for name in names for region in (region_of(name), next_region_of(name))}
         for name, pool in plan.memory.pools.items() if plan.memory is not None else ():
             common = {one: pool.regions[one].nbytes for one in variables & pool.regions.keys()}
             kept.update(((name, one), nbytes) for one, nbytes in common.items())

@@ -14,7 +14,16 @@ from ..memory.regions import MemoryPlan, Region
 Arenas: TypeAlias = Mapping[tuple[str, str], Arena]
 """The arenas of a slot, by memory and region."""
 
-Lend: TypeAlias = Callable[[Region], Arena | None]
+Lend: TypeAlias = Callable[[Region, int], Arena | None]
+"""Returns one of the arenas of a region that somebody else keeps, None for other regions."""
+
+Turned: TypeAlias = frozenset[tuple[str, str]]
+"""The regions, by memory and name, that variables have changed places between."""
+
+
+def copy_of(region: Region, index: int, turned: Turned) -> int:
+    """Return which copy of a region a slot has; those of variables have a second one."""
+    return 1 if (region.memory, region.name) in turned else index % region.copies
 
 
 class OpenArenas:
@@ -26,7 +35,6 @@ class OpenArenas:
     devices : Mapping of str to Device
         Open.
     lend : callable, optional
-        Returns the arena of a region that somebody else keeps, None for others.
 
     Attributes
     ----------
@@ -55,12 +63,12 @@ class OpenArenas:
         with ExitStack() as undo:
             shared = (region for region in self._memory.regions if region.copies == 1)
             self.made.update(
-                {(one.memory, one.name, 0): self._allocate(one, undo) for one in shared}
+                {(one.memory, one.name, 0): self._allocate(one, 0, undo) for one in shared}
             )
             self._open.push(undo.pop_all())
 
     @contextmanager
-    def of(self, index: int) -> Iterator[Arenas]:
+    def of(self, index: int, turned: Turned = frozenset()) -> Iterator[Arenas]:
         """Give the arenas of a slot, to one thread at a time.
 
         What had to be allocated for that is freed if the block raises.
@@ -72,11 +80,11 @@ class OpenArenas:
         """
         with self._making, ExitStack() as undo:
             numbered = {
-                (region.memory, region.name, index % region.copies): region
+                (region.memory, region.name, copy_of(region, index, turned)): region
                 for region in self._memory.regions
             }
             arenas = {
-                key: self.made.get(key) or self._allocate(region, undo)
+                key: self.made.get(key) or self._allocate(region, key[2], undo)
                 for key, region in numbered.items()
             }
             yield {key[:2]: arena for key, arena in arenas.items()}
@@ -88,8 +96,8 @@ class OpenArenas:
         self.made.clear()
         self._open.close()
 
-    def _allocate(self, region: Region, stack: ExitStack) -> Arena:
-        lent = None if self._lend is None else self._lend(region)
+    def _allocate(self, region: Region, copy: int, stack: ExitStack) -> Arena:
+        lent = None if self._lend is None else self._lend(region, copy)
         if lent is not None:
             return lent
         arena = allocated(region, self._devices)

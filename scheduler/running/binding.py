@@ -19,7 +19,7 @@ from ..partition.partition import Subgraph
 from ..placement import SCRATCH
 from ..planning import Plan
 from ..steps import Step, Transfer
-from .arenas import Arenas
+from .arenas import Arenas, Turned, copy_of
 from .handing import nothing_handed
 from .pace import Launch, Pace
 from .slot import Here
@@ -64,7 +64,7 @@ class Bindings:
             for touched in self._touched
         ]
 
-    def of(self, index: int, arenas: Arenas) -> dict[Key, Bound]:
+    def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, Bound]:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
 
         Raises
@@ -73,7 +73,7 @@ class Bindings:
             If a device refuses.
         """
         keys = [
-            (step, *(index % region.copies for region in regions))
+            (step, *(copy_of(region, index, turned) for region in regions))
             for step, regions in enumerate(self._regions)
         ]
         return {

@@ -8,18 +8,20 @@ from functools import partial
 
 import trio
 
-from ...graph.tensor import Array
+from ...graph.ir import Graph
+from ...graph.tensor import Array, frozen_copy
 from ..planning import Plan
 from ..profile.recorder import Trace
 from ..replicas.variant import variant
 from ..stages import Entry
 from .item import Flight
-from .landing import Landing
+from .landing import Landing, may_commit
 from .open_plans import KEPT_PARTS, OpenPlans
 from .pace import Pace
 from .passage import Passage, own_results
 from .slots import session_closed
 from .starter import Starter
+from .variables import Variables
 
 LATEST_TRACES = 10_000
 """Of an item that loops for long, the profile knows the latest parts."""
@@ -36,6 +38,8 @@ class ByParts:
     landing : Landing
     flights : set of Flight
         Those that are under way; who starts is put in.
+    variables : Variables
+        Items keep their turn with them through all plans.
     """
 
     def __init__(
@@ -45,26 +49,45 @@ class ByParts:
         starter: Starter,
         landing: Landing,
         flights: set[Flight],
+        variables: Variables,
     ) -> None:
         self._pace = pace
         self._open_plans = open_plans
         self._starter = starter
         self._landing = landing
         self._flights = flights
+        self._variables = variables
         self._closing = False
 
     def refuse(self) -> None:
         """Start no more parts."""
         self._closing = True
 
-    def start(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
-        """Start an item, whose inputs stay as they are, where its stages begin."""
-        self._flights.add(flight)
-        trio.lowlevel.spawn_system_task(self._pass, flight, arrays, entry)
+    async def start(
+        self, flight: Flight, arrays: Mapping[str, Array], entry: Entry, graph: Graph
+    ) -> None:
+        """Start an item, whose inputs stay as they are, where its stages begin.
 
-    async def _pass(self, flight: Flight, arrays: Mapping[str, Array], entry: Entry) -> None:
-        """Take an item through the stages of a graph."""
+        `graph` is that of the entry with its variables.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            If it cannot start.
+        """
         flight.marks.admitted_ns = self._pace.now_ns()
+        held = await self._variables.enter_parts(flight, graph)
+        if self._closing or flight.done.is_set():  # it was given up meanwhile
+            self._variables.leave(flight)
+            raise session_closed()
+        self._flights.add(flight)
+        known = {**arrays, **held}
+        trio.lowlevel.spawn_system_task(self._pass, flight, known, entry, graph)
+
+    async def _pass(
+        self, flight: Flight, known: Mapping[str, Array], entry: Entry, graph: Graph
+    ) -> None:
+        """Take an item through the stages of a graph."""
         results: Mapping[str, Array] = {}
         failure: BaseException | None = None
         traces: deque[Trace] = deque(maxlen=LATEST_TRACES)
@@ -73,13 +96,23 @@ class ByParts:
             run_part = partial(self._run_part, flight, traces)
             check = partial(self._check, flight)
             passage = Passage(run_part, self._pace.on_thread, check)
-            results = await passage.run(entry, arrays)
-            results = await self._starter.copying(results.values(), partial(own_results, results))
+            found = await passage.run(entry, known)
+            results, assigned = await self._starter.copying(
+                found.values(), partial(_parted, graph, found)
+            )
+            await self._commit(flight, assigned)
         except BaseException as error:  # whatever it is, it is the item's
             failure = error
         self._landing.record(flight, flight.cause or failure)
         self._flights.discard(flight)
+        self._variables.leave(flight)
         flight.finish(results, failure)
+
+    async def _commit(self, flight: Flight, assigned: Mapping[str, Array]) -> None:
+        """Have variables hold what an item assigned, unless it was given up."""
+        if assigned and may_commit(flight, None):
+            await self._variables.hold(assigned)
+            flight.cause = None  # it is done, whatever came meanwhile
 
     def _check(self, flight: Flight) -> None:
         if flight.cancelled or self._closing:
@@ -112,3 +145,14 @@ class ByParts:
         if part.error is not None:
             raise part.error
         return part.results
+
+
+def _parted(
+    graph: Graph, found: Mapping[str, Array]
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """Return an item's results, and by the names of variables what it assigned; nobody else's."""
+    assigned = {
+        graph.variables[variable].name: frozen_copy(found[name])
+        for name, variable in graph.assigned.items()
+    }
+    return own_results({name: found[name] for name in graph.outputs}), assigned

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from ...graph.state import without_state
 from ...graph.tensor import Array
 from ..bounds import check_within, undecided
 from ..ends import not_decided
@@ -23,7 +24,6 @@ from .feeds import check_feeds
 from .open_plans import KEPT_PLANS, OpenPlans
 from .origins import Within
 from .slots import Slots
-from .variables import not_one_plan
 
 _shape = attrgetter("shape")
 
@@ -100,7 +100,7 @@ class ByShapes:
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one plan that an item needs for all its stages, if so."""
-        entry = self.entries.get(count)
+        entry = None if self.plan.graph.variables else self.entries.get(count)
         stage = entry.find(arrays) if entry is not None else None
         if stage is None or stage.whole is None:
             return None, arrays
@@ -119,10 +119,9 @@ class ByShapes:
         if slots is None:
             if self.plan.ends.devices:
                 raise not_decided(self.plan.graph)
-            if self.plan.graph.variables:
-                raise not_one_plan(self.plan.graph)
             whole = replace(self.plan, max_in_flight=count)
-            self.entries.setdefault(count, Entry(whole, whole.graph, OrderedDict()))
+            graph, variables = without_state(whole.graph), whole.graph.variables
+            self.entries.setdefault(count, Entry(whole, graph, OrderedDict(), variables))
         return slots
 
     def _within(self, key: Key, shapes: Shapes) -> Within | None:

@@ -7,7 +7,7 @@ is there already; what nobody reads in the meantime is not copied.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,20 +17,36 @@ from ...devices.errors import DeviceLostError
 from ...devices.memory import HOST_MEMORIES, Arena, host_arena, host_view
 from ...graph.ir import Node
 from ...graph.state import spec_of_variable
-from ...graph.tensor import Array, TensorSpec
-from ..memory.prepared import region_of
+from ...graph.tensor import Array, TensorSpec, frozen_copy
+from ..memory.prepared import next_region_of, region_of, regions_of
 from ..memory.regions import Region
-from .arenas import allocated
+from .arenas import Turned, allocated
 from .copying import Copy, copy_all, mover
 from .pace import Pace
 
 
 @dataclass(slots=True)
 class _Place:
-    """A memory in which a variable is read, and whether its value is there."""
+    """A memory in which a variable is read, and whether its value is there.
 
-    arena: Arena
+    Attributes
+    ----------
+    arenas : list of Arena or None
+        One that it is read from, and one for the next value where they change places.
+    turn : int
+        Which it is read from.
+    """
+
+    arenas: list[Arena | None] = field(default_factory=lambda: [None, None])
+    turn: int = 0
     is_current: bool = False
+
+    @property
+    def arena(self) -> Arena:
+        """Where it is read from."""
+        found = self.arenas[self.turn]
+        assert found is not None, "it is read there"
+        return found
 
 
 @dataclass(slots=True)
@@ -79,6 +95,8 @@ class HeldValues:
     ----------
     changes : int
         How often something has changed of where values are.
+    turned : frozenset of (str, str)
+        The regions, by memory and name, whose second arenas are the ones to use.
     """
 
     def __init__(
@@ -87,9 +105,11 @@ class HeldValues:
         self._devices = devices
         self._pace = pace
         self.changes = 0
+        self.turned: Turned = frozenset()
         self._lending = threading.Lock()
         self._held = {n: _Held(n, spec_of_variable(node)) for n, node in variables.items()}
-        self._regions = {region_of(name): held for name, held in self._held.items()}
+        self._regions = {region_of(name): (held, 0) for name, held in self._held.items()}
+        self._regions |= {next_region_of(name): (held, 1) for name, held in self._held.items()}
         self._lost: list[Arena] = []
 
     def __iter__(self) -> Iterator[str]:
@@ -105,9 +125,29 @@ class HeldValues:
         for name, value in values.items():
             self._held[name].hold(value)
 
-    def keep(self, memories: Mapping[str, set[str]]) -> None:
-        """Take note in which memories alone variables have new values."""
+    def check(self, arenas: Iterable[tuple[tuple[str, str], Arena]]) -> None:
+        """Raise DeviceLostError if a memory was lost in which items wrote next values."""
+        for (name, memory), arena in arenas:
+            place = self._held[name].places.get(memory)
+            if place is None or arena not in place.arenas:
+                raise _lost(name)
+
+    def keep(
+        self,
+        memories: Mapping[str, set[str]],
+        swaps: Mapping[tuple[str, str], Arena],
+        turning: Turned,
+    ) -> None:
+        """Take note in which memories alone variables have new values.
+
+        `swaps` has the arenas of these, by name and memory, that change places with those of the
+        old ones, and `turning` their regions.
+        """
         self.changes += 1
+        for (name, memory), arena in swaps.items():
+            place = self._held[name].places[memory]
+            place.turn = place.arenas.index(arena)
+        self.turned = self.turned ^ turning
         for name, where in memories.items():
             self._held[name].keep(where)
 
@@ -118,22 +158,26 @@ class HeldValues:
             for memory in where.intersection(self._held[name].places):
                 self._held[name].places[memory].is_current = False
 
-    def lend(self, region: Region) -> Arena | None:
-        """Return the arena of a variable's region; None for other regions. Any thread, blocks.
+    def lend(self, region: Region, copy: int) -> Arena | None:
+        """Return an arena of a variable's region; None for other regions. Any thread, blocks.
+
+        What is the first of what it is read from is the second of where the next is written.
 
         Raises
         ------
         DeviceMemoryError
             If there is too little memory.
         """
-        held = self._regions.get(region.name)
-        if held is None:
+        found = self._regions.get(region.name)
+        if found is None:
             return None
+        held, shift = found
         with self._lending:
-            place = held.places.get(region.memory)
-            if place is None:
-                place = held.places[region.memory] = _Place(allocated(region, self._devices))
-            return place.arena
+            place = held.places.get(region.memory, _Place())
+            arena = place.arenas[copy ^ shift] or allocated(region, self._devices)
+            place.arenas[copy ^ shift] = arena
+            held.places[region.memory] = place
+            return arena
 
     def missing(self, where: Mapping[str, set[str]]) -> list[tuple[str, str]]:
         """Return which variables are not in which memories as they are now.
@@ -183,7 +227,7 @@ class HeldValues:
             If a device fails.
         """
         value = await self._value(self._held[name])
-        return _frozen(value) if value.flags.writeable else value
+        return frozen_copy(value) if value.flags.writeable else value
 
     def read(self, name: str) -> Array:
         """Return the same at once, if need be by waiting for a device.
@@ -200,10 +244,10 @@ class HeldValues:
         device = mover(self._devices.values(), memory)
         source = device.view(held.places[memory].arena, 0, held.spec)
         if type(source.array) is np.ndarray:
-            return _frozen(source.array)
+            return frozen_copy(source.array)
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
         device.copy(target, source).wait()
-        return _frozen(target.array)
+        return frozen_copy(target.array)
 
     def lose(self, memory: str) -> None:
         """Take note that what was in a memory is gone, unless that is of the host."""
@@ -213,13 +257,15 @@ class HeldValues:
         for held in self._held.values():
             place = held.places.pop(memory, None)
             if place is not None:
-                self._lost.append(place.arena)
+                self._lost += filter(None, place.arenas)
+                self.turned -= regions_of({held.name: {memory}})
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call, on a thread, to free all memory."""
         for held in self._held.values():
             for place in held.places.values():
-                yield place.arena.close
+                for arena in filter(None, place.arenas):
+                    yield arena.close
             held.places.clear()
         for arena in self._lost:
             yield arena.close
@@ -237,21 +283,19 @@ class HeldValues:
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
         await copy_all([Copy(target, source, device)], self._pace)
         if held.places[memory].is_current:
-            held.value = _frozen(target.array)
+            held.value = frozen_copy(target.array)
         return target.array
 
     def _current(self, held: _Held) -> str:
         """Return a memory in which a value is, one of the host if there is one."""
         found = [memory for memory, place in held.places.items() if place.is_current]
         if not found:
-            raise DeviceLostError(
-                f"what the variable {held.name!r} held lay on a device that was lost",
-                fix="assign to it, or load what was saved: session.load_variables(path)",
-            )
+            raise _lost(held.name)
         return min(found, key=lambda memory: memory not in HOST_MEMORIES)
 
 
-def _frozen(array: Array) -> Array:
-    copy = np.array(array)
-    copy.flags.writeable = False
-    return copy
+def _lost(name: str) -> DeviceLostError:
+    return DeviceLostError(
+        f"what the variable {name!r} held lay on a device that was lost",
+        fix="assign to it, or load what was saved: session.load_variables(path)",
+    )

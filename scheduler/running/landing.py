@@ -56,7 +56,7 @@ class Landing:
         is_small = is_small and self._variables.is_quick(turn.slot)
         if is_small or not flight.execution.is_complete:
             results, error = _outcome(flight, flight.execution, turn.slot)
-            if _may_commit(flight, error):
+            if may_commit(flight, error):
                 self._variables.commit_now(turn.slot, slots.open_plan)
             self._finish(flight, slots, turn, results, error)
         else:
@@ -71,7 +71,7 @@ class Landing:
         assert flight.execution is not None
         copy = partial(_outcome, flight, flight.execution, turn.slot)
         results, error = await self._pace.on_thread(copy)
-        if turn.slot.commits and _may_commit(flight, error):
+        if turn.slot.assigns and may_commit(flight, error):
             try:
                 await self._variables.commit(turn.slot, slots.open_plan)
                 flight.cause = None  # it is done, whatever came meanwhile
@@ -94,7 +94,7 @@ class Landing:
         flight.land(results, error, partial(_release, flight, slots, turn))
 
 
-def _may_commit(flight: Flight, error: BaseException | None) -> bool:
+def may_commit(flight: Flight, error: BaseException | None) -> bool:
     """True unless an item failed, or was given up before its end."""
     return error is None and flight.cause is None and not flight.cancelled
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.device import Device
 from ...devices.lives import Lives
-from ...devices.memory import View, host_view
+from ...devices.memory import Arena, View, host_view
 from ...graph.tensor import Array
-from ..memory.prepared import variables_in
+from ..memory.prepared import next_region_of, regions_of, variables_in
 from ..memory.regions import Replica, takes_turns
-from ..placement import OUTSIDE
+from ..placement import OUTSIDE, Commit
 from ..planning import Plan
 from ..simulation.lanes import workload
 from ..steps import outline
-from .arenas import Arenas, Lend, OpenArenas
+from .arenas import Arenas, Lend, OpenArenas, Turned
 from .binding import Bindings
 from .copying import Copies, Copy
 from .gates import Gates
@@ -34,6 +34,9 @@ from .slot import Slot
 
 if TYPE_CHECKING:
     from .executor import Execution
+
+KEPT_TURNS = 8
+"""So many ways in which variables may have changed places are kept bound."""
 
 Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
 """The lanes of a session, and whose steps wait for them."""
@@ -80,14 +83,17 @@ class OpenPlan:
         The steps for the profile, which does not keep the plan alive.
     pools : Mapping of str to Pool
         The memory, likewise.
-    reads, keeps : Mapping of str to set of str
-        In which memories each variable is read, and holds a new value after an item.
+    reads, keeps, overwrites : Mapping of str to set of str
+        In which memories each variable is read, holds a new value after an item, and has that
+        copied over the old one.
+    turning : frozenset of (str, str)
+        The regions of variables, and of next values, that change places after an item.
     brought : int
         After which change of variables they were all brought to where they are read.
     no_times : array of int
         The times of an item before its first step, to be copied: no time yet.
     slots : Mapping of int to Slot
-        The slots made so far, of `period` ones.
+        The slots made so far, of `period` ones, for where variables are now.
     """
 
     def __init__(
@@ -114,11 +120,17 @@ class OpenPlan:
         self.reads = variables_in(plan.graph, plan.placement.prepared)
         self.brought = -1
         self.keeps = variables_in(plan.graph, (one.target for one in plan.placement.commits))
+        copied = (one.target for one in plan.placement.commits if self._next(one) is None)
+        self.overwrites = variables_in(plan.graph, copied)
         self.no_times = array("q", bytes(24 * len(plan.steps)))
         self.lanes: Lanes = OpenLanes() if lanes is None else lanes
         self.period = self._memory.period
         self.now_ns = tuple(clock_of(devices[step.device]) for step in plan.steps)
         self.slots: dict[int, Slot] = {}
+        self._turned: Turned = frozenset()
+        self._slots = {self._turned: self.slots}
+        self.turning = regions_of(self.keeps) - regions_of(self.overwrites)
+        self._read_regions = regions_of(self.reads)
         if base is None:
             self._plan_order()
         else:
@@ -170,18 +182,22 @@ class OpenPlan:
         arena = self.arenas.made[location.memory, location.region, 0]
         return device.view(arena, location.offset, self.plan.graph.tensors[replica[0]])
 
-    def make_slot(self, index: int) -> Slot:
+    def make_slot(self, index: int, turned: Turned | None = None) -> Slot:
         """Return the slot with copy `index % copies` of each region; unless made, it is now.
+
+        It is for where variables are now, unless it is said where they will be.
 
         Raises
         ------
         DeviceError
             If a device refuses; nothing more is held then.
         """
-        with self.arenas.of(index) as arenas:
-            if index in self.slots:
-                return self.slots[index]
-            bound = self._bindings.of(index, arenas)
+        turned = self._turned if turned is None else turned
+        slots = self._slots.setdefault(turned, {})
+        with self.arenas.of(index, turned) as arenas:
+            if index in slots:
+                return slots[index]
+            bound = self._bindings.of(index, turned, arenas)
             view = partial(self._bindings.view, arenas)
             slot = Slot(
                 self._feeds(arenas),
@@ -191,10 +207,18 @@ class OpenPlan:
                 arrivals_of(self.plan, self._devices, view, self._pace),
                 departures_of(self.plan, self._devices, view, self._pace),
                 Copies(self._commits(arenas)),
+                dict(self._swaps(arenas)),
             )
             self._bindings.keep(bound)
-            self.slots[index] = slot
+            slots[index] = slot
         return slot
+
+    def turn(self, turned: Turned) -> None:
+        """Have slots for where variables are now."""
+        self._turned = turned & self._read_regions
+        if self._turned not in self._slots and len(self._slots) >= KEPT_TURNS:
+            self.unbind()
+        self.slots = self._slots.setdefault(self._turned, {})
 
     def close(self) -> None:
         """Close what nodes own, and free the arenas; no item may be in flight.
@@ -212,7 +236,8 @@ class OpenPlan:
 
     def unbind(self) -> None:
         """Let go of programs; items in flight keep theirs."""
-        self.slots.clear()
+        self._slots.clear()
+        self.slots = self._slots[self._turned] = {}
         self._bindings.clear()
 
     def _feeds(self, arenas: Arenas) -> dict[str, Array]:
@@ -223,15 +248,33 @@ class OpenPlan:
         }
 
     def _commits(self, arenas: Arenas) -> Iterator[Copy]:
-        """Yield what variables hold when an item has ended well."""
+        """Yield the copies of what variables hold when an item has ended well."""
         tensors = self.plan.graph.tensors
         for commit in self._placement.commits:
+            if self._next(commit) is not None:
+                continue
             device = self._devices[commit.device]
             target, source = (
                 self._bindings.view(arenas, device, replica, tensors[replica[0]])
                 for replica in (commit.target, commit.source)
             )
             yield Copy(target, source, device)
+
+    def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:
+        """Yield where such values are written that need not be copied."""
+        for commit in self._placement.commits:
+            key = self._next(commit)
+            if key is not None:
+                variable = self.plan.graph.variables[commit.target[0]].name
+                yield (variable, key[0]), arenas[key]
+
+    def _next(self, commit: Commit) -> tuple[str, str] | None:
+        """Return the memory and the region that change places with a variable's, if so."""
+        location = self._memory.locations.get(commit.source)  # a constant has none
+        variable = self.plan.graph.variables[commit.target[0]].name
+        key = commit.target[1], next_region_of(variable)
+        is_there = location is not None and (location.memory, location.region) == key
+        return key if is_there else None
 
     def _results(self, arenas: Arenas) -> dict[str, Array]:
         graph = self.plan.graph

@@ -92,7 +92,12 @@ class Runtime:
             self.variables,
         )
         self._by_parts = ByParts(
-            self._pace, self._open_plans, self._starter, self._landing, self._flights
+            self._pace,
+            self._open_plans,
+            self._starter,
+            self._landing,
+            self._flights,
+            self.variables,
         )
         self.copying = self._starter.copying
         self.spares = Spares(most_nbytes(plan))
@@ -303,6 +308,7 @@ class Runtime:
         if slots is None:
             own = partial(own_feeds, by_shapes.plan.graph, arrays)
             arrays = await self._starter.copying(arrays.values(), own)
-            self._by_parts.start(flight, arrays, by_shapes.entries[count])
+            entry = by_shapes.entries[count]
+            await self._by_parts.start(flight, arrays, entry, by_shapes.plan.graph)
         else:
             await self._starter.start(flight, slots, arrays)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from ...devices.event import Event
 from ...devices.exchange import Loan
+from ...devices.memory import Arena
 from ...graph.tensor import Array
 from .copying import Copies
 from .handing import Arrival, Departure
@@ -35,6 +36,8 @@ class Slot:
         Those that bring outputs which are taken on devices; these are not among `results`.
     commits : Copies
         What variables hold once the item has ended well.
+    swaps : Mapping of (str, str) to Arena
+        For variables in memories: where such values are written, and stay.
     """
 
     feeds: Mapping[str, Array]
@@ -44,6 +47,12 @@ class Slot:
     arrivals: Mapping[str, Arrival] = field(default_factory=dict)
     departures: Mapping[str, Departure] = field(default_factory=dict)
     commits: Copies = field(default_factory=Copies)
+    swaps: Mapping[tuple[str, str], Arena] = field(default_factory=dict)
+
+    @property
+    def assigns(self) -> bool:
+        """True when variables hold something else once the item has ended well."""
+        return bool(self.swaps or self.commits)
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         """Return it for an item to which these are handed over."""

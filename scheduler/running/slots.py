@@ -111,8 +111,9 @@ class Slots:
 
     def fill(self) -> None:
         """Make the slots now, within reason; blocks."""
-        for index in range(min(self.open_plan.period, MADE_AHEAD)):
-            self.open_plan.make_slot(index)
+        for turned in {frozenset(), self.open_plan.turning}:
+            for index in range(min(self.open_plan.period, MADE_AHEAD)):
+                self.open_plan.make_slot(index, turned)
 
     def refuse(self) -> None:
         """Give no more slots, and turn away whoever waits for one."""

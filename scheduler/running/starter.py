@@ -132,18 +132,18 @@ class Starter:
         """
         flight.marks.admitted_ns = self._pace.now_ns()
         try:
-            slot = turn.slot
             if are_small(arrays.values()):
-                _feed(slot, arrays)
+                _feed(turn.slot, arrays)
             else:
-                await self._pace.on_thread(partial(_feed, slot, arrays))
-            if slot.arrivals:
-                slot = await self.copying(arrays.values(), partial(slot.handed, arrays))
+                await self._pace.on_thread(partial(_feed, turn.slot, arrays))
             if self._replays.guards(slots):
                 await self._guard(flight, slots, arrays, attempt)
+            turn = await self._variables.enter(flight, slots.open_plan, turn)
+            slot = turn.slot
+            if slot.arrivals:
+                slot = await self.copying(arrays.values(), partial(slot.handed, arrays))
             if slot.departures:
                 slot, flight.departed = slot.left(copy=not flight.holds)
-            await self._variables.enter(flight, slots.open_plan)
             flight.marks.fed_ns = self._pace.now_ns()
             if self._closing or flight.done.is_set():  # it was given up meanwhile
                 raise session_closed()

@@ -1,7 +1,7 @@
 """The variables of a session: what items read and assign, and what callers see of it.
 
-What an item assigns is its own until all its steps have ended well. Then it is committed: copied to
-where the variables are read, all of it or nothing, while nobody reads.
+What an item assigns is its own until all its steps have ended well. Then it is committed, all of it
+or nothing, while nobody reads: where it lies changes places with what is read, or it is copied.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ...devices.memory import HOST_MEMORIES
 from ...graph.ir import Graph
 from ...graph.state import variables_of
 from ...graph.tensor import Array, TensorSpec
-from ..errors import FeedError, PlanError, SessionError
+from ..errors import FeedError, SessionError
 from ..initial import initial_values
 from .held import HeldValues
 from .item import Flight
 from .open_plan import OpenPlan
 from .pace import Pace
 from .slot import Slot
-from .slots import session_closed
+from .slots import Turn, session_closed
 from .turns import Turns
 
 
@@ -102,8 +102,12 @@ class Variables:
         if self._nodes:
             self.held.hold(await self._pace.on_thread(partial(initial_values, self._nodes)))
 
-    async def enter(self, flight: Flight, open_plan: OpenPlan) -> None:
+    async def enter(self, flight: Flight, open_plan: OpenPlan, turn: Turn) -> Turn:
         """Wait until an item may start, and bring what it reads to where it does.
+
+        Return its turn with the slot bound to where variables are then.
+
+        What is only one of the plans that an item goes through starts in the turn of that item.
 
         Raises
         ------
@@ -113,22 +117,56 @@ class Variables:
             If the session is being closed.
         """
         if not open_plan.reads:
-            return
-        if open_plan.keeps:
-            await self._turns.take(flight)
-        else:
-            await self._turns.share(flight)
+            return turn
+        if not flight.is_part:
+            await self._enter(flight, assigns=bool(open_plan.keeps))
         try:
             if open_plan.brought != self.held.changes:
                 async with self._bringing:
                     changes = self.held.changes
                     await self.held.bring(self.held.missing(open_plan.reads))
+                    open_plan.turn(self.held.turned)
                     open_plan.brought = changes
+            index = turn.number % open_plan.period
+            slot = open_plan.slots.get(index)
+            if slot is None:
+                slot = await self._pace.on_thread(partial(open_plan.make_slot, index))
+            return Turn(slot, turn.number)
         except BaseException as error:
-            self.leave(flight)
-            if isinstance(error, DeviceLostError):
-                self._examine()
+            self._refused(flight, error)
             raise
+
+    async def enter_parts(self, flight: Flight, graph: Graph) -> dict[str, Array]:
+        """Wait until an item that goes through several plans may start; return what it reads.
+
+        By the names of tensors. It stays as it is until the item leaves.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            As `enter`.
+        """
+        if not graph.variables:
+            return {}
+        await self._enter(flight, assigns=bool(graph.assigned))
+        try:
+            return {
+                tensor: await self.held.fetch(node.name)
+                for tensor, node in graph.variables.items()
+                if tensor in graph.prepared
+            }
+        except BaseException as error:
+            self._refused(flight, error)
+            raise
+
+    async def _enter(self, flight: Flight, *, assigns: bool) -> None:
+        await (self._turns.take(flight) if assigns else self._turns.share(flight))
+
+    def _refused(self, flight: Flight, error: BaseException) -> None:
+        """Take note that an item cannot start, whose turn it is."""
+        self.leave(flight)
+        if isinstance(error, DeviceLostError):
+            self._examine()
 
     def leave(self, flight: Flight) -> None:
         """Let others have the turn of an item that is over; what it assigned is forgotten."""
@@ -136,13 +174,14 @@ class Variables:
 
     def is_quick(self, slot: Slot) -> bool:
         """True when what an item on a slot assigns can be committed at once."""
-        return slot.commits.is_quick and not (slot.commits and self._turns.is_read)
+        is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
+        return is_here and not (slot.assigns and self._turns.is_read)
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
         """Have variables hold what an item assigned, which `is_quick`."""
-        if slot.commits:
+        if slot.assigns:
             slot.commits.make_here()
-            self._keep(open_plan)
+            self._keep(slot, open_plan)
 
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
         """Have variables hold what an item assigned, once nobody reads them; not to be cancelled.
@@ -155,15 +194,17 @@ class Variables:
         async with self._turns.alone():
             self._committing = True
             try:
-                await slot.commits.make(self._pace)
+                if slot.commits:
+                    await slot.commits.make(self._pace)
+                self.held.check(slot.swaps.items())
             except BaseException:
-                lost = {n: where - HOST_MEMORIES for n, where in open_plan.keeps.items()}
+                lost = {n: where - HOST_MEMORIES for n, where in open_plan.overwrites.items()}
                 self.held.spoil(lost)
                 self._examine()
                 raise
             finally:
                 self._committing = False
-            self._keep(open_plan)
+            self._keep(slot, open_plan)
 
     def lose(self, device: str) -> None:
         """Take note that what was in a device's own memory is gone."""
@@ -217,16 +258,24 @@ class Variables:
         me = object()
         await self._turns.take(me)
         try:
-            async with self._turns.alone():
-                self.held.hold(arrays)
+            await self.hold(arrays)
         finally:
             self._turns.leave(me)
 
-    def _keep(self, open_plan: OpenPlan) -> None:
+    async def hold(self, arrays: Mapping[str, Array]) -> None:
+        """Have variables hold arrays that nobody changes, once nobody reads; for who has the turn.
+
+        Not to be cancelled, unless nobody reads.
+        """
+        async with self._turns.alone():
+            self.held.hold(arrays)
+
+    def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
         """Take note of what was committed, which is where the plan itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
-        self.held.keep(open_plan.keeps)
+        self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
         if is_up_to_date:
+            open_plan.turn(self.held.turned)
             open_plan.brought = self.held.changes
 
     def _checked(self, name: str, value: Any) -> Array:
@@ -242,13 +291,3 @@ class Variables:
         array = array.astype(spec.dtype, copy=False)
         array.flags.writeable = False
         return array
-
-
-def not_one_plan(graph: Graph) -> PlanError:
-    """Return what users see whose items would go through several plans."""
-    return PlanError(
-        "shapes depend on values, so that items go through several plans, between which variables "
-        "could change",
-        at=f"graph {graph.name!r}",
-        fix="compute what decides shapes ahead, and feed it",
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -13,6 +12,7 @@ from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
 from ...devices.sim import SimDevice, SimModel
 from ...graph.errors import ParseError
+from ...graph.formats.sources import json_in
 from ..costs.costs_file import decode
 
 ModelSource: TypeAlias = DeviceModel | str | Path
@@ -52,12 +52,10 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
         )
     try:
         data = Path(path).read_bytes()
-        values = json.loads(data)
     except OSError as error:
         what = f"the model of a device cannot be read: {error.strerror}"
         raise ParseError(what, at=str(path), fix="name a JSON file") from None
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"this is no JSON: {error}", at=str(path), fix=_FIX) from None
+    values = json_in(lambda: data, str(path), ParseError, _FIX)
     if isinstance(values, dict) and "format" in values:
         known = decode(data, str(path)).models
         if name not in known:

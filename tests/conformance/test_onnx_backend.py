@@ -37,12 +37,12 @@ def test_the_numbers_in_the_documentation_are_current() -> None:
 
 @pytest.mark.slow
 def test_nodes_that_alternate_between_two_devices_pass_the_same() -> None:
-    """One in five, of those with several nodes."""
+    """One in five, without those that turn out to have one node."""
     alternating, alone = run_suite(alternate=True, one_in=5), on_the_cpu()
     ran = alternating.passed | alternating.failed.keys()
     assert len(ran) > 90
     assert alternating.passed - BY_ROUNDING == (alone.passed & ran) - BY_ROUNDING
-    assert alternating.refused == alone.refused
+    assert alternating.refused <= alone.refused
 
 
 def test_without_onnx_it_says_what_to_install(

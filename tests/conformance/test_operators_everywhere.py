@@ -57,6 +57,7 @@ NEITHER_GENERATED = ("RoiAlign", "ScatterElements", "ScatterND")
 
 NOT_GENERATED = (
     "AffineGrid",
+    "Cofactors",
     "Col2Im",
     "DFT",
     "DeformConv",
@@ -105,7 +106,7 @@ LESS_LIKE_THE_CPU = {
 ENOUGH = {"cuda": 3, "opencl": 1}
 """How many of the last cases will do, where each waits for a compiler; a session runs the first."""
 
-MISSING_FROM_ONNX = ("ConvWeightsGradient", "GlobalLpPool", "MaxPoolGradient")
+MISSING_FROM_ONNX = ("Cofactors", "ConvWeightsGradient", "GlobalLpPool", "MaxPoolGradient")
 UNLOADABLE = (
     r"elements of type \w+ are not supported|an input is no tensor but|the model uses opset 1,"
     r"|operators that are not supported: (Optional|Sequence)|Scan of opset 8"
@@ -123,6 +124,11 @@ def _handwritten(op: str) -> list[Case]:
         return [_weights_gradient(op, x, rng.standard_normal((2, 2, 3, 4)).astype(np.float32))]
     if op == "MaxPoolGradient":
         return [_pool_gradient(op, x)]
+    if op == "Cofactors":
+        matrix = x[:, :, :, :4]
+        inverse = np.linalg.inv(matrix.astype(np.float64)).swapaxes(2, 3)
+        wanted = (np.linalg.det(matrix)[..., None, None] * inverse).astype(np.float32)
+        return [Case("cofactors", _single(op, matrix), {"x": matrix}, {"y": wanted})]
     sums = np.abs(x.astype(np.float64) ** 3).sum((2, 3), keepdims=True)
     pooled = np.cbrt(sums).astype(np.float32)
     return [Case("global_lp_pool", _single(op, x, p=3), {"x": x}, {"y": pooled})]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import plait as pl
 import pytest
-
-pytest.importorskip("sklearn")
-
 import train_digits
 import train_on_two_devices as two
 from plait.graph.ir import ASSIGN
 from plait.graph.learning import SGD
+
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
 
 @pytest.mark.parametrize(

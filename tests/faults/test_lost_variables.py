@@ -119,3 +119,54 @@ async def test_what_only_a_lost_device_held_is_an_error_until_it_is_loaded(tmp_p
             await session.load_variables(path)
             await session.run(fed(4))
             assert held_by(session) == ([5, 5], 2)
+
+
+@pytest.mark.parametrize("death", range(6, 16))
+async def test_values_that_change_places_on_a_device_are_whole_or_lost(death: int) -> None:
+    wanted, lost = 0.0, 0
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(Mayfly({death}), alone=True)) as session:
+            for value in (1, 2, 4, 8, 16):
+                with suppress(pl.DeviceError):
+                    await session.run(fed(value))
+                    wanted += value
+                try:
+                    found = await session.fetch_variables()
+                except pl.DeviceError:
+                    lost += 1
+                    wanted = 0
+                    zeros = {"total": np.zeros(2, np.float32), "count": np.float32(0)}
+                    await session.assign(zeros)
+                else:
+                    assert found["total"].tolist() == [wanted, wanted]
+            assert lost <= 2
+            await session.run(fed(32))
+            assert held_by(session)[0] == [wanted + 32] * 2
+
+
+def counting_found(device: SimDevice) -> pl.Plan:
+    """Plan a graph that adds what is not zero to `total`, in parts, of which a device runs some."""
+    b = pl.GraphBuilder("counting what is found")
+    total, count = b.variable("total", np.zeros(2, np.float32)), b.variable("count", np.float32(0))
+    x = b.input("x", "float32", (2,))
+    places = b.op("Reshape", b.op("NonZero", b.op("Mul", x, 1.0, name="first")), np.array([-1]))
+    found = b.op("Gather", x, places, name="second")
+    more = b.op("Add", total, b.op("ReduceMean", found, keepdims=False), name="third")
+    b.output("train", b.group(b.assign(total, more), b.assign(count, b.op("Add", count, 1.0))))
+    pins = dict.fromkeys(("first", "second", "third"), device.name)
+    return pl.plan(b.build(), [device, "cpu"], pin=pins)
+
+
+@pytest.mark.parametrize("death", range(6, 16))
+async def test_items_in_parts_assign_once_whenever_a_device_dies(death: int) -> None:
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(counting_found(Mayfly({death}))) as session:
+            done: list[float] = []
+            for value in (1, 2, 4, 8):
+                try:
+                    await session.run(fed(value))
+                except pl.DeviceError:
+                    continue
+                done.append(value)
+            assert len(done) >= 3
+            assert held_by(session) == ([sum(done)] * 2, len(done))

@@ -422,3 +422,9 @@ def test_a_module_may_not_define_an_operator_twice(forget_operators: None) -> No
     exec("@operator(name='some.f')\ndef f(x): ...", scope)
     with pytest.raises(GraphError, match="defined twice"):
         exec("@operator(name='some.f')\ndef f(x): ...", scope)
+
+
+@pytest.mark.parametrize("outputs", ["float32", ["float32"], [TensorSpec("int8", ()), None]])
+def test_outputs_that_are_no_specs_are_refused(outputs: Any) -> None:
+    with pytest.raises(OperatorError, match=r"the outputs of operator 'test\.f' are"):
+        operator(name="test.f", outputs=outputs)(lambda x: x)

@@ -99,6 +99,15 @@ def determinant(draw: Draw) -> NodeCase:
     return NodeCase([x], ulps=32, terms=np.prod(lengths, -1))  # Hadamard's bound
 
 
+def cofactors(draw: Draw) -> NodeCase:
+    case = determinant(draw)
+    (x,) = case.inputs
+    assert x is not None
+    norms = np.sqrt((x.astype(np.float64) ** 2).sum((-2, -1), keepdims=True))
+    terms = np.broadcast_to(norms ** max(x.shape[-1] - 1, 0), x.shape)
+    return NodeCase([x], ulps=64, terms=terms)
+
+
 def linear_attention(draw: Draw) -> NodeCase:
     dtype, rule = choose(draw, FLOATS), choose(draw, ("linear", "gated", "delta", "gated_delta"))
     batch, steps = integer(draw, 0, 2), integer(draw, 0, 4)
@@ -128,5 +137,6 @@ STRATEGIES: dict[str, Strategy] = {
     "Gemm": gemm,
     "Einsum": einsum,
     "Det": determinant,
+    "Cofactors": cofactors,
     "LinearAttention": linear_attention,
 }

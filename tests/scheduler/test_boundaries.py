@@ -109,9 +109,9 @@ def stages_made(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     made: list[Graph] = []
     init = stages.Stage.__init__
 
-    def counted(stage: stages.Stage, plan: pl.Plan, graph: Graph, kept: stages.Kept) -> None:
+    def counted(stage: stages.Stage, plan: pl.Plan, graph: Graph, *rest: Any) -> None:
         made.append(graph)
-        init(stage, plan, graph, kept)
+        init(stage, plan, graph, *rest)
 
     monkeypatch.setattr(stages.Stage, "__init__", counted)
     return made

@@ -69,9 +69,9 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     allocate = OpenArenas._allocate
 
-    def watched(self: OpenArenas, region: Region, stack: ExitStack) -> Arena:
+    def watched(self: OpenArenas, region: Region, copy: int, stack: ExitStack) -> Arena:
         sizes.append(region.nbytes)
-        return allocate(self, region, stack)
+        return allocate(self, region, copy, stack)
 
     monkeypatch.setattr(OpenArenas, "_allocate", watched)
     return sizes

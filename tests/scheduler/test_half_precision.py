@@ -142,6 +142,33 @@ def test_a_saved_plan_is_the_same(tmp_path: Path) -> None:
     assert pl.load_plan(tmp_path / "half.plan") == plan
 
 
+def gate(length: int | str) -> Graph:
+    b = pl.GraphBuilder("gate")
+    product = b.op("MatMul", b.input("x", "float32", (length, 8)), small(8, 8), name="first")
+    gate = b.op("Sigmoid", product, name="gate")
+    gated = b.op("Mul", product, gate, name="gated")
+    b.output("y", b.op("MatMul", gated, small(8, 8), name="second"))
+    b.output("s", gate)
+    return b.build()
+
+
+@pytest.mark.parametrize(("length", "bounds"), [(3, None), ("n", {"n": (2, 4)})])
+def test_a_part_of_a_saved_plan_stays_where_it_is_float16(
+    tmp_path: Path, length: int | str, bounds: dict[str, tuple[int, int]] | None
+) -> None:
+    # Without the output s, the gate could be one node of Swish, for which the device has no kernel.
+    npu = HalfDevice("npu", lacks=["Swish"])
+    pins, precision = {"first": "npu", "second": "npu"}, {"npu": "float16"}
+    plan = pl.plan(gate(length), ["cpu", npu], pin=pins, precision=precision, bounds=bounds)
+    assert plan.halved["gated"] == "npu"
+    plan.save(tmp_path / "half.plan")
+    part = pl.load_plan(tmp_path / "half.plan", [npu]).fetching("y")
+    assert {name: part.assignment[name] for name in ("gate", "gated")} == {
+        "gate": "npu",
+        "gated": "npu",
+    }
+
+
 def test_the_report_says_what_computes_in_float16_and_why_the_rest_does_not() -> None:
     text = pl.plan(network(), precision="float16").report()
     assert "in float16 on cpu: 4 of 5 nodes, 4 conversions" in text

@@ -1,4 +1,4 @@
-"""LightNet's formats: models in JSON, weights in text."""
+"""LightNet's formats: models in JSON or their text form, weights in text."""
 
 from __future__ import annotations
 

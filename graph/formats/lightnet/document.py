@@ -14,6 +14,7 @@ from ...names import Names
 from ...tensor import Array, TensorSpec
 from .entries import LONGEST_NAME
 from .statement import DTYPES
+from .text_form import renamed, write_text
 from .weights import dump_weights, is_storable
 
 _DTYPE_NAMES: Mapping[str, str] = {dtype: name for name, dtype in DTYPES.items()}
@@ -93,7 +94,7 @@ class Document:
         self._append(optype, inputs, {"dst": output}, parameters, name)
         return output
 
-    def finish(self) -> tuple[bytes, bytes]:
+    def finish(self, *, as_text: bool) -> tuple[bytes, bytes]:
         """Return the model and the weights; what would not be seen as an output is printed."""
         leaves = [name for name in self._written if name not in self._read]
         outputs = list(self.graph.outputs)
@@ -101,6 +102,10 @@ class Document:
             for name in outputs:
                 said = {"msg": f"{name}:"}
                 self._append("print", {"src": name}, {}, said, self.fresh(f"print_{name}"))
+        if as_text:
+            public = (*self.graph.inputs, *outputs)
+            ops, weights = renamed(self._ops, self.weights, public, self.graph.name)
+            return write_text(ops), dump_weights(weights)
         lines = (json.dumps(one, ensure_ascii=False, allow_nan=False) for one in self._ops)
         text = '{"ops": [\n' + ",\n".join(lines) + "\n]}\n"
         return text.encode(), dump_weights(self.weights)

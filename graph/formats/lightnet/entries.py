@@ -1,19 +1,22 @@
-"""LightNet's JSON, read but not yet understood: operators with named tensors and parameters.
+"""LightNet's models, read but not yet understood: operators with named tensors and parameters.
 
-Comments are allowed, as ``//`` and ``/* */``. What a compiled file holds besides, the offsets of a
-memory plan, is passed over: plait makes its own.
+In JSON comments are allowed, as ``//`` and ``/* */``. What a compiled file holds besides, the
+offsets of a memory plan, is passed over: plait makes its own.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...errors import OperatorError, ParseError
 from ...parameters import Parameters
 from ..sources import json_in
+from .macros import is_open_comment
+from .text_form import is_text_form, read_text
 
 LONGEST_NAME = 511
 """Bytes of a name."""
@@ -21,7 +24,8 @@ LONGEST_NAME = 511
 EXPORT = "write the file again: it is damaged, or whatever wrote it is wrong"
 
 _KEYS = {"name": str, "optype": str, "tensors_in": list, "tensors_out": list, "params": list}
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|/\*', re.DOTALL)
+# What has no end goes on to that of the text: it is looked for once.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +56,9 @@ def read_entries(data: bytes, at: str) -> tuple[Entry, ...]:
     Raises
     ------
     ParseError
-        If it is no JSON, or a key is missing or of the wrong type.
+        If it is neither JSON nor the text form, or a key is missing or of the wrong type.
     """
-    root = _json(data, at)
-    if not isinstance(root, dict) or not isinstance(root.get("ops"), list):
-        raise ParseError(
-            "this JSON is no model: it has no list of operators under the key 'ops'",
-            at=at,
-            fix="pass a model of LightNet's; one of cvm's is read by plait.cvm",
-        )
-    entries = tuple(_entry(one, f"ops[{index}], {at}") for index, one in enumerate(root["ops"]))
+    entries = tuple(_entry(one, f"ops[{i}], {at}") for i, one in enumerate(_operators(data, at)))
     seen: set[str] = set()
     for entry in entries:
         if entry.name in seen:
@@ -75,14 +72,26 @@ def fail(what: str, at: str) -> NoReturn:
     raise ParseError(what, at=at, fix=EXPORT)
 
 
-def _json(data: bytes, at: str) -> Any:
-    return json_in(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
+def _operators(data: bytes, at: str) -> list[Any]:
+    with suppress(UnicodeDecodeError):  # the reader of JSON says where
+        text = data.decode()
+        if is_text_form(_TOKEN.sub(" ", text)):
+            return read_text(text, at)
+    root = json_in(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
+    if not isinstance(root, dict) or not isinstance(root.get("ops"), list):
+        raise ParseError(
+            "this JSON is no model: it has no list of operators under the key 'ops'",
+            at=at,
+            fix="pass a model of LightNet's; one of cvm's is read by plait.cvm",
+        )
+    ops: list[Any] = root["ops"]
+    return ops
 
 
 def _blank(token: re.Match[str]) -> str:
     """Return what stands in the place of a comment: the line ends, so that lines keep numbers."""
     text = token[0]
-    if text == "/*":
+    if is_open_comment(text):
         raise ValueError("a comment has no end")
     return text if text.startswith('"') else " " + "\n" * text.count("\n")
 

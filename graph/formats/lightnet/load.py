@@ -1,4 +1,4 @@
-"""LightNet's files: a model in JSON, its weights in text, as a graph.
+"""LightNet's files: a model in JSON or its text form, its weights in text, as a graph.
 
 A tensor that a file makes by `create` is a constant where its value is known, by weights or by the
 file itself; one that LightNet fills at random, or that is to be read from a file that is not there,
@@ -44,7 +44,7 @@ def is_lightnet(head: bytes) -> bool:
 def load_lightnet(
     model: Source, weights: Source | None = None, inputs: Iterable[str] = ()
 ) -> Graph:
-    """Return the graph that LightNet's JSON holds.
+    """Return the graph that a model of LightNet's holds, in JSON or in its text form.
 
     Parameters
     ----------

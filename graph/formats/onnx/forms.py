@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...attribute import Kind
-from ...ir import Node
+from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
 from ...tensor import TensorSpec
 from .tensors import ELEMENT_TYPES
@@ -77,6 +77,8 @@ def refusal(
 
     `inputs` and `outputs` are the specs of its tensors, None for those that are absent.
     """
+    if node.op in (VARIABLE, ASSIGN):
+        return f"ONNX has no {node.op}: save plait.freeze(graph, values)"
     if node.operator.function is not None:
         return "Python functions do not travel in ONNX models"
     schema = _schema(node.op, opset)

@@ -17,6 +17,7 @@ import numpy as np
 from ...dtypes import EXTENSIONS, dtype_of
 from ...errors import ParseError
 from ...tensor import Array
+from ..constants import frozen
 
 ELEMENT_TYPES: Mapping[int, str] = {
     1: "float32",
@@ -110,7 +111,7 @@ class TensorReader:
             array = _shaped(tensor.raw_data, 0, dtype, shape, at)
         else:
             array = _listed(tensor, dtype, shape, at)
-        return _frozen(array, at)
+        return frozen(array, at, _EXPORT)
 
     def _external(
         self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str
@@ -210,14 +211,6 @@ def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) 
     if dtype.name == "float16" or dtype.name in EXTENSIONS:  # the bits, in integers of their own
         return entries.astype(f"uint{8 * dtype.itemsize}").view(dtype.name).reshape(shape)
     return entries.astype(dtype.name).reshape(shape)
-
-
-def _frozen(array: Array, at: str) -> Array:
-    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
-        raise ParseError("a boolean is neither 0 nor 1", at=at, fix=_EXPORT)
-    if array.flags.writeable:
-        array.flags.writeable = False
-    return array
 
 
 def _type_name(element_type: int) -> str:

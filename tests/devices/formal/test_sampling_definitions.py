@@ -208,3 +208,4 @@ def test_images_from_columns(
 def test_determinants(both: Both, seed: int, order: int) -> None:
     x = np.random.default_rng(seed).integers(-3, 4, (2, order, order))
     assert both.agree("Det", x + 0.5 * np.eye(order))
+    assert both.agree("Cofactors", x.astype(float))

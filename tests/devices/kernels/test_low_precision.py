@@ -36,6 +36,7 @@ NODES: Mapping[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "AveragePool": ([X], {"kernel_shape": (2, 2)}),
     "LayerNormalization": ([X, (6,)], {}),
     "BatchNormalization": ([X, *[(4,)] * 4], {}),
+    "Cofactors": ([(2, 3, 3)], {}),
     "Det": ([(2, 3, 3)], {}),
 }
 

@@ -42,7 +42,7 @@ def test_files_are_told_apart_by_content(tmp_path: Path) -> None:
 def test_files_of_other_kinds_are_not_written(name: str, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="plait does not write") as caught:
         pl.save(small_graph(), tmp_path / name)
-    assert caught.value.fix == "choose a name that ends in .plait, .onnx or .json"
+    assert caught.value.fix == "choose a name that ends in .plait, .onnx, .json or .net"
     assert not list(tmp_path.iterdir())
 
 

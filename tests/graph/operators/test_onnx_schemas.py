@@ -37,6 +37,9 @@ MODULES = (
         "signal",
     ),
 )
+OWN = ("Cofactors",)
+"""Operators of plait's that ONNX does not have, in modules whose others it has."""
+
 NAMES = {"float": "float32", "double": "float64"}
 NUMPY = {np.dtype(kind).name for kind in "?bBhHiIlLefdFD"}
 REQUIRED_ATTRIBUTES = {
@@ -57,7 +60,7 @@ LEFT_OUT = {"scales", "training_mode"}
 
 def _is_onnx(name: str) -> bool:
     module = find_operator(name).infer.__module__
-    return "." not in name and module.split(".")[-1] in MODULES
+    return "." not in name and name not in OWN and module.split(".")[-1] in MODULES
 
 
 OPERATORS = [name for name in operators() if _is_onnx(name)]

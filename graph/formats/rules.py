@@ -1,0 +1,220 @@
+"""Rules as data: JSON that says which operators are replaced by which, and when.
+
+::
+
+    {"name": "no_elu",
+     "ops": [{"optype": "Elu",
+              "rules": [{"cond": ["self.params[alpha] == 0"], "replace": ["Relu"]},
+                        {"cond": ["self.ins[x].ndim > 2 && self.ins[x].dims[1] >= 64"],
+                         "replace": ["Exp e", "Sub s", ...],
+                         "details": ["e.ins[0] = self.ins[x]", "s.ins[1] = 1", ...]}]}]}
+
+The form is LightNet's, but for C in it. Conditions and what follows ``=`` are formulas of
+`plait.graph.expressions`: no code is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ..errors import ParseError, PlaitError
+from ..expressions import Formula, Path, read_formula, read_path
+from ..ir import Node
+from ..operator import find_operator
+from ..passes.making import expander
+from ..passes.pipeline import Pass
+from ..passes.rewriting import Rewriter
+from .replacing import Detail, New, UnknownError, replacement, value_of
+from .sources import Source, content_of, json_in
+
+_FIX = "correct the rules: see the documentation of editing"
+_KEYS = frozenset({"cond", "replace", "details", "match", "err"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What stands in the place of a node, and when.
+
+    Attributes
+    ----------
+    conditions : tuple of callable
+        One must hold, unless there is none.
+    new : tuple of New
+    details : tuple of Detail
+        What the new nodes read, write and have as attributes; none where that is as it was.
+    keeps : bool
+        Whether the node is left as it is.
+    refusal : str, optional
+        What is wrong with such a node.
+    at : str
+        Where the rule stands.
+    """
+
+    conditions: tuple[Formula, ...]
+    new: tuple[New, ...]
+    details: tuple[Detail, ...]
+    keeps: bool
+    refusal: str | None
+    at: str
+
+
+class Rules:
+    """The rules of a file: of those for a node's operator the first counts whose condition holds.
+
+    A condition that asks for what is not known, such as a symbolic length, does not hold.
+    """
+
+    def __init__(self, name: str, rules: Mapping[str, Sequence[Rule]]) -> None:
+        self.__name__ = name
+        self._rules = rules
+
+    def __call__(self, rewriter: Rewriter, node: Node) -> Sequence[Node] | None:
+        """Return what stands in the place of a node, None where it stays."""
+        for rule in self._rules.get(node.op, ()):
+            try:
+                if not rule.conditions or any(
+                    _holds(one, rewriter, node) for one in rule.conditions
+                ):
+                    return None if rule.keeps else _replaced(rule, rewriter, node)
+            except PlaitError as error:
+                error.add_note(f"{rule.at}, applied to {node}")
+                raise
+        return None
+
+
+def load_rules(source: Source) -> Pass:
+    """Return the pass that replaces nodes by the rules in a file.
+
+    Parameters
+    ----------
+    source : bytes or path
+        The content of the file, or its path.
+
+    Raises
+    ------
+    ParseError
+        If the file is missing or damaged, or a formula is none; and by the pass if one makes no
+        sense for a node.
+    OperatorError
+        If a rule is about an operator that there is not.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.passes import simplify
+    >>> rules = b'''{"ops": [{"optype": "Elu", "rules": [
+    ...     {"cond": ["self.params[alpha] == 0"], "replace": ["Relu"]}]}]}'''
+    >>> b = pl.GraphBuilder("net")
+    >>> b.output("y", b.op("Elu", b.input("x", "float32", (4,)), alpha=0.0))
+    >>> [node.op for node in simplify(b.build(), [load_rules(rules)]).nodes]
+    ['Relu']
+    """
+    content, at = content_of(source, "rules", ParseError)
+    root = json_in(content.decode, at, ParseError, _FIX)
+    if not isinstance(root, dict) or not root.keys() >= {"ops"}:
+        _refuse("these are no rules: there is no list under the key 'ops'", at)
+    _only(root, {"name", "author", "arch", "ops"}, at)
+    name = root.get("name", "rules")
+    if not isinstance(name, str) or not name:
+        _refuse(f"the name is {name!r}", at)
+    rules: dict[str, list[Rule]] = {}
+    for index, entry in enumerate(_list(root["ops"], f"ops, {at}")):
+        where = f"ops[{index}], {at}"
+        fields = _object(entry, where)
+        _only(fields, {"optype", "rules"}, where)
+        optype = fields.get("optype")
+        if not isinstance(optype, str):
+            _refuse("there is no optype", where)
+        find_operator(optype, at=where)
+        where = f"rules for {optype}, {at}"
+        made = rules.setdefault(optype, [])
+        made += (
+            _rule(one, f"rule {len(made)}, {where}") for one in _list(fields.get("rules"), where)
+        )
+    return expander(Rules(name, rules))
+
+
+def _rule(value: object, at: str) -> Rule:
+    fields = _object(value, at)
+    _only(fields, _KEYS, at)
+    ways = [key for key in ("replace", "match", "err") if key in fields]
+    if len(ways) != 1 or ("details" in fields and ways != ["replace"]):
+        _refuse("a rule has one of replace, match and err, and details beside replace", at)
+    if fields.get("match", False) is not False:
+        _refuse("match can be false alone: the node stays", at)
+    new = tuple(_new(one, at) for one in _texts(fields.get("replace", []), at))
+    details = tuple(_detail(one, new, at) for one in _texts(fields.get("details", []), at))
+    if ways == ["replace"] and (not new or (len(new) > 1 and not details)):
+        _refuse("one operator stands in the place of a node, or details say what each one does", at)
+    if len({one.name for one in new}) < len(new):
+        _refuse("two new nodes have one name", at)
+    refusal = _texts([fields["err"]], at)[0] if "err" in fields else None
+    conditions = tuple(read_formula(one, at) for one in _texts(fields.get("cond", []), at))
+    return Rule(conditions, new, details, "match" in fields, refusal, at)
+
+
+def _new(text: str, at: str) -> New:
+    op, name = (*text.split(), "", "")[:2]
+    find_operator(op, at=at)
+    if len(text.split()) > 2 or name == "self":
+        _refuse(f"{text!r} is no operator with a name", at)
+    return New(op, name)
+
+
+def _detail(text: str, new: Sequence[New], at: str) -> Detail:
+    left, sign, right = text.partition("=")
+    if not sign:
+        _refuse(f"{text!r} has no '='", at)
+    path = read_path(left, at)
+    if len(path) != 3 or path[1] not in ("ins", "outs", "params"):
+        _refuse(f"{left.strip()!r} is none of name.ins[i], name.outs[i] and name.params[p]", at)
+    if path[0] not in [one.name for one in new]:
+        _refuse(f"no new node is called {path[0]!r}", at)
+    return Detail(path, read_formula(right, at))
+
+
+def _holds(condition: Formula, rewriter: Rewriter, node: Node) -> bool:
+    def lookup(path: Path) -> Any:
+        return value_of(path, rewriter, node)
+
+    try:
+        return bool(condition(lookup))
+    except UnknownError:
+        return False
+
+
+def _replaced(rule: Rule, rewriter: Rewriter, node: Node) -> Sequence[Node]:
+    if rule.refusal is not None:
+        raise ParseError(rule.refusal, at=str(node), fix="change the graph, or the rules")
+    return replacement(rule.new, rule.details, rewriter, node)
+
+
+def _object(value: object, at: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        _refuse("this is no object", at)
+    return value
+
+
+def _list(value: object, at: str) -> list[Any]:
+    if not isinstance(value, list):
+        _refuse("this is no array", at)
+    return value
+
+
+def _texts(value: object, at: str) -> list[str]:
+    found = _list(value, at)
+    if not all(isinstance(one, str) for one in found):
+        _refuse("what should be text is not", at)
+    return found
+
+
+def _only(fields: Mapping[str, Any], known: frozenset[str] | set[str], at: str) -> None:
+    for key in fields:
+        if key not in known:
+            _refuse(f"{key!r} is unknown; there is {', '.join(sorted(known))}", at)
+
+
+def _refuse(what: str, at: str) -> NoReturn:
+    raise ParseError(what, at=at, fix=_FIX)

@@ -1,0 +1,169 @@
+"""Recomputation: what is computed again on the way back, rather than kept until then.
+
+Some tensors are kept, the checkpoints. What lies between them is computed a second time, from the
+nearest of them, when the first gradient asks for it, and forgotten when the last one has it.
+Source: Chen, Xu, Zhang, Guestrin, *Training Deep Nets with Sublinear Memory Cost* (2016).
+
+The copies start from an After that waits for the gradient that is on its way: so no device begins
+with them early, and no pass takes them for what they are copies of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from ..builder import GraphBuilder
+from ..ir import Node
+from ..nested import all_nodes, graphs_in
+from ..operators.state import AFTER
+from ..ordering import needed_for
+from ..tensor import TensorSpec
+from .formula import Formula, Term
+
+AGAIN = "again/"
+"""What the names of nodes begin with that compute something again."""
+
+
+class Recomputation:
+    """The copies of nodes that one sweep makes.
+
+    Parameters
+    ----------
+    builder : GraphBuilder
+    nodes : sequence of Node
+        Those between xs and ys, in order.
+    xs, checkpoints : collection of str
+        Tensors that are kept. What is computed after the last checkpoint is kept too: its gradients
+        are the first ones.
+    """
+
+    def __init__(
+        self,
+        builder: GraphBuilder,
+        nodes: Sequence[Node],
+        xs: Collection[str],
+        checkpoints: Collection[str],
+    ) -> None:
+        self._builder = builder
+        named = [place for place, node in enumerate(nodes) if _writes(node, checkpoints)]
+        before = nodes[: named[-1]] if named else ()
+        kept = {*xs, *checkpoints}
+        self._nodes = [node for node in before if may_repeat(node) and not _writes(node, kept)]
+        self._place = {t: i for i, node in enumerate(self._nodes) for t in node.outputs if t}
+        self._made: dict[str, str] = {}
+        self._copies: dict[str, str] = {}
+        self._started: dict[tuple[str, str], str] = {}
+
+    def term(self, formula: Formula, tensor: str, gradient: str) -> Term:
+        """Return a tensor to compute with: the first who names it has it computed again.
+
+        It is not started before a gradient is there.
+        """
+        if tensor in self._place:
+            return _Again(formula, tensor, lambda: self.tensor(tensor, gradient))
+        return formula.term(tensor)
+
+    def tensor(self, tensor: str, gradient: str) -> str:
+        """Return the name of what is computed again, or is kept."""
+        if tensor in self._place and tensor not in self._made:
+            fresh: set[str] = set()  # what waits for the gradient already
+            for place in self._needed(self._place[tensor]):
+                node = self._nodes[place]
+                self._repeat(node, None if fresh.intersection(node.inputs) else gradient)
+                fresh.update(filter(None, node.outputs))
+        return self._made.get(tensor, tensor)
+
+    def node(self, node: Node, gradient: str) -> str:
+        """Return the name of the node that computes again what a node does, or of itself."""
+        for tensor in node.outputs:
+            self.tensor(tensor, gradient)
+        return self._copies.get(node.name, node.name)
+
+    def _needed(self, place: int) -> list[int]:
+        """Return a node and those before it that are not computed again yet, in order."""
+        found, waiting = {place}, [place]
+        while waiting:
+            for tensor in self._nodes[waiting.pop()].inputs:
+                source = self._place.get(tensor)
+                if source is not None and source not in found and tensor not in self._made:
+                    found.add(source)
+                    waiting.append(source)
+        return sorted(found)
+
+    def _repeat(self, node: Node, gradient: str | None) -> None:
+        """Copy a node, which waits for a gradient if there is one."""
+        inputs = [self._made.get(tensor, tensor) for tensor in node.inputs]
+        if gradient is not None:
+            self._delay(inputs, gradient)
+        outputs = [tensor and _free(AGAIN + tensor, self._is_tensor) for tensor in node.outputs]
+        self._copies[node.name] = name = _free(AGAIN + node.name, self._builder.has_node)
+        given = (tensor or None for tensor in inputs)
+        self._builder.op(node.op, *given, name=name, outputs=outputs, **node.attributes)
+        self._made.update({old: new for old, new in zip(node.outputs, outputs, strict=True) if old})
+
+    def _delay(self, inputs: list[str], gradient: str) -> None:
+        """Let what is read first, and is no constant, wait for a gradient."""
+        index = next(i for i, t in enumerate(inputs) if t and self._builder.value(t) is None)
+        key = inputs[index], gradient
+        if key not in self._started:
+            name = _free(f"{AGAIN}{inputs[index]}/after", self._builder.has_node)
+            self._started[key] = self._builder.after(*key, name=name)
+        inputs[index] = self._started[key]
+
+    def _is_tensor(self, name: str) -> bool:
+        return name in self._builder or name in self._builder.outputs
+
+
+class _Again(Term):
+    """A tensor that is computed again as soon as a formula needs more than its spec."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, formula: Formula, original: str, make: Callable[[], str]) -> None:
+        super().__init__(formula, original)
+        self._make = make
+
+    @property
+    def name(self) -> str:
+        """The name of what is computed again."""
+        return self._make()
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What is known of it: as of what it is the same as."""
+        return self.formula.builder.spec(self.original)
+
+
+def between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) -> list[Node]:
+    """Return the nodes that depend on an x, and on which a y depends, in order."""
+    reached = set(xs)
+    behind: list[Node] = []
+    for node in nodes:
+        if not reached.isdisjoint(node.inputs):
+            reached.update(filter(None, node.outputs))
+            behind.append(node)
+    return list(needed_for(ys, behind))[::-1]
+
+
+def is_again(node: Node) -> bool:
+    """True when a node computes something again, as its name tells."""
+    return node.name.startswith(AGAIN) and node.op != AFTER
+
+
+def may_repeat(node: Node) -> bool:
+    """True when a node computes the same again: it has no effects, and calls no function."""
+    nested = (inner for graph in graphs_in(node) for _, _, inner in all_nodes(graph))
+    operators = [node.operator, *(inner.operator for inner in nested)]
+    return not any(one.effects or one.function is not None for one in operators)
+
+
+def _writes(node: Node, tensors: Collection[str]) -> bool:
+    return any(tensor in tensors for tensor in node.outputs if tensor)
+
+
+def _free(stem: str, is_taken: Callable[[str], bool]) -> str:
+    name, number = stem, 1
+    while is_taken(name):
+        number += 1
+        name = f"{stem}.{number}"
+    return name

@@ -1,0 +1,172 @@
+"""Gradients of recurrent cells: short sequences are written out, long ones scanned by pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ..expansions.recurrent import MOST_STEPS
+from ..operators.recurrent import (
+    GRU_FUNCTIONS,
+    LENGTHS,
+    LSTM_FUNCTIONS,
+    RNN_FUNCTIONS,
+    activations_of,
+    as_attributes,
+    n_directions,
+)
+from .adjoint import Adjoint
+from .elementwise import Gradients
+from .formula import Term
+from .movement import numbered
+from .registry import gradient
+from .stepping import Sliced, scan
+from .written_out import Inputs, through, through_expansion
+
+_STATES, _PEEPHOLES = 5, 7
+"""Inputs, beside x, w, r, b and lengths."""
+
+_BATCH_FIRST = (1, 0, 2)
+
+
+def _recurrent(usual: Sequence[str], at: Adjoint) -> Gradients:
+    """A piece of a long sequence is a node that is written out; a Scan goes back through them.
+
+    So are single steps, where sequences have lengths of their own.
+    """
+    sequence = at.input(0).spec.shape or ("?",) * 3
+    steps, batch = sequence[at["layout"]], sequence[1 - at["layout"]]
+    if 0 in (steps, batch):
+        yield from _of_nothing(at)
+    elif isinstance(steps, int) and 0 < steps <= MOST_STEPS and at.optional(LENGTHS) is None:
+        yield from through_expansion(at)
+    else:
+        yield from through(at, partial(_scanned, at, usual))
+
+
+gradient("LSTM")(partial(_recurrent, LSTM_FUNCTIONS))
+gradient("GRU")(partial(_recurrent, GRU_FUNCTIONS))
+gradient("RNN")(partial(_recurrent, RNN_FUNCTIONS))
+
+
+def _of_nothing(at: Adjoint) -> Gradients:
+    """The last states are the first ones."""
+    for index, x in enumerate(at.inputs):
+        if x is not None and _STATES <= index < _STATES + _n_states(at):
+            yield index, at.gradient(index - _STATES + 1)
+        elif x is not None:
+            yield index, at.formula.like(x, 0)
+
+
+def _scanned(at: Adjoint, usual: Sequence[str], inputs: Inputs) -> list[Term]:
+    """Return y and the last states."""
+    formula, count = at.formula, n_directions(at.node.attributes)
+    given = [*inputs, *[None] * (8 - len(inputs))]
+    states = given[_STATES : _STATES + _n_states(at)]
+    if at["layout"]:
+        states = [one and one.transposed(_BATCH_FIRST) for one in states]
+    parts = [_split(one, count) for one in (*given[1:4], given[_PEEPHOLES], *states)]
+    ways = [
+        _one_way(at, usual, way, (given[0], given[LENGTHS]), [part[way] for part in parts])
+        for way in range(count)
+    ]
+    *finals, y = (
+        each[0] if count == 1 else formula.op("Concat", *each, axis=axis)
+        for each, axis in zip(zip(*ways, strict=True), (*[0] * _n_states(at), 1), strict=True)
+    )
+    if at["layout"]:
+        finals = [one.transposed(_BATCH_FIRST) for one in finals]
+        y = y.transposed((2, 0, 1, 3))
+    return [y, *finals]
+
+
+def _n_states(at: Adjoint) -> int:
+    return 2 if at.node.op == "LSTM" else 1
+
+
+def _split(x: Term | None, count: int) -> list[Term | None]:
+    """Return the part of each direction."""
+    if x is None or count == 1:
+        return [x] * count
+    return [*x.formula.split("Split", x, x.formula.constant([1] * count), outputs=count, axis=0)]
+
+
+def _one_way(
+    at: Adjoint,
+    usual: Sequence[str],
+    way: int,
+    sequence: tuple[Term | None, Term | None],
+    parts: Sequence[Term | None],
+) -> list[Term]:
+    """Return the last states and y in one direction."""
+    formula, (x, lengths) = at.formula, sequence
+    weights, states = parts[:4], parts[4:]
+    w, r = weights[:2]
+    assert x is not None
+    assert w is not None
+    assert r is not None
+    if at["layout"]:
+        x = x.transposed(_BATCH_FIRST)
+    hidden = formula.shape_of(r, 2, 3)
+    shape = formula.joined(formula.constant([1]), formula.shape_of(x, 1, 2), hidden)
+    begin = [formula.filled(shape, 0, x.dtype) if one is None else one for one in states]
+    slices = [Sliced(_in_pieces(x, 1 if lengths is not None else _piece(x)))]
+    captured = [one for one in weights if one is not None]
+    if lengths is not None:
+        slices.append(Sliced(numbered(formula.shape_of(x, 0, 1))))
+        captured.append(lengths.cast("int64").op("Unsqueeze", formula.constant([1])))
+    present = [one is not None for one in weights]
+    step = partial(_step, at.node.op, _attributes(at, usual, way), present)
+    backward = at["direction"] == "reverse" or way == 1
+    *finals, y = scan(formula, step, begin, slices, captured, backward=backward)
+    return [*finals, y.reshaped(formula.joined(formula.shape_of(x, 0, 1), shape))]
+
+
+def _piece(x: Term) -> int:
+    """Return how many steps are written out in each step of the Scan: all pieces are as long."""
+    steps, _, features = x.spec.shape or ("?",) * 3
+    if not isinstance(steps, int) or not isinstance(features, int):
+        return 1
+    return max(length for length in range(1, MOST_STEPS + 1) if steps % length == 0)
+
+
+def _in_pieces(x: Term, length: int) -> Term:
+    """Return (pieces, steps of each, batch, features), whose steps are known to be as many."""
+    if length == 1:
+        return x.op("Unsqueeze", x.formula.constant([1]))
+    assert x.spec.shape is not None
+    steps, _, features = x.spec.shape
+    assert isinstance(steps, int)
+    assert isinstance(features, int)
+    return x.reshaped(x.formula.constant([steps // length, length, -1, features]))
+
+
+def _attributes(at: Adjoint, usual: Sequence[str], way: int) -> dict[str, Any]:
+    """Return the attributes of a cell that reads as one of the directions."""
+    functions = activations_of(at.node.attributes, usual)[way * len(usual) :][: len(usual)]
+    direction = (
+        ("forward", "reverse")[way] if at["direction"] == "bidirectional" else at["direction"]
+    )
+    alike = {"direction": direction, "layout": 0, **as_attributes(functions)}
+    return {**at.node.attributes, **alike}
+
+
+def _step(
+    op: str,
+    attributes: dict[str, Any],
+    present: Sequence[bool],
+    states: Sequence[Term],
+    slices: Sequence[Term],
+    captured: Sequence[Term],
+) -> tuple[list[Term], list[Term]]:
+    """Return the states after a piece of the sequence, and its y."""
+    given = iter(captured)
+    w, r, b, peepholes = (next(given) if here else None for here in present)
+    inputs = [slices[0], w, r, b, None, *states, *([] if peepholes is None else [peepholes])]
+    y, *made = slices[0].formula.split(op, *inputs, outputs=1 + len(states), **attributes)
+    for lengths in given:  # a sequence that has ended stays what it was, and shows nothing
+        lasts = slices[1] < lengths
+        y = y.where(lasts)
+        made = [new.where(lasts, old) for new, old in zip(made, states, strict=True)]
+    return made, [y]

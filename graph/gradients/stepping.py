@@ -1,0 +1,68 @@
+"""Scans that rules write: a function of terms becomes the graph of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ..builder import GraphBuilder
+from ..tensor import Dim
+from .formula import Formula, Term
+
+Step: TypeAlias = Callable[
+    [Sequence[Term], Sequence[Term], Sequence[Term]], tuple[Sequence[Term], Sequence[Term]]
+]
+"""Returns the next states and what is stacked, given states, slices and what is captured."""
+
+
+class Sliced(NamedTuple):
+    """A tensor that gives each step a slice, and the axis of the steps."""
+
+    term: Term
+    axis: int = 0
+
+
+def scan(
+    formula: Formula,
+    step: Step,
+    states: Sequence[Term],
+    slices: Sequence[Sliced],
+    captured: Sequence[Term] = (),
+    *,
+    backward: bool = False,
+) -> list[Term]:
+    """Return the last states, then what each step put out, stacked along the first axis."""
+    b = GraphBuilder("step")
+    inner = Formula(b)
+
+    def declared(kind: str, terms: Sequence[Term], axes: Sequence[int | None]) -> list[Term]:
+        return [
+            inner.term(b.input(f"{kind}{i}", term.dtype, _without(term, axis)))
+            for i, (term, axis) in enumerate(zip(terms, axes, strict=True))
+        ]
+
+    scanned, axes = [one.term for one in slices], [one.axis for one in slices]
+    following, stacked = step(
+        declared("state", states, [None] * len(states)),
+        declared("slice", scanned, axes),
+        declared("captured", captured, [None] * len(captured)),
+    )
+    for index, term in enumerate((*following, *stacked)):
+        b.output(f"output{index}", term.name)
+    return formula.split(
+        "Scan",
+        *(*states, *scanned, *captured),
+        outputs=len(following) + len(stacked),
+        body=b.build(),
+        num_scan_inputs=len(slices),
+        captured=len(captured),
+        scan_input_axes=axes,
+        scan_input_directions=[int(backward)] * len(slices),
+        scan_output_directions=[int(backward)] * len(stacked),
+    )
+
+
+def _without(term: Term, axis: int | None) -> tuple[Dim, ...]:
+    """Return a term's shape, without an axis."""
+    shape = term.spec.shape or ("?",) * term.rank
+    return tuple(dim for place, dim in enumerate(shape) if place != axis)
