@@ -44,7 +44,7 @@ class Recomputation:
         xs: Collection[str],
         checkpoints: Collection[str],
     ) -> None:
-        self._builder = builder
+        self._builder, self._xs = builder, xs
         named = [place for place, node in enumerate(nodes) if _writes(node, checkpoints)]
         before = nodes[: named[-1]] if named else ()
         kept = {*xs, *checkpoints}
@@ -102,13 +102,16 @@ class Recomputation:
         self._made.update({old: new for old, new in zip(node.outputs, outputs, strict=True) if old})
 
     def _delay(self, inputs: list[str], gradient: str) -> None:
-        """Let what is read first, and is no constant, wait for a gradient."""
-        index = next(i for i, t in enumerate(inputs) if t and self._builder.value(t) is None)
+        """Let what is read first wait for a gradient; of constants only an x."""
+        index = next(i for i, tensor in enumerate(inputs) if tensor and self._may_wait(tensor))
         key = inputs[index], gradient
         if key not in self._started:
             name = _free(f"{AGAIN}{inputs[index]}/after", self._builder.has_node)
             self._started[key] = self._builder.after(*key, name=name)
         inputs[index] = self._started[key]
+
+    def _may_wait(self, tensor: str) -> bool:
+        return tensor in self._xs or self._builder.value(tensor) is None
 
     def _is_tensor(self, name: str) -> bool:
         return name in self._builder or name in self._builder.outputs

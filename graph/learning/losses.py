@@ -116,7 +116,8 @@ def sparse_softmax_cross_entropy(
     """Add -log Softmax(logits) at the wanted classes, which lie along `axis`.
 
     `labels` are integers from 0 on, of the shape of `logits` without that axis; the mean is that
-    over all samples.
+    over all samples. One that is no class fails the item where the loss is computed, which its
+    gradient does not need: there such a sample may count for nothing.
 
     Raises
     ------

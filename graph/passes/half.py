@@ -16,7 +16,7 @@ from ..names import Names
 from ..nested import has_effects
 from ..operator import find_operator
 from ..tensor import Array, TensorSpec
-from .half_operators import PRODUCTS, fits, halved_inputs
+from .half_operators import PRODUCTS, fits, halved_inputs, updates
 from .merging import with_nodes
 
 Takes: TypeAlias = Callable[[Graph, Node, str], bool]
@@ -69,6 +69,7 @@ class _Writer:
     ) -> None:
         self.placed: dict[str, str] = {}
         self._graph, self._places, self._allowed, self._takes = graph, places, half, takes
+        self._updates = updates(graph)
         self._nodes: list[Node] = []
         self._tensors = dict(graph.tensors)
         self._constants: dict[str, Array] = dict(graph.constants)
@@ -87,7 +88,8 @@ class _Writer:
     def visit(self, node: Node) -> None:
         """Write a node in float16, or as it is."""
         place = self._places.get(node.name, "")
-        names = self._converted(node) if place in self._allowed else []
+        may = place in self._allowed and node.name not in self._updates
+        names = self._converted(node) if may else []
         if names and self._write_half(node, place, names):
             return
         inputs = [self._single(name, place) if name else name for name in node.inputs]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..ir import Node
+from ..ir import ASSIGN, Graph, Node
 from ..tensor import Array
 
 ALL = range(1000)
@@ -58,6 +58,9 @@ REASONS: Mapping[str, str] = {
 }  # fmt: skip
 """Why operators compute in float32 although float16 is allowed."""
 
+UPDATED = "small steps are lost beside weights, and the squares of small gradients are 0"
+"""Why what becomes a variable's next value is float32."""
+
 _LEAST, _MOST = (float(number) for number in (np.finfo(np.float16).tiny, np.finfo(np.float16).max))
 
 
@@ -66,6 +69,20 @@ def halved_inputs(node: Node) -> range:
     if node.attributes.get("training_mode"):
         return range(0)
     return PRODUCTS.get(node.op) or FOLLOWERS.get(node.op) or range(0)
+
+
+def updates(graph: Graph) -> frozenset[str]:
+    """Return the names of the nodes that lead from products, or sums, to what is assigned.
+
+    So weights stay float32, as Micikevicius et al., *Mixed Precision Training* (2018), have it.
+    """
+    wanted, found = set[str](), set[str]()
+    for node in reversed(graph.nodes):
+        leads = node.op == ASSIGN or not wanted.isdisjoint(node.outputs)
+        if leads and node.op not in PRODUCTS and REASONS.get(node.op) != _SUMS:
+            found.add(node.name)
+            wanted.update(filter(None, node.inputs))
+    return frozenset(found)
 
 
 def fits(constant: Array) -> bool:

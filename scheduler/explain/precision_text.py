@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...graph.ir import Node
-from ...graph.passes.half_operators import FOLLOWERS, PRODUCTS, REASONS
+from ...graph.passes.half_operators import FOLLOWERS, PRODUCTS, REASONS, UPDATED, updates
 from ...graph.printing import counted
 from ..planning import Plan
 
@@ -30,9 +30,14 @@ def precision_lines(plan: Plan) -> Iterator[str]:
         f"  in float16 on {devices}: {len(halved) - casts} of {counted(len(nodes) - casts, 'node')}"
         f", {counted(casts, 'conversion')}"
     )
-    single = Counter(node.op for node in nodes if _is_single(plan, node))
-    for op, count in single.most_common(LISTED_OPS):
-        yield f"    {count} {op} in float32: {_reason(op)}"
+    updated = updates(plan.graph)
+    single = Counter(
+        (node.op, UPDATED if node.name in updated else _reason(node.op))
+        for node in nodes
+        if _is_single(plan, node)
+    )
+    for (op, reason), count in single.most_common(LISTED_OPS):
+        yield f"    {count} {op} in float32: {reason}"
 
 
 def _is_single(plan: Plan, node: Node) -> bool:

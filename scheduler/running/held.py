@@ -60,7 +60,7 @@ class _Held:
     value : Array or None
         On the host, read-only; None if it is in other places only.
     places : dict of str to _Place
-        By memory.
+        By memory. Threads may add some at any time, so that nobody goes through it itself.
     """
 
     name: str
@@ -71,13 +71,13 @@ class _Held:
     def hold(self, value: Array) -> None:
         """Have a value on the host alone."""
         self.value = value
-        for place in self.places.values():
+        for place in list(self.places.values()):
             place.is_current = False
 
     def keep(self, memories: set[str]) -> None:
         """Take note that a new value is in some memories, and nowhere else."""
         self.value = None
-        for memory, place in self.places.items():
+        for memory, place in list(self.places.items()):
             place.is_current = memory in memories
 
 
@@ -155,7 +155,7 @@ class HeldValues:
         """Take note in which memories variables hold nothing sensible any more."""
         self.changes += 1
         for name, where in memories.items():
-            for memory in where.intersection(self._held[name].places):
+            for memory in where.intersection(list(self._held[name].places)):
                 self._held[name].places[memory].is_current = False
 
     def lend(self, region: Region, copy: int) -> Arena | None:
@@ -255,8 +255,7 @@ class HeldValues:
             return
         self.changes += 1
         for held in self._held.values():
-            place = held.places.pop(memory, None)
-            if place is not None:
+            if (place := held.places.pop(memory, None)) is not None:
                 self._lost += filter(None, place.arenas)
                 self.turned -= regions_of({held.name: {memory}})
 
@@ -288,7 +287,7 @@ class HeldValues:
 
     def _current(self, held: _Held) -> str:
         """Return a memory in which a value is, one of the host if there is one."""
-        found = [memory for memory, place in held.places.items() if place.is_current]
+        found = [memory for memory, place in list(held.places.items()) if place.is_current]
         if not found:
             raise _lost(held.name)
         return min(found, key=lambda memory: memory not in HOST_MEMORIES)

@@ -24,7 +24,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import find_operator, operators
 from single_node import AnyArray, run_node, single_node_graph
 
-EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "15" if os.environ.get("CI") else "25"))
 """For each operator; set it to some hundreds to look for what has not been seen yet."""
 
 RUN_BY_SESSIONS = ("If", "Loop", "Scan", "Variable")

@@ -10,6 +10,7 @@ import plait as pl
 import pytest
 from fake_devices import PrivateDevice
 from numpy.typing import NDArray
+from plait import learning
 from plait.devices.device import Device, Support
 from plait.devices.opencl.device import OpenClDevice
 from plait.graph.ir import Graph, Node
@@ -216,3 +217,36 @@ def test_where_memory_is_short_another_assignment_is_converted() -> None:
 def test_where_no_assignment_has_memory_that_is_said() -> None:
     with pytest.raises(pl.DoesNotFitError):
         pl.plan(network(), [HalfDevice("npu", nbytes=100)], precision="float16")
+
+
+def trained(optimizer: learning.Optimizer) -> Graph:
+    b = pl.GraphBuilder("trained")
+    x, wanted = b.input("x", "float32", (32, 8)), b.input("wanted", "float32", (32, 8))
+    w, bias = b.variable("w", small(8, 8)), b.variable("bias", learning.zeros((8,)))
+    h = b.op("Tanh", b.op("Add", b.op("MatMul", x, w, name="product"), bias), name="tanh")
+    loss = learning.mean_squared_error(b, h, wanted)
+    b.output("loss", loss)
+    b.output("train", learning.minimize(b, loss, optimizer))
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    "optimizer", [learning.SGD(1e-4), learning.SGD(0.1, 0.9), learning.Adam(0.01)], ids=str
+)
+def test_weights_are_updated_as_in_float32(optimizer: learning.Optimizer) -> None:
+    graph, moved = trained(optimizer), []
+    fed = {"x": small(32, 8), "wanted": 1e-3 * small(32, 8)}
+    for precision in (None, "float16"):
+        with pl.BlockingSession(pl.plan(graph, precision=precision)) as session:
+            for _ in range(20):
+                session.run(fed, "train")
+            moved.append(session.variables["w"] - small(8, 8))
+    assert np.abs(moved[0] - moved[1]).max() < 0.05 * np.abs(moved[0]).max()
+
+
+def test_what_leads_to_what_is_assigned_is_float32_and_the_report_says_why() -> None:
+    plan = pl.plan(trained(learning.SGD(0.1)), precision="float16")
+    found = computed_in(plan)
+    assert found["product"] == found["gradient/product/gemm"] == "float16"
+    assert {found[n] for n in found if n.startswith("train/w/")} == {"float32"}
+    assert "Sub in float32: small steps are lost beside weights" in plan.report()

@@ -43,7 +43,7 @@ def test_what_is_frozen_computes_what_the_session_does() -> None:
 
 def test_other_tools_read_it(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    values = {"w": np.ones((2, 3), "float32"), "bias": np.float32([1, 2, 3])}
+    values = {"w": np.ones((2, 3), "float32"), "bias": np.arange(1, 4, dtype="float32")}
     pl.save(pl.freeze(trained(), values, ["logits"]), tmp_path / "m.onnx")
     session = runtime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     assert session.run(None, {"x": FED["x"]})[0].tolist() == [[3, 4, 5]] * 4

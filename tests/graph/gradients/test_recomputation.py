@@ -124,6 +124,18 @@ def test_a_tensor_that_is_differentiated_by_is_kept() -> None:
     assert again(b) == ["again/n2", "again/n3", "again/n0"]
 
 
+def test_a_constant_may_be_differentiated_by() -> None:
+    b = pl.GraphBuilder("constant")
+    w = b.constant(np.array([1.0, 2.0]), "w")
+    h = b.op("Sin", b.op("Mul", b.op("Sin", b.op("Sin", w)), b.input("x", "float64", (2,))))
+    y = b.op("Sin", h)
+    b.output("kept", pl.gradients(b, y, w))
+    b.output("again", pl.gradients(b, y, w, checkpoint=[h]))
+    assert again(b)
+    found = pl.run(b.build(), {"x": np.array([0.5, -1.0])})
+    assert np.array_equal(found["kept"], found["again"])
+
+
 def test_outputs_that_only_a_gradient_needs_are_asked_of_the_copy() -> None:
     b = pl.GraphBuilder("layers")
     h, scale = b.input("x", "float32", (4, 3)), b.input("scale", "float32", (3,))

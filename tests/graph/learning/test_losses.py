@@ -128,6 +128,20 @@ def test_the_gradient_of_labels_adds_nothing_up() -> None:
     assert "add" not in [node.attributes.get("reduction") for node in b.nodes]
 
 
+def test_a_label_that_is_no_class_fails_the_loss_and_moves_nothing() -> None:
+    b = pl.GraphBuilder("loss")
+    x, t = b.input("x", "float32", (2, 3)), b.input("t", "int64", (2,))
+    y = learning.sparse_softmax_cross_entropy(b, x, t)
+    b.output("loss", y)
+    b.output("slope", pl.gradients(b, y, x))
+    graph, fed = b.build(), {"x": np.zeros((2, 3), "float32"), "t": np.array([1, 7])}
+    with pytest.raises(pl.KernelError, match="7"):
+        pl.run(graph, fed, fetches="loss")
+    slope = pl.run(graph, fed, fetches="slope")
+    assert slope[0].any()
+    assert not slope[1].any()
+
+
 def test_the_number_of_samples_may_be_a_symbol() -> None:
     b = pl.GraphBuilder("loss")
     x, t = b.input("x", "float32", ("n", 3)), b.input("t", "int64", ("m",))

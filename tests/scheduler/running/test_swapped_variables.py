@@ -19,7 +19,7 @@ from plait.graph.tensor import Array
 from plait.scheduler.memory.prepared import next_region_of, region_of
 from plait.scheduler.memory.regions import ADMISSION, Location, Region
 from plait.scheduler.memory.verify import verify_memory
-from plait.scheduler.running import open_plan
+from plait.scheduler.running import held, open_plan
 from plait.scheduler.running.copying import Copies
 from plait.scheduler.running.held import HeldValues
 from plait.scheduler.running.pace import Pace
@@ -216,5 +216,30 @@ def test_a_value_in_memory_that_was_lost_is_not_taken() -> None:
         variables.check([(("a", "host"), host_arena(24))])
     with pytest.raises(pl.DeviceError, match="lost"):
         variables.check([(("b", "host"), new)])
+    for close in variables.closings():
+        close()
+
+
+@pytest.mark.parametrize("change", ["hold", "keep"])
+def test_a_plan_may_be_opened_while_values_change(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables, opened = HeldValues(variables_of(counters()), {}, Pace()), list[str]()
+
+    class Watched(held._Place):
+        def __setattr__(self, name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+            while name == "is_current" and opened:  # on another thread, most often
+                variables.lend(Region(opened.pop(), region_of("a"), 24, 1), 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(held, "_Place", Watched)
+        variables.lend(Region("host", region_of("a"), 24, 1), 0)
+    opened.append("shared")
+    if change == "hold":
+        variables.hold({"a": np.ones(3, np.int64)})
+    else:
+        variables.keep({"a": {"host"}}, {}, frozenset())
+    assert not opened
     for close in variables.closings():
         close()
