@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .graph.formats import (
         Checkpoint,
         Checkpoints,
+        freeze,
         load,
         load_weights,
         save,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         modelled_device,
         plan,
         quantize,
+        ray,
         run,
         simulate,
     )
@@ -119,6 +121,7 @@ __all__ = [
     "cvm",
     "devices",
     "diff",
+    "freeze",
     "gradients",
     "learning",
     "load",
@@ -128,6 +131,7 @@ __all__ = [
     "operator",
     "plan",
     "quantize",
+    "ray",
     "run",
     "save",
     "save_weights",
@@ -139,9 +143,18 @@ __all__ = [
 ]
 
 _FORMATS = (
-    *("Checkpoint", "Checkpoints", "load", "load_weights", "save", "save_weights"),
+    *("Checkpoint", "Checkpoints", "freeze", "load", "load_weights", "save", "save_weights"),
     *("weights_of", "with_weights"),
 )
+
+
+def _on_ray(name: str) -> devices.Device:
+    from .scheduler.ray.cluster import find
+
+    return find(name)
+
+
+devices.register("ray", _on_ray, instances=tuple)
 
 
 def __getattr__(name: str) -> Any:
@@ -156,6 +169,8 @@ def __getattr__(name: str) -> Any:
         return gradients
     if name == "learning":
         return importlib.import_module(f"{__name__}.graph.learning")
+    if name == "ray":
+        return importlib.import_module(f"{__name__}.scheduler.ray")
     if name in _FORMATS:
         from .graph import formats
 

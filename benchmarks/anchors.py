@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import statistics
 import subprocess
@@ -100,9 +101,10 @@ def ray_steps(items: int) -> float:
         def same(self, x: Array) -> Array:
             return x
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        one, other = (ray.remote(Same).remote() for _ in range(2))
+        made: Any = ray.remote(Same)  # its methods have methods, which types do not know
+        one, other = (made.remote() for _ in range(2))
         with InputNode() as x:
             graph = other.same.bind(one.same.bind(x)).experimental_compile()
         array = np.ones(1, np.float32)

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import plait as pl
@@ -46,9 +47,9 @@ def runs_ms(plan: pl.Plan, x: Array) -> dict[str, float]:
 
 def item_ms(plan: pl.Plan, x: Array, items: int = ITEMS) -> float:
     """Return how long an item of a stream takes, in ms, the first ones left out."""
-    with pl.BlockingSession(plan) as session:
-        with session.stream({"x": x} for _ in range(items)) as results:
-            moments = [time.perf_counter() for _ in results]
+    source = ({"x": x} for _ in range(items))
+    with pl.BlockingSession(plan) as session, session.stream(source) as results:
+        moments = [time.perf_counter() for _ in results]
     skipped = items // 10
     return 1e3 * (moments[-1] - moments[skipped]) / (items - 1 - skipped)
 
@@ -65,11 +66,10 @@ def gap_s(cluster: Cluster) -> float:
                 os.kill(host.pid, signal.SIGKILL)
             yield {"x": x}
 
-    with pl.BlockingSession(plan) as session:
-        with session.stream(source()) as results:
-            moments = [time.perf_counter() for _ in results]
+    with pl.BlockingSession(plan) as session, session.stream(source()) as results:
+        moments = [time.perf_counter() for _ in results]
     assert len(moments) == ITEMS
-    return max(after - before for before, after in zip(moments, moments[1:], strict=False))
+    return max(after - before for before, after in pairwise(moments))
 
 
 def call_ms(cluster: Cluster) -> dict[str, float]:
@@ -79,7 +79,7 @@ def call_ms(cluster: Cluster) -> dict[str, float]:
     spent = []
     for _ in range(ITEMS):
         start = time.perf_counter()
-        result(actor.call("hello"))
+        result(actor.call("clock_ns"))
         spent.append(1e3 * (time.perf_counter() - start))
     actor.kill()
     return quantiles(spent)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..graph.printing import seconds_text
+from .cluster import devices_of, joined, ray_option
 from .inputs import CommandError
 from .options import EXIT_CODES, EXIT_FAILED, as_json
 from .output import check_writable, print_json, print_note, print_table, writing
@@ -31,13 +32,17 @@ NO_FILE = ""
     metavar="[FILE]",
     help="Measure how fast they are, a second or two each, and add that to a file of costs.",
 )
+@ray_option
 @as_json
-def show_devices(names: tuple[str, ...], file: str | None, as_json: bool) -> None:
+def show_devices(
+    names: tuple[str, ...], file: str | None, address: str | None, as_json: bool
+) -> None:
     """Check which devices are there, and say why not.
 
     All known ones are opened, made to add numbers, and closed; or those in NAMES, where one that is
-    missing makes the exit code 1. With --measure, short runs tell how fast each is; FILE is made if
-    it is not there, and is what --costs takes.
+    missing makes the exit code 1. With --ray, those on the nodes of the cluster as well. With
+    --measure, short runs tell how fast each is; FILE is made if it is not there, and is what
+    --costs takes.
     """
     from ..devices import names as known_names
     from ..devices import probe
@@ -45,7 +50,9 @@ def show_devices(names: tuple[str, ...], file: str | None, as_json: bool) -> Non
     if file:
         _check_file(file, known_names())
     known = _known_costs(file) if file else None
-    found = [probe(name) for name in dict.fromkeys(names or known_names())]
+    cluster = joined(address, names)
+    all_names = (*known_names(), *(devices_of(cluster) if cluster and not names else ()))
+    found = [probe(name) for name in dict.fromkeys(names or all_names)]
     costs = None if file is None else _measure(found)
     if as_json:
         print_json([_plain(status, costs) for status in found])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .cluster import joined, ray_option
 from .inputs import CommandError
 from .options import PATH
 from .parsing import (
@@ -26,6 +27,7 @@ from .parsing import (
 if TYPE_CHECKING:
     from ..graph.passes import Pass
     from ..scheduler.planning import Plan
+    from ..scheduler.ray import Cluster
 
 STRATEGIES = ("auto", "preference", "tengine")
 OBJECTIVES = ("latency", "throughput")
@@ -58,6 +60,8 @@ class Request:
         Other keywords of `plan`, by name; those that are not given are left out.
     fetched : tuple of str
         Tensors to compute instead of all outputs.
+    cluster : Cluster or None
+        Which is joined while the command runs.
     """
 
     model: Path
@@ -66,6 +70,7 @@ class Request:
     costs: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     fetched: tuple[str, ...] = ()
+    cluster: Cluster | None = None
 
     def plan(self, max_in_flight: int | None = None, otherwise: int = 1) -> Plan:
         """Load the model and plan it, for `otherwise` items in flight where no number is given.
@@ -156,6 +161,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         passes: str | None,
         precisions: tuple[str, ...],
         fetched: tuple[str, ...],
+        address: str | None,
         **options: Any,
     ) -> None:
         import_modules(modules)
@@ -172,7 +178,9 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         if passes is not None:
             given["passes"] = _passes(passes)
         names = () if devices is None else parse_devices(devices)
-        asked = Request(model, names, parse_shapes(shapes), costs, given, fetched)
+        sized = parse_shapes(shapes)
+        cluster = joined(address, names)
+        asked = Request(model, names, sized, costs, given, fetched, cluster)
         command(asked, **options)
 
     asking: Callable[..., None] = with_request
@@ -202,6 +210,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         metavar="NAMES",
         help="Devices in order of preference, such as worker:0,cpu.",
     ),
+    ray_option,
     click.option(
         "--pin",
         "pins",

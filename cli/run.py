@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from .cluster import check_here, parse_replicas, replicas_option
 from .inputs import CommandError, Feeds, parse_input
 from .options import (
     EXIT_CODES,
@@ -36,6 +37,7 @@ from .streaming import Streaming, asks_for_streaming
 @inputs_option
 @seed_option
 @click.option("--output", type=PATH, metavar="FILE.npz", help="Write the outputs to a file.")
+@replicas_option
 @trace_option
 @as_json
 def run(
@@ -43,6 +45,7 @@ def run(
     inputs: tuple[str, ...],
     seed: int,
     output: Path | None,
+    replicas: str | None,
     trace: Path | None,
     as_json: bool,
 ) -> None:
@@ -51,6 +54,8 @@ def run(
 
     check_writable(output)
     check_writable(trace)
+    size = parse_replicas(replicas, request.cluster, request.devices)
+    check_here(size, trace=trace)
     plan = request.plan()
     feeds = Feeds(
         plan.fed,
@@ -64,7 +69,7 @@ def run(
         raise CommandError(f"the inputs make {feeds.count} items", fix="use plait stream")
     item = feeds.item(0)
     print_notes(feeds)
-    outputs, elapsed_s = run_once(plan, item, trace)
+    outputs, elapsed_s = run_once(plan, item, trace, request.cluster, size)
     if output is not None:
         write_arrays(output, outputs)
     if as_json:
@@ -93,6 +98,7 @@ def run(
     help="Write each item's outputs to FOLDER/NNNN.npz.",
 )
 @asks_for_streaming
+@replicas_option
 @trace_option
 @click.option("--live", is_flag=True, help="Show devices, queues, rate and memory on the way.")
 @as_json
@@ -104,6 +110,7 @@ def stream(
     count: int | None,
     output: Path | None,
     streaming: Streaming,
+    replicas: str | None,
     trace: Path | None,
     live: bool,
     as_json: bool,
@@ -117,6 +124,8 @@ def stream(
     from .stream import run_stream, save_trace
 
     check_writable(trace)
+    size = parse_replicas(replicas, request.cluster, request.devices)
+    check_here(size, trace=trace, live=live)
     plan = request.plan(max_in_flight, IN_FLIGHT)
     feeds = Feeds(
         plan.fed,
@@ -141,6 +150,8 @@ def stream(
         what="streaming",
         streaming=streaming,
         live=live,
+        cluster=request.cluster,
+        replicas=size,
     )
     print_notes(feeds)
     save_trace(streamed.profile, trace)
@@ -149,5 +160,6 @@ def stream(
     else:
         batch = streaming.arguments.get("batch")
         batches = f" batches of {batch}" if batch else ""
-        click.echo(f"{streamed}, up to {plan.in_flight}{batches} in flight")
+        where = " on each replica" if size else ""
+        click.echo(f"{streamed}, up to {plan.in_flight}{batches} in flight{where}")
     exit_if_failed(streamed)

@@ -14,6 +14,7 @@ import trio
 
 from ..graph.errors import PlaitError
 from ..scheduler.session import Session
+from .cluster import Size, opened
 from .live import LiveView
 from .output import progress, write_arrays, writing
 from .streaming import Streaming
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ..graph.tensor import Array
     from ..scheduler.planning import Plan
     from ..scheduler.profile import Profile
+    from ..scheduler.ray import Cluster
+    from ..scheduler.ray.pools.replicas import ReplicaPool
 
 MakeItem: TypeAlias = Callable[[int], Mapping[str, "Array"]]
 
@@ -39,7 +42,7 @@ class Streamed:
     elapsed_s : float
         From the first item asked for to the last result, without opening and closing devices.
     profile : Profile or None
-        None before the stream has ended.
+        None before the stream has ended, and where replicas ran it.
     """
 
     done: int = 0
@@ -68,16 +71,20 @@ class Streamed:
 
 
 def run_once(
-    plan: Plan, item: Mapping[str, Array], trace: Path | None
+    plan: Plan,
+    item: Mapping[str, Array],
+    trace: Path | None,
+    cluster: Cluster | None = None,
+    replicas: Size = 0,
 ) -> tuple[dict[str, Array], float]:
     """Run one item and return its outputs and the seconds it took; save its timeline if asked."""
 
     async def run() -> tuple[dict[str, Array], float]:
-        async with Session(plan, measure=trace is not None) as session:
+        async with opened(plan, cluster, replicas, measure=trace is not None) as session:
             start = time.perf_counter()
             outputs = await session.run(item)
             elapsed_s = time.perf_counter() - start
-            save_trace(session.profile(), trace)
+            save_trace(_profile(session), trace)
             return outputs, elapsed_s
 
     return trio.run(run)
@@ -93,6 +100,8 @@ def run_stream(
     measure: bool = False,
     streaming: Streaming | None = None,
     live: bool = False,
+    cluster: Cluster | None = None,
+    replicas: Size = 0,
 ) -> Streamed:
     """Run items 0 to `count` - 1, as many at a time as the plan allows.
 
@@ -103,10 +112,10 @@ def run_stream(
     how = streaming or Streaming({})
 
     async def run() -> None:
-        async with Session(plan, measure=measure) as session:
+        async with opened(plan, cluster, replicas, measure=measure) as session:
             async with _shown(session, what, count, live=live) as advance:
                 await _consume(session, make_item, count, output, streamed, advance, how)
-            streamed.profile = session.profile()
+            streamed.profile = _profile(session)
 
     trio.run(run)
     return streamed
@@ -114,10 +123,10 @@ def run_stream(
 
 @asynccontextmanager
 async def _shown(
-    session: Session, what: str, count: int, *, live: bool
+    session: Session | ReplicaPool, what: str, count: int, *, live: bool
 ) -> AsyncIterator[Callable[[], None]]:
     """Show how a stream goes, as a bar or in detail; yields what advances the bar by one."""
-    if not live:
+    if not live or not isinstance(session, Session):
         with progress(what, count) as advance:
             yield advance
         return
@@ -133,6 +142,10 @@ async def _shown(
         raise failure
 
 
+def _profile(session: Session | ReplicaPool) -> Profile | None:
+    return session.profile() if isinstance(session, Session) else None
+
+
 def save_trace(profile: Profile | None, trace: Path | None) -> None:
     """Save a profile's timeline, if a file is named."""
     if profile is not None and trace is not None:
@@ -141,7 +154,7 @@ def save_trace(profile: Profile | None, trace: Path | None) -> None:
 
 
 async def _consume(
-    session: Session,
+    session: Session | ReplicaPool,
     make_item: MakeItem,
     count: int,
     output: Path | None,

@@ -227,6 +227,18 @@ class Routed(Protocol):
 
 
 @runtime_checkable
+class Remote(Protocol):
+    """What a device adds that computes in another process, which may be on another machine.
+
+    Its functions and kernels take none of this machine's cores from others, as far as is known.
+    """
+
+    def reached(self) -> str:
+        """Return how it is reached and how fast, in words, for reports."""
+        ...
+
+
+@runtime_checkable
 class Chaining(Protocol):
     """What a device adds that asks for chains of elementwise nodes as one Fused node."""
 

@@ -8,14 +8,37 @@ from typing import Any
 import trio
 
 from .errors import DeadlineError
+from .fetches import Fetched, Fetches
+from .running.by_fetches import ALL
 from .running.item import Flight
-from .running.runtime import Runtime
+from .streaming.carrier import Carrier
 from .streaming.deadlines import deadline_passed
+
+
+async def run_one(
+    carrier: Carrier, inputs: Mapping[str, Any], fetches: Fetches | None, deadline_s: float | None
+) -> Any:
+    """Run one item and return its outputs by name, or what is fetched: `Session.run`."""
+    fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
+    names = ALL if fetched is None else fetched.names
+    flight = Flight(on_done=carrier.announce)
+    flight.marks.asked_ns = flight.marks.given_ns = carrier.now_ns()
+    try:
+        if deadline_s is None:
+            await fly(carrier, inputs, flight, names)
+        else:
+            await fly_within(deadline_s, carrier, inputs, flight, names)
+        flight.marks.taken_ns = flight.marks.released_ns = carrier.now_ns()
+        if flight.error is not None:
+            raise flight.error
+        return dict(flight.results) if fetched is None else fetched.arranged(flight.results)
+    finally:
+        flight.let_go()
 
 
 async def fly_within(
     deadline_s: float,
-    runtime: Runtime,
+    runtime: Carrier,
     inputs: Mapping[str, Any],
     flight: Flight,
     fetched: frozenset[str],
@@ -27,7 +50,7 @@ async def fly_within(
 
 
 async def fly(
-    runtime: Runtime,
+    runtime: Carrier,
     inputs: Mapping[str, Any],
     flight: Flight,
     fetched: frozenset[str],

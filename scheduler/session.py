@@ -14,13 +14,11 @@ from ..graph.tensor import Array
 from .errors import SessionError
 from .events import Announcer, Observer
 from .faults import FaultPolicy
-from .fetches import Fetched, Fetches
-from .flying import fly, fly_within
+from .fetches import Fetches
+from .flying import run_one
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
-from .running.by_fetches import ALL
-from .running.item import Flight
 from .running.runtime import Runtime
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
@@ -159,22 +157,7 @@ class Session:
         DeviceError
             If a device fails.
         """
-        runtime = self._open_runtime()
-        fetched = None if fetches is None else Fetched(fetches, self.plan.fetchable)
-        names = ALL if fetched is None else fetched.names
-        flight = Flight(on_done=runtime.announce)
-        flight.marks.asked_ns = flight.marks.given_ns = runtime.now_ns()
-        try:
-            if deadline_s is None:
-                await fly(runtime, inputs, flight, names)
-            else:
-                await fly_within(deadline_s, runtime, inputs, flight, names)
-            flight.marks.taken_ns = flight.marks.released_ns = runtime.now_ns()
-            if flight.error is not None:
-                raise flight.error
-            return dict(flight.results) if fetched is None else fetched.arranged(flight.results)
-        finally:
-            flight.let_go()
+        return await run_one(self._open_runtime(), inputs, fetches, deadline_s)
 
     def stream(
         self,
@@ -327,10 +310,11 @@ class Session:
         return self._runtime
 
 
-def borrowed(session: Session, inputs: Any) -> Any:
+def borrowed(session: object, inputs: Any) -> Any:
     """Return what is to be fed to a session that runs on another thread than the caller's.
 
     Of arrays on devices it is noted what the caller has queued so far, which they wait for.
+    What else runs items takes none of those.
     """
-    runtime = session._runtime
+    runtime = session._runtime if isinstance(session, Session) else None
     return inputs if runtime is None else runtime.borrowed(inputs)

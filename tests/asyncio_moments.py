@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
 from itertools import count
-from typing import ClassVar, TypeAlias, TypeVarTuple, Unpack
+from typing import Any, ClassVar, TypeAlias, TypeVarTuple, Unpack
 
 import pytest
 import trio
@@ -89,7 +89,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watch the loops of all sessions that are opened."""
     main = LoopThread._main
 
-    async def watched_main(loop: LoopThread) -> None:
+    async def watched_main(loop: LoopThread[Any]) -> None:
         trio.lowlevel.add_instrument(Watch())
         await main(loop)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +60,10 @@ def imports(file: Path) -> Iterator[Import]:
                 yield Import(str(where), node.lineno, name, bool(node.level))
 
 
-ALL_IMPORTS = [found for file in PACKAGE for found in imports(file)]
+@cache
+def all_imports() -> list[Import]:
+    """Return those of the package."""
+    return [found for file in PACKAGE for found in imports(file)]
 
 
 def reaches(found: Import, module: str) -> bool:
@@ -67,13 +71,13 @@ def reaches(found: Import, module: str) -> bool:
 
 
 def importers(module: str) -> list[Import]:
-    return [found for found in ALL_IMPORTS if reaches(found, module)]
+    return [found for found in all_imports() if reaches(found, module)]
 
 
 def test_imports_inside_functions_and_relative_ones_are_seen() -> None:
     assert any(
         one.file == "devices/__init__.py" and one.module == "plait.devices.cpu" and one.relative
-        for one in ALL_IMPORTS
+        for one in all_imports()
     )
 
 
@@ -81,7 +85,7 @@ def test_imports_inside_functions_and_relative_ones_are_seen() -> None:
 def test_a_layer_never_imports_upward(layer: str) -> None:
     upward = [
         str(found)
-        for found in ALL_IMPORTS
+        for found in all_imports()
         if found.file.startswith(f"{layer}/")
         and any(reaches(found, f"plait.{above}") for above in FORBIDDEN[layer])
     ]
@@ -91,7 +95,9 @@ def test_a_layer_never_imports_upward(layer: str) -> None:
 def test_the_package_imports_itself_relatively() -> None:
     """An absolute import would find another installed plait, or none."""
     own = ("plait", *LAYERS)
-    absolute = [one for one in ALL_IMPORTS if not one.relative and one.module.split(".")[0] in own]
+    absolute = [
+        one for one in all_imports() if not one.relative and one.module.split(".")[0] in own
+    ]
     assert [str(one) for one in absolute] == []
 
 
@@ -130,7 +136,7 @@ def test_only_the_command_line_imports_terminal_libraries(module: str) -> None:
 
 def test_importing_plait_leaves_optional_and_slow_modules_alone() -> None:
     optional = ["onnx", "onnxruntime", "cupy", "numba", "click", "rich", "multiprocessing",
-                "asyncio"]  # fmt: skip
+                "asyncio", "ray"]  # fmt: skip
     code = f"import plait, sys; print([m for m in {optional} if m in sys.modules])"
     answer = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True

@@ -21,7 +21,7 @@ T = TypeVar("T")
 class AsyncioResults:
     """The results of a stream: enter it, then iterate once, in one task."""
 
-    def __init__(self, loop: LoopThread, source: Source, options: StreamOptions) -> None:
+    def __init__(self, loop: LoopThread[Any], source: Source, options: StreamOptions) -> None:
         self._loop = loop
         self._source = source
         self._options = options

@@ -15,7 +15,7 @@ from ..fetches import Fetches
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
-from ..session import borrowed
+from ..session import Session, borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import Source, check_source
 from .asyncio_results import AsyncioResults, awaitable, settled
@@ -52,13 +52,13 @@ class AsyncioSession:
     def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
         self.plan = plan
         self._arguments = arguments
-        self._loop: LoopThread | None = None
-        self._ended: LoopThread | None = None
+        self._loop: LoopThread[Session] | None = None
+        self._ended: LoopThread[Session] | None = None
 
     async def __aenter__(self) -> AsyncioSession:
         if self._loop is not None:
             raise SessionError("the session is open already", fix="make another session")
-        opening = _on_thread(partial(LoopThread, self.plan, self._arguments))
+        opening = _on_thread(partial(LoopThread, Session(self.plan, **self._arguments)))
         try:
             self._loop = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -156,9 +156,10 @@ class AsyncioSession:
 
     async def status(self) -> Status:
         """Return what happens at this moment, as `Session.status` does."""
-        return await awaitable(self._open_loop().status())
+        status: Status = await awaitable(self._open_loop().status())
+        return status
 
-    def _open_loop(self) -> LoopThread:
+    def _open_loop(self) -> LoopThread[Session]:
         if self._loop is None:
             raise SessionError(
                 "the session is not open", fix="async with AsyncioSession(plan) as session"
@@ -166,7 +167,7 @@ class AsyncioSession:
         return self._loop
 
 
-async def _done(loop: LoopThread, work: Callable[[], Awaitable[T]]) -> T:
+async def _done(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
     """Wait for something on the loop; when that is cancelled, it ends before this returns."""
     job: Job[T] = loop.start(work)
     outcome = awaitable(job.outcome)

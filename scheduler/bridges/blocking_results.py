@@ -23,7 +23,7 @@ class BlockingResults:
 
     def __init__(
         self,
-        loop: LoopThread,
+        loop: LoopThread[Any],
         source: Iterable[Mapping[str, Any]],
         options: StreamOptions,
         owner: object,

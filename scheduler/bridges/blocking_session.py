@@ -17,7 +17,7 @@ from ..fetches import Fetches
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
-from ..session import borrowed
+from ..session import Session, borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import check_source
 from .blocking_results import BlockingResults
@@ -56,7 +56,7 @@ class BlockingSession:
     """
 
     def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
-        self._loop = LoopThread(plan, arguments)
+        self._loop = LoopThread(Session(plan, **arguments))
         self._close = weakref.finalize(self, self._loop.close)
 
     @overload
@@ -85,7 +85,7 @@ class BlockingSession:
         PlaitError
             Whatever running raises.
         """
-        _check_no_trio()
+        check_no_trio()
         session = self._loop.session
         own = borrowed(session, inputs)
         return self._done(partial(session.run, own, fetches, deadline_s=deadline_s))
@@ -115,7 +115,7 @@ class BlockingSession:
         A stream that is not iterated to its end is closed when it is dropped; used as a context
         manager, or by `close`, it is closed at once.
         """
-        _check_no_trio()
+        check_no_trio()
         check_source(source, blocking=True)
         options = stream_options(self._loop.session.plan, arguments)
         return BlockingResults(self._loop, source, options, owner=self)
@@ -139,7 +139,7 @@ class BlockingSession:
 
     def _done(self, work: Callable[[], Awaitable[T]]) -> T:
         """Wait for something on the loop, which Ctrl-C cancels."""
-        _check_no_trio()
+        check_no_trio()
         job: Job[T] = self._loop.start(work)
         try:
             return job.outcome.result()
@@ -154,8 +154,9 @@ class BlockingSession:
 
     def status(self) -> Status:
         """Return what happens at this moment, as `Session.status` does."""
-        _check_no_trio()
-        return self._loop.status().result()
+        check_no_trio()
+        status: Status = self._loop.status().result()
+        return status
 
     def close(self) -> None:
         """Free everything; what is under way is cancelled. Closing twice is allowed."""
@@ -173,7 +174,8 @@ class BlockingSession:
         self.close()
 
 
-def _check_no_trio() -> None:
+def check_no_trio() -> None:
+    """Raise SessionError in trio tasks, which what waits here would block."""
     if trio.lowlevel.in_trio_run():
         raise SessionError(
             "this would block the trio task it is called from",

@@ -45,7 +45,10 @@ class Bridge:
     """
 
     def __init__(
-        self, loop: LoopThread, arguments: StreamArguments, deliver: Callable[[Delivery], object]
+        self,
+        loop: LoopThread[Any],
+        arguments: StreamArguments,
+        deliver: Callable[[Delivery], object],
     ) -> None:
         self._session = loop.session
         self._loop = loop

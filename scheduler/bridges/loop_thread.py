@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import suppress
-from typing import Generic, TypedDict, TypeVar
+from contextlib import AbstractAsyncContextManager, suppress
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import trio
 
@@ -14,10 +15,39 @@ from ..errors import SessionError
 from ..events import Observer
 from ..faults import FaultPolicy
 from ..planning import Plan
-from ..profile.status import Status
-from ..session import Session
+from ..streaming.stream import Results
 
 T = TypeVar("T")
+
+
+class Looped(Protocol):
+    """What runs items on a loop: a session, or a pool of replicas."""
+
+    @property
+    def plan(self) -> Plan:
+        """What it runs."""
+        ...
+
+    @property
+    def stream(self) -> Callable[..., AbstractAsyncContextManager[Results]]:
+        """Run the items of a source."""
+        ...
+
+    def status(self) -> Any:
+        """Return what happens at this moment."""
+        ...
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None: ...
+
+
+S = TypeVar("S", bound=Looped)
 
 
 class SessionArguments(TypedDict, total=False):
@@ -70,18 +100,13 @@ class Job(Generic[T]):
                 self.outcome.set_result(result)
 
 
-class LoopThread:
+class LoopThread(Generic[S]):
     """The thread and what runs on it; it knows nothing of who uses it, who may be collected.
 
     Parameters
     ----------
-    plan : Plan
-    arguments : SessionArguments
-
-    Attributes
-    ----------
-    session : Session
-        Open.
+    session : Session or ReplicaPool
+        It is opened there.
 
     Raises
     ------
@@ -89,8 +114,8 @@ class LoopThread:
         Whatever opening a session raises.
     """
 
-    def __init__(self, plan: Plan, arguments: SessionArguments) -> None:
-        self.session = Session(plan, **arguments)
+    def __init__(self, session: S) -> None:
+        self.session = session
         self._stop = trio.Event()
         self._opened: Future[trio.lowlevel.TrioToken] = Future()
         self._failure: BaseException | None = None
@@ -131,7 +156,7 @@ class LoopThread:
         except trio.RunFinishedError:
             raise closed_session() from None
 
-    def status(self) -> Future[Status]:
+    def status(self) -> Future[Any]:
         """Return what happens when the loop comes to it.
 
         Raises
@@ -169,7 +194,7 @@ class LoopThread:
             finally:
                 self._nursery = None
 
-    async def _status(self) -> Status:
+    async def _status(self) -> Any:
         return self.session.status()
 
     def _spawn(self, job: Job[T]) -> None:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...devices.cpu import CpuDevice
-from ...devices.device import Device
+from ...devices.device import Device, Remote
 from ...devices.memory import HOST, SHARED
 from ..running.quick import QUICK_NS
 from .figures import HERE, LOOP, Loop
@@ -42,6 +42,8 @@ class _Way(NamedTuple):
 
 def computes_here(device: Device) -> bool:
     """True when a device's kernels keep the host's cores busy."""
+    if isinstance(device, Remote):
+        return False
     offers = device.capabilities
     return offers.runs_python or not offers.accesses.isdisjoint((HOST, SHARED))
 

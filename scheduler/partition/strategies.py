@@ -61,6 +61,11 @@ class Request:
     precision: Mapping[str, str] = field(default_factory=dict)
     halved: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def kept(self) -> Pins:
+        """What stays where it is: on devices by pins, and what is in float16 there already."""
+        return {**self.halved, **self.pins}
+
     def judge(self, graph: Graph) -> Judge:
         """Return who judges assignments of a graph."""
         in_flight = self.max_in_flight if self.objective == "throughput" else 0

@@ -15,10 +15,10 @@ import trio
 
 from ...graph.tensor import Array
 from ..running.item import Flight, copies, views
-from ..running.runtime import Runtime
 from ..running.slots import session_closed
 from ..running.spares import copied
 from .batching import Batch, Batching
+from .carrier import Carrier
 from .deadlines import Deadlines
 from .options import StreamOptions
 
@@ -28,7 +28,7 @@ class Line:
 
     Parameters
     ----------
-    runtime : Runtime
+    runtime : Carrier
     options : StreamOptions
     batching : Batching or None
     on_done : callable
@@ -44,7 +44,7 @@ class Line:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Carrier,
         options: StreamOptions,
         batching: Batching | None,
         on_done: Callable[[Flight], object],

@@ -16,8 +16,8 @@ import trio
 
 from ..running.item import Flight, Item
 from ..running.marks import Marks
-from ..running.runtime import Runtime
 from .batching import Batching, batching_of
+from .carrier import Carrier
 from .line import Line
 from .options import StreamOptions, check_order
 from .sources import Source, check_source, iterate
@@ -27,7 +27,7 @@ class Results:
     """The results of a stream; iterate once, in one task."""
 
     def __init__(
-        self, runtime: Runtime, options: StreamOptions, batching: Batching | None, number: int
+        self, runtime: Carrier, options: StreamOptions, batching: Batching | None, number: int
     ) -> None:
         self.line = Line(runtime, options, batching, self._note, self._is_stuck)
         self._runtime = runtime
@@ -150,7 +150,7 @@ class Results:
 
 @asynccontextmanager
 async def open_stream(
-    runtime: Runtime, source: Source, options: StreamOptions, number: int
+    runtime: Carrier, source: Source, options: StreamOptions, number: int
 ) -> AsyncIterator[Results]:
     """Start feeding a source; on exit, cancel and drain what is still under way."""
     check_source(source)

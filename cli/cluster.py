@@ -1,0 +1,135 @@
+"""``--ray`` and ``--replicas``: devices, and whole sessions, on the nodes of a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from .inputs import CommandError
+
+if TYPE_CHECKING:
+    from ..scheduler.planning import Plan
+    from ..scheduler.ray import Cluster
+    from ..scheduler.ray.pools.replicas import ReplicaPool
+    from ..scheduler.session import Session
+
+KIND = "ray:"
+
+MOST_HERE = 64
+"""Replicas on this machine; each asks for one CPU of Ray's books."""
+
+Size: TypeAlias = int | tuple[int, int]
+
+ray_option = click.option(
+    "--ray",
+    "address",
+    metavar="ADDRESS",
+    help="Join a Ray cluster, HOST:PORT or auto, for devices such as ray:enc/cuda:0; local starts "
+    "one on this machine, with a node for each host that is named.",
+)
+replicas_option = click.option(
+    "--replicas",
+    metavar="N|LEAST..MOST",
+    help="Run whole sessions on so many hosts of the cluster of --ray, and deal items to them.",
+)
+
+
+def joined(address: str | None, devices: Iterable[str]) -> Cluster | None:
+    """Join a cluster until the command ends; None without an address.
+
+    Raises
+    ------
+    CommandError
+        If devices are on a cluster, and none is named.
+    DeviceUnavailableError
+        If it cannot be joined, or Ray is not installed.
+    """
+    hosts = hosts_of(devices)
+    if address is None:
+        if hosts:
+            raise CommandError(
+                f"{KIND}{hosts[0]} is a host of a cluster, and it is not said which one",
+                fix="add --ray HOST:PORT, --ray auto or --ray local",
+            )
+        return None
+    from ..scheduler.ray import Node, cluster
+    from ..scheduler.ray.cluster import HOST_LABEL
+
+    nodes = [Node({HOST_LABEL: host}) for host in hosts] or [Node(num_cpus=MOST_HERE)]
+    if address != "local":
+        nodes = []
+    return click.get_current_context().with_resource(cluster(address, nodes=nodes))
+
+
+def hosts_of(devices: Iterable[str]) -> list[str]:
+    """Return the hosts of ``ray:enc/cuda:0``, each once."""
+    remote = (name.removeprefix(KIND) for name in devices if name.startswith(KIND))
+    return list(dict.fromkeys(name.partition("/")[0] for name in remote))
+
+
+def devices_of(cluster: Cluster) -> list[str]:
+    """Return the devices on each node of a cluster, by the names that they have here.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If a node has no plait, or another one.
+    """
+    from ..scheduler.ray.cluster import HOST_LABEL
+
+    found = []
+    for node in cluster.engine.nodes():
+        name = node["labels"].get(HOST_LABEL, node["id"][:8])
+        host = cluster.host(name, select={"ray.io/node-id": node["id"]})
+        found += [f"{KIND}{name}/{device}" for device in host.link().hello["devices"]]
+    return found
+
+
+def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[str]) -> Size:
+    """Return how many replicas are asked for; 0 is none, so that the session runs here.
+
+    With a cluster that no device is on, there is one.
+
+    Raises
+    ------
+    CommandError
+        If it is no number or range, or there is no cluster.
+    """
+    if text is None:
+        return 0 if cluster is None or hosts_of(devices) else 1
+    found = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most:
+        raise CommandError(
+            f"--replicas {text!r} is no number of replicas", fix="for example 4, or 1..16"
+        )
+    if cluster is None:
+        raise CommandError(
+            "replicas run on a cluster, and none is named", fix="add --ray HOST:PORT or --ray local"
+        )
+    return most if least == most else (least, most)
+
+
+def opened(
+    plan: Plan, cluster: Cluster | None, replicas: Size, *, measure: bool = False
+) -> AbstractAsyncContextManager[Session | ReplicaPool]:
+    """Return what runs items of a plan: a session here, or replicas of one on a cluster."""
+    if cluster is not None and replicas:
+        return cluster.replicas(plan, n=replicas)
+    from ..scheduler.session import Session
+
+    return Session(plan, measure=measure)
+
+
+def check_here(replicas: Size, **options: object) -> None:
+    """Raise CommandError for options that look into a session, where that runs elsewhere."""
+    for name, value in options.items():
+        if replicas and value:
+            raise CommandError(
+                f"--{name} looks into the session, and replicas run theirs on other hosts",
+                fix=f"leave --{name} out, or --replicas",
+            )

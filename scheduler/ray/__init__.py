@@ -1,0 +1,30 @@
+"""Beyond one machine: devices and replicas of sessions on a Ray cluster.
+
+Ray starts processes on the nodes of a cluster, carries calls to them and says when they die; it is
+an optional package, which only engine.py and nodes.py import. The parts: cluster.py (joining a
+cluster, or starting one on this machine), host.py (what runs on a node), device.py with link.py
+(remote devices), replicas.py (whole sessions on many hosts).
+"""
+
+from .cluster import Cluster
+from .joining import cluster
+from .nodes import Node
+from .on_paper.pool_model import Driver, HostKind, PoolSimulation
+from .on_paper.pool_simulation import simulate_pool
+from .pools.blocking_pool import BlockingReplicaPool
+from .pools.pool_status import PoolStatus, ReplicaStatus
+from .pools.replicas import ReplicaPool
+
+__all__ = [
+    "BlockingReplicaPool",
+    "Cluster",
+    "Driver",
+    "HostKind",
+    "Node",
+    "PoolSimulation",
+    "PoolStatus",
+    "ReplicaPool",
+    "ReplicaStatus",
+    "cluster",
+    "simulate_pool",
+]

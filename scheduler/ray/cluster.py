@@ -1,0 +1,328 @@
+"""A cluster that this process has joined, or has started on this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Unpack
+
+import trio
+
+from ...devices.errors import DeviceError, DeviceUnavailableError
+from ...devices.host import core_count
+from ...graph.ir import Graph
+from ..events import Observer
+from ..faults import FaultPolicy
+from ..planning import Plan
+from .engine import Actor, Engine, Placing, RayEngine, load_ray
+from .host import Host
+from .nodes import LocalNodes, Node
+from .pools.blocking_calls import to_its_end
+from .pools.blocking_pool import BlockingReplicaPool, ReplicaArguments
+from .pools.replicas import ReplicaPool
+from .remote.device import RayDevice
+from .remote.hosts import RemoteHost
+from .shipping import cargo
+
+INLINE_LIMIT = 64 << 20
+START_S = 60.0
+SILENCE_S = 30.0
+HOST_LABEL = "plait-host"
+
+
+class Cluster:
+    """Joined between entering and leaving it, with `with` or `async with`.
+
+    Parameters
+    ----------
+    address, nodes, inline_limit, start_timeout_s
+        See `cluster`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        nodes: Sequence[Node] = (),
+        *,
+        inline_limit: int = INLINE_LIMIT,
+        start_timeout_s: float = START_S,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self.address = address
+        self.start_timeout_s = start_timeout_s
+        self.inline_limit = inline_limit
+        self.silence_s = silence_s
+        self._nodes = tuple(nodes)
+        self._lock = threading.Lock()
+        self._hosts: dict[str, RemoteHost] = {}
+        self._local: LocalNodes | None = None
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """What starts actors.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If the cluster is not entered.
+        """
+        if self._engine is None:
+            raise DeviceUnavailableError(
+                "the cluster is not joined", fix="with pl.ray.cluster(...) as cluster"
+            )
+        return self._engine
+
+    def host(
+        self,
+        name: str,
+        *,
+        select: Mapping[str, str] | None = None,
+        num_cpus: float = 0,
+        num_gpus: float = 0,
+        resources: Mapping[str, float] | None = None,
+    ) -> RemoteHost:
+        """Say where a host is to be, whose devices are called ``"ray:name/..."`` then.
+
+        Parameters
+        ----------
+        name : str
+        select : Mapping of str to str
+            Labels that its node must have.
+        num_cpus, num_gpus : float
+            What of the node it takes for itself; nobody else gets that from Ray.
+        resources : Mapping of str to float
+            More of what it takes, by the cluster's own names.
+
+        Returns
+        -------
+        RemoteHost
+            It starts when something is asked of it, and ends with the cluster's context, or when
+            it is closed.
+
+        Raises
+        ------
+        DeviceError
+            If there is another host of that name.
+        """
+        placing = Placing(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
+        with self._lock:
+            known = self._hosts.get(name)
+            if known is not None and not known.is_closed:
+                if known.placing == placing:
+                    return known
+                raise DeviceError(f"there is a host {name!r} already", fix="choose another name")
+            made = RemoteHost(
+                name,
+                self.engine,
+                placing,
+                start_s=self.start_timeout_s,
+                silence_s=self.silence_s,
+            )
+            self._hosts[name] = made
+        return made
+
+    def device(self, name: str) -> RayDevice:
+        """Return a device on a host: ``"enc/cuda:0"``.
+
+        A host that was not declared is put on a node with the label ``plait-host`` of that name.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If the name is no host and device.
+        """
+        host, slash, kind = name.removeprefix("ray:").partition("/")
+        if not (host and slash and kind) or kind.startswith("ray"):
+            raise DeviceUnavailableError(
+                f"{name!r} names no device on a host", fix="name both: 'ray:enc/cuda:0'"
+            )
+        with self._lock:
+            known = self._hosts.get(host)
+        if known is None or known.is_closed:
+            known = self.host(host, select={HOST_LABEL: host})
+        return RayDevice(known, kind)
+
+    def replicas(
+        self,
+        plan: Plan | Graph,
+        n: int | tuple[int, int] = 1,
+        *,
+        devices: str | Sequence[str] | None = None,
+        planning: Mapping[str, Any] | None = None,
+        select: Mapping[str, str] | None = None,
+        num_cpus: float = 1,
+        num_gpus: float = 0,
+        resources: Mapping[str, float] | None = None,
+        max_in_flight: int | None = None,
+        faults: FaultPolicy | None = None,
+        on_event: Observer | None = None,
+    ) -> ReplicaPool:
+        """Return a pool of replicas, each of them a session of the plan on a host of its own.
+
+        Parameters
+        ----------
+        plan : Plan or Graph
+            A plan for devices that the hosts have, and this machine, too; or a graph, which each
+            host plans.
+        n : int or tuple of two, default 1
+            How many replicas; or the least and the most, between which there are more while items
+            wait for a second, and fewer when some have had nothing to do for a minute.
+        devices : str or sequence of str, optional
+            Of a graph: what hosts plan it for.
+        planning : Mapping of str to object, optional
+            Of a graph: further arguments of `plait.plan`.
+        select, num_cpus, num_gpus, resources
+            What each needs of a node, as for `host`.
+        max_in_flight : int, optional
+            How many items a replica may have, those that travel included; 64 when left out. It
+            is sent no more than keeps it busy for 10 ms beyond what its plan has memory for.
+        faults : FaultPolicy, optional
+            How often items of lost replicas are run again, and when others are started.
+        on_event : callable, optional
+            Called with what happens, as a `Session` does.
+
+        Examples
+        --------
+        ::
+
+            async with cluster.replicas(plan, n=(1, 16), select={"gpu": "h200"}) as pool:
+                async with pool.stream(batches) as results:
+                    async for item in results:
+                        show(item["boxes"])
+        """
+        placing = Placing(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
+
+        async def start(name: str) -> Actor:
+            starting = partial(self.start, Host, name, placing=placing)
+            return await trio.to_thread.run_sync(starting)
+
+        return ReplicaPool(
+            cargo(plan, devices, planning),
+            start,
+            self.engine.put,
+            n=n,
+            max_in_flight=max_in_flight,
+            silence_s=self.silence_s,
+            start_timeout_s=self.start_timeout_s,
+            faults=faults,
+            on_event=on_event,
+        )
+
+    def blocking_replicas(
+        self,
+        plan: Plan | Graph,
+        n: int | tuple[int, int] = 1,
+        **arguments: Unpack[ReplicaArguments],
+    ) -> BlockingReplicaPool:
+        """Return an open pool of replicas for code that runs no trio loop.
+
+        Its arguments are those of `replicas`.
+
+        Raises
+        ------
+        PlaitError
+            Whatever opening a pool raises.
+        """
+        return BlockingReplicaPool(self.replicas(plan, n, **arguments))
+
+    def start(self, kind: type, *arguments: Any, placing: Placing | None = None) -> Actor:
+        """Start an actor on a node that has room for it; does not wait for that."""
+        return self.engine.start(kind, *arguments, placing=placing or Placing())
+
+    def add_node(self, node: Node) -> int:
+        """Start one more node of a cluster that was started here; return its number.
+
+        The head is 1, and those that the cluster was started with follow.
+        """
+        return self._owned().add(node)
+
+    def remove_node(self, number: int) -> None:
+        """End such a node at once: whatever runs there is lost."""
+        self._owned().remove(number)
+
+    def __enter__(self) -> Cluster:
+        if self._engine is not None:
+            raise DeviceUnavailableError("the cluster is joined already", fix="make another one")
+        load_ray()
+        try:
+            if self.address == "local":
+                self._start_nodes()
+            address = self.address if self._local is None else self._local.address
+            self._engine = RayEngine(address, loopback=self._local is not None)
+        except BaseException:
+            self._leave()
+            raise
+        _entered.append(self)
+        return self
+
+    def _start_nodes(self) -> None:
+        head = Node(num_cpus=0) if self._nodes else Node(num_cpus=core_count())
+        self._local = LocalNodes(head, self.inline_limit, self.start_timeout_s)
+        for node in self._nodes:
+            self._local.add(node)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+    async def __aenter__(self) -> Cluster:
+        return await to_its_end(self.__enter__)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await to_its_end(self._leave)
+
+    def _leave(self) -> None:
+        if self in _entered:
+            _entered.remove(self)
+        with self._lock:
+            hosts, self._hosts = self._hosts, {}
+        for host in hosts.values():
+            host.close()
+        engine, self._engine = self._engine, None
+        local, self._local = self._local, None
+        try:
+            if engine is not None:
+                engine.leave()
+        finally:
+            if local is not None:
+                local.close()
+
+    def _owned(self) -> LocalNodes:
+        if self._local is None:
+            raise DeviceUnavailableError(
+                "the nodes of this cluster were not started here",
+                fix='add them by its own means; only nodes of cluster("local") are ours',
+            )
+        return self._local
+
+
+def find(name: str) -> RayDevice:
+    """Return a device by its full name, on the cluster that this process has entered.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If there is none.
+    """
+    if not _entered:
+        raise DeviceUnavailableError(
+            f"{name!r} is on a Ray cluster, and none is joined",
+            fix="with pl.ray.cluster(...): plan and run inside",
+        )
+    return _entered[-1].device(name)
+
+
+_entered: list[Cluster] = []
+"""The clusters that this process has entered and not left, the latest last."""

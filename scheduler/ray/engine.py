@@ -1,0 +1,352 @@
+"""What is asked of Ray: to join a cluster, to start actors and to call them.
+
+No other file imports it, but nodes.py, which starts clusters. Everything else here knows the
+protocols `Engine`, `Actor` and `Pending` alone, so that it runs without Ray in tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
+
+from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ...devices.event import CancelledWorkError
+
+OnResult: TypeAlias = Callable[[Any, BaseException | None], object]
+
+Ref: TypeAlias = Any
+"""Stands for a value that the cluster keeps as long as somebody here holds it."""
+
+
+LOOK_S = 0.2
+"""How often whoever waits for an answer looks whether it is given up."""
+
+
+class Pending(Protocol):
+    """A call that was made."""
+
+    def on_result(self, callback: OnResult) -> None:
+        """Call `callback(value, error)` once, on any thread, when the answer is there."""
+        ...
+
+    def cancel(self) -> None:
+        """Have it not begin, or be cancelled where it waits; there is an answer all the same."""
+        ...
+
+
+class Actor(Protocol):
+    """An object in a process of its own, somewhere in the cluster."""
+
+    def call(self, method: str, *arguments: Any) -> Pending:
+        """Call a method; arguments that are `Ref` arrive as what they stand for."""
+        ...
+
+    def kill(self) -> None:
+        """End its process, whatever it does; every call that is under way fails."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where an actor may run, and what becomes of it.
+
+    Attributes
+    ----------
+    select : Mapping of str to str
+        Labels that the node must have.
+    num_cpus, num_gpus : float
+        What of a node it takes for itself.
+    resources : Mapping of str to float
+        More of what it takes, by the cluster's own names.
+    restarts : int
+        How often it is started again when it dies; -1 is for ever.
+    retries : int
+        How often calls are made again that were under way then; -1 is for ever.
+    """
+
+    select: Mapping[str, str] = field(default_factory=dict)
+    num_cpus: float = 0.0
+    num_gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    restarts: int = 0
+    retries: int = 0
+
+
+class Engine(Protocol):
+    """A cluster, joined."""
+
+    def start(self, kind: type, *arguments: Any, placing: Placing) -> Actor:
+        """Start an actor, when a node has room for it; does not wait for that."""
+        ...
+
+    def put(self, value: Any) -> Ref:
+        """Have the cluster keep a value."""
+        ...
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that are alive: `id`, `labels` and `resources` of each."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the cluster: what was started in it by this process ends."""
+        ...
+
+
+class RayEngine:
+    """Ray.
+
+    Parameters
+    ----------
+    address : str
+        `host:port` of the cluster, or `"auto"` for the one that this machine is in.
+    loopback : bool, default False
+        The cluster is on this machine and listens to it alone.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If Ray is not installed, or the cluster cannot be joined.
+    """
+
+    def __init__(self, address: str, *, loopback: bool = False) -> None:
+        self._ray = load_ray()
+        self._classes: dict[type, Any] = {}
+        self._joined = not self._ray.is_initialized()
+        if self._joined:
+            self._join(address, loopback)
+
+    def _join(self, address: str, loopback: bool) -> None:
+        with _signals_kept(), _only_loopback(loopback), _quiet():
+            try:
+                self._ray.init(
+                    address=address,
+                    namespace="plait",
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    configure_logging=False,
+                )
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise DeviceUnavailableError(
+                    f"the Ray cluster cannot be joined: {error}",
+                    at=f"address {address!r}",
+                    fix='see that it runs (`ray status`), or start one here: cluster("local")',
+                ) from error
+            except BaseException:  # Ctrl-C, in the middle of it
+                self._ray.shutdown()
+                raise
+
+    def start(self, kind: type, *arguments: Any, placing: Placing) -> RayActor:
+        """Start an actor; does not wait until it runs."""
+        try:
+            made = self._class_of(kind).options(
+                num_cpus=placing.num_cpus,
+                num_gpus=placing.num_gpus,
+                resources=dict(placing.resources),
+                label_selector=dict(placing.select),
+                max_restarts=placing.restarts,
+                max_task_retries=placing.retries,
+            )
+        except (TypeError, ValueError) as error:
+            raise DeviceUnavailableError(
+                f"no node can be chosen so: {error}",
+                fix="correct select=, num_cpus=, num_gpus= or resources=",
+            ) from error
+        return RayActor(self._ray, made.remote(*arguments))
+
+    def _class_of(self, kind: type) -> Any:
+        """Return what Ray makes of a class; it never forgets one that it has made."""
+        if kind not in self._classes:
+            self._classes[kind] = self._ray.remote(kind)
+        return self._classes[kind]
+
+    def put(self, value: Any) -> Ref:
+        """Have the cluster keep a value."""
+        return self._ray.put(value)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that are alive."""
+        return [
+            {"id": node["NodeID"], "labels": node["Labels"], "resources": node["Resources"]}
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
+
+    def leave(self) -> None:
+        """Leave the cluster, unless this process had joined it before."""
+        if self._joined:
+            with _quiet():
+                self._ray.shutdown()
+
+
+class RayActor:
+    """An actor of Ray's."""
+
+    def __init__(self, ray: ModuleType, handle: Any) -> None:
+        self._ray = ray
+        self._handle = handle
+
+    def call(self, method: str, *arguments: Any) -> RayPending:
+        """Call a method."""
+        return RayPending(self._ray, getattr(self._handle, method).remote(*arguments))
+
+    def kill(self) -> None:
+        """End its process."""
+        with suppress(Exception):  # it is dead, or the cluster is
+            self._ray.kill(self._handle)
+
+
+class RayPending:
+    """A call of Ray's."""
+
+    def __init__(self, ray: ModuleType, ref: Any) -> None:
+        self._ray = ray
+        self._ref = ref
+
+    def on_result(self, callback: OnResult) -> None:
+        """Call back, on a thread of Ray's."""
+        exceptions = self._ray.exceptions
+
+        def done(future: Any) -> None:
+            error = future.exception()
+            if error is None:
+                callback(future.result(), None)
+            else:
+                callback(None, _translated(error, exceptions))
+
+        self._ref.future().add_done_callback(done)
+
+    def cancel(self) -> None:
+        """Have it not begin, or be cancelled."""
+        with suppress(Exception):  # it has ended
+            self._ray.cancel(self._ref)
+
+
+def result(
+    pending: Pending,
+    timeout_s: float = math.inf,
+    *,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Wait for a call's answer and return it, unless it is given up meanwhile.
+
+    Raises
+    ------
+    TimeoutError
+        If there is none in time, or it is given up; the call goes on.
+    BaseException
+        What the call raised.
+    """
+    answered = threading.Event()
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def take(value: Any, error: BaseException | None) -> None:
+        found.append((value, error))
+        answered.set()
+
+    pending.on_result(take)
+    deadline_s = time.monotonic() + timeout_s
+    while not answered.wait(max(0.0, min(LOOK_S, deadline_s - time.monotonic()))):
+        if time.monotonic() >= deadline_s or given_up():
+            raise TimeoutError(f"no answer in {timeout_s:g} s")
+    value, error = found.pop()
+    if error is None:
+        return value
+    try:
+        raise error
+    finally:
+        del error  # it holds this frame
+
+
+def node_here() -> str:
+    """Return the id of the node that this process is on; without one, the machine's name."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return socket.gethostname()
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def load_ray() -> ModuleType:
+    """Return Ray.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If it is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Else Ray takes the devices away from processes that ask for none, once they start.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        with _quiet():
+            return importlib.import_module("ray")
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            "the package 'ray' is not installed", fix="pip install 'plait[ray]'"
+        ) from error
+
+
+def _translated(error: BaseException, exceptions: Any) -> BaseException:
+    """Return what an exception of Ray's means here; what a method raised is returned as it is."""
+    if isinstance(error, exceptions.TaskCancelledError):
+        return CancelledWorkError("the call was cancelled")
+    if isinstance(error, exceptions.RayTaskError):
+        cause = error.cause
+        return cause if isinstance(cause, Exception) else DeviceError(str(error))
+    if isinstance(error, exceptions.ActorUnschedulableError):
+        return DeviceUnavailableError(f"no node can run it: {error}")
+    if isinstance(error, exceptions.RayError):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return DeviceLostError(" ".join(lines)[:500])
+    return error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what Ray warns of: errors are raised."""
+    logger = logging.getLogger("ray")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Put back what is done on SIGTERM, which Ray changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _only_loopback(wanted: bool) -> Iterator[None]:
+    """Have Ray take 127.0.0.1 for what it is: it would look for the machine's outer address."""
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = before and not wanted
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before

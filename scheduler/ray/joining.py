@@ -1,0 +1,50 @@
+"""`plait.ray.cluster`: which cluster, and how it is joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cluster import INLINE_LIMIT, SILENCE_S, START_S, Cluster
+from .nodes import Node
+
+
+def cluster(
+    address: str = "local",
+    *,
+    nodes: Sequence[Node] = (),
+    inline_limit: int = INLINE_LIMIT,
+    start_timeout_s: float = START_S,
+    silence_s: float = SILENCE_S,
+) -> Cluster:
+    """Return a cluster to be entered.
+
+    Parameters
+    ----------
+    address : str, default "local"
+        `"local"` starts one on this machine, which listens to nobody else and ends with the
+        ``with`` block; `"auto"` joins the one that this machine is in, `"host:port"` any other.
+    nodes : sequence of Node
+        Of a local cluster, besides its head; without any, actors run on the head.
+    inline_limit : int
+        Bytes up to which a value goes with the call that it is for: larger ones take a way that is
+        slow between machines. For the nodes of a local cluster.
+    start_timeout_s : float
+        How long a node, or a process on one, may take to start.
+    silence_s : float
+        How long a host may give no sign of life before it is taken for lost. Ray itself takes
+        longer to notice that a network is cut.
+
+    Examples
+    --------
+    ::
+
+        with pl.ray.cluster("local", nodes=[pl.ray.Node({"gpu": "a"})]) as cluster:
+            plan = pl.plan(graph, devices=["ray:enc/cpu", "cpu"])
+    """
+    return Cluster(
+        address,
+        nodes,
+        inline_limit=inline_limit,
+        start_timeout_s=start_timeout_s,
+        silence_s=silence_s,
+    )

@@ -1,0 +1,1 @@
+"""Pools of replicas: items are dealt to whole sessions on the hosts of a cluster."""

@@ -1,0 +1,130 @@
+"""A pool of replicas for synchronous code: its loop runs on a thread of its own."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, TypedDict, Unpack
+
+from ...bridges.blocking_results import BlockingResults
+from ...bridges.blocking_session import check_no_trio
+from ...bridges.loop_thread import Job, LoopThread
+from ...events import Observer
+from ...faults import FaultPolicy
+from ...fetches import Fetches
+from ...streaming.options import StreamArguments
+from ...streaming.sources import check_source
+from .pool_status import PoolStatus
+from .replicas import ReplicaPool
+
+
+class ReplicaArguments(TypedDict, total=False):
+    """The arguments of `Cluster.replicas`, but for the plan and how many."""
+
+    devices: str | Sequence[str] | None
+    planning: Mapping[str, Any] | None
+    select: Mapping[str, str] | None
+    num_cpus: float
+    num_gpus: float
+    resources: Mapping[str, float] | None
+    max_in_flight: int | None
+    faults: FaultPolicy | None
+    on_event: Observer | None
+
+
+class BlockingReplicaPool:
+    """Runs items on replicas of a session until it is closed, as a `ReplicaPool` does.
+
+    Made by `Cluster.blocking_replicas`, which opens it.
+
+    Examples
+    --------
+    ::
+
+        with pl.ray.cluster("auto") as cluster:
+            with cluster.blocking_replicas(plan, n=4) as pool:
+                for item in pool.stream(frames):
+                    show(item["boxes"])
+
+    Notes
+    -----
+    Any thread may run items, several at once.
+    """
+
+    def __init__(self, pool: ReplicaPool) -> None:
+        check_no_trio()
+        self._loop = LoopThread(pool)
+        self._close = weakref.finalize(self, self._loop.close)
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Any:
+        """Run one item and return its outputs, or what is fetched, as `ReplicaPool.run` does.
+
+        Raises
+        ------
+        SessionError
+            If the pool is closed, or a trio task calls, which would be blocked.
+        PlaitError
+            Whatever running raises.
+        """
+        check_no_trio()
+        pool = self._loop.session
+        job: Job[Any] = self._loop.start(partial(pool.run, inputs, fetches, deadline_s=deadline_s))
+        try:
+            return job.outcome.result()
+        except KeyboardInterrupt:
+            job.cancel()
+            job.outcome.exception()
+            raise
+
+    def stream(
+        self, source: Iterable[Mapping[str, Any]], **arguments: Unpack[StreamArguments]
+    ) -> BlockingResults:
+        """Run the items of a source on all replicas; iterate over what is returned.
+
+        Parameters
+        ----------
+        source : iterable of Mapping
+            Asked for items on the thread that iterates, as by `BlockingSession.stream`.
+        **arguments
+            As for `ReplicaPool.stream`. Results are always copies.
+
+        Raises
+        ------
+        SessionError
+            If the pool is closed, a trio task calls, or the arguments make no sense.
+        PlaitError
+            Whatever opening a stream raises.
+        """
+        check_no_trio()
+        check_source(source, blocking=True)
+        options = self._loop.session.stream_options(arguments)
+        return BlockingResults(self._loop, source, options, owner=self)
+
+    def status(self) -> PoolStatus:
+        """Return what happens at this moment, as `ReplicaPool.status` does."""
+        check_no_trio()
+        status: PoolStatus = self._loop.status().result()
+        return status
+
+    def close(self) -> None:
+        """End all replicas; what is under way is cancelled. Closing twice is allowed."""
+        self._close()
+
+    def __enter__(self) -> BlockingReplicaPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,42 @@
+"""What a driver needs to know of plans for some tensors only, which hosts make and run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from ...planning import Plan
+from ...running.by_fetches import ALL, KEPT_FETCHES
+
+
+class FetchedPlans:
+    """Plans by what is fetched; used on the trio thread only.
+
+    Parameters
+    ----------
+    plan : Plan
+        For all outputs.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._whole = plan
+        self._found: dict[frozenset[str], Plan] = {}
+
+    async def find(self, fetched: frozenset[str]) -> Plan:
+        """Return the plan for what is fetched, made now if need be.
+
+        Raises
+        ------
+        FetchError, PlanError, DeviceError
+            If there is none.
+        """
+        if fetched == ALL:
+            return self._whole
+        if fetched not in self._found:
+            make = partial(self._whole.fetching, *sorted(fetched))
+            made = await trio.to_thread.run_sync(make)
+            while len(self._found) >= KEPT_FETCHES:
+                del self._found[next(iter(self._found))]
+            self._found[fetched] = made
+        return self._found[fetched]

@@ -1,0 +1,317 @@
+"""What stands behind a pool of replicas: items that were admitted, dealt, and come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, TypeVar
+
+import trio
+
+from ....devices.errors import DeviceError, DeviceLostError
+from ....devices.worker.remote_errors import rebuild
+from ....graph.errors import PlaitError
+from ....graph.tensor import Array
+from ...events import Announcer, ItemDone, ItemReplayed
+from ...planning import Plan
+from ...running.by_fetches import ALL
+from ...running.feeds import check_feeds
+from ...running.item import Flight
+from ...running.landing import are_small
+from ...running.slots import session_closed
+from ...running.spares import Spares, copied, most_nbytes
+from .dealing import Dealer
+from .fetched_plans import FetchedPlans
+from .fleet import Fleet
+from .hands import Call
+from .lost_replicas import lost_device, lost_item, lost_variables
+from .replica import Replica
+from .serving_sessions import Answer, Asked, Outcome
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """An item that was admitted and has not ended."""
+
+    flight: Flight
+    inputs: dict[str, Array]
+    fetches: tuple[str, ...] | None
+
+
+class Pool:
+    """Carries items to replicas and back; used on the trio thread only.
+
+    Parameters
+    ----------
+    plan : Plan
+    fleet : Fleet
+    window : int
+        How many items a replica may have.
+    replays : int
+        How often an item is run again because its replica was lost.
+    keeps : bool
+        Whether a replica keeps what items leave there, so that none stands in for another.
+    announcer : Announcer
+
+    Attributes
+    ----------
+    plan, spares, now_ns
+        As streams need them.
+    done, failed : int
+        Items that have ended, and those among them that failed.
+    ordered : set of int
+        The streams whose results are wanted in order, by number.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        fleet: Fleet,
+        *,
+        window: int,
+        replays: int,
+        keeps: bool,
+        announcer: Announcer,
+    ) -> None:
+        self.plan = plan
+        self.spares = Spares(most_nbytes(plan))
+        self.now_ns = time.perf_counter_ns
+        self.done = self.failed = 0
+        self.ordered: set[int] = set()
+        self._fleet = fleet
+        self._window = window
+        self._replays = replays
+        self._keeps = keeps
+        self._announcer = announcer
+        self._dealer = Dealer(replays)
+        self._entries: dict[int, _Entry] = {}
+        self._count = 0
+        self._refusal: Callable[[], PlaitError] | None = None
+        self._plans = FetchedPlans(plan)
+        fleet.on_ready, fleet.on_loss, fleet.on_failure = self._join, self._lose, self._fail_all
+        fleet.crowd = self._crowd
+
+    @property
+    def waiting(self) -> int:
+        """How many items no replica has."""
+        return self._dealer.waiting
+
+    @property
+    def in_flight(self) -> int:
+        """How many items were admitted and have not ended."""
+        return len(self._entries)
+
+    def under_way(self, replica: str) -> int:
+        """Return how many items a replica has."""
+        return self._dealer.under_way(replica) if replica in self._dealer.replicas else 0
+
+    def item_s(self, replica: str) -> float | None:
+        """Return how long an item takes there, once that is known."""
+        return self._dealer.item_s(replica) if replica in self._dealer.replicas else None
+
+    def _crowd(self) -> tuple[int, int]:
+        """Return how many items wait, and how many a replica has that is full."""
+        waiting = self._dealer.waiting
+        under_way = len(self._entries) - waiting
+        return waiting, max(1, under_way // max(1, len(self._fleet.ready)))
+
+    def close(self) -> None:
+        """Cancel what is under way, and admit no more."""
+        self._refusal = session_closed
+        for entry in list(self._entries.values()):
+            entry.flight.cancel()
+
+    async def checkpoint(self) -> None:
+        """Let other tasks run."""
+        await trio.lowlevel.checkpoint()
+
+    async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
+        """Call what copies arrays, on a thread if they are large."""
+        return copy() if are_small(arrays) else await trio.to_thread.run_sync(copy)
+
+    def borrowed(self, inputs: Any) -> Any:
+        """Return what is fed: arrays on devices do not travel."""
+        return inputs
+
+    def announce(self, flight: Flight) -> None:
+        """Count an item that has ended, and tell observers."""
+        self.done += 1
+        self.failed += flight.error is not None
+        if self._announcer.is_heard:
+            latency_ns = max(0, flight.marks.landed_ns - flight.marks.admitted_ns)
+            self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
+
+    async def plan_for(self, fetched: frozenset[str]) -> Plan:
+        """Return the plan for what is fetched; raises as `FetchedPlans.find`."""
+        return await self._plans.find(fetched)
+
+    async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
+        """Do nothing: replicas open their plans themselves."""
+
+    async def admit(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: Flight,
+        fetched: frozenset[str] = ALL,
+    ) -> None:
+        """Let an item wait for a replica; callers see to it that there are not too many.
+
+        Raises
+        ------
+        FetchError, FeedError, SessionError, DeviceError
+            If it cannot start.
+        """
+        plan = await self._plans.find(fetched)
+        arrays = check_feeds(plan.fed, inputs, plan.unneeded)
+        if self._refusal is not None:
+            raise self._refusal()
+        own = partial(copied, arrays, self.spares.room_for(arrays))
+        entry = _Entry(flight, await self.copying(arrays.values(), own), _names(fetched))
+        if self._refusal is not None or flight.cancelled:  # meanwhile
+            raise session_closed() if self._refusal is None else self._refusal()
+        self._put(entry)
+
+    async def admit_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: Flight,
+        fetched: frozenset[str] = ALL,
+    ) -> bool:
+        """Do as `admit`, which has nothing to wait for."""
+        await self.admit(inputs, max_in_flight, flight, fetched)
+        return True
+
+    async def drain(self, flights: set[Flight]) -> None:
+        """Cancel items; what of them has begun ends where it is, with nobody waiting for it."""
+        for flight in list(flights):
+            flight.cancel()
+        with trio.CancelScope(shield=True):
+            for flight in list(flights):
+                await flight.done.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    def _put(self, entry: _Entry) -> None:
+        number, flight = self._count, entry.flight
+        self._count += 1
+        self._entries[number] = entry
+        flight.age = number
+        flight.marks.admitted_ns = self.now_ns()
+        flight.on_cancel = partial(self._give_up, number)
+        nbytes = sum(array.nbytes for array in entry.inputs.values())
+        self._dealer.put(number, nbytes, in_order=flight.marks.stream in self.ordered)
+        self._deal()
+
+    def _deal(self) -> None:
+        """Give away what there is room for."""
+        for call in self._dealer.deal():
+            replica = self._fleet.replicas[call.replica]
+            replica.idle_since = inf
+            asked = [self._asked(number) for number in call.items]
+            replica.run(asked, partial(self._answered, call, replica))
+        if self._dealer.waiting:
+            self._fleet.look_again()
+
+    def _asked(self, number: int) -> Asked:
+        entry = self._entries[number]
+        entry.flight.marks.fed_ns = self.now_ns()
+        return Asked(number, entry.inputs, entry.fetches)
+
+    def _answered(
+        self, call: Call, replica: Replica, value: Any, error: BaseException | None
+    ) -> None:
+        """Take what came of a call, and give away more."""
+        answer = None if error is not None else Answer(*value)
+        loss = error if answer is None else lost_device(answer, replica.name)
+        if isinstance(loss, DeviceLostError):
+            replica.lose(loss)  # all that it has is run again
+            return
+        item_s = None if answer is None else replica.item_s(answer)
+        outcomes = {} if answer is None else {one[0]: Outcome(*one) for one in answer.outcomes}
+        for number in self._dealer.answered(call, item_s):
+            if number in outcomes:
+                self._land(number, outcomes[number], replica)
+            else:
+                self._fail(number, error or DeviceError(f"{replica.name!r} said nothing of it"))
+        self._deal()
+        if not self.under_way(replica.name):
+            replica.idle_since = trio.current_time()
+            self._fleet.look_again()
+
+    def _land(self, number: int, outcome: Outcome, replica: Replica) -> None:
+        """End an item that a replica is through with."""
+        replica.done += 1
+        replica.starts = 0
+        flight = self._pop(number)
+        flight.marks.finished_ns = self.now_ns()
+        if outcome.error is not None:
+            flight.finish(error=rebuild(outcome.error, f"replica {replica.name!r}"))
+        elif outcome.results is None:
+            flight.finish(error=session_closed())
+        else:
+            try:
+                taken = flight.take(outcome.results)
+            except (MemoryError, PlaitError) as error:
+                flight.finish(error=error)
+            else:
+                flight.marks.landed_ns = self.now_ns()
+                flight.land(taken, None, _nothing)
+
+    def _give_up(self, number: int) -> None:
+        """End an item that was cancelled; what of it has begun is told to end."""
+        call = self._dealer.drop(number)
+        flight = self._pop(number)
+        if call is not None and call.replica in self._fleet.ready:
+            self._fleet.replicas[call.replica].cancel([number])
+        flight.finish(error=session_closed())
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        own = error.again() if isinstance(error, PlaitError) else error
+        self._pop(number).finish(error=own)
+
+    def _pop(self, number: int) -> Flight:
+        entry = self._entries.pop(number)
+        self.spares.take_back(entry.inputs.values())
+        return entry.flight
+
+    def _join(self, replica: Replica) -> None:
+        if self._refusal is not session_closed:
+            self._refusal = None
+        in_flight = min(self._window, self.plan.in_flight)
+        self._dealer.join(replica.name, in_flight, self._window)
+        self._deal()
+
+    def _lose(self, replica: Replica, loss: DeviceLostError) -> None:
+        """Have what a replica had run again, where that may be."""
+        losses = self._dealer.lose(replica.name)
+        for _ in losses.replayed:
+            self._announcer.tell(ItemReplayed(replica.name))
+        for number in losses.failed:
+            self._fail(number, lost_item(replica.name, loss, self._replays))
+        if self._keeps:
+            self._fail_all(lost_variables(replica.name, loss))
+        else:
+            self._deal()
+
+    def _fail_all(self, error: Exception) -> None:
+        """Fail what waits, and what comes: there is no replica for it."""
+        kind = error if isinstance(error, PlaitError) else DeviceError(str(error))
+        if self._refusal is not session_closed:
+            self._refusal = kind.again
+        for number in list(self._entries):
+            self._dealer.drop(number)
+            self._fail(number, kind)
+
+
+def _names(fetched: frozenset[str]) -> tuple[str, ...] | None:
+    return tuple(sorted(fetched)) if fetched else None
+
+
+def _nothing() -> None:
+    """There is no slot to let go."""

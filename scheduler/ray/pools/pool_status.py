@@ -1,0 +1,61 @@
+"""What a pool of replicas does at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica now.
+
+    Attributes
+    ----------
+    node : str
+        Where it runs; empty while there is no node for it.
+    process : int
+        The host's; 0 while there is none.
+    ready : bool
+        False while it is being started.
+    under_way : int
+        Items that it has.
+    done : int
+        Items that it has run.
+    item_s : float or None
+        How long an item takes it, at the rate that it had lately.
+    """
+
+    node: str
+    process: int
+    ready: bool
+    under_way: int
+    done: int
+    item_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """One pool now.
+
+    Attributes
+    ----------
+    done, failed : int
+        Items that have ended so far, and those among them that failed.
+    waiting : int
+        Items that no replica has room for.
+    in_flight : int
+        Items that were fed and have not ended, those that wait included.
+    replicas : Mapping of str to ReplicaStatus
+    """
+
+    done: int
+    failed: int
+    waiting: int
+    in_flight: int
+    replicas: Mapping[str, ReplicaStatus]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return asdict(self)

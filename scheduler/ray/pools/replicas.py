@@ -1,0 +1,295 @@
+"""Replicas: whole sessions of one plan on many hosts of a cluster, and the pool that feeds them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, overload
+
+import trio
+
+from ....devices.errors import DeviceUnavailableError
+from ....graph.nested import acts_outside, all_nodes
+from ....graph.state import assigns
+from ....graph.tensor import Array
+from ...errors import PlanError, SessionError
+from ...events import Announcer, Observer
+from ...faults import FaultPolicy
+from ...fetches import Fetches
+from ...flying import run_one
+from ...planning import Plan
+from ...streaming.options import OnError, StreamArguments, StreamOptions, stream_options
+from ...streaming.sources import Source
+from ...streaming.stream import Results, open_stream
+from ..engine import Ref
+from ..shipping import Cargo
+from .fleet import Fleet
+from .pool import Pool
+from .pool_status import PoolStatus, ReplicaStatus
+from .replica import Replica, StartHost
+from .sizing import Size
+
+WINDOW = 64
+"""Items that a replica may have, by default; larger ones are sent no more than keep it busy."""
+
+ALIVE_BYTES = 256 << 20
+"""Of inputs and outputs of the items of a stream, by default; these lie in the driver's memory."""
+
+
+class ReplicaPool:
+    """Runs items on replicas of a session, from ``async with`` to its end.
+
+    Made by `Cluster.replicas`, whose parameters these are.
+
+    Notes
+    -----
+    An item goes to the replica with the fewest, small ones several in a call; results come back in
+    the order of the source. When a replica is lost, what it had runs again elsewhere, and another
+    one is started. Items of plans that assign to variables or act outside are not run again.
+    Leaving the pool cancels what is under way and ends all replicas.
+    """
+
+    def __init__(
+        self,
+        cargo: Cargo,
+        start: StartHost,
+        put: Callable[[Any], Ref],
+        *,
+        n: int | tuple[int, int] = 1,
+        max_in_flight: int | None = None,
+        silence_s: float = 30.0,
+        start_timeout_s: float = 60.0,
+        faults: FaultPolicy | None = None,
+        on_event: Observer | None = None,
+    ) -> None:
+        plan = cargo.plan
+        _check(plan, n, max_in_flight)
+        self.plan = plan
+        self._cargo = cargo
+        self._start = start
+        self._put = put
+        self._size = Size(n, n) if isinstance(n, int) else Size(*n)
+        self._keeps = assigns(plan.fed)
+        self._acts = any(acts_outside(node) for _, _, node in all_nodes(plan.fed))
+        least = 2 * plan.in_flight
+        self._window = 1 if self._keeps else max_in_flight or max(WINDOW, least)
+        self._silence_s = silence_s
+        self._start_timeout_s = start_timeout_s
+        self._faults = faults or FaultPolicy()
+        self._announcer = Announcer(on_event)
+        self._shipment: tuple[Any, ...] = ()
+        self._pool: Pool | None = None
+        self._fleet: Fleet | None = None
+        self._context: AbstractAsyncContextManager[None] | None = None
+        self._streams = 0
+
+    async def __aenter__(self) -> ReplicaPool:
+        if self._context is not None:
+            raise SessionError("the pool is open already", fix="make another one")
+        self._context = self._running()
+        try:
+            await self._context.__aenter__()
+        except BaseException:
+            self._context = None
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        assert self._context is not None, "it was entered"
+        context, self._context = self._context, None
+        return await context.__aexit__(kind, error, traceback)
+
+    @overload
+    async def run(
+        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+    ) -> dict[str, Array]: ...
+
+    @overload
+    async def run(
+        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+    ) -> Any: ...
+
+    async def run(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Any:
+        """Run one item and return its outputs by name, or what is fetched, as `Session.run` does.
+
+        Any number of tasks may call it; what no replica has room for waits. When it is cancelled,
+        or its deadline has passed, it returns at once, and its replica is told.
+
+        Raises
+        ------
+        FetchError, FeedError, DeadlineError, KernelError, DeviceError
+            As `Session.run`.
+        DeviceLostError
+            If replicas were lost with it as often as it may run again.
+        """
+        return await run_one(self._open_pool(), inputs, fetches, deadline_s)
+
+    def stream(
+        self,
+        source: Source,
+        *,
+        max_in_flight: int | None = None,
+        ordered: bool = True,
+        batch: int | None = None,
+        max_delay_s: float | None = None,
+        deadline_s: float | None = None,
+        on_error: OnError = "yield",
+        copy: bool = True,
+        fetches: Fetches | None = None,
+    ) -> AbstractAsyncContextManager[Results]:
+        """Run the items of a source on all replicas, with the options of `Session.stream`.
+
+        Parameters
+        ----------
+        source : iterable or async iterable of Mapping
+        max_in_flight : int, optional
+            How many items are alive at most. When left out, what all replicas have room for, yet
+            no more than 256 MB of inputs and outputs unless that leaves replicas idle.
+        copy : bool, default True
+            Copy results. Otherwise they are read-only, and may be read until the item is released.
+        ordered, batch, max_delay_s, deadline_s, on_error, fetches
+            As for `Session.stream`. An item that is late fails at once.
+
+        Raises
+        ------
+        SessionError, FetchError, DoesNotFitError
+            As `Session.stream`.
+        """
+        pool = self._open_pool()
+        options = self.stream_options(
+            {
+                "max_in_flight": max_in_flight,
+                "ordered": ordered,
+                "batch": batch,
+                "max_delay_s": max_delay_s,
+                "deadline_s": deadline_s,
+                "on_error": on_error,
+                "copy": copy,
+                "fetches": fetches,
+            }
+        )
+        self._streams += 1
+        if options.ordered:
+            pool.ordered.add(self._streams)
+        return open_stream(pool, source, options, self._streams)
+
+    def stream_options(self, arguments: StreamArguments) -> StreamOptions:
+        """Return what a stream does, given the arguments of `stream`.
+
+        Raises
+        ------
+        SessionError, FetchError
+            If they make no sense.
+        """
+        if arguments.get("max_in_flight") is None:
+            most = self._most_alive() * (arguments.get("batch") or 1)
+            arguments = {**arguments, "max_in_flight": most}
+        return stream_options(self.plan, arguments)
+
+    def status(self) -> PoolStatus:
+        """Return what happens at this moment: items, replicas and what they have."""
+        pool, fleet = self._open_pool(), self._fleet
+        assert fleet is not None
+        replicas = {
+            name: ReplicaStatus(
+                node=one.node,
+                process=one.process,
+                ready=name in fleet.ready,
+                under_way=pool.under_way(name),
+                done=one.done,
+                item_s=pool.item_s(name),
+            )
+            for name, one in fleet.replicas.items()
+        }
+        return PoolStatus(pool.done, pool.failed, pool.waiting, pool.in_flight, replicas)
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        self._shipment = await trio.to_thread.run_sync(self._cargo.packed, self._put)
+        fleet = self._fleet = Fleet(
+            self._replica, self._size, self._faults, self._announcer, revives=not self._keeps
+        )
+        pool = Pool(
+            self.plan,
+            fleet,
+            window=self._window,
+            replays=0 if self._keeps or self._acts else self._faults.replays,
+            keeps=self._keeps,
+            announcer=self._announcer,
+        )
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fleet.run)
+                try:
+                    await self._wait_ready(fleet)
+                    self._pool = pool
+                    yield
+                finally:
+                    self._pool = None
+                    pool.close()
+                    nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # One error is the nursery's wrapping, not the caller's.
+            failure = group.exceptions[0] if len(group.exceptions) == 1 else group
+        self._shipment = ()
+        if failure is not None:
+            raise failure  # outside of the handler: it keeps its own cause
+
+    async def _wait_ready(self, fleet: Fleet) -> None:
+        with trio.move_on_after(self._start_timeout_s) as scope:
+            await fleet.wait_ready()
+        if scope.cancelled_caught:
+            raise DeviceUnavailableError(
+                f"no replica has started within {self._start_timeout_s:g} s",
+                fix="see that some node of the cluster has the labels of select=, and is free to "
+                "give num_cpus= and num_gpus=; or wait longer, with start_timeout_s=",
+            )
+
+    def _replica(self, name: str) -> Replica:
+        return Replica(name, self._start, self._shipment, self._silence_s)
+
+    def _most_alive(self) -> int:
+        """Return how many items of a stream are alive by default."""
+        if self._keeps:
+            return 1
+        graph = self.plan.graph
+        specs = [graph.tensors[name] for name in (*graph.inputs, *graph.outputs)]
+        known = [spec.nbytes for spec in specs if spec.is_static]
+        least = self._size.most * min(self._window, self.plan.in_flight + 1)
+        return max(least, min(self._size.most * self._window, ALIVE_BYTES // max(1, sum(known))))
+
+    def _open_pool(self) -> Pool:
+        if self._pool is None:
+            raise SessionError(
+                "the pool is not open", fix="async with cluster.replicas(plan) as pool"
+            )
+        return self._pool
+
+
+def _check(plan: Plan, n: object, max_in_flight: object) -> None:
+    """Raise PlanError or SessionError unless replicas can be made of that."""
+    is_pair = isinstance(n, tuple) and len(n) == 2
+    if not all(type(one) is int for one in (n if isinstance(n, tuple) and is_pair else (n,))):
+        raise SessionError(
+            f"n is {n!r}", fix="give how many replicas, or the least and the most: n=(1, 16)"
+        )
+    if n != 1 and n != (1, 1) and assigns(plan.fed):
+        raise PlanError(
+            "the graph assigns to variables, and each replica would have its own",
+            fix="use n=1, or fetch what assigns nothing",
+        )
+    if max_in_flight is not None and (type(max_in_flight) is not int or max_in_flight < 1):
+        raise SessionError(f"max_in_flight is {max_in_flight!r}", fix="use 1 or more")

@@ -1,0 +1,158 @@
+"""A host's end of a pool of replicas: a session that runs the items it is sent, some in each call.
+
+What goes over a wire: mappings of arrays, numbers and text. Exceptions go as `remote_errors` writes
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import trio
+
+from ....devices.worker.modules import Source
+from ....devices.worker.remote_errors import describe
+from ....graph.tensor import Array
+from ...bridges.asyncio_results import awaitable
+from ...bridges.loop_thread import LoopThread
+from ...session import Session
+from ..shipping import unpacked
+
+Described: TypeAlias = list[Any]
+"""An exception, as `remote_errors.describe` returns it."""
+
+
+class Asked(NamedTuple):
+    """An item that a host is to run.
+
+    Attributes
+    ----------
+    number : int
+        Which it is, of all that the pool ever had.
+    inputs : Mapping of str to Array
+    fetches : tuple of str or None
+        What to return instead of all outputs.
+    """
+
+    number: int
+    inputs: Mapping[str, Array]
+    fetches: tuple[str, ...] | None = None
+
+
+class Outcome(NamedTuple):
+    """What came of an item: results by name, or an exception; neither if it was cancelled."""
+
+    number: int
+    results: Mapping[str, Array] | None
+    error: Described | None
+
+
+class Answer(NamedTuple):
+    """What a host returns for a call.
+
+    Attributes
+    ----------
+    outcomes : tuple of Outcome
+    busy_s : float
+        For how long there was anything to do so far, all calls together.
+    done : int
+        How many items have ended so far.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    busy_s: float
+    done: int
+
+
+class ServingSessions:
+    """The session of a host, on a thread of its own; called in one asyncio loop only."""
+
+    def __init__(self) -> None:
+        self._loop: LoopThread[Session] | None = None
+        # What follows is for the session's thread.
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._busy_s = 0.0
+        self._since_s = 0.0
+        self._done = 0
+
+    async def open(
+        self, data: Array, sources: Sequence[Source], planning: Mapping[str, Any] | None = None
+    ) -> Described | None:
+        """Open a session of what was sent, as `unpacked` takes it; return why that cannot be."""
+        try:
+            self._loop = await asyncio.to_thread(_opened, data, sources, planning)
+        except Exception as error:
+            return describe(error)
+        return None
+
+    async def run(self, asked: Sequence[Asked]) -> Answer:
+        """Run items, as many at a time as the plan has memory for; return what came of each."""
+        assert self._loop is not None, "it was opened"
+        return await awaitable(self._loop.start(partial(self._answer, asked)).outcome)
+
+    async def cancel(self, numbers: Sequence[int]) -> None:
+        """Give up items that are under way: what runs of them ends with the kernel it is in."""
+        if self._loop is not None:
+            self._loop.call_soon(partial(self._cancel, numbers))
+
+    async def close(self) -> None:
+        """Cancel everything and free it."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            await asyncio.to_thread(loop.close)
+
+    def _cancel(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if (scope := self._scopes.get(number)) is not None:
+                scope.cancel()
+
+    async def _answer(self, asked: Sequence[Asked]) -> Answer:
+        assert self._loop is not None, "it was opened"
+        session = self._loop.session
+        items = [Asked(*one) for one in asked]
+        if not self._scopes:
+            self._since_s = time.perf_counter()
+        self._scopes.update({one.number: trio.CancelScope() for one in items})
+        outcomes: dict[int, Outcome] = {}
+        rest = iter(items)  # one task for each that can run at a time: a task costs as much as one
+
+        async def work() -> None:
+            for one in rest:
+                outcomes[one.number] = await self._outcome(session, one)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(session.plan.in_flight, len(items))):
+                    nursery.start_soon(work)
+        finally:
+            now_s = time.perf_counter()
+            self._busy_s += now_s - self._since_s
+            self._since_s = now_s
+            for one in items:
+                del self._scopes[one.number]
+        self._done += len(items)
+        return Answer(tuple(outcomes[one.number] for one in items), self._busy_s, self._done)
+
+    async def _outcome(self, session: Session, item: Asked) -> Outcome:
+        names = None if item.fetches is None else {name: name for name in item.fetches}
+        try:
+            with self._scopes[item.number]:
+                if names is None:
+                    found = await session.run(item.inputs)
+                else:
+                    found = await session.run(item.inputs, names)
+                results = {name: array for name, array in found.items() if array is not None}
+                return Outcome(item.number, results, None)
+        except Exception as error:
+            return Outcome(item.number, None, describe(error))
+        return Outcome(item.number, None, None)
+
+
+def _opened(
+    data: Array, sources: Sequence[Source], planning: Mapping[str, Any] | None
+) -> LoopThread[Session]:
+    return LoopThread(Session(unpacked(data, sources, planning), trace=False))

@@ -1,0 +1,343 @@
+"""The driver's end of a host: what is queued goes out together, what comes back completes events.
+
+Work is put by any thread and never blocks it. One thread sends: whatever has been queued while it
+was busy makes up the next call. Another takes the answers and completes the events in the order in
+which the host has ended the work; it also notices when the host is silent for too long, which a
+cluster itself notices late where a network is cut.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from ....devices.errors import DeviceError, DeviceLostError
+from ....devices.event import Event
+from ....devices.worker.remote_errors import rebuild
+from ....graph.errors import PlaitError, WireError
+from ..engine import Actor
+from .commands import Outcome, plain
+from .losses import again, closed, summary
+from .outbox import Outbox
+from .work import Work
+
+LINGER_S = 1e-3
+"""So long the rest of an item is waited for: the steps of one are put one after the other."""
+
+_Message = tuple[Any, BaseException | None]
+
+
+class Link:
+    """One life of a host, seen from the driver.
+
+    Parameters
+    ----------
+    name : str
+        The host's.
+    actor : Actor
+    hello : dict
+        What it has answered to `hello`.
+    clock_ns : int
+        What to add to times of its clock to have them on ours.
+    silence_s : float
+        How long it may not answer before it is taken for lost.
+    on_loss : callable, optional
+        Called, on a thread of the link, when it is lost.
+
+    Attributes
+    ----------
+    imported : set of str
+        The operators that the host knows besides those of plait.
+    shipped : dict of int to int
+        For graphs that the host has, by identity here, their numbers there.
+    shipping : threading.Lock
+        Held while one is sent there.
+    names : dict of int to (str, str)
+        For each device that is open there its name on the host, and its full name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        actor: Actor,
+        hello: dict[str, Any],
+        *,
+        clock_ns: int = 0,
+        silence_s: float = 30.0,
+        on_loss: Callable[[], object] | None = None,
+    ) -> None:
+        self.name = name
+        self.hello = hello
+        self.imported: set[str] = set()
+        self.shipped: dict[int, int] = {}
+        self.shipping = threading.Lock()
+        self.names: dict[int, tuple[str, str]] = {}
+        self._actor = actor
+        self._clock_ns = clock_ns
+        self._silence_s = silence_s
+        self._on_loss = on_loss
+        self._changed = threading.Condition()
+        self._outbox = Outbox()
+        self._is_drained = False
+        self._asked: set[_Ask] = set()
+        self._error: DeviceError | None = None
+        self._killed: str | None = None
+        self._closing = False
+        self._heard_s = time.monotonic()
+        self._answers: SimpleQueue[_Message | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=target, name=f"plait-ray:{name}-{role}", daemon=True)
+            for target, role in ((self._send, "send"), (self._receive, "receive"))
+        ]
+        for thread in self._threads:
+            thread.start()
+        actor.call("stay").on_result(self._answered)  # so that a loss is noticed at any time
+
+    @property
+    def error(self) -> DeviceError | None:
+        """Why nothing can be asked any more; None until the host is closed or found lost."""
+        return self._error
+
+    def put(self, work: Work) -> None:
+        """Queue work; never blocks. When the host is lost, it fails at once."""
+        with self._changed:
+            error = self._error
+            if error is None:
+                work.cancel_by(self.cancel)
+                self._outbox.put(work)
+                self._changed.notify_all()
+        if error is not None:
+            work.complete(again(error, queued=True))
+
+    def cancel(self, work: Work) -> None:
+        """Tell the host that nobody wants a work any more."""
+        with self._changed:
+            self._outbox.cancel(work)
+            self._changed.notify_all()
+
+    def forget(self, number: int) -> None:
+        """Let the host free an object. Finalizers call this, at any moment, and it never blocks."""
+        self._outbox.forget(number)
+        if self._changed.acquire(blocking=False):
+            try:
+                self._changed.notify_all()
+            finally:
+                self._changed.release()
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Ask the host for something that takes time, wait for it and return it.
+
+        Raises
+        ------
+        PlaitError
+            What the host raised; DeviceLostError if it is lost meanwhile.
+        """
+        asked = _Ask()
+        with self._changed:
+            error = self._error
+            if error is None:
+                self._asked.add(asked)
+                self._changed.notify_all()  # whoever watches for silence begins with that
+        if error is not None:
+            raise again(error, queued=True)
+        self._actor.call("ask_devices", what, *arguments).on_result(partial(self._replied, asked))
+        asked.answered.wait()
+        failure, asked.error = asked.error, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # it holds this frame
+        return asked.value
+
+    def kill(self, work: Event, reason: str) -> bool:
+        """Kill the host if it may be working at this; say whether it did."""
+        with self._changed:
+            runs = isinstance(work, Work) and work.is_sent and not work.done
+            runs = runs and self._error is None
+            if runs:
+                self._killed = reason
+        if runs:
+            self._actor.kill()
+            self._answers.put((None, DeviceLostError(f"killed: {reason}")))
+        return runs
+
+    def drain(self, device: int) -> None:
+        """Wait until a device has nothing left to do."""
+        with self._changed:
+            self._is_drained = True
+            self._changed.wait_for(lambda: not self._outbox.is_busy(device))
+
+    def close(self) -> None:
+        """End the host, and the threads; what is under way fails."""
+        self._closing = True
+        self._actor.kill()
+        self._answers.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _send(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._error or self._outbox.has_to_send)
+                self._changed.wait_for(lambda: self._outbox.is_whole, LINGER_S)
+                if self._error is not None:
+                    return
+                refused, call = self._outbox.next_call()
+            for work, error in refused:
+                work.complete(error)
+            try:
+                self._actor.call("command_devices", plain(call)).on_result(self._answered)
+            except Exception as error:  # whatever it is, nothing more can be sent
+                self._answered(None, DeviceLostError(f"it cannot be called: {error}"))
+
+    def _answered(self, value: Any, error: BaseException | None) -> None:
+        self._answers.put((value, error))
+
+    def _replied(self, asked: _Ask, value: Any, error: BaseException | None) -> None:
+        """Take the answer to something that was asked; on a thread of the engine's."""
+        self._heard_s = time.monotonic()
+        if isinstance(error, DeviceLostError):
+            self._answers.put((None, error))  # which answers everybody
+            return
+        if error is None:
+            value, described = value
+            if described is not None:
+                error = rebuild(described, f"host {self.name!r}")
+        with self._changed:
+            self._asked.discard(asked)
+        asked.value, asked.error = value, error
+        asked.answered.set()
+
+    def _receive(self) -> None:
+        why: DeviceError | None = None
+        pinged = False
+        while why is None:
+            try:
+                message = self._answers.get(timeout=self._silence_s / 3)
+            except Empty:
+                why = self._silent() if pinged else None
+                pinged = self._ping()
+                continue
+            if message is None:
+                break
+            value, error = message
+            if error is None:
+                self._heard_s = time.monotonic()
+                pinged = False
+                try:
+                    self._take(value)
+                except WireError as damaged:
+                    why = self._lost(damaged.what)
+            else:
+                why = self._lost(summary(error))
+        self._end(why)
+
+    def _take(self, outcomes: list[Outcome] | None) -> None:
+        """Complete what has ended."""
+        if outcomes is None:  # it is alive
+            return
+        known = [Outcome(*one) for one in outcomes]
+        with self._changed:
+            works = [self._outbox.work(one) for one in known]
+        for work, outcome in zip(works, known, strict=True):
+            if work is not None:
+                self._complete(work, outcome)
+        with self._changed:
+            self._outbox.answered(known)
+            if self._outbox.has_to_send or self._is_drained:
+                self._changed.notify_all()
+
+    def _complete(self, work: Work, outcome: Outcome) -> None:
+        error = self._error_of(work, outcome)
+        if error is None and work.into is not None:
+            try:
+                np.copyto(work.into, np.asarray(outcome.array), casting="no")
+            except (TypeError, ValueError) as wrong:
+                error = WireError(f"host {self.name!r} sent another array: {wrong}")
+        if outcome.ended_ns:
+            work.started_ns = outcome.started_ns + self._clock_ns
+            work.ended_ns = outcome.ended_ns + self._clock_ns
+        else:
+            work.started_ns = work.ended_ns = time.perf_counter_ns()
+        work.node_ns = outcome.node_ns
+        work.complete(error)
+
+    def _error_of(self, work: Work, outcome: Outcome) -> BaseException | None:
+        if outcome.cause:
+            waits = (one for one in work.waits if isinstance(one, Work))
+            return next(one.error for one in waits if one.command.number == outcome.cause)
+        if outcome.error is None:
+            return None
+        error = rebuild(outcome.error, f"host {self.name!r}")
+        there, here = self.names.get(work.command.device, ("", ""))
+        if isinstance(error, PlaitError) and error.at is not None:
+            error.at = error.at.replace(f"device {there!r}", f"device {here!r}")
+        return error
+
+    def _ping(self) -> bool:
+        """Ask the host for a sign of life, if anybody waits for it; say whether."""
+        with self._changed:
+            if not (self._outbox.outstanding or self._asked):
+                self._heard_s = time.monotonic()
+                return False
+        with suppress(Exception):  # then there is none
+            self._actor.call("clock_ns").on_result(
+                lambda _, error: self._answers.put((None, error))
+            )
+        return True
+
+    def _silent(self) -> DeviceLostError | None:
+        """Return the host's loss if it has been silent for too long."""
+        silence_s = time.monotonic() - self._heard_s
+        if silence_s < self._silence_s * 0.99:
+            return None
+        return self._lost(f"no answer for {silence_s:.1f} s")
+
+    def _end(self, why: DeviceError | None) -> None:
+        """Complete with an error whatever has not ended."""
+        if why is not None:
+            self._actor.kill()  # it may be alive, and only cut off
+        with self._changed:
+            self._error = error = why or closed(self.name)
+            sent, waiting = self._outbox.give_up()
+            asked, self._asked = self._asked, set()
+            self._changed.notify_all()
+        for one in asked:
+            one.error = again(error, queued=False)
+            one.answered.set()
+        for work in sent:
+            work.complete(again(error, queued=False))
+        for work in waiting:
+            work.complete(again(error, queued=True))
+        if why is not None and not self._closing and self._on_loss is not None:
+            self._on_loss()
+
+    def _lost(self, how: str) -> DeviceLostError:
+        with self._changed:
+            running = next((work.label for work in self._outbox.sent if work.label), None)
+        node, pid = self.hello.get("node"), self.hello.get("pid")
+        if self._killed is not None:
+            how = f"killed: {self._killed}"
+        return DeviceLostError(
+            f"host {self.name!r} is lost: {how}",
+            at=f"node {node}, process {pid}, {f'while running {running}' if running else 'idle'}",
+            fix="open the device again; the logs of its node may say why",
+        )
+
+
+class _Ask:
+    """Something that was asked, and what came of it."""
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None

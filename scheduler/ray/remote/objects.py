@@ -1,0 +1,131 @@
+"""What a remote device has on its host: memory, graphs and programs.
+
+A graph, with its weights, is shipped once in the life of a host, however often it is used there.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ....devices.errors import DeviceLostError
+from ....devices.lives import Lives
+from ....devices.memory import Arena, View
+from ....devices.worker.launch import module_path
+from ....devices.worker.modules import Source, sources
+from ....graph.formats.native import dump_bytes
+from ....graph.ir import Graph
+from .commands import Place
+from .link import Link
+
+
+class RemoteArena(Arena):
+    """Memory on a host, known there by a number."""
+
+    def __init__(self, memory: str, nbytes: int, link: Link, number: int) -> None:
+        super().__init__(memory, nbytes, None)
+        self.link = link
+        self.number = number
+        self._release = weakref.finalize(self, link.forget, number)
+        self._release.atexit = False
+
+    def close(self) -> None:
+        """Have the host free it."""
+        self._release()
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RemoteProgram:
+    """A subgraph bound to views on a host."""
+
+    graph: Graph
+    link: Link
+    number: int
+
+
+class RemoteObjects:
+    """Ships graphs to one life of a host, for one device there; methods block."""
+
+    def __init__(self, link: Link, device: int) -> None:
+        self._link = link
+        self._device = device
+        self._lock = threading.Lock()
+        self._lives: WeakKeyDictionary[Lives, int] = WeakKeyDictionary()
+
+    def bind(
+        self,
+        graph: Graph,
+        views: Mapping[str, View],
+        lives: Lives | None = None,
+        *,
+        measure: bool,
+    ) -> RemoteProgram:
+        """Bind a subgraph to views there.
+
+        Raises
+        ------
+        DeviceError
+            If the host cannot import a Python function, refuses the graph, or is lost.
+        """
+        with self._lock:
+            imported(self._link, sources(graph))
+            loaded = self._graph(graph)
+            places = {name: tuple(place_of(view)) for name, view in views.items()}
+            own = None if lives is None else self._life(lives)
+            number = self._link.ask("bind", self._device, loaded, places, own, measure)
+        program = RemoteProgram(graph, self._link, number)
+        self._forget_with(program, number)
+        return program
+
+    def _graph(self, graph: Graph) -> int:
+        """Return the number of a graph there; it stays for as long as it is known here."""
+        key, shipped = id(graph), self._link.shipped
+        with self._link.shipping:
+            if key not in shipped:
+                data = np.frombuffer(dump_bytes(graph), np.uint8)
+                shipped[key] = number = self._link.ask("load", data)
+                self._forget_with(graph, number)
+                weakref.finalize(graph, shipped.pop, key).atexit = False
+            return shipped[key]
+
+    def _life(self, lives: Lives) -> int:
+        """Return the number of what nodes own there; it is closed as what they own here is."""
+        if lives not in self._lives:
+            self._lives[lives] = number = self._link.ask("lives", sorted(lives.once))
+            lives.on_close(partial(self._end_lives, number))
+        return self._lives[lives]
+
+    def _end_lives(self, number: int) -> None:
+        with suppress(DeviceLostError):  # a host that is lost has taken them along
+            self._link.ask("end", number)
+
+    def _forget_with(self, owner: object, number: int) -> None:
+        weakref.finalize(owner, self._link.forget, number).atexit = False
+
+
+def imported(link: Link, wanted: Iterable[Source]) -> None:
+    """Have a host import what defines operators, unless it has.
+
+    Raises
+    ------
+    DeviceError
+        If it cannot.
+    """
+    missing = [source for source in wanted if source.op not in link.imported]
+    if missing:
+        link.ask("import", module_path(), [tuple(source) for source in missing])
+        link.imported.update(source.op for source in missing)
+
+
+def place_of(view: View) -> Place:
+    """Return where a view lies on its host."""
+    assert isinstance(view.arena, RemoteArena), f"memory {view.arena.memory!r} is not on a host"
+    spec = view.spec
+    return Place(view.arena.number, view.offset, spec.dtype.name, spec.static_shape)

@@ -1,0 +1,220 @@
+"""A host's end of remote devices: devices of this process, used by a driver elsewhere.
+
+What takes long (opening devices, binding programs) is asked for one thing at a time and runs on a
+thread; the work of items comes as commands, many in a call. A call is answered as soon as there is
+something that the driver waits for, whichever call that came with: so what is ready early is not
+held up by what was sent along with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from ....devices.device import Device, KeepsLives
+from ....devices.host import core_count
+from ....devices.lives import Lives
+from ....devices.model import model_of
+from ....devices.registry import find
+from ....devices.worker.modules import Source, import_sources
+from ....devices.worker.remote_errors import describe
+from ....graph.formats.native import load_bytes
+from ....graph.ir import Graph
+from ....graph.tensor import Array
+from .commands import Call, Command, Described, Outcome, Place, plain
+from .courses import Courses
+from .questions import Question, Verdict
+from .serving_work import HostWork, Memory
+
+Answer: TypeAlias = tuple[Any, Described | None]
+"""What was asked for, or why there is none."""
+
+
+class ServingDevices:
+    """Devices, arenas, graphs and programs of a driver, by number; called in one asyncio loop.
+
+    Parameters
+    ----------
+    name : str
+        The host's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._objects: dict[int, Any] = {}
+        self._prototypes: dict[str, Device] = {}
+        self._work = HostWork(self._objects)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="plait-host")
+        self._courses = Courses(self._work.launch, self._note)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._next = 0
+        self._early: dict[int, Call] = {}
+        self._outcomes: deque[Outcome] = deque()
+        self._is_awaited = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._asks: Mapping[str, Callable[..., Any]] = {
+            "find": self._find,
+            "answer": self._answer,
+            "open": self._open,
+            "close": self._close,
+            "arena": self._arena,
+            "import": self._import,
+            "load": self._load,
+            "bind": self._bind,
+            "lives": self._start_lives,
+            "end": self._end_lives,
+        }
+
+    async def ask(self, what: str, *arguments: Any) -> Answer:
+        """Do something that takes long; return what came of it."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._asked, what, arguments)
+
+    async def command(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Start commands; return outcomes as soon as there are some that somebody waits for."""
+        made = Call(*call)
+        self._loop = asyncio.get_running_loop()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)  # one call is enough to be answered later
+        answer = self._waiting = self._loop.create_future()
+        self._early[made.number] = made
+        while (one := self._early.pop(self._next, None)) is not None:
+            self._next += 1
+            self._take(one)
+        self._tell()
+        await answer
+        self._is_awaited = False
+        return [plain(self._outcomes.popleft()) for _ in range(len(self._outcomes))]
+
+    def close(self) -> None:
+        """Close all devices that are open."""
+        for made in list(self._objects.values()):
+            if hasattr(made, "submit"):
+                made.close()
+        self._thread.shutdown()
+
+    def _take(self, call: Call) -> None:
+        for number in call.forgotten:
+            self._thread.submit(self._forget, number)
+        commands = tuple(_command(one) for one in call.commands)
+        if commands:
+            self._courses.add(commands)
+        self._courses.cancel(call.cancelled)
+        self._courses.note(call.noted)
+
+    def _note(self, command: Command, outcome: Outcome) -> None:
+        """Keep an outcome, and tell it to the driver if that waits for it; on any thread."""
+        array = self._work.take_read(command.number)
+        self._outcomes.append(outcome if array is None else outcome._replace(array=array))
+        if command.kind == "read" or outcome.is_failure or not self._courses.n_left:
+            self._is_awaited = True
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        """Answer the last call, if there is something awaited, or nothing more to come."""
+        if self._waiting is not None and (self._is_awaited or not self._courses.n_left):
+            waiting, self._waiting = self._waiting, None
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _asked(self, what: str, arguments: tuple[Any, ...]) -> Answer:
+        try:
+            return self._asks[what](*arguments), None
+        except Exception as error:
+            return None, describe(error)
+
+    def _add(self, made: Any) -> int:
+        number = next(self._numbers)
+        self._objects[number] = made
+        return number
+
+    def _find(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a device is like, and what its times are estimated from."""
+        device = self._prototype(name)
+        offers = device.capabilities
+        told = {
+            "alignment": offers.alignment,
+            "memory_bytes": offers.memory_bytes,
+            "runs_python": offers.runs_python,
+            "atomic_programs": offers.atomic_programs,
+            "software": offers.software,
+        }
+        model = replace(model_of(device, name), supports=None)
+        return told, model.to_dict()
+
+    def _prototype(self, name: str) -> Device:
+        if name not in self._prototypes:
+            self._prototypes[name] = find(name)
+        return self._prototypes[name]
+
+    def _answer(self, name: str, question: tuple[Any, ...]) -> Verdict:
+        return Question(*question).answer(self._prototype(name))
+
+    def _open(self, name: str, cores: int | None) -> int:
+        device = find(name)
+        device.open(core_count() if cores is None else cores)
+        return self._add(device)
+
+    def _close(self, number: int) -> None:
+        device: Device = self._objects.pop(number)
+        device.close()
+
+    def _arena(self, number: int, nbytes: int) -> int:
+        device: Device = self._objects[number]
+        return self._add(Memory(device.arena(device.capabilities.memory, nbytes), device))
+
+    def _import(self, path: list[str], sources: list[tuple[Any, ...]]) -> None:
+        sys.path += [entry for entry in path if entry not in sys.path]
+        import_sources([Source(*fields) for fields in sources])
+
+    def _load(self, data: Array) -> int:
+        return self._add(load_bytes(memoryview(data), at=f"the graph sent to {self._name!r}"))
+
+    def _bind(
+        self,
+        number: int,
+        graph: int,
+        places: Mapping[str, Place],
+        lives: int | None,
+        measure: bool,
+    ) -> int:
+        device: Device = self._objects[number]
+        views = {name: self._work.view(number, Place(*place)) for name, place in places.items()}
+        subgraph: Graph = self._objects[graph]
+        if lives is None:
+            return self._add(device.compile(subgraph, views, measure=measure))
+        assert isinstance(device, KeepsLives)
+        kept: Lives = self._objects[lives]
+        return self._add(device.compile_with(subgraph, views, kept, measure=measure))
+
+    def _start_lives(self, once: list[str]) -> int:
+        return self._add(Lives(once))
+
+    def _end_lives(self, number: int) -> None:
+        lives: Lives = self._objects.pop(number)
+        lives.close()
+
+    def _forget(self, number: int) -> None:
+        made = self._objects.pop(number, None)
+        if isinstance(made, Memory):
+            made.arena.close()
+            for view in made.staging.values():
+                view.arena.close()
+
+
+def _command(fields: Any) -> Command:
+    """Return a command as it was sent."""
+    command = Command(*fields)
+    target, source = command.target, command.source
+    return command._replace(
+        target=None if target is None else Place(*target),
+        source=None if source is None else Place(*source),
+    )

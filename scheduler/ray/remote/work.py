@@ -1,0 +1,69 @@
+"""A command to a host, and its completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....devices.device import OnDone
+from ....devices.event import Event
+from ....graph.tensor import Array
+from .commands import Command
+
+
+class Work(Event):
+    """A command to a host, and its completion.
+
+    Parameters
+    ----------
+    command : Command
+        Its number and waits are filled in when it is sent.
+    waits : tuple of Event
+    label : str
+        What it is, for errors.
+    into : Array, optional
+        Where what is read is copied.
+    keeps : object, optional
+        What the command refers to on the host, and must not be forgotten before.
+    """
+
+    __slots__ = ("_on_cancel", "command", "into", "keeps", "label", "waits")
+
+    def __init__(
+        self,
+        command: Command,
+        waits: tuple[Event, ...] = (),
+        on_done: OnDone | None = None,
+        *,
+        label: str = "",
+        into: Array | None = None,
+        keeps: object = None,
+    ) -> None:
+        super().__init__(on_done)
+        self.command = command
+        self.waits = waits
+        self.label = label
+        self.into = into
+        self.keeps = keeps
+        self._on_cancel: Callable[[Work], object] | None = None
+
+    def cancel_by(self, on_cancel: Callable[[Work], object]) -> None:
+        """Call `on_cancel(work)` when it is cancelled from now on."""
+        self._on_cancel = on_cancel
+
+    @property
+    def is_sent(self) -> bool:
+        """True when the host may have begun with it."""
+        return self.command.number > 0
+
+    def cancel(self) -> None:
+        """Ask that it not begin, or stop; it completes all the same."""
+        self.cancelled = True
+        on_cancel = self._on_cancel
+        if on_cancel is not None:
+            on_cancel(self)
+
+    def complete(self, error: BaseException | None = None) -> None:
+        """Mark the event complete and run its callbacks; later calls do nothing."""
+        self._on_cancel = None
+        self.waits = ()
+        super().complete(error)

@@ -1,0 +1,23 @@
+"""Python functions that hosts import."""
+
+from __future__ import annotations
+
+import time
+
+import plait as pl
+from plait.graph.tensor import Array
+
+
+@pl.operator()
+def divide(x: Array) -> Array:
+    """Divide by a sum, which must not be zero."""
+    if not x.sum():
+        raise ZeroDivisionError("nothing to divide by")
+    return x / x.sum()
+
+
+@pl.operator()
+def linger(x: Array) -> Array:
+    """Take as many seconds as the first number says."""
+    time.sleep(float(x[0]))
+    return x

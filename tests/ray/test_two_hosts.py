@@ -1,0 +1,41 @@
+"""A cluster of two hosts with a cable between them, which is cut."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from two_hosts import two_hosts, why_not
+
+pytest.importorskip("ray")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
+
+PROGRAM = str(Path(__file__).parents[1] / "over_a_cable.py")
+
+
+def found_by(driver: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert driver.returncode == 0, driver.stderr[-3000:]
+    found: dict[str, Any] = json.loads(driver.stdout.splitlines()[-1])
+    return found
+
+
+def test_items_go_over_a_cable_and_fail_in_time_when_it_is_cut() -> None:
+    with two_hosts() as hosts:
+        found = found_by(hosts.driver(PROGRAM, "devices"))
+    assert found["wrong"] == 0
+    assert found["late"] + found["lost"] >= 25, "all but those that had come back already"
+    assert found["late"] >= 1, "the deadline fires before anybody notices"
+
+
+def test_replicas_on_this_side_do_what_was_beyond_a_cable_that_is_cut() -> None:
+    with two_hosts() as hosts:
+        found = found_by(hosts.driver(PROGRAM, "replicas"))
+    assert (found["nodes"], found["in order"]) == (2, True)
+    assert found["beyond"] > 0, "some items were at the far end"
