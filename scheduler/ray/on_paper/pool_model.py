@@ -61,9 +61,9 @@ class Driver:
         Until a message has arrived, beside its bytes.
     """
 
-    call_s: float = 4e-4
+    call_s: float = 7e-4
     item_s: float = 5e-5
-    copy_bytes_per_s: float = 8e8
+    copy_bytes_per_s: float = 1.5e9
     link_bytes_per_s: float = 1.25e9
     trip_s: float = 5e-4
 
