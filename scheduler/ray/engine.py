@@ -25,6 +25,9 @@ from typing import Any, Protocol, TypeAlias
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
 
+REACHED_S = 10.0
+"""How long a cluster's head may take to accept a connection."""
+
 OnResult: TypeAlias = Callable[[Any, BaseException | None], object]
 
 Ref: TypeAlias = Any
@@ -129,6 +132,7 @@ class RayEngine:
             self._join(address, loopback)
 
     def _join(self, address: str, loopback: bool) -> None:
+        check_reached(address)
         with _signals_kept(), _only_loopback(loopback), _quiet():
             try:
                 self._ray.init(
@@ -268,6 +272,21 @@ def result(
         raise error
     finally:
         del error  # it holds this frame
+
+
+def check_reached(address: str) -> None:
+    """Raise DeviceUnavailableError if nothing listens there: Ray would try for some minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or "://" in address:
+        return  # Ray's own names, such as auto
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED_S).close()
+    except (OSError, OverflowError) as error:
+        raise DeviceUnavailableError(
+            f"nothing answers there: {error}",
+            at=f"address {address!r}",
+            fix="give the address that `ray start --head` has printed, of a node that is up",
+        ) from error
 
 
 def node_here() -> str:

@@ -10,6 +10,7 @@ import pytest
 from plait.devices.errors import DeviceUnavailableError
 from plait.scheduler.ray import nodes
 from plait.scheduler.ray.cluster import Cluster
+from plait.scheduler.ray.engine import check_reached
 from plait.scheduler.ray.nodes import LocalNodes, Node
 
 
@@ -72,3 +73,10 @@ def test_only_nodes_that_were_started_here_can_be_removed() -> None:
 def test_a_name_without_host_and_device_is_refused(name: str) -> None:
     with pytest.raises(DeviceUnavailableError, match="names no device on a host"):
         Cluster("local").device(name)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "[::1]:1"])
+def test_an_address_where_nothing_answers_is_told_at_once(address: str) -> None:
+    with pytest.raises(DeviceUnavailableError, match="nothing answers") as caught:
+        check_reached(address)
+    assert address in str(caught.value)
