@@ -2,8 +2,8 @@
 
 Ray starts processes on the nodes of a cluster, carries calls to them and says when they die; it is
 an optional package, which only engine.py and nodes.py import. The parts: cluster.py (joining a
-cluster, or starting one on this machine), host.py (what runs on a node), device.py with link.py
-(remote devices), replicas.py (whole sessions on many hosts).
+cluster, or starting one on this machine), host.py (what runs on a node), remote/ (devices there),
+pools/ (whole sessions on many hosts), on_paper/ (what many hosts would do).
 """
 
 from .cluster import Cluster
