@@ -18,7 +18,7 @@ import plait as pl
 from measure import quantiles, save
 from plait.graph.tensor import Array
 from plait.scheduler.ray import Cluster, Node
-from plait.scheduler.ray.engine import Placing, result
+from plait.scheduler.ray.actors import Placing, result
 from plait.scheduler.ray.host import Host
 
 MB = 1 << 18

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from plait.devices.errors import DeviceLostError
-from plait.scheduler.ray.engine import OnResult, Placing
+from plait.scheduler.ray.actors import OnResult, Placing
 from plait.scheduler.ray.nodes import INLINE_LIMIT
 
 os.environ.setdefault(INLINE_LIMIT, str(64 << 20))  # as nodes are started that are told so

@@ -17,7 +17,7 @@ import trio
 from plait.devices.errors import DeviceLostError, KernelError
 from plait.devices.worker.remote_errors import describe
 from plait.graph.tensor import Array
-from plait.scheduler.ray.engine import OnResult
+from plait.scheduler.ray.actors import OnResult
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked, Outcome
 from plait.scheduler.ray.shipping import cargo

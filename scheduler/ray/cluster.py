@@ -16,7 +16,8 @@ from ...graph.ir import Graph
 from ..events import Observer
 from ..faults import FaultPolicy
 from ..planning import Plan
-from .engine import Actor, Engine, Placing, RayEngine, load_ray
+from .actors import Actor, Engine, Placing
+from .engine import RayEngine, load_ray
 from .host import Host
 from .nodes import LocalNodes, Node
 from .pools.blocking_calls import to_its_end

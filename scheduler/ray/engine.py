@@ -1,111 +1,29 @@
 """What is asked of Ray: to join a cluster, to start actors and to call them.
 
-No other file imports it, but nodes.py, which starts clusters. Everything else here knows the
-protocols `Engine`, `Actor` and `Pending` alone, so that it runs without Ray in tests.
+No other file imports it, but nodes.py, which starts clusters.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-import math
 import os
 import signal
 import socket
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
+from .actors import OnResult, Placing, Ref
 
 REACHED_S = 10.0
 """How long a cluster's head may take to accept a connection."""
-
-OnResult: TypeAlias = Callable[[Any, BaseException | None], object]
-
-Ref: TypeAlias = Any
-"""Stands for a value that the cluster keeps as long as somebody here holds it."""
-
-
-LOOK_S = 0.2
-"""How often whoever waits for an answer looks whether it is given up."""
-
-
-class Pending(Protocol):
-    """A call that was made."""
-
-    def on_result(self, callback: OnResult) -> None:
-        """Call `callback(value, error)` once, on any thread, when the answer is there."""
-        ...
-
-    def cancel(self) -> None:
-        """Have it not begin, or be cancelled where it waits; there is an answer all the same."""
-        ...
-
-
-class Actor(Protocol):
-    """An object in a process of its own, somewhere in the cluster."""
-
-    def call(self, method: str, *arguments: Any) -> Pending:
-        """Call a method; arguments that are `Ref` arrive as what they stand for."""
-        ...
-
-    def kill(self) -> None:
-        """End its process, whatever it does; every call that is under way fails."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """Where an actor may run, and what becomes of it.
-
-    Attributes
-    ----------
-    select : Mapping of str to str
-        Labels that the node must have.
-    num_cpus, num_gpus : float
-        What of a node it takes for itself.
-    resources : Mapping of str to float
-        More of what it takes, by the cluster's own names.
-    restarts : int
-        How often it is started again when it dies; -1 is for ever.
-    retries : int
-        How often calls are made again that were under way then; -1 is for ever.
-    """
-
-    select: Mapping[str, str] = field(default_factory=dict)
-    num_cpus: float = 0.0
-    num_gpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict)
-    restarts: int = 0
-    retries: int = 0
-
-
-class Engine(Protocol):
-    """A cluster, joined."""
-
-    def start(self, kind: type, *arguments: Any, placing: Placing) -> Actor:
-        """Start an actor, when a node has room for it; does not wait for that."""
-        ...
-
-    def put(self, value: Any) -> Ref:
-        """Have the cluster keep a value."""
-        ...
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that are alive: `id`, `labels` and `resources` of each."""
-        ...
-
-    def leave(self) -> None:
-        """Leave the cluster: what was started in it by this process ends."""
-        ...
 
 
 class RayEngine:
@@ -236,42 +154,6 @@ class RayPending:
         """Have it not begin, or be cancelled."""
         with suppress(Exception):  # it has ended
             self._ray.cancel(self._ref)
-
-
-def result(
-    pending: Pending,
-    timeout_s: float = math.inf,
-    *,
-    given_up: Callable[[], bool] = lambda: False,
-) -> Any:
-    """Wait for a call's answer and return it, unless it is given up meanwhile.
-
-    Raises
-    ------
-    TimeoutError
-        If there is none in time, or it is given up; the call goes on.
-    BaseException
-        What the call raised.
-    """
-    answered = threading.Event()
-    found: list[tuple[Any, BaseException | None]] = []
-
-    def take(value: Any, error: BaseException | None) -> None:
-        found.append((value, error))
-        answered.set()
-
-    pending.on_result(take)
-    deadline_s = time.monotonic() + timeout_s
-    while not answered.wait(max(0.0, min(LOOK_S, deadline_s - time.monotonic()))):
-        if time.monotonic() >= deadline_s or given_up():
-            raise TimeoutError(f"no answer in {timeout_s:g} s")
-    value, error = found.pop()
-    if error is None:
-        return value
-    try:
-        raise error
-    finally:
-        del error  # it holds this frame
 
 
 def check_reached(address: str) -> None:

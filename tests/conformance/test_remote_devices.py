@@ -14,7 +14,7 @@ from bound import WAIT_S
 from every_device import Subject
 from fake_cluster import FakeEngine
 from plait.devices import Device
-from plait.scheduler.ray.engine import Placing
+from plait.scheduler.ray.actors import Placing
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
 

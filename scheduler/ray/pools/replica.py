@@ -16,7 +16,7 @@ import trio
 
 from ....devices.errors import DeviceLostError
 from ....devices.worker.remote_errors import rebuild
-from ..engine import Actor, OnResult
+from ..actors import Actor, OnResult
 from ..remote.hosts import check_host
 from .serving_sessions import Answer, Asked
 

@@ -22,7 +22,7 @@ from ...planning import Plan
 from ...streaming.options import OnError, StreamArguments, StreamOptions, stream_options
 from ...streaming.sources import Source
 from ...streaming.stream import Results, open_stream
-from ..engine import Ref
+from ..actors import Ref
 from ..shipping import Cargo
 from .fleet import Fleet
 from .pool import Pool

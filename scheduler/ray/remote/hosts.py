@@ -14,7 +14,7 @@ import numpy as np
 
 from ....devices.errors import DeviceUnavailableError
 from ....version import VERSION
-from ..engine import Actor, Engine, Placing, result
+from ..actors import Actor, Engine, Placing, result
 from ..host import Host
 from ..nodes import INLINE_LIMIT, labels_of
 from .link import Link

@@ -22,7 +22,7 @@ from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.event import Event
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError
-from ..engine import Actor
+from ..actors import Actor
 from .commands import Outcome, plain
 from .losses import again, closed, summary
 from .outbox import Outbox
