@@ -142,8 +142,15 @@ def _node(hosts: TwoHosts, name: str, how: list[str]) -> Iterator[None]:
             time.sleep(0.05)
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in _session(process.pid):  # a node whose cable is cut would take its time
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def _session(leader: int) -> Iterator[int]:
+    """Return the processes that a process has started, itself included."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ProcessLookupError):
+            if os.getsid(int(entry.name)) == leader:
+                yield int(entry.name)
