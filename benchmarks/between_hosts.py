@@ -23,6 +23,8 @@ Figures = dict[str, Any]
 MB = 1 << 20
 ROUNDS = 7
 FAR = "ray:far/cpu"
+WARM = 60
+"""Items of each round before anything counts: Ray starts spare processes meanwhile."""
 
 
 def scaled(nbytes: int) -> pl.Graph:
@@ -71,10 +73,12 @@ async def streamed(open_stream: Callable[..., Any], fetches: str, count: int) ->
 async def measured(cluster: pl.ray.Cluster) -> Figures:
     found: Figures = {"lone item, ms": await lone_items(300)}
     async with pl.Session(pl.plan(scaled(MB), [FAR], max_in_flight=4)) as session:
+        await streamed(session.stream, "y", WARM)
         for fetches, name in (("sum", "there"), ("y", "there and back")):
             found[f"device: 1 MB {name}"] = await streamed(session.stream, fetches, 50)
     plan = pl.plan(scaled(MB), ["cpu"], max_in_flight=2)
     async with cluster.replicas(plan, select={"plait-host": "far"}) as pool:
+        await streamed(pool.stream, "y", WARM)
         for fetches, name in (("sum", "there"), ("y", "there and back")):
             found[f"replica: 1 MB {name}"] = await streamed(pool.stream, fetches, 50)
     return found
