@@ -39,3 +39,11 @@ class DeviceMemoryError(DeviceError):
 
 class KernelError(DeviceError):
     """A kernel or Python function raised; ``__cause__`` is the original where there is one."""
+
+
+def again(error: DeviceError, *, queued: bool) -> DeviceError:
+    """Return the error once more, for other work."""
+    made = error.again()
+    if isinstance(made, DeviceLostError):
+        made.queued = queued
+    return made

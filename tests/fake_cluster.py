@@ -37,9 +37,6 @@ class FakePending:
 
         self._future.add_done_callback(done)
 
-    def cancel(self) -> None:
-        self._future.cancel()
-
 
 class FakeActor:
     """Attributes: `calls`, the methods called so far; `made`, the object."""

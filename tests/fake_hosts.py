@@ -193,9 +193,6 @@ class FakePending:
         host, method, arguments = self._what
         host.answer(method, arguments, callback)
 
-    def cancel(self) -> None:
-        raise AssertionError("a pool tells hosts what to cancel")
-
 
 class FakeHosts:
     """Where hosts come from.

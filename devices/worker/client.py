@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from ...graph.errors import PlaitError, WireError
 from ..device import OnDone
-from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError, again
 from ..event import Event
 from ..memory import SharedArena
 from .launch import end, launch
@@ -121,7 +121,7 @@ class WorkerClient:
                 self._waiting.append(work)
                 self._send_waiting()
         if error is not None:
-            work.complete(_again(error, queued=True))
+            work.complete(again(error, queued=True))
 
     def kill(self, work: Event, reason: str) -> bool:
         """Kill the process if it works at this request; say whether it did."""
@@ -219,7 +219,7 @@ class WorkerClient:
             self._flags.close()
             self._cancelled = memoryview(b"")  # whoever keeps the client must not keep the mapping
         for index, work in enumerate(orphans):
-            work.complete(_again(self._error, queued=index > 0))
+            work.complete(again(self._error, queued=index > 0))
         if self._on_death is not None and isinstance(self._error, DeviceLostError):
             self._on_death()
 
@@ -238,14 +238,6 @@ class WorkerClient:
 def closed(name: str) -> DeviceUnavailableError:
     """Return the error for using a device that is closed."""
     return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")
-
-
-def _again(error: DeviceError, *, queued: bool) -> DeviceError:
-    """Return the error once more, for another request."""
-    made = error.again()
-    if isinstance(made, DeviceLostError):
-        made.queued = queued
-    return made
 
 
 def _integers(data: bytes) -> tuple[int, ...]:

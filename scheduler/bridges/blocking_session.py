@@ -141,12 +141,7 @@ class BlockingSession:
         """Wait for something on the loop, which Ctrl-C cancels."""
         check_no_trio()
         job: Job[T] = self._loop.start(work)
-        try:
-            return job.outcome.result()
-        except KeyboardInterrupt:
-            job.cancel()
-            job.outcome.exception()
-            raise
+        return job.result()
 
     def profile(self) -> Profile:
         """Return when everything ran, as `Session.profile` does; also when it is closed."""

@@ -75,6 +75,15 @@ class Job(Generic[T]):
         self._token = token
         self._scope = trio.CancelScope()
 
+    def result(self) -> T:
+        """Wait for what comes of it and return it; Ctrl-C cancels it, and waits for its end."""
+        try:
+            return self.outcome.result()
+        except KeyboardInterrupt:
+            self.cancel()
+            self.outcome.exception()
+            raise
+
     def cancel(self) -> None:
         """Have it end early; does not wait."""
         with suppress(trio.RunFinishedError):

@@ -29,10 +29,6 @@ class Pending(Protocol):
         """Call `callback(value, error)` once, on any thread, when the answer is there."""
         ...
 
-    def cancel(self) -> None:
-        """Have it not begin, or be cancelled where it waits; there is an answer all the same."""
-        ...
-
 
 class Actor(Protocol):
     """An object in a process of its own, somewhere in the cluster."""
@@ -48,7 +44,7 @@ class Actor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Where an actor may run, and what becomes of it.
+    """Where an actor may run.
 
     Attributes
     ----------
@@ -58,18 +54,12 @@ class Placing:
         What of a node it takes for itself.
     resources : Mapping of str to float
         More of what it takes, by the cluster's own names.
-    restarts : int
-        How often it is started again when it dies; -1 is for ever.
-    retries : int
-        How often calls are made again that were under way then; -1 is for ever.
     """
 
     select: Mapping[str, str] = field(default_factory=dict)
     num_cpus: float = 0.0
     num_gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict)
-    restarts: int = 0
-    retries: int = 0
 
 
 class Engine(Protocol):

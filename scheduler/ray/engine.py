@@ -78,8 +78,8 @@ class RayEngine:
                 num_gpus=placing.num_gpus,
                 resources=dict(placing.resources),
                 label_selector=dict(placing.select),
-                max_restarts=placing.restarts,
-                max_task_retries=placing.retries,
+                max_restarts=0,  # who starts an actor sees to what becomes of its work
+                max_task_retries=0,
             )
         except (TypeError, ValueError) as error:
             raise DeviceUnavailableError(
@@ -149,11 +149,6 @@ class RayPending:
                 callback(None, _translated(error, exceptions))
 
         self._ref.future().add_done_callback(done)
-
-    def cancel(self) -> None:
-        """Have it not begin, or be cancelled."""
-        with suppress(Exception):  # it has ended
-            self._ray.cancel(self._ref)
 
 
 def check_reached(address: str) -> None:

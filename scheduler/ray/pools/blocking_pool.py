@@ -77,12 +77,7 @@ class BlockingReplicaPool:
         check_no_trio()
         pool = self._loop.session
         job: Job[Any] = self._loop.start(partial(pool.run, inputs, fetches, deadline_s=deadline_s))
-        try:
-            return job.outcome.result()
-        except KeyboardInterrupt:
-            job.cancel()
-            job.outcome.exception()
-            raise
+        return job.result()
 
     def stream(
         self, source: Iterable[Mapping[str, Any]], **arguments: Unpack[StreamArguments]

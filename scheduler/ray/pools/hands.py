@@ -12,7 +12,7 @@ AHEAD_S = 0.010
 """Work that is sent before a replica is through: a trip takes 1 to 5 ms, measured."""
 
 CALL_S = 0.004
-"""Work in one call, which costs a driver about 0.4 ms; see `benchmarks/bench_replicas.py`."""
+"""Work in one call, which costs a driver about 0.7 ms; see `benchmarks/bench_replicas.py`."""
 
 NO_TIME_S = 1e-9
 """What stands for the time of items that no replica has been seen to do."""

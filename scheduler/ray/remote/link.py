@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ....devices.errors import DeviceError, DeviceLostError
+from ....devices.errors import DeviceError, DeviceLostError, again
 from ....devices.event import Event
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError
 from ..actors import Actor
 from .commands import Outcome, plain
-from .losses import again, closed, summary
+from .losses import closed, summary
 from .outbox import Outbox
 from .work import Work
 

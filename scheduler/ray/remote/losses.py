@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from ....devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ....devices.errors import DeviceUnavailableError
 from ....graph.errors import PlaitError
 
 
 def closed(name: str) -> DeviceUnavailableError:
     """Return the error for using a host, or a device there, that is closed."""
     return DeviceUnavailableError(f"{name!r} is closed", fix="open the device")
-
-
-def again(error: DeviceError, *, queued: bool) -> DeviceError:
-    """Return the error once more, for other work."""
-    made = error.again()
-    if isinstance(made, DeviceLostError):
-        made.queued = queued
-    return made
 
 
 def summary(error: BaseException) -> str:
