@@ -20,6 +20,7 @@ from .initializers import (
 )
 from .losses import (
     Reduction,
+    accuracy,
     binary_cross_entropy,
     huber,
     mean_absolute_error,
@@ -57,6 +58,7 @@ __all__ = [
     "StepDecay",
     "Update",
     "WarmUp",
+    "accuracy",
     "apply_gradients",
     "binary_cross_entropy",
     "clip_by_global_norm",

@@ -10,6 +10,7 @@ from ..builder import GraphBuilder
 from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
 from ..gradients import Formula, Term
+from ..gradients.movement import numbered
 from ..tensor import Dim
 from .parameters import check_above
 
@@ -112,24 +113,58 @@ def sparse_softmax_cross_entropy(
     labels: str,
     axis: int = -1,
     reduction: Reduction = "mean",
+    *,
+    ignore_index: int | None = None,
 ) -> str:
     """Add -log Softmax(logits) at the wanted classes, which lie along `axis`.
 
-    `labels` are integers from 0 on, of the shape of `logits` without that axis; the mean is that
-    over all samples. One that is no class fails the item where the loss is computed, which its
-    gradient does not need: there such a sample may count for nothing.
+    `labels` are integers from 0 on, of the shape of `logits` without that axis. One that is no
+    class fails the item, whether the loss is computed or only its gradient; negative ones do not
+    count from the end. Samples of the label `ignore_index`, any integer, have the loss 0 and no
+    gradient, and the mean is that over all others: 0, where there are none.
 
     Raises
     ------
     ShapeError
         If the labels are no integers, or not one for each sample.
     """
-    x, index = _terms(builder, "sparse_softmax_cross_entropy", logits, labels)
-    _check_labels(x, index, axis)
+    x, given = _terms(builder, "sparse_softmax_cross_entropy", logits, labels)
+    _check_labels(x, given, axis)
+    index, counted = given if given.dtype == np.int32 else given.cast("int64"), None
+    if ignore_index is not None:
+        counted = index.equals(_label(index, ignore_index)).op("Not")
+        index = index.where(counted)
     logs = x.op("LogSoftmax", axis=axis)
     along = x.formula.constant([axis])
-    chosen = logs.op("GatherElements", _int64(index).op("Unsqueeze", along), axis=axis)
-    return _reduced(-chosen.op("Squeeze", along), reduction)
+    chosen = logs.op("GatherElements", _classes(x, index, axis).op("Unsqueeze", along), axis=axis)
+    losses = -chosen.op("Squeeze", along)
+    if counted is None:
+        return _reduced(losses, reduction)
+    losses = losses.where(counted)
+    if reduction != "mean":
+        return _reduced(losses, reduction)
+    # Counted in integers: floats of 16 bits end at 65504.
+    count = counted.cast("int64").op("ReduceSum", keepdims=False)
+    count = count.op("Max", count.formula.constant(1)).cast(losses.dtype)
+    return (losses.op("ReduceSum", keepdims=False) / count).name
+
+
+def accuracy(builder: GraphBuilder, scores: str, labels: str, axis: int = -1) -> str:
+    """Add the share of samples whose highest score, along `axis`, is that of their label.
+
+    `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
+    counts. Returns a float32 of shape ().
+
+    Raises
+    ------
+    ShapeError
+        If the labels are no integers, or not one for each sample.
+    """
+    x, index = _terms(builder, "accuracy", scores, labels)
+    _check_labels(x, index, axis)
+    found = x.op("ArgMax", axis=axis, keepdims=False)
+    right = found.equals(index.cast("int64"))
+    return right.cast("float32").op("ReduceMean", keepdims=False).name
 
 
 def _difference(builder: GraphBuilder, name: str, computed: str, wanted: str) -> Term:
@@ -160,6 +195,7 @@ def _terms(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tupl
 
 
 def _check_labels(x: Term, labels: Term, axis: int) -> None:
+    name = labels.formula.prefix.rstrip("/")
     shape = x.spec.shape
     if shape is not None:
         axis %= max(len(shape), 1)
@@ -167,13 +203,33 @@ def _check_labels(x: Term, labels: Term, axis: int) -> None:
     if kind_of(labels.dtype) not in "iu" or not _may_be(shape, labels.spec.shape):
         raise ShapeError(
             f"{labels.name!r} is {labels.spec}, but {x.name!r} is {x.spec}",
-            at=f"sparse_softmax_cross_entropy in {labels.formula.builder.name}",
+            at=f"{name} in {labels.formula.builder.name}",
             fix="pass integers, one for each sample",
         )
 
 
-def _int64(labels: Term) -> Term:
-    return labels if labels.dtype == np.int32 else labels.cast("int64")
+def _classes(x: Term, labels: Term, axis: int) -> Term:
+    """Return the labels, read from the list of all classes: it has nothing where they are none.
+
+    Indices may count from the end, which classes do not: negative ones are moved out of the list.
+    """
+    rank = x.rank
+    length = x.formula.shape_of(x, axis % rank, axis % rank + 1)
+    scalar = length.op("Squeeze") if length.value is None else x.formula.constant(length.value[0])
+    inside = labels.where((labels < 0).op("Not"), labels - scalar.cast(labels.dtype))
+    x.formula.prefix += "class/"
+    return numbered(length).op("Gather", inside)
+
+
+def _label(labels: Term, number: int) -> Term:
+    """Return a number as a label; one that the labels' dtype does not hold is none of them."""
+    bounds = np.iinfo(labels.dtype)
+    if not bounds.min <= number <= bounds.max:
+        raise GraphError(
+            f"ignore_index is {number}, which is no {labels.dtype.name}",
+            fix="pass an integer that labels may be",
+        )
+    return labels.formula.constant(number, labels.dtype)
 
 
 def _may_be(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:

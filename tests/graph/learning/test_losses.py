@@ -128,18 +128,72 @@ def test_the_gradient_of_labels_adds_nothing_up() -> None:
     assert "add" not in [node.attributes.get("reduction") for node in b.nodes]
 
 
-def test_a_label_that_is_no_class_fails_the_loss_and_moves_nothing() -> None:
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("label", [-1, -3, -4, 3, 7])
+def test_a_label_that_is_no_class_fails_the_loss_and_its_gradient(label: int, dtype: str) -> None:
     b = pl.GraphBuilder("loss")
-    x, t = b.input("x", "float32", (2, 3)), b.input("t", "int64", (2,))
+    x, t = b.input("x", "float32", (2, 3)), b.input("t", dtype, (2,))
     y = learning.sparse_softmax_cross_entropy(b, x, t)
     b.output("loss", y)
     b.output("slope", pl.gradients(b, y, x))
-    graph, fed = b.build(), {"x": np.zeros((2, 3), "float32"), "t": np.array([1, 7])}
-    with pytest.raises(pl.KernelError, match="7"):
-        pl.run(graph, fed, fetches="loss")
-    slope = pl.run(graph, fed, fetches="slope")
-    assert slope[0].any()
-    assert not slope[1].any()
+    fed = {"x": np.zeros((2, 3), "float32"), "t": np.array([1, label], dtype)}
+    with pl.BlockingSession(pl.plan(b.build())) as session:
+        for name in ("loss", "slope"):
+            with pytest.raises(pl.KernelError, match="sparse_softmax_cross_entropy/class/gather"):
+                session.run(fed, name)
+
+
+@given(seeds, st.integers(1, 6), st.integers(-1, 1), reductions, st.sampled_from([-100, -1, 2, 9]))
+@few
+def test_samples_of_the_ignored_label_count_for_nothing(
+    seed: int, n: int, axis: int, reduction: str, ignored: int
+) -> None:
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, 3, 2) if axis == 1 else (n, 3))
+    axis = 1 if axis == 1 else -1
+    labels = random.integers(2, size=np.delete(x.shape, axis))
+    labels[random.random(labels.shape) < 0.5] = ignored
+    kept = labels != ignored
+    logs = np.log(softmax(x, axis))
+    one_hot = np.moveaxis(np.eye(3)[np.where(kept, labels, 0)], -1, axis)
+    losses = np.where(kept, -(one_hot * logs).sum(axis), 0)
+    scale = 1 / max(kept.sum(), 1) if reduction == "mean" else 1
+    loss = learning.sparse_softmax_cross_entropy
+    options = {"axis": axis, "reduction": reduction, "ignore_index": ignored}
+    found, slope = built(loss, x, labels, **options)
+    wanted = losses if reduction == "none" else losses.sum() * scale
+    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-14)
+    slopes = np.where(np.expand_dims(kept, axis), np.exp(logs) - one_hot, 0) * scale
+    np.testing.assert_allclose(slope, slopes, rtol=1e-9, atol=1e-14)
+
+
+def test_an_ignored_label_that_no_label_can_be_is_refused() -> None:
+    b = pl.GraphBuilder("loss")
+    x, t = b.input("x", "float32", (2, 3)), b.input("t", "int32", (2,))
+    with pytest.raises(pl.GraphError, match=r"no int32"):
+        learning.sparse_softmax_cross_entropy(b, x, t, ignore_index=2**31)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_accuracy_is_the_share_of_samples_told_right(dtype: str) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(8, 5, 3)).astype("float32")
+    labels = random.integers(5, size=(8, 3)).astype(dtype)
+    b = pl.GraphBuilder("measure")
+    b.input("x", "float32", ("n", 5, 3))
+    b.input("t", dtype, ("n", 3))
+    b.output("share", learning.accuracy(b, "x", "t", axis=1))
+    found = pl.run(b.build(), {"x": x, "t": labels})["share"]
+    assert found.shape == ()
+    assert found == np.float32((x.argmax(1) == labels).mean())
+
+
+def test_scores_and_labels_of_other_shapes_have_no_accuracy() -> None:
+    b = pl.GraphBuilder("measure")
+    b.input("x", "float32", (4, 3))
+    b.input("t", "int64", (4, 1))
+    with pytest.raises(pl.ShapeError, match="accuracy in measure"):
+        learning.accuracy(b, "x", "t")
 
 
 def test_the_number_of_samples_may_be_a_symbol() -> None:
