@@ -17,6 +17,7 @@ from ..nested import has_effects
 from .applied import Applied, applied_to
 from .inside import simplified_inside
 from .merging import MayMerge, always
+from .replacement import check_growth, size_of
 
 Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
 
@@ -92,6 +93,7 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
     after = one(graph, may_merge)
     if after is graph:
         return graph
+    check_growth(size_of(graph.nodes), size_of(after.nodes), f"pass {name_of(one)!r}, {graph.name}")
     done.append(applied_to(name_of(one), graph, after, time.perf_counter() - start))
     if strict:
         _check(graph, after, name_of(one))

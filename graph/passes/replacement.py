@@ -13,6 +13,30 @@ if TYPE_CHECKING:
     from .rewriting import Rewriter
 
 
+GROWTH_FACTOR, GROWTH_FREE = 64, 100_000
+"""A pass may write this many nodes and inputs for each that there is, and this many besides."""
+
+
+def size_of(nodes: Iterable[Node]) -> int:
+    """Return how many nodes there are, and inputs of nodes."""
+    return sum(1 + len(node.inputs) for node in nodes)
+
+
+def check_growth(before: int, after: int, at: str) -> None:
+    """Raise GraphError where a graph of one size becomes so large that no rule can mean it.
+
+    Writing operators out in simpler ones multiplies nodes by some ten; what doubles with each node
+    would fill the memory before anything else stops it.
+    """
+    most = GROWTH_FACTOR * before + GROWTH_FREE
+    if after > most:
+        raise GraphError(
+            f"a pass writes {after:,} nodes and inputs in place of {before:,}; at most {most:,}",
+            at=at,
+            fix="leave that pass out: passes=['-its_name']",
+        )
+
+
 def check_replacement(rewriter: Rewriter, old: Sequence[Node], new: Sequence[Node]) -> None:
     """Raise GraphError if the graph would be broken."""
     gone, going = {node.name for node in old}, {t for node in old for t in node.outputs}

@@ -23,7 +23,7 @@ from ..operator import Call, find_operator
 from ..tensor import Array, TensorSpec, spec_of
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
-from .replacement import check_replacement, refused
+from .replacement import check_growth, check_replacement, refused, size_of
 from .wiring import Wiring
 
 
@@ -50,8 +50,10 @@ class Rewriter:
         self.constants: dict[str, Array] = dict(graph.constants)
         self._may_merge = may_merge
         self._public = frozenset(graph.outputs)
+        self._given = graph.prepared.union(graph.inputs, graph.variables)
         self._wiring = Wiring(graph)
         self._inferred: dict[str, tuple[Node, Sequence[TensorSpec]]] = {}
+        self._first_size = self._size = size_of(graph.nodes)
 
     def __contains__(self, node: Node) -> bool:
         """True while a node is in the graph as it is."""
@@ -198,7 +200,10 @@ class Rewriter:
         at = self._wiring.stand_in(ranked, new)
         if at is None:
             raise refused("the nodes around would be in the wrong order", old)
+        size = self._size + size_of(new) - size_of(ranked)
+        check_growth(self._first_size, size, self.graph.name)
         self._wiring.exchange(ranked, new, at)
+        self._size = size
 
     def insert(self, after: Node, new: Sequence[Node]) -> None:
         """Add nodes behind one that stays."""
@@ -217,7 +222,14 @@ class Rewriter:
         -------
         bool
             False, and nothing is changed, where two public names would become one.
+
+        Raises
+        ------
+        GraphError
+            If a tensor is written by the node itself, by a later one, or by none.
         """
+        for tensor in to.values():
+            self._check_earlier(tensor, node)
         needed = [tensor for tensor in node.outputs if self._is_needed(tensor)]
         if has_effects(node) or any(tensor not in to for tensor in needed):
             return False
@@ -276,6 +288,14 @@ class Rewriter:
 
     def _is_needed(self, tensor: str) -> bool:
         return bool(tensor) and (tensor in self._public or self.reader_count(tensor) > 0)
+
+    def _check_earlier(self, tensor: str, node: Node) -> None:
+        """Raise GraphError unless a tensor is there before a node runs."""
+        writer = self.producer(tensor)
+        if writer is None and tensor not in self._given and tensor not in self.constants:
+            raise refused(f"there is no tensor {tensor!r}", [node])
+        if writer is not None and self._wiring.rank(writer) >= self._wiring.rank(node):
+            raise refused(f"{tensor!r} is written by {writer.name!r}, which is no earlier", [node])
 
     def _may_be_renamed(self, tensor: str) -> bool:
         return self.producer(tensor) is not None and tensor not in self._public

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.check import check
-from plait.graph.ir import Graph
+from plait.graph.ir import Graph, Node
 from plait.graph.passes.joins import merge_joins
 
 SHAPE = (4, 6)
@@ -136,3 +138,36 @@ def test_no_element_moves(graph: Graph) -> None:
     after = check(merge_joins(graph))
     assert_same(graph, after)
     assert len(after.nodes) <= len(graph.nodes)
+
+
+def test_chained_concats_of_the_same_never_read_more_than_before() -> None:
+    """Each doubling would double what the last one reads: 19 of them have 2¹⁹ parts."""
+    b, x = start()
+    for _ in range(19):
+        x = b.op("Concat", x, x, axis=0)
+    b.output("y", x)
+    graph = b.build()
+    after = check(merge_joins(graph))
+    reads = [sum(len(node.inputs) for node in one.nodes) for one in (graph, after)]
+    assert len(after.nodes) < len(graph.nodes)
+    assert reads[1] <= reads[0]
+    assert_same(graph, after)
+
+
+def test_a_chain_of_concats_is_looked_at_once() -> None:
+    b, x = start()
+    y = x
+    for _ in range(500):
+        y = b.op("Concat", y, x, axis=0)
+    b.output("y", y)
+    graph = b.build()
+    asked = 0
+
+    def may_merge(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    after = merge_joins(graph, may_merge)
+    assert [(node.op, len(node.inputs)) for node in after.nodes] == [("Neg", 1), ("Concat", 501)]
+    assert asked < 2 * len(graph.nodes)

@@ -203,3 +203,33 @@ def test_what_a_node_that_goes_wrote_cannot_be_read() -> None:
             [first, last], [rewriter.make("Abs", first.outputs, last.outputs, name="1")]
         )
     assert rewriter.result() is graph
+
+
+@pytest.mark.parametrize(
+    ("to", "what"),
+    [
+        ("0", "'0' is written by '0', which is no earlier"),
+        ("1", "'1' is written by '1', which is no earlier"),
+        ("nothing", "there is no tensor 'nothing'"),
+    ],
+)
+def test_a_bypass_to_what_is_no_earlier_is_refused_and_nothing_is_changed(
+    to: str, what: str
+) -> None:
+    graph = row("Neg", "Abs", "Exp")
+    rewriter = Rewriter(graph)
+    with pytest.raises(GraphError) as caught:
+        rewriter.bypass(rewriter.node("0"), {"0": to})
+    assert (caught.value.what, caught.value.at) == (what, "in place of '0'")
+    assert rewriter.result() is graph
+
+
+def test_a_graph_that_doubles_with_each_change_is_stopped() -> None:
+    rewriter = Rewriter(row("Neg", "Abs", "Exp"))
+    inputs: tuple[str, ...] = ("0",)
+    with pytest.raises(GraphError, match="in place of 6; at most 100,384"):
+        for _ in range(40):
+            inputs *= 2
+            last = rewriter.node("1")
+            rewriter.replace([last], [rewriter.make("Sum", inputs, last.outputs, name="1")])
+    assert len(rewriter.node("1").inputs) < 100_384
