@@ -22,6 +22,7 @@ class Kind(Enum):
     FLOAT = "a number"
     BOOL = "a boolean"
     STRING = "a string"
+    BOOLS = "a sequence of booleans"
     INTS = "a sequence of integers"
     FLOATS = "a sequence of numbers"
     STRINGS = "a sequence of strings"
@@ -163,6 +164,7 @@ _CONVERTERS: dict[Kind, Any] = {
     Kind.FLOAT: _float,
     Kind.BOOL: _bool,
     Kind.STRING: _string,
+    Kind.BOOLS: _sequence(_bool),
     Kind.INTS: _sequence(_int),
     Kind.FLOATS: _sequence(_float),
     Kind.STRINGS: _sequence(_string),

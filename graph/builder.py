@@ -23,7 +23,8 @@ from .tensor import Array, Dim, TensorSpec, spec_of
 class GraphBuilder:
     """Collects inputs, constants and nodes, then builds a checked Graph.
 
-    Tensors are passed around by name: each method that makes one returns its name.
+    Tensors are passed around by name: each method that makes one returns its name. One that was
+    made an output goes by its public name as well.
 
     Examples
     --------
@@ -189,7 +190,7 @@ class GraphBuilder:
         ShapeError
             If the value is not like the variable.
         """
-        check_assignable(variable, self._nodes, self.name)
+        check_assignable(self._find(variable) or variable, self._nodes, self.name)
         return str(self.op(ASSIGN, variable, value, name=name))
 
     def group(self, *tensors: str, name: str | None = None) -> str:
@@ -237,7 +238,24 @@ class GraphBuilder:
 
     def __contains__(self, tensor: object) -> bool:
         """True when there is a tensor of that name."""
-        return tensor in self._tensors
+        return tensor in self._tensors or tensor in self._outputs
+
+    def own_name(self, tensor: str) -> str:
+        """Return the name by which nodes know a tensor, given that or the public name of an output.
+
+        Raises
+        ------
+        GraphError
+            If there is no such tensor.
+        """
+        found = self._find(tensor)
+        if found is None:
+            raise GraphError(
+                f"there is no tensor {tensor!r} yet",
+                at=self.name,
+                fix="pass what input(), constant(), op() or call() returned",
+            )
+        return found
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -261,17 +279,11 @@ class GraphBuilder:
         GraphError
             If there is no such tensor.
         """
-        if tensor not in self._tensors:
-            raise GraphError(
-                f"there is no tensor {tensor!r} yet",
-                at=self.name,
-                fix="pass what input(), constant(), op() or call() returned",
-            )
-        return self._tensors[tensor]
+        return self._tensors[self.own_name(tensor)]
 
     def value(self, tensor: str) -> Array | None:
         """Return a tensor's value where it is a constant, else None."""
-        return self._constants.get(tensor)
+        return self._constants.get(self._outputs.get(tensor, tensor))
 
     def ask_for(self, node: str, index: int) -> str:
         """Return the name of an output of a node, which is made to compute it if it does not.
@@ -309,12 +321,14 @@ class GraphBuilder:
         GraphError
             If there is no such tensor, or the output's name is taken.
         """
-        if tensor not in self._tensors:
+        found = self._find(tensor)
+        if found is None:
             raise GraphError(
                 f"output {name!r} names the tensor {tensor!r}, which does not exist",
                 at=self.name,
                 fix="pass what input(), op() or call() returned",
             )
+        tensor = found
         given = tensor in self._inputs or tensor in self._constants
         if name in self._outputs or (name in self._tensors and (name != tensor or given)):
             raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
@@ -375,22 +389,21 @@ class GraphBuilder:
         return made[0] if outputs == 1 and isinstance(outputs, int) else made
 
     def _input_names(self, inputs: Sequence[Any], at: str) -> tuple[str, ...]:
-        dtype = next(
-            (self._tensors[t].dtype for t in inputs if isinstance(t, str) and t in self._tensors),
-            None,
-        )
+        known = (t for t in inputs if isinstance(t, str) and t in self)
+        dtype = next((self.spec(tensor).dtype for tensor in known), None)
         names: list[str] = []
         for value in inputs:
             if value is None:
                 names.append("")
             elif isinstance(value, str):
-                if value not in self._tensors:
+                found = self._find(value)
+                if found is None:
                     raise OperatorError(
                         f"there is no tensor {value!r} yet",
                         at=at,
                         fix="pass what input(), constant(), op() or call() returned",
                     )
-                names.append(value)
+                names.append(found)
             else:
                 plain = isinstance(value, bool | int | float)
                 exact = exact_number(value, dtype, at) if plain and dtype is not None else value
@@ -406,13 +419,7 @@ class GraphBuilder:
                 fix="feed each of them once",
             )
         for name, tensor in inputs.items():
-            if tensor not in self._tensors:
-                raise GraphError(
-                    f"there is no tensor {tensor!r} yet",
-                    at=self.name,
-                    fix="pass what input(), constant(), op() or call() returned",
-                )
-            here, there = self._tensors[tensor], graph.tensors[name]
+            here, there = self.spec(tensor), graph.tensors[name]
             ranks_fit = None in (here.rank, there.rank) or here.rank == there.rank
             if here.dtype != there.dtype or not ranks_fit:
                 raise GraphError(
@@ -433,8 +440,12 @@ class GraphBuilder:
             raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
         return name
 
+    def _find(self, tensor: str) -> str | None:
+        """Return the name by which nodes know a tensor, None if there is none."""
+        return tensor if tensor in self._tensors else self._outputs.get(tensor)
+
     def _is_taken(self, name: str) -> bool:
-        return name in self._tensors or name in self._outputs
+        return name in self
 
     def _fresh(self, stem: str, exact: bool = False) -> str:
         if exact and not self._is_taken(stem):

@@ -8,6 +8,8 @@ something is a class: see `plait.graph.life`.
 from __future__ import annotations
 
 import inspect
+import types
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -35,9 +37,11 @@ def operator(
 ) -> Callable[[Function], Function]:
     """Turn a function over numpy arrays into an operator, or a class with a method `run`.
 
-    The function's positional parameters are the inputs, its keyword-only ones the attributes (int,
-    float, bool, str, or sequences of them). It returns an array, or a tuple of arrays where it has
-    several outputs. It must not write to its inputs, and may run in another process.
+    The function's positional parameters are the inputs, its keyword-only ones the attributes: int,
+    float, bool, str, or sequences of one of these, which it gets as tuples; by their annotation,
+    or else by their default. One that may be None need not be given. It returns an array, or a
+    tuple of arrays where it has several outputs. It must not write to its inputs, and may run in
+    another process.
 
     A class may have `prepare(call, check)`, which checks a node and returns its outputs' specs or
     None, `open(inputs)` and `close()`: an instance for each node lives as long as a plan is open.
@@ -131,7 +135,7 @@ def _make(
     attributes: dict[str, Attribute] = {}
     for parameter in _parameters(function):
         if parameter.kind is parameter.KEYWORD_ONLY:
-            attributes[parameter.name] = _attribute(label, parameter)
+            attributes[parameter.name] = _attribute(label, function, parameter)
         elif parameter.kind is parameter.VAR_POSITIONAL:
             formals.append(f"{parameter.name}*")
         elif parameter.kind is parameter.VAR_KEYWORD:
@@ -180,33 +184,69 @@ _KINDS: dict[type, Kind] = {
     float: Kind.FLOAT,
     str: Kind.STRING,
 }
-_SEQUENCES = {Kind.INT: Kind.INTS, Kind.FLOAT: Kind.FLOATS, Kind.STRING: Kind.STRINGS}
+_SEQUENCES = {
+    Kind.BOOL: Kind.BOOLS,
+    Kind.INT: Kind.INTS,
+    Kind.FLOAT: Kind.FLOATS,
+    Kind.STRING: Kind.STRINGS,
+}
 _RESERVED = ("name", "outputs")
-_NAMES = {"int": int, "float": float, "bool": bool, "str": str}
 
 
-def _attribute(label: str, parameter: inspect.Parameter) -> Attribute:
-    """Return the attribute of a keyword-only parameter, by its default or else its annotation."""
+def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attribute:
+    """Return the attribute of a keyword-only parameter, by its annotation or else its default."""
     if parameter.name in _RESERVED:
         raise OperatorError(
             f"operator {label!r} cannot have an attribute {parameter.name!r}",
             fix="rename the parameter: GraphBuilder.call uses this word itself",
         )
     default = parameter.default
+    kind, may_be_none = _kind_of_annotation(_evaluated(parameter.annotation, function))
+    if kind is None:
+        kind = _kind_of_value(default)
+    if kind is None:
+        raise OperatorError(
+            f"parameter {parameter.name!r} of operator {label!r} cannot be an attribute",
+            fix="annotate it, or give a default: an int, float, bool, str, or a tuple of those",
+        )
     if default is parameter.empty:
-        annotation = _NAMES.get(parameter.annotation, parameter.annotation)
-        if annotation in _KINDS:
-            return Attribute(_KINDS[annotation])
-    elif type(default) in _KINDS:
-        return Attribute(_KINDS[type(default)], default)
-    elif isinstance(default, tuple) and default and type(default[0]) in _KINDS:
-        kind = _SEQUENCES.get(_KINDS[type(default[0])])
-        if kind is not None:
-            return Attribute(kind, default)
-    raise OperatorError(
-        f"parameter {parameter.name!r} of operator {label!r} cannot be an attribute",
-        fix="annotate it, or give a default: an int, float, bool, str, or a tuple of those",
-    )
+        return Attribute(kind, None) if may_be_none else Attribute(kind)
+    if default is None:
+        return Attribute(kind, None)
+    at = f"the default of parameter {parameter.name!r}"
+    return Attribute(kind, Attribute(kind).complete(label, parameter.name, default, at))
+
+
+def _evaluated(annotation: Any, function: Any) -> Any:
+    """Return an annotation that may be a string, as all are after `from __future__`."""
+    if not isinstance(annotation, str):
+        return annotation
+    owner = run_of(function) if isinstance(function, type) else function
+    try:
+        return eval(annotation, owner.__globals__)
+    except Exception:  # what is imported for type checkers alone is not there
+        return inspect.Parameter.empty
+
+
+def _kind_of_annotation(annotation: Any) -> tuple[Kind | None, bool]:
+    """Return the kind of attribute that a type stands for, if any, and whether it may be None."""
+    parts = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin in (types.UnionType, typing.Union):
+        others = [part for part in parts if part is not type(None)]
+        kind = _kind_of_annotation(others[0])[0] if len(others) == 1 else None
+        return kind, len(others) < len(parts)
+    if origin in (tuple, list, Sequence):
+        elements = {part for part in parts if part is not Ellipsis}
+        kind = _KINDS.get(elements.pop()) if len(elements) == 1 else None
+        return (None if kind is None else _SEQUENCES[kind]), False
+    return (_KINDS.get(annotation) if isinstance(annotation, type) else None), False
+
+
+def _kind_of_value(value: Any) -> Kind | None:
+    if isinstance(value, tuple) and value and type(value[0]) in _KINDS:
+        return _SEQUENCES[_KINDS[type(value[0])]]
+    return _KINDS.get(type(value))
 
 
 def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> InferRule:

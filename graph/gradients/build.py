@@ -122,6 +122,7 @@ def _built(
     grad_ys: Weights,
     checkpoint: Checkpoints,
 ) -> list[str]:
+    ys, xs = ([builder.own_name(tensor) for tensor in tensors] for tensors in (ys, xs))
     for role, tensors in (("y", ys), ("x", xs)):
         for tensor in tensors:
             _check_float(builder, role, tensor)

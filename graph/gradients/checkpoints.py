@@ -48,9 +48,7 @@ def recomputation(
             at=builder.name,
             fix="pass a list of the tensors to keep, or 'auto'",
         )
-    kept = dict.fromkeys(checkpoints)
-    for tensor in kept:
-        builder.spec(tensor)  # which raises where there is none
+    kept = dict.fromkeys(map(builder.own_name, checkpoints))
     return Recomputation(builder, nodes, xs, kept)
 
 

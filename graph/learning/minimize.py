@@ -12,6 +12,7 @@ from ..errors import GraphError, ShapeError
 from ..gradients import Checkpoints, Formula, Term, gradients
 from ..ir import ASSIGN, VARIABLE
 from ..names import Names
+from ..operators.state import GROUP
 from .initializers import zeros
 from .optimizer import Optimizer, Update
 from .progress import Progress
@@ -38,7 +39,7 @@ def minimize(
     variables : sequence of str, optional
         What to change; `trainable(builder, loss)` if left out.
     name : str, default "train"
-        What names of new nodes begin with.
+        What names of new nodes begin with; it stays free for tensors and outputs.
     checkpoint : sequence of str, or "auto", optional
         What is kept for the gradients rather than computed again: see `plait.gradients`.
 
@@ -69,6 +70,7 @@ def minimize(
         raise ShapeError(
             f"the loss {loss!r} is {spec}", at=builder.name, fix="reduce it to one number first"
         )
+    loss = builder.own_name(loss)
     chosen = trainable(builder, loss) if variables is None else list(variables)
     slopes = gradients(builder, loss, chosen, checkpoint=checkpoint) if chosen else []
     return apply_gradients(builder, optimizer, chosen, slopes, name=name)
@@ -109,7 +111,7 @@ def trainable(builder: GraphBuilder, loss: str) -> list[str]:
 
     Averages that a graph assigns to itself, as those of batch normalization, are none of them.
     """
-    reached, found = {loss}, []
+    reached, found = {builder.own_name(loss)}, []
     assigned = {node.inputs[0] for node in builder.nodes if node.op == ASSIGN}
     for node in reversed(builder.nodes):
         if reached.isdisjoint(node.outputs):
@@ -134,8 +136,10 @@ class _Training:
 
     def apply(self, variables: Sequence[str], gradients: Sequence[str]) -> str:
         for variable, gradient in zip(variables, gradients, strict=True):
-            self._change(variable, gradient)
-        return self._builder.group(*self._assigned, name=self._name)
+            self._change(self._builder.own_name(variable), gradient)
+        # Outputs and inputs may well be called "train": the tensor leaves them that name.
+        done = f"{self._name}/done"
+        return str(self._builder.op(GROUP, *self._assigned, name=self._name, outputs=[done])[0])
 
     def _change(self, variable: str, gradient: str) -> None:
         x, g = self._formula.term(variable), self._formula.term(gradient)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import plait as pl
 import pytest
-from plait.graph.attribute import Kind
+from plait.graph.attribute import REQUIRED, Kind
 from plait.graph.builder import GraphBuilder
 from plait.graph.errors import GraphError, OperatorError, ShapeError
+from plait.graph.formats.native import dump_bytes, load_bytes
 from plait.graph.operator import find_operator
 from plait.graph.python import check_results, operator, operator_of
 from plait.graph.tensor import Array, Dim, TensorSpec
@@ -81,6 +84,7 @@ def test_positional_parameters_are_inputs_and_keywords_attributes() -> None:
         (1, Kind.INT),
         (0.5, Kind.FLOAT),
         ("max", Kind.STRING),
+        ((True, False), Kind.BOOLS),
         ((1, 2), Kind.INTS),
         ((0.5,), Kind.FLOATS),
         (("a",), Kind.STRINGS),
@@ -95,7 +99,7 @@ def test_a_default_tells_the_kind_of_an_attribute(default: Any, kind: Kind) -> N
     assert (attribute.kind, attribute.default) == (kind, default)
 
 
-@pytest.mark.parametrize("default", [None, (), (True,), [1, 2], {"a": 1}, np.float32(1)])
+@pytest.mark.parametrize("default", [None, (), [1, 2], {"a": 1}, np.float32(1)])
 def test_a_default_that_no_file_could_hold_is_refused(default: Any) -> None:
     def f(x: Array, *, value: Any = default) -> Array:
         return x
@@ -106,6 +110,67 @@ def test_a_default_that_no_file_could_hold_is_refused(default: Any) -> None:
         "parameter 'value' of operator 'test.f' cannot be an attribute\n"
         "  fix: annotate it, or give a default: an int, float, bool, str, or a tuple of those"
     )
+
+
+def annotated(
+    x: Array,
+    *,
+    flags: Sequence[bool],
+    sizes: list[int] = (),  # type: ignore[assignment]
+    pair: tuple[float, float] = (1, 2),
+    words: tuple[str, ...] | None = None,
+    count: int | None,
+    scale: float = 1,
+    label: str = None,  # type: ignore[assignment]  # noqa: RUF013
+) -> Array:
+    return x * scale
+
+
+def test_an_annotation_tells_the_kind_of_an_attribute_and_whether_it_may_be_left_out() -> None:
+    operator(SPEC, name="test.f")(annotated)
+    found = {n: (a.kind, a.default) for n, a in operator_of(annotated).attributes.items()}
+    assert found == {
+        "flags": (Kind.BOOLS, REQUIRED),
+        "sizes": (Kind.INTS, ()),
+        "pair": (Kind.FLOATS, (1.0, 2.0)),
+        "words": (Kind.STRINGS, None),
+        "count": (Kind.INT, None),
+        "scale": (Kind.FLOAT, 1.0),
+        "label": (Kind.STRING, None),
+    }
+
+
+def test_arrays_of_booleans_and_absent_attributes_reach_the_function() -> None:
+    seen: list[Any] = []
+
+    @operator(SPEC, name="test.seen")
+    def see(x: Array, *, flags: Sequence[bool], count: int | None = None) -> Array:
+        seen.extend((flags, count))
+        return x
+
+    b = one_input((2,))
+    b.output("y", b.call(see, "x", flags=np.array([True, False])))
+    loaded = load_bytes(dump_bytes(b.build()))
+    pl.run(loaded, {"x": np.zeros(2, "float32")})
+    assert seen == [(True, False), None]
+    with pytest.raises(OperatorError, match="'flags' must be a sequence of booleans, got 3"):
+        b.call(see, "x", flags=3)
+
+
+@pytest.mark.parametrize("annotation", ["np.ndarray", "int | str", "tuple[int, str]", "Unknown"])
+def test_a_type_that_no_attribute_is_of_is_refused(annotation: str) -> None:
+    namespace: dict[str, Any] = {"np": np}
+    exec(f"from __future__ import annotations\ndef f(x, *, value: {annotation}): ...", namespace)
+    with pytest.raises(OperatorError, match="parameter 'value'"):
+        operator(SPEC, name="test.f")(namespace["f"])
+
+
+def test_a_default_that_is_not_of_the_annotated_type_is_refused() -> None:
+    def f(x: Array, *, value: int = 0.5) -> Array:  # type: ignore[assignment]
+        return x
+
+    with pytest.raises(OperatorError, match=r"'value' must be an integer, got 0\.5"):
+        operator(SPEC, name="test.f")(f)
 
 
 def test_an_attribute_without_default_or_annotation_is_refused() -> None:

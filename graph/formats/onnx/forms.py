@@ -31,6 +31,7 @@ _FIELDS: Mapping[Kind, tuple[str, str, Callable[[Any], Any]]] = {
     Kind.DTYPE: ("INT", "i", lambda dtype: ELEMENT_TYPE_OF[dtype]),
     Kind.FLOAT: ("FLOAT", "f", float),
     Kind.STRING: ("STRING", "s", _TEXT),
+    Kind.BOOLS: ("INTS", "ints", lambda flags: list(map(int, flags))),
     Kind.INTS: ("INTS", "ints", list),
     Kind.FLOATS: ("FLOATS", "floats", list),
     Kind.STRINGS: ("STRINGS", "strings", lambda texts: [_TEXT(text) for text in texts]),

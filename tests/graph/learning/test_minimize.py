@@ -31,7 +31,8 @@ def test_the_variables_that_the_loss_is_made_of_are_changed() -> None:
     train = minimize(b, loss, SGD(0.1))
     assert assigned(b) == {"w", "v"}
     (group,) = nodes(b, GROUP)
-    assert group.outputs == (train,) == ("train",)
+    assert group.name == "train"
+    assert group.outputs == (train,)
     assert set(group.inputs) == {node.outputs[0] for node in nodes(b, ASSIGN)}
 
 
@@ -54,7 +55,7 @@ def test_variables_are_trainable_unless_they_are_integers_or_assigned_to() -> No
 def test_slots_and_steps_are_variables_with_names_of_their_own() -> None:
     b, loss = product()
     fast, slow = minimize(b, loss, Adam(), ["w"]), minimize(b, loss, RMSProp(), ["v"])
-    assert (fast, slow) == ("train", "train.2")
+    assert (fast, slow) == ("train/done", "train.2/done")
     made = {node.name for node in nodes(b, VARIABLE)} - {"w", "v", "unused"}
     assert made == {"train/step", "w/mean", "w/square", "v/square"}
     assert {"train/step", "w/mean", "w/square", "v/square"} < assigned(b)
@@ -81,7 +82,7 @@ def test_gradients_may_be_changed_on_the_way() -> None:
     b, loss = product()
     slopes = pl.learning.clip_by_value(b, pl.gradients(b, loss, ["w", "v"]), 0.5)
     train = apply_gradients(b, SGD(1.0), ["w", "v"], slopes, name="clipped")
-    assert train == "clipped"
+    assert train == "clipped/done"
     assert assigned(b) == {"w", "v"}
 
 
@@ -112,3 +113,32 @@ def test_there_must_be_one_gradient_for_each_variable() -> None:
     b, loss = product()
     with pytest.raises(pl.GraphError, match="2 variables to change and 1 gradients"):
         apply_gradients(b, SGD(0.1), ["w", "v"], [loss])
+
+
+def test_the_name_of_the_step_stays_free_for_inputs_and_outputs() -> None:
+    b, loss = product()
+    step = minimize(b, loss, SGD(0.1))
+    training = b.input("train", "bool", ())
+    b.output("loss", b.op("Where", training, loss, np.float32(0)))
+    b.output("step", step)
+    assert {"train"} == {*b.build().inputs}
+    with pl.BlockingSession(pl.plan(b.build())) as session:
+        assert session.run({"train": True}, {"loss": "loss", "step": "step"})["loss"] == 6
+        assert session.variables["w"] != 2
+
+
+def test_a_loss_and_weights_go_by_the_names_of_outputs() -> None:
+    b, product_of_both = product()
+    b.output("loss", product_of_both)
+    b.output("weight", "w")
+    b.output("weight too", "weight")
+    minimize(b, "loss", SGD(0.5), ["weight"])
+    b.output("slope", pl.gradients(b, ["loss"], "v", checkpoint=["loss"]))
+    b.output("twice", b.op("Add", "loss", "loss"))
+    assert b.spec("loss") == b.spec(product_of_both)
+    assert "loss" in b
+    with pl.BlockingSession(pl.plan(b.build())) as session:
+        found = session.run({})
+        assert [float(found[n]) for n in ("loss", "twice", "slope", "weight")] == [6, 12, 2, 2]
+        assert float(found["weight too"]) == 2
+        assert session.variables["w"] == 2 - 0.5 * 3
