@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_check
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
-from .errors import DeviceLostError
+from .errors import DeviceError, DeviceLostError
 from .event import Event
 from .memory import ALIGNMENT, HOST, Arena, View
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from .lives import Lives
 
 OnDone: TypeAlias = Callable[[Event], None]
+
+MOST_ALIGNMENT = 1 << 30
+"""The coarsest alignment of offsets that a device may ask for, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Capabilities:
     accesses : frozenset of str
         The memories that its kernels read and write in place.
     alignment : int
-        Bytes; every view's offset is a multiple.
+        Bytes, a power of two up to `MOST_ALIGNMENT`; every view's offset is a multiple of them, and
+        of 64.
     memory_bytes : int or None
         How much memory there is; None when it is not known.
     native_waits : bool
@@ -53,6 +57,11 @@ class Capabilities:
     copies_from : frozenset of str
         The memories of other devices that its `copy` reads without a detour through the host; with
         `native_waits` it takes events of those devices, too.
+
+    Raises
+    ------
+    DeviceError
+        If the alignment is not such a power of two.
     """
 
     memory: str = HOST
@@ -64,6 +73,15 @@ class Capabilities:
     atomic_programs: bool = False
     software: str = ""
     copies_from: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        bits = self.alignment
+        if not isinstance(bits, int) or not 0 < bits <= MOST_ALIGNMENT or bits & (bits - 1):
+            raise DeviceError(
+                f"the alignment is {self.alignment!r}",
+                at=f"the capabilities of a device with memory {self.memory!r}",
+                fix=f"give a power of two of bytes, {MOST_ALIGNMENT} at most",
+            )
 
 
 class Support(NamedTuple):

@@ -19,7 +19,7 @@ from ..graph.ir import Graph, Node
 from ..graph.tensor import TensorSpec
 from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
-from .memory import host_arena, host_view
+from .memory import ALIGNMENT, host_arena, host_view
 
 SELF_CHECK_S = 60.0
 
@@ -126,7 +126,7 @@ def probe(name: str) -> DeviceStatus:
 
 def _self_check(device: Device) -> None:
     """Send numbers in, through one Add node, and out again, and compare."""
-    spec, slot = TensorSpec("float32", (4,)), 512
+    spec, slot = TensorSpec("float32", (4,)), max(ALIGNMENT, device.capabilities.alignment)
     node = Node("self-check", "Add", ("x", "x"), ("y",))
     graph = Graph("self-check", ("x",), ("y",), (node,), {"x": spec, "y": spec}, {})
     host = host_arena(2 * slot)

@@ -15,7 +15,7 @@ from time import perf_counter, perf_counter_ns
 
 from ...devices.device import Device
 from ...devices.errors import DeviceError
-from ...devices.memory import HOST, SHARED, Arena, SharedArena, View, host_arena
+from ...devices.memory import ALIGNMENT, HOST, SHARED, Arena, SharedArena, View, host_arena
 from ...devices.model import DeviceModel, model_of
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
@@ -130,7 +130,7 @@ def _time(device: Device, graph: Graph) -> float | None:
     node = graph.nodes[0]
     if not device.supports(node, graph.call(node)).ok:
         return None
-    align = device.capabilities.alignment
+    align = max(ALIGNMENT, device.capabilities.alignment)
     sizes = {name: -(-spec.nbytes // align) * align for name, spec in graph.tensors.items()}
     arena = device.arena(device.capabilities.memory, sum(sizes.values()))
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...devices.device import Device
-from ...devices.memory import HOST, SHARED
+from ...devices.memory import ALIGNMENT, HOST, SHARED
 from ...graph.aliasing import joins_of, views_of
 from ...graph.ir import Graph, Node
 from ..placement import SCRATCH, Placement
@@ -70,15 +70,18 @@ def collect_buffers(
 
 
 def alignment_of(memory: str, devices: Mapping[str, Device]) -> int:
-    """Return the largest alignment that a device asks for which views the memory."""
+    """Return what offsets in the memory are multiples of.
+
+    Of powers of two the largest suits all: those of the devices that view it, and the host's.
+    """
     return max(
-        (
+        ALIGNMENT,
+        *(
             device.capabilities.alignment
             for device in devices.values()
             if memory
             in {HOST, SHARED, *device.capabilities.accesses, *device.capabilities.copies_from}
         ),
-        default=1,
     )
 
 
