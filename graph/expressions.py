@@ -1,11 +1,13 @@
 """Formulas in files, read by a parser of their own: nothing in them can run code.
 
 Numbers, strings in quotes, true, false, null, arrays, ``+ - * / %``, comparisons, ``&& || !`` and
-parentheses, as in C; and paths such as ``self.params[pads][0]``, which whoever asks looks up.
+parentheses, as in C; ``**`` for powers, as in Perl; and paths such as ``self.params[pads][0]``,
+which whoever asks looks up.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,23 +34,37 @@ LONGEST = 500
 """Characters; so many operators in a row nest, too."""
 
 DEEPEST = 30
-"""Parentheses, signs and arrays within each other."""
+"""Parentheses, signs, powers and arrays within each other."""
+
+EXACT_BITS = 256
+"""Up to so many, powers of integers are integers; larger ones are numbers with a fraction."""
 
 _TOKEN = re.compile(
     r'(?P<string>"[^"\\]*")|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.])'
-    r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[<>=!]=|\S)",
+    r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[<>=!]=|\*\*|\S)",
     re.ASCII,
 )
 _WORDS = {"true": True, "false": False, "null": None}
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/", "%"))
 _EQUAL = {"==": operator.eq, "!=": operator.ne}
 _ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def _power(base: float, exponent: float) -> float:
+    """Return a power without the work and memory of numbers that nothing could hold."""
+    if not isinstance(base, int) or not isinstance(exponent, int) or exponent < 0:
+        return math.pow(base, exponent)
+    exact = base.bit_length() * exponent <= EXACT_BITS
+    return int(base**exponent) if exact else math.pow(base, exponent)
+
+
 _SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": lambda a, b: a // b if a % b == 0 and isinstance(a // b, int) else a / b,
     "%": operator.mod,
+    "**": _power,
 }
 
 
@@ -118,6 +134,9 @@ class _Reader:
             raise self._error("it nests too deeply")
         kind, text = self._take()
         made = self._of_sign(text) if kind == "sign" else self._of_word(kind, text)
+        if self._next() == "**":  # binds closer than the sign before it, and to the right
+            self._take()
+            made = _joined("**", made, self._single(), self._error)
         self._depth -= 1
         return made
 
@@ -202,7 +221,7 @@ def _joined(
             return _ORDERED[sign](a, b)
         try:
             return _SUMS[sign](a, b)
-        except (ZeroDivisionError, OverflowError) as error:
+        except (ZeroDivisionError, OverflowError, ValueError) as error:
             raise error_of(f"{a!r} {sign} {b!r} has no value") from error
 
     return joined

@@ -9,12 +9,13 @@
                          "replace": ["Exp e", "Sub s", ...],
                          "details": ["e.ins[0] = self.ins[x]", "s.ins[1] = 1", ...]}]}]}
 
-The form is LightNet's, but for C in it. Conditions and what follows ``=`` are formulas of
-`plait.graph.expressions`: no code is run.
+The form is LightNet's, but for C in it; as there, a comma may follow the last of a list. Conditions
+and what follows ``=`` are formulas of `plait.graph.expressions`: no code is run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -31,6 +32,9 @@ from .sources import Source, content_of, json_in
 
 _FIX = "correct the rules: see the documentation of editing"
 _KEYS = frozenset({"cond", "replace", "details", "match", "err"})
+
+# Strings and commas that follow nothing stay as they are; what has no end is looked for once.
+_LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{,:]\s*+,|(,)(?=\s*+[\]}])', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def load_rules(source: Source) -> Pass:
     ['Relu']
     """
     content, at = content_of(source, "rules", ParseError)
-    root = json_in(content.decode, at, ParseError, _FIX)
+    root = json_in(lambda: _without_last_commas(content.decode()), at, ParseError, _FIX)
     if not isinstance(root, dict) or not root.keys() >= {"ops"}:
         _refuse("these are no rules: there is no list under the key 'ops'", at)
     _only(root, {"name", "author", "arch", "ops"}, at)
@@ -134,6 +138,11 @@ def load_rules(source: Source) -> Pass:
             _rule(one, f"rule {len(made)}, {where}") for one in _list(fields.get("rules"), where)
         )
     return expander(Rules(name, rules))
+
+
+def _without_last_commas(text: str) -> str:
+    """Return JSON with a blank in the place of each comma behind the last of a list or object."""
+    return _LAST_COMMA.sub(lambda found: " " if found[1] else found[0], text)
 
 
 def _rule(value: object, at: str) -> Rule:

@@ -21,6 +21,7 @@ arithmetic = st.recursive(
         st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map(" ".join),
         inner.map("({})".format),
         inner.map("-{}".format),
+        inner.map("{} ** 2".format),
     ),
     max_leaves=12,
 )
@@ -50,6 +51,11 @@ def test_connectives_are_those_of_python(parts: list[str], data: st.DataObject) 
         ("5 / 2", 2.5),
         ("7 % 4", 3),
         ("1e-3 * 2", 2e-3),
+        ("360 * 2 ** -2", 90),  # as Perl, which LightNet has formulas read by
+        ("-2 ** 2", -4),
+        ("2 ** 3 ** 2", 512),
+        ("4**.5", 2),
+        ("(-2) ** -1", -0.5),
         (".5 < 1", True),
         ("1 + 1 == 2 && 3 >= 3 && 2 != 3 && 1 <= 1 && 2 > 1", True),
         ('kind == "max"', True),
@@ -63,8 +69,15 @@ def test_formulas_have_values(text: str, wanted: object) -> None:
     assert value(text, kind="max", pair=(1, 2), nothing=None) == wanted
 
 
-def test_whole_quotients_stay_integers() -> None:
+def test_whole_quotients_and_powers_stay_integers() -> None:
     assert isinstance(value("368 / 2"), int)
+    assert value("2 ** 64") == 2**64
+    assert isinstance(value("3 ** 200"), float)  # more digits than are computed
+
+
+def test_powers_take_no_work_that_their_text_does_not_show() -> None:
+    with pytest.raises(pl.ParseError, match="has no value"):
+        value("9 ** 9 ** 9 ** 9")
 
 
 def test_the_right_side_is_not_asked_for_where_the_left_one_decides() -> None:
@@ -86,6 +99,7 @@ def test_paths_are_handed_to_whoever_knows() -> None:
     [
         *("", "1 +", "(1", "[1, ", "1 2", "$x", "a[", "a[1.5]", "a.", "a[b c]", "1 = 2", '"a'),
         *("12ab", "f(1)", "1..2", "(" * (DEEPEST + 1), "-" * (DEEPEST + 1), "1+" * LONGEST),
+        *("2 **", "** 2", "2 * * 3", "1" + "**1" * DEEPEST),
     ],
 )
 def test_what_is_no_formula_is_refused(text: str) -> None:
@@ -106,7 +120,9 @@ def test_operands_that_do_not_fit_are_refused(text: str) -> None:
         value(text)
 
 
-@pytest.mark.parametrize("text", ["1 / 0", "1 % 0", "1 / (2 - 2)"])
+@pytest.mark.parametrize(
+    "text", ["1 / 0", "1 % 0", "1 / (2 - 2)", "0 ** -1", "(-8) ** .5", "10 ** 400", "1e200 ** 2"]
+)
 def test_what_has_no_value_is_refused(text: str) -> None:
     with pytest.raises(pl.ParseError, match="has no value"):
         value(text)

@@ -13,8 +13,8 @@ from .entries import fail
 from .rules import rule
 from .statement import Statement
 
-MOST_STEPS = 2**24
-"""That a file can have made while it is read."""
+_BLOCK = 2**14
+"""Steps that are doubles at a time."""
 
 
 @rule("create", "", "dtype dims ran data from_file")
@@ -39,7 +39,7 @@ def create(op: Statement) -> None:
         return
     data = op.numbers("data")
     if len(data) == 1 and not data[0]:
-        op.reading.builder.constant(np.zeros(dims, dtype), name)
+        _zeros(op, dims, dtype)
         return
     if len(data) != math.prod(dims):
         fail(f"parameter 'data' holds {len(data)} elements, not {math.prod(dims)}", op.at)
@@ -49,7 +49,7 @@ def create(op: Statement) -> None:
 @rule("zeros", "", "dtype dims")
 def zeros(op: Statement) -> None:
     """Nothing but 0."""
-    op.reading.builder.constant(np.zeros(_dims(op), op.dtype()), op.output())
+    _zeros(op, _dims(op), op.dtype())
 
 
 @rule("arange", "", "dtype start stop step")
@@ -80,6 +80,11 @@ def saturated(values: Array, dtype: np.dtype[Any]) -> Array:
     return values.clip(bounds.min, bounds.max).astype(dtype)
 
 
+def _zeros(op: Statement, dims: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    op.reading.allot(math.prod(dims) * dtype.itemsize, op.at)
+    op.reading.builder.constant(np.zeros(dims, dtype), op.output())
+
+
 def _dims(op: Statement) -> tuple[int, ...]:
     dims = op.integers("dims", least=1)
     if math.prod(dims) > INT_MAX:
@@ -89,9 +94,12 @@ def _dims(op: Statement) -> tuple[int, ...]:
 
 def _steps(op: Statement, dtype: np.dtype[Any]) -> Array:
     start, stop, step = (op.number(name) for name in ("start", "stop", "step"))
-    if not step > 0 or not stop > start:
+    if not (step > 0 and (stop - start) / step > 0):
         fail(f"no steps of {step} lead from {start} to {stop}", op.at)
-    count = math.ceil(min((stop - start) / step, MOST_STEPS + 1))
-    if not 0 < count <= MOST_STEPS:
-        fail(f"not 1 to {MOST_STEPS} steps lead from {start} to {stop}", op.at)
-    return saturated(start + step * np.arange(count, dtype=np.float64), dtype)
+    count = math.ceil(min((stop - start) / step, INT_MAX))
+    op.reading.allot(count * dtype.itemsize, op.at, computed=True)
+    found = np.empty(count, dtype)
+    for begin in range(0, count, _BLOCK):
+        places = np.arange(begin, min(begin + _BLOCK, count), dtype=np.float64)
+        found[begin : begin + _BLOCK] = saturated(start + step * places, dtype)
+    return found

@@ -10,7 +10,6 @@ import numpy as np
 
 from ...parameters import INT_MIN
 from ...tensor import Array
-from .creation import MOST_STEPS
 from .entries import fail
 from .rules import rule
 from .statement import Statement
@@ -62,11 +61,11 @@ def detect_yolov3(op: Statement) -> None:
     classes = channels // max(count, 1) - 5
     if batch != 1 or pair != 2 or classes < 1 or channels % count:
         fail(f"{op.spec(feature)} is not what {count} anchors see in one image", op.at)
-    if rows * columns > MOST_STEPS:
-        fail(f"a grid of more than {MOST_STEPS} cells", op.at)
+    op.reading.allot(2 * rows * columns * E.itemsize, op.at, computed=True)
     image = np.array([op.integer("img_width", 1), op.integer("img_height", 1)], np.float32)
     cell = (image / np.array([columns, rows], np.float32)).reshape(2, 1, 1)
-    grid = np.stack(np.meshgrid(np.arange(columns), np.arange(rows))).astype(np.float32)
+    grid = np.empty((2, rows, columns), np.float32)
+    grid[0], grid[1] = np.arange(columns), np.arange(rows)[:, None]
     shaped = op.write("Reshape", feature, np.array([1, count, 5 + classes, rows, columns]))
     ends = np.array([2, 2, 1, classes])
     moves, grows, sure, chosen = op.several("Split", 4, shaped, ends, axis=2)

@@ -25,7 +25,7 @@ EXPORT = "write the file again: it is damaged, or whatever wrote it is wrong"
 
 _KEYS = {"name": str, "optype": str, "tensors_in": list, "tensors_out": list, "params": list}
 # What has no end goes on to that of the text: it is looked for once.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,11 @@ from typing import NamedTuple, NoReturn
 
 from ...errors import ParseError
 
-MOST_TOKENS = 500_000
-"""That macros may write: a few lines that double each other would fill any memory."""
+LEAST_WORK, MOST_WORK = 100_000, 500_000
+"""Words that macros may take and write: a few lines that double each other would never end."""
+
+WORK_PER_CHARACTER = 20
+"""What each character of a text allows them beyond the least."""
 
 DEEPEST = 200
 """Macros that come from each other."""
@@ -22,11 +25,14 @@ DEEPEST = 200
 LONGEST_WORD = 1000
 """Characters of what ## joins: it can double with each macro."""
 
-# What has no end goes on to that of the line, or of the text: it is looked for once.
-_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"?|[A-Za-z_]\w*|\.?\d(?:[eE][+-]|[\w.])*|##|\S', re.ASCII)
+# What has no end goes on to that of the line, or of the text: it is looked for once. Possessive
+# repetitions (*+) keep no way back: others take a hundred bytes for each character.
+_TOKEN = re.compile(
+    r'"(?:[^"\\\n]|\\.)*+"?|[A-Za-z_]\w*|\.?\d(?:[eE][+-]|[\w.])*+|##|\*\*|\S', re.ASCII
+)
 _DEFINE = re.compile(r"\s*([A-Za-z_]\w*)(?:\(([^()]*)\))?(.*)", re.ASCII | re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _PREPROCESS = "run C's preprocessor over it first: gcc -E -P -x c FILE"
 
 
@@ -93,17 +99,19 @@ def _without_comment(found: re.Match[str], at: str) -> str:
 
 
 class _Preprocessor:
-    """The macros that are known at a line, and how much they have written."""
+    """The macros that are known at a line, and how much work they may still make."""
 
     def __init__(self, at: str) -> None:
         self._at = at
         self._macros: dict[str, _Macro] = {}
-        self._written = 0
+        self._unions: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
+        self._left = 0
 
     def tokens(self, text: str) -> list[Token]:
         found: list[Token] = []
         waiting: list[Token] = []  # calls of macros may go over several lines
         number = 1
+        self._left = min(MOST_WORK, LEAST_WORK + WORK_PER_CHARACTER * len(text))
         for line in re.split(r"(?<!\\)\n", text):
             spliced = line.replace("\\\n", " \n")
             if spliced.lstrip().startswith("#"):
@@ -157,12 +165,15 @@ class _Preprocessor:
                 found.append(token)
                 continue
             arguments = () if macro.parameters is None else self._arguments(token, macro, ahead)
-            made = self._substituted(macro, arguments, token)
-            self._written += len(made)
-            if self._written > MOST_TOKENS:
-                self._refuse(f"macros write more than {MOST_TOKENS} words", token.line)
-            ahead += made[::-1]
+            # What is taken counts as well: macros of nothing write nothing, and never end.
+            self._spend(1 + len(macro.body) + sum(map(len, arguments)), token.line)
+            ahead += self._substituted(macro, arguments, token)[::-1]
         return found
+
+    def _spend(self, work: int, line: int) -> None:
+        self._left -= work
+        if self._left < 0:
+            self._refuse("macros write more than a text of this length may", line)
 
     def _arguments(
         self, token: Token, macro: _Macro, ahead: list[Token]
@@ -195,7 +206,8 @@ class _Preprocessor:
     ) -> list[Token]:
         """Return a macro's text with arguments in it: expanded, unless joined to words."""
         given = dict(zip(macro.parameters or (), arguments, strict=True))
-        hidden = token.hidden | {token.text}
+        expanded: dict[str, Sequence[Token]] = {}  # once, however often the macro writes it
+        hidden = self._union(token.hidden, frozenset((token.text,)), token.line)
         if len(hidden) > DEEPEST:
             self._refuse(f"macros call each other more than {DEEPEST} deep", token.line)
         made: list[Token] = []
@@ -206,16 +218,29 @@ class _Preprocessor:
                 continue
             words: Sequence[Token] = given.get(one.text, (one,))
             if one.text in given and "##" not in (before, after):
-                words = self._expanded(words)
+                if one.text not in expanded:
+                    expanded[one.text] = self._expanded(words)
+                words = expanded[one.text]
             joins = before == "##" and left
             if joins and words:
                 words = (self._joined(made.pop(), words[0]), *words[1:])
+            self._spend(len(words), token.line)
             made += (
-                Token(word.text, token.line, word.hidden | hidden if word.hidden else hidden)
+                Token(word.text, token.line, self._union(word.hidden, hidden, token.line))
                 for word in words
             )
             left = joins or bool(words)
         return made
+
+    def _union(self, some: frozenset[str], more: frozenset[str], line: int) -> frozenset[str]:
+        """Return the names in either, one object for equal calls: each token holds its set."""
+        if not some or some is more:
+            return more
+        found = self._unions.get((some, more))
+        if found is None:
+            found = self._unions[some, more] = some | more
+            self._spend(len(found), line)
+        return found
 
     def _joined(self, first: Token, last: Token) -> Token:
         text = first.text + last.text

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...builder import GraphBuilder
+from ...errors import ParseError
 from ...names import Names
 from ...parameters import Number
 from ...tensor import Array, TensorSpec
@@ -26,6 +27,14 @@ DTYPES: Mapping[str, str] = {
     "TL_UINT8": "uint8",
     "TL_BOOL": "bool",
 }
+
+
+MOST_ZEROS = 2**28
+"""Bytes of constants that a file can have made in all, without holding them: zeros take no memory
+until they are read."""
+
+COMPUTED = 32
+"""How many bytes of zeros one counts for that is computed: it takes memory at once."""
 
 
 @dataclass(slots=True)
@@ -54,6 +63,24 @@ class Reading:
     read: set[str] = field(default_factory=set)
     _sharing: dict[str, set[str]] = field(default_factory=dict)
     _overwritten: dict[str, Entry] = field(default_factory=dict)
+    _made: int = 0
+
+    def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
+        """Count the bytes of a constant that is about to be made, all of them on one account.
+
+        Raises
+        ------
+        ParseError
+            If a file may not have so much made.
+        """
+        self._made += nbytes * (COMPUTED if computed else 1)
+        if self._made > MOST_ZEROS:
+            raise ParseError(
+                f"constants of more than {MOST_ZEROS} bytes, each computed one counted for "
+                f"{COMPUTED}, are to be made of nothing",
+                at=at,
+                fix="pass them as weights, or feed them: load_lightnet(model, inputs=[...])",
+            )
 
     def share(self, one: str, other: str) -> None:
         """Note that two tensors lie in the same memory."""
@@ -105,20 +132,19 @@ class Statement:
         return self.entry.outputs[argument]
 
     def integers(self, name: str, length: int | None = None, least: int = 0) -> tuple[int, ...]:
-        """Return a parameter that is an array of integers."""
-        numbers = self._array(name, length)
-        for one in numbers:
-            if one.int32 < least or one.double != one.int32:
-                fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
-        return tuple(one.int32 for one in numbers)
+        """Return a parameter that is an array of integers: numbers without their fractions."""
+        found = tuple(one.int32 for one in self._array(name, length))
+        if min(found) < least:
+            fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
+        return found
 
     def integer(self, name: str, least: int, below: int | None = None) -> int:
-        """Return a parameter that is an integer."""
-        one = self._value(name, Number, "a number")
-        if one.double != one.int32 or one.int32 < least or (below and one.int32 >= below):
+        """Return a parameter that is an integer: a number without its fraction."""
+        found = int(self._value(name, Number, "a number").int32)
+        if found < least or (below is not None and found >= below):
             upper = "" if below is None else f" and < {below}"
             fail(f"parameter {name!r} must be an integer ≥ {least}{upper}", self.at)
-        return int(one.int32)
+        return found
 
     def axis(self, tensor: str, name: str = "axis") -> int:
         """Return a parameter that is an axis of a tensor."""

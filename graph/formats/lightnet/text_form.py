@@ -19,7 +19,7 @@ from ...tensor import Array
 from .macros import Token, preprocessed
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"')
 _NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _WORDS = {"true": True, "false": False, "null": None}
 _KEYS = ("tensors_in", "tensors_out", "params")

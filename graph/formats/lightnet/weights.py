@@ -47,9 +47,10 @@ def read_weights(data: bytes, at: str = "weights") -> dict[str, Array]:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
         fail(f"this is no text: {error}", at)
-    if not lines or not _COUNT.fullmatch(lines[0].strip()):
+    first = lines[0].strip() if lines else ""
+    if not _COUNT.fullmatch(first):
         fail("the first line is no count of tensors", at)
-    count, listed = int(lines[0]), [line for line in lines[1:] if line.strip()]
+    count, listed = int(first), [line for line in lines[1:] if line.strip()]
     if len(listed) != count:
         fail(f"{count} tensors are announced, and {len(listed)} are there", at)
     found: dict[str, Array] = {}

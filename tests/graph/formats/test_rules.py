@@ -75,6 +75,17 @@ def test_details_wire_several_operators() -> None:
     np.testing.assert_allclose(pl.run(made, {"x": x})["y"], pl.run(graph, {"x": x})["y"], rtol=1e-6)
 
 
+def test_a_comma_may_follow_the_last_of_a_list_or_object() -> None:
+    rule = b'{"cond": [ , ], "replace": ["Relu",]}'
+    text = b'{"name": ",]", "ops": [{"optype": "Elu", "rules": [' + rule + b",]},],}"
+    plain = text.replace(b"[ , ]", b"[]")
+    assert load_rules(plain).__name__ == ",]"
+    assert ops(applied(net("Elu", 4), plain)) == ["Relu"]
+    for wrong in (text, plain.replace(b'"Relu",', b'"Relu",,'), b'{"ops": [' + b'"\\' * 100_000):
+        with pytest.raises(pl.ParseError, match="no JSON"):
+            load_rules(wrong)
+
+
 def test_details_compute_attributes_and_vectors() -> None:
     details = [
         "r.ins[0] = self.ins[0]",

@@ -30,7 +30,7 @@ def relu(source: str = "x", output: str = "y") -> dict[str, Any]:
     return op("relu", {"src": source}, {"dst": output})
 
 
-def made(name: str, *dims: int, **params: Any) -> dict[str, Any]:
+def made(name: str, *dims: float, **params: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"ran": [0, 0], "data": [0], "from_file": False, **params}
     return op("create", {}, {"dst": name}, dtype="TL_FLOAT", dims=list(dims), **given)
 
@@ -93,6 +93,7 @@ def test_negative_bytes_are_written_as_two_digits() -> None:
         (b"1\na 2 1 100", "not 2 hexadecimal digits"),
         (b"2\na 2 1 00\na 2 1 00", "'a' is given twice"),
         (b"\xff", "no text"),
+        (b"\x1f3", "3 tensors are announced, and 0 are there"),  # a blank to Python, but not to int
     ],
 )
 def test_damaged_weights_are_named(text: bytes, complaint: str) -> None:
@@ -231,7 +232,11 @@ SLICE: dict[str, Any] = {"axis": 0, "start": 0, "len": 1}
         ([X, op("slice", {"src": "x"}, {"dst": "y"}, axis=1)], "'start' is missing"),
         ([X, op("slice", {"src": "x"}, {"dst": "y"}, **{**SLICE, "axis": 2})], "≥ 0 and < 2"),
         ([X, op("slice", {"src": "x"}, {"dst": "y"}, **{**SLICE, "len": 9})], "beyond the end"),
-        ([X, op("slice", {"src": "x"}, {"dst": "y"}, **{**SLICE, "len": 0.5})], "an integer"),
+        ([X, op("slice", {"src": "x"}, {"dst": "y"}, **{**SLICE, "len": 0.5})], "integer ≥ 1"),
+        (
+            [X, op("slice", {"src": "x"}, {"dst": "y"}, **{**SLICE, "start": 1e99})],
+            "beyond the end",
+        ),
         ([X, op("slice", {"src": "x"}, {"dst": "y"}, **{**SLICE, "len": "1"})], "a number"),
         ([X, op("reshape", {"src": "x"}, {"dst": "y"}, dims=[])], "not empty"),
         ([X, op("reshape", {"src": "x"}, {"dst": "y"}, dims=["6"])], "array of numbers"),
@@ -294,3 +299,18 @@ def test_load_knows_the_format_and_the_weights_beside_it(tmp_path: Path) -> None
     graph = pl.load(path)
     assert graph.name == "net"
     assert pl.run(graph, {})["y"].tolist() == [0, 2]
+
+
+def test_numbers_for_integers_lose_their_fractions() -> None:
+    """Rows L32 and L33: parameters keep an integer view, truncated toward zero."""
+    graph = load_lightnet(
+        model(
+            made("x", 2.5, 3.99, from_file=True),
+            op("slice", {"src": "x"}, {"dst": "y"}, axis=1.5, start=-0.9, len=2.5),
+        )
+    )
+    assert graph.tensors["x"].shape == (2, 3)
+    assert pl.run(graph, {"x": np.arange(6, dtype="float32").reshape(2, 3)})["y"].tolist() == [
+        [0, 1],
+        [3, 4],
+    ]

@@ -340,6 +340,54 @@ def test_zeros_and_arange() -> None:
     assert found["a2"].tolist() == [250, 252, 255, 255]
 
 
+def test_steps_are_those_of_doubles_however_many() -> None:
+    step = op("arange", {}, {"dst": "a"}, dtype="TL_FLOAT", start=-3, stop=30_000.05, step=0.1)
+    a = load_lightnet(model(step, op("relu", {"src": "a"}, {"dst": "y"}))).constants["a"]
+    np.testing.assert_array_equal(a, (-3 + 0.1 * np.arange(300_031)).astype(np.float32))
+
+
+LONG: dict[str, Any] = {"start": 0, "stop": 1_500_000, "step": 1}
+ZEROS: dict[str, Any] = {"dims": [2**24], "ran": [0, 0], "data": [0], "from_file": False}
+BOXES = {name: name for name in ("box_centers", "box_sizes", "boxes", "confs", "probs")}
+SEEN = {"feature": "f", "anchors": "o"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        op("arange", {}, {"dst": "b"}, dtype="TL_FLOAT", **LONG),
+        op("rearange", {"src": "x"}, {"dst": "b"}, **LONG),
+        op("zeros", {}, {"dst": "b"}, dtype="TL_DOUBLE", dims=[2**24]),
+        op("create", {}, {"dst": "b"}, dtype="TL_DOUBLE", **ZEROS),
+        op("detect_yolov3", SEEN, BOXES, img_width=1, img_height=1),
+        op("arange", {}, {"dst": "b"}, dtype="TL_INT8", start=-1e308, stop=1e308, step=1e-308),
+    ],
+    ids=lambda one: one["optype"],
+)
+def test_what_a_file_has_made_is_bounded_in_all(more: dict[str, Any]) -> None:
+    fed: dict[str, Any] = {"ran": [0, 0], "data": [0], "from_file": True, "dtype": "TL_FLOAT"}
+    before = [
+        op("create", {}, {"dst": "f"}, dims=[1, 6, 1000, 1000], **fed),
+        op("create", {}, {"dst": "o"}, dims=[1, 2], **fed),
+        op("create", {}, {"dst": "x"}, dims=[1_500_000], **fed),
+        op("arange", {}, {"dst": "a"}, dtype="TL_FLOAT", **LONG),
+    ]
+    with pytest.raises(pl.ParseError, match=r"constants of more than .* made of nothing") as caught:
+        load_lightnet(model(*before, more))
+    assert f"({more['optype']})" in str(caught.value.at)
+    assert load_lightnet(model(*before, op("relu", {"src": "a"}, {"dst": "y"}))).outputs
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "step"), [(0, 0, 1), (1, 0, 1), (0, 1, 0), (0, 1, 1e999)]
+)
+def test_steps_that_lead_nowhere_are_refused(start: float, stop: float, step: float) -> None:
+    none = op("arange", {}, {"dst": "a"}, dtype="TL_FLOAT", start=start, stop=stop, step="step")
+    text = model(none).replace(b'"step"}', b"1e999}" if step > 1 else b"%d}" % step)
+    with pytest.raises(pl.ParseError, match="no steps of"):
+        load_lightnet(text)
+
+
 def test_rearange_fills_with_steps() -> None:
     (got,) = computed("rearange", {"src": floats(3)}, start=1, stop=2.5, step=0.5)
     assert got.tolist() == [1, 1.5, 2]

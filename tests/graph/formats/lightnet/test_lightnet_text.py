@@ -99,7 +99,8 @@ DOUBLED = "#define f(a) a##a\n#define g(a) f(a)\n"
         ("#define f(a) a\nf(1", "has no end"),
         ("#define f(a) a\nf(\n#define A\n1)", "has no end"),
         ("".join(f"#define A{i} A{i + 1}\n" for i in range(400)) + "A0", "200 deep"),
-        ("#define f(a) a\n" + "f(" * 700 + ")" * 700, "too deeply"),
+        ("#define f(a) a\n" + "x " * 9000 + "f(" * 500 + ")" * 500, "too deeply"),
+        ("#define f(a) a\n" + "f(" * 700 + ")" * 700, "macros write more than a text of"),
         (DOUBLED + "g(" * 30 + "a" + ")" * 30, "a word of 1024 characters"),
     ],
 )
@@ -109,11 +110,31 @@ def test_macros_that_are_wrong_are_named(text: str, complaint: str) -> None:
     assert caught.value.fix == "run C's preprocessor over it first: gcc -E -P -x c FILE"
 
 
-def test_macros_that_double_each_other_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(macros, "MOST_TOKENS", 1000)
-    text = "".join(f"#define A{i} A{i + 1} A{i + 1}\n" for i in range(40)) + "A0"
-    with pytest.raises(pl.ParseError, match="macros write more than 1000 words"):
+DOUBLING = "".join(f"#define A{i} A{i + 1} A{i + 1}\n" for i in range(40))
+EMPTY = "#define f(x) " + "x " * 40 + "\n"
+CHAIN = "".join(f"#define C{i} C{i + 1}\n" for i in range(150))
+MANY = "#define C150 " + " ".join(f"D{i}" for i in range(90)) + "\n"
+MANY += "".join(f"#define D{i} x\n" for i in range(90))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DOUBLING + "A0",
+        EMPTY + "f() " * 300,  # nothing, 12,000 times
+        CHAIN + MANY + "C0",  # each word would hold the names of 150 macros, in a set of its own
+    ],
+    ids=["doubled", "nothing", "sets"],
+)
+def test_macros_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(macros, "MOST_WORK", 10_000)
+    with pytest.raises(pl.ParseError, match="macros write more than a text of this length may"):
         preprocessed(text, "here")
+
+
+def test_an_argument_is_expanded_once_however_often_a_macro_writes_it() -> None:
+    assert words("#define f(x) x x x x\n" + "f(" * 5 + "y" + ")" * 5) == " ".join("y" * 4**5)
+    assert words(EMPTY + "f(" * 200 + ")" * 200) == ""
 
 
 @pytest.mark.parametrize(
@@ -233,3 +254,36 @@ def test_save_and_load_go_by_the_suffix(tmp_path: Path) -> None:
     again = pl.load(tmp_path / "net.net")
     feeds = {"x": np.ones((1, 2, 4, 4), np.float32)}
     np.testing.assert_array_equal(pl.run(again, feeds)["y"], pl.run(graph, feeds)["y"])
+
+
+DECODER = """
+#define SIDE 6
+#define up(in, out, in_c, out_c, h, w)                                        \\
+    create(| dst=out##_w | dtype=TL_FLOAT, dims=[in_c, ${eval out_c/1}, 2, 2], \\
+           ran=[-1, 1], data=[0], from_file=false);                           \\
+    create(| dst=out##_b | dtype=TL_FLOAT, dims=[out_c], ran=[0, 0], data=[0], from_file=false); \\
+    deconv2d(src=in, weight=out##_w, bias=out##_b | dst=out##_sum |            \\
+             group=1, size=[2, 2], stride=[2, 2], output_dims=[1, out_c, h, w],\\
+             padding=[0, 0, 0, 0], output_padding=[0, 0], dilation=[1, 1],     \\
+             autopad="SAME_UPPER");                                            \\
+    relu(src=out##_sum | dst=out |);
+
+create(| dst=x | dtype=TL_FLOAT, dims=[1, 2, SIDE, SIDE], ran=[0, 1], data=[0], from_file=true);
+maxpool2d(src=x | dst=small | size=[2, 2], stride=[2, 2], padding=[0, 0, 0, 0],
+          autopad="SAME_UPPER");
+up(small, y, 2, 3, ${eval SIDE*2**0},
+   ${eval SIDE * 2 * 2**-1});
+slice(src=y | dst=middle | axis=2, start=${eval 3/2}, len=${eval SIDE/4});
+"""
+
+
+def test_networks_may_halve_by_powers_and_start_at_half_a_cell() -> None:
+    """What networks of LightNet's own do: a decoder's lengths, a crop from the middle."""
+    graph = load_lightnet(DECODER.encode())
+    assert graph.tensors["y"].shape == (1, 3, 6, 6)
+    assert graph.tensors["middle"].shape == (1, 3, 1, 6)
+    x, w = np.random.default_rng(3).random((1, 2, 6, 6)), np.ones((2, 3, 2, 2))
+    feeds = {"x": x.astype(np.float32), "y_w": w.astype(np.float32)}
+    pooled = x.reshape(2, 3, 2, 3, 2).max((2, 4)).sum(0)
+    wanted = np.repeat(np.repeat(pooled, 2, 0), 2, 1)[1:2]
+    np.testing.assert_allclose(pl.run(graph, feeds)["middle"][0, 0], wanted, rtol=1e-6)
