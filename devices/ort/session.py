@@ -11,6 +11,7 @@ from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import KernelError
+from .masks import with_whole_masks
 from .runtime import load, newest_opset, options, runtime, summary
 
 EMBEDDED_BYTES = 1024
@@ -41,7 +42,8 @@ class Session:
         try:
             values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
             chosen.add_external_initializers(list(large), values)
-            self.inference: Any = load(to_onnx(graph, opset=newest_opset(), outside=large), chosen)
+            model = to_onnx(with_whole_masks(graph), opset=newest_opset(), outside=large)
+            self.inference: Any = load(model, chosen)
         except Exception as error:
             raise KernelError(
                 f"ONNX Runtime does not take the subgraph: {summary(error)}",

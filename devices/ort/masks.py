@@ -1,0 +1,60 @@
+"""Masks of attention in a form that ONNX Runtime's kernel takes: with a row for each query.
+
+Up to 1.31.1 the kernel does not repeat a mask of one row, which is how padding is told: it fails
+while running, for every item. So does 1.32.0 where models are older than its newest opset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from ...graph.builder import GraphBuilder
+from ...graph.formats.onnx.writer import to_onnx
+from ...graph.ir import Graph
+from ...graph.operator import Call
+from ...graph.operators.dot_attention import MASK
+from ...graph.passes.rewriting import Rewriter
+from .runtime import load, newest_opset, options
+
+
+@cache
+def repeats_rows() -> bool:
+    """Return whether the kernel takes one row for all queries: found by running a small node."""
+    b = GraphBuilder("probe")
+    heads = b.input("heads", "float32", (1, 1, 2, 1))
+    mask = b.input("mask", "float32", (1, 1, 1, 2))
+    b.output("y", b.op("Attention", heads, heads, heads, mask))
+    session = load(to_onnx(b.build(), opset=newest_opset()), options(1))
+    fed = np.zeros((1, 1, 2, 1), np.float32), np.zeros((1, 1, 1, 2), np.float32)
+    try:
+        session.run(None, dict(zip(("heads", "mask"), fed, strict=True)))
+    except Exception:
+        return False
+    return True
+
+
+def with_whole_masks(graph: Graph) -> Graph:
+    """Return a graph of static shapes, where masks of one row are repeated for all queries."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.find("Attention"):
+        shape = _whole_shape(rewriter.call(node))
+        if shape is not None and not repeats_rows():
+            name = f"{node.name}/mask"
+            target = rewriter.constant(np.array(shape), f"{name}/shape")
+            whole = rewriter.make("Expand", (node.inputs[MASK], target), name=name)
+            inputs = (*node.inputs[:MASK], *whole.outputs, *node.inputs[MASK + 1 :])
+            rewriter.replace([node], [whole, replace(node, inputs=inputs)])
+    return rewriter.result()
+
+
+def _whole_shape(call: Call) -> tuple[int, ...] | None:
+    """Return the shape of a mask with a row for each query; None where there is one, or no mask."""
+    if not call.has(MASK):
+        return None
+    queries = call.spec(0).static_shape[-2]
+    *outer, keys = call.spec(MASK).static_shape
+    row = tuple(outer[-1:])
+    return None if row == (queries,) else (*outer[:-1], queries, keys)
