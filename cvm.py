@@ -23,7 +23,15 @@ from .graph.tensor import Array
 from .scheduler import plan
 from .scheduler.bridges.blocking_session import BlockingSession
 
-__all__ = ["Model", "dump_cvm", "gas_from_graph_file", "load_cvm", "load_model", "status"]
+__all__ = [
+    "Model",
+    "dump_cvm",
+    "gas_from_graph_file",
+    "load_cvm",
+    "load_model",
+    "operations_from_graph_file",
+    "status",
+]
 
 ARGMAX, DETECTION = "argmax", "detection"
 
@@ -55,15 +63,35 @@ def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> 
     return Model(load_cvm(symbol, params), device)
 
 
-def gas_from_graph_file(symbol: Source) -> int:
-    """Return the gas that a run of a model costs, given its symbol alone; nothing is allocated.
+def operations_from_graph_file(symbol: Source) -> int:
+    """Return what a run of a model counts for, given its symbol alone; nothing is allocated.
+
+    It is what ``CVMAPIGetGasFromGraphFile`` returns, whose name says gas.
 
     Raises
     ------
     LogicError, RuntimeFailureError, GraphError
         As `load_model`.
     """
-    return gas(operations(load_symbol(symbol).graph))
+    return operations(load_symbol(symbol).graph)
+
+
+def gas_from_graph_file(symbol: Source, *, array: bool = False) -> int:
+    """Return what a ledger charges for a run of a model: a unit for each 20,000 operations.
+
+    Parameters
+    ----------
+    symbol : bytes or path
+        The symbol alone; nothing is allocated.
+    array : bool, default False
+        Whether the input is an array of the ledger, for which a least charge applies.
+
+    Raises
+    ------
+    LogicError, RuntimeFailureError, GraphError
+        As `load_model`.
+    """
+    return gas(operations_from_graph_file(symbol), array=array)
 
 
 def status(error: BaseException | None) -> int:

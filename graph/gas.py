@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from .errors import LogicError
+from .infer import infer_node
 from .ir import Graph, Node
 from .operator import Call, Specs
 from .operators.cvm.rules import PREFIX
@@ -53,9 +54,9 @@ def operations(graph: Graph) -> int:
     moved = sum(graph.tensors[name].size for name in (*graph.inputs, *graph.constants))
     computed = 0
     for node in nodes:
-        outputs = graph.output_specs(node)
+        outputs = _all_outputs(graph, node)
         moved += sum(spec.size for spec in outputs)
-        computed += _base(graph, node) * outputs[0].size
+        computed += _base(graph, node, outputs) * outputs[0].size
         _limit("operations", computed, MAX_OPERATIONS, str(node))
     _limit("memory", MOVE * moved, MAX_MEMORY, graph.name)
     return _limit("operations", MOVE * moved + computed, MAX_OPERATIONS, graph.name)
@@ -78,7 +79,14 @@ def gas(count: int, *, array: bool = False) -> int:
     return max(found, LEAST_ARRAY_GAS) if array else found
 
 
-def _base(graph: Graph, node: Node) -> int:
+def _all_outputs(graph: Graph, node: Node) -> Specs:
+    """Return the specs of all outputs that an operator has, also of those that have no name."""
+    if all(node.outputs):
+        return graph.output_specs(node)
+    return infer_node(node, graph.call(node))
+
+
+def _base(graph: Graph, node: Node, outputs: Specs) -> int:
     if not node.op.startswith(PREFIX):
         raise LogicError(
             f"{node.op} has no cost in operations",
@@ -86,7 +94,7 @@ def _base(graph: Graph, node: Node) -> int:
             fix="count a graph of cvm operators alone",
         )
     rule = BASES.get(node.op)
-    base = rule(graph.call(node), graph.output_specs(node)) if rule else 1
+    base = rule(graph.call(node), outputs) if rule else 1
     return _limit("operations for an element", base, MAX_BASE, str(node))
 
 

@@ -207,11 +207,14 @@ def test_success_has_the_number_0_and_foreign_errors_are_free_of_charge() -> Non
     assert cvm.status(MemoryError()) == RUNTIME
 
 
-def test_gas_is_told_from_the_symbol_alone() -> None:
+def test_operations_and_gas_are_told_from_the_symbol_alone() -> None:
+    """Rows C20 and C30 to C32: cvm's own call counts operations, a ledger divides them."""
     symbol, params = cvm.dump_cvm(convolution_graph())
     with cvm.load_model(symbol, params, FORMAL) as model:
         assert cvm.gas_from_graph_file(symbol) == model.gas
+        assert cvm.operations_from_graph_file(symbol) == model.operations
         assert model.operations == operations(convolution_graph())
+        assert model.gas == model.operations // 20_000 > 0
 
 
 def test_gas_of_a_giant_is_told_without_allocating_it() -> None:
@@ -227,6 +230,12 @@ def test_gas_of_a_giant_is_told_without_allocating_it() -> None:
     finally:
         tracemalloc.stop()
     assert gas == (5 * 3 + 2) * 2**29 // 20_000
+
+
+def test_a_run_on_an_array_of_the_ledger_has_a_least_charge() -> None:
+    symbol, _ = cvm.dump_cvm(dense_graph())
+    assert cvm.gas_from_graph_file(symbol) == 0
+    assert cvm.gas_from_graph_file(symbol, array=True) == 1_000_000
 
 
 def test_the_calls_are_imported_when_first_asked_for() -> None:

@@ -12,7 +12,7 @@ from ...tensor import TensorSpec
 from ..assembly import Assembly
 from .operators import find_function, parse_attributes
 from .storage import check_storage
-from .symbol import VERSIONS, Symbol, SymbolNode, fail, wrong
+from .symbol import VERSIONS, Symbol, fail, wrong
 
 DATA = "data"
 """The one variable that is no parameter."""
@@ -68,7 +68,8 @@ class _Reader:
                 at = f"node {node.name!r}, {self._at}"
                 operator = find_function(node.function, at)
                 attributes = parse_attributes(operator, text, at)
-                _check_counts(node, operator, at)
+                present = [True] * len(node.inputs)
+                operator.check_arity(len(node.inputs), present, _output_count(operator), at)
             self._operators.append(operator)
             found.append(attributes)
         return found
@@ -231,15 +232,3 @@ def check_shape(shape: Sequence[int], at: str) -> None:
 
 def _output_count(operator: Operator | None) -> int:
     return 1 if operator is None else len(operator.outputs.split())
-
-
-def _check_counts(node: SymbolNode, operator: Operator, at: str) -> None:
-    """Raise LogicError where the node's own counts are not the operator's."""
-    present = [True] * len(node.inputs)
-    operator.check_arity(len(node.inputs), present, _output_count(operator), at)
-    actual = {"num_inputs": len(node.inputs), "num_outputs": _output_count(operator)}
-    for key, text in node.counts.items():
-        if not text.isdecimal():
-            fail(f"{key} is {text[:40]!r}, not a number", at)
-        if text != str(actual[key]):
-            wrong(f"{key} is {text[:40]}, but {operator.name} has {actual[key]} here", at)

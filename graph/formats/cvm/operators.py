@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...attribute import Attributes, Kind
+from ...attribute import REQUIRED, Attributes, Kind
 from ...errors import GraphError
 from ...operator import Operator, find_operator, is_operator
 from ...operators.cvm.rules import PREFIX
@@ -21,6 +21,9 @@ _NAMES = {
 }
 """Those whose name plait shortens, or that would collide with another."""
 _FUNCTIONS = {op: function for function, op in _NAMES.items()}
+
+_DECLARED_LEAST = {("cvm.dense", "units"): 1, ("cvm.expand_dims", "num_newaxis"): 1}
+"""The bounds that cvm checks while it reads a text, free of charge; all others are the model's."""
 
 
 def find_function(function: str, at: str) -> Operator:
@@ -59,16 +62,19 @@ def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
     Raises
     ------
     RuntimeFailureError
-        If the text cannot be understood, or names an attribute that the operator lacks.
+        If the text cannot be understood, names an attribute that the operator lacks, leaves out one
+        that it needs, or holds a number that is below a declared bound or beyond its type.
     LogicError
         If an operator without attributes is given some.
     """
     given = texts(parse_json(text, at), at)
     if given and not operator.attributes:
         wrong(f"{operator.name} has no attributes, but is given {', '.join(given)}", at)
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in given.items():
         attribute = operator.attributes.get(name)
+        if attribute is None and _is_hidden(name):
+            continue
         if attribute is None:
             fail(f"{operator.name} has no attribute {name!r}", at)
         if value == "None" and attribute.default is None:
@@ -78,7 +84,17 @@ def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
             found[name] = value if read is None else read(value)
         except (KeyError, ValueError):
             fail(f"the attribute {name!r} is {value[:40]!r}, not {attribute.kind.value}", at)
+        if found[name] < _DECLARED_LEAST.get((operator.name, name), found[name]):
+            fail(f"the attribute {name!r} is {found[name]}, too small", at)
+    for name, attribute in operator.attributes.items():
+        if attribute.default is REQUIRED and name not in found:
+            fail(f"{operator.name} needs the attribute {name!r}", at)
     return found
+
+
+def _is_hidden(name: str) -> bool:
+    """True for what a compiler notes of a node beside its attributes: it means nothing here."""
+    return len(name) > 4 and name.startswith("__") and name.endswith("__")
 
 
 def format_attributes(attributes: Attributes) -> dict[str, str]:
@@ -92,28 +108,32 @@ def _format(value: Any) -> str:
     return str(value)
 
 
-def _integer(text: str) -> int:
-    if not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", text):
+def _integer(text: str, bits: int = 32) -> int:
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", text, re.ASCII):
         raise ValueError(text)
-    return int(text)
+    value = int(text)
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise ValueError(text)
+    return value
 
 
 def _integers(text: str) -> tuple[int, ...]:
-    """Read (1, 2) or [1, 2]; a single number stands for itself."""
+    """Read (1, 2) or [1L, 2L]; a single number stands for itself."""
     inner = re.fullmatch(r"\s*(?:\((.*)\)|\[(.*)\])\s*", text, re.DOTALL)
     if inner is None:
-        return (_integer(text),)
+        return (_integer(text, 64),)
     listed = (inner[1] or inner[2] or "").split(",")
     if not listed[-1].strip():  # nothing at all, or behind a last comma
         listed.pop()
-    return tuple(map(_integer, listed))
+    # Python 2 wrote an L behind long integers, and so do models that it made.
+    return tuple(_integer(one.removesuffix("L"), 64) for one in listed)
 
 
-_BOOLEANS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 _READERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.INT: _integer,
-    Kind.BOOL: _BOOLEANS.__getitem__,
+    Kind.BOOL: lambda text: _BOOLEANS[text.lower()],
     Kind.INTS: _integers,
     Kind.FLOAT: float,
     Kind.NUMBER: _integer,

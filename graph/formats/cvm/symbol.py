@@ -32,14 +32,11 @@ class SymbolNode:
         The operator's name, perhaps with a number behind it; None for a variable.
     inputs : tuple of (int, int)
         Which output of which node.
-    counts : Mapping of str to str
-        ``num_inputs`` and ``num_outputs``, where given.
     """
 
     name: str
     function: str | None
     inputs: tuple[tuple[int, int], ...]
-    counts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +113,17 @@ def _node(value: Any, at: str) -> SymbolNode:
     _check_keys(node, _NODE, ("op", "name", "inputs"), at)
     kind = _text(node["op"], f"op, {at}")
     if kind not in ("cvm_op", "null"):
-        fail(f"op is {kind!r}, neither 'cvm_op' nor 'null'", at)
+        wrong(f"op is {kind!r}, neither 'cvm_op' nor 'null'", at)
     _integer(node.get("precision", 0), f"precision, {at}")
     attributes: Mapping[str, str] = {}
     if "attrs" in node or kind == "cvm_op":
+        # Of these only func_name means anything: what a node reads are the inputs that it lists.
         attributes = texts(node.get("attrs", {}), f"attrs, {at}")
         _check_keys(attributes, _NODE_ATTRS, ("func_name",), f"attrs, {at}")
     return SymbolNode(
         _text(node["name"], f"name, {at}"),
         attributes["func_name"] if kind == "cvm_op" else None,
         _entries(node["inputs"], f"inputs, {at}"),
-        {key: attributes[key] for key in ("num_inputs", "num_outputs") if key in attributes},
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ...check import check
 from ...errors import GraphError
+from ...infer import infer_node
 from ...ir import Graph, Node
+from ...names import Names
 from ...precision import check_parameters, infer_precision
 from ...tensor import Array
 from .graph import DATA
@@ -40,6 +43,7 @@ def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
         If a constant is beyond its precision, or a node may need too many bits.
     """
     _check(graph, postprocess)
+    graph = _with_names(graph)
     symbol = _Writer(graph).symbol(postprocess)
     bits = graph.precisions
     params = {name: _stored(value, bits[name]) for name, value in graph.constants.items()}
@@ -69,6 +73,21 @@ def _check(graph: Graph, postprocess: str) -> None:
             fix=f"choose one of {', '.join(map(repr, POSTPROCESSING))}",
         )
     check_parameters(graph)
+
+
+def _with_names(graph: Graph) -> Graph:
+    """Return the graph with a name for every output: in a model each has an entry, read or not."""
+    if all(all(node.outputs) for node in graph.nodes):
+        return graph
+    names, tensors, nodes = Names(graph.tensors), dict(graph.tensors), []
+    for node in graph.nodes:
+        specs = infer_node(node, graph.call(node))
+        outputs = tuple(
+            name or names.take(f"{node.name}.{place}") for place, name in enumerate(node.outputs)
+        )
+        tensors.update(zip(outputs, specs, strict=True))
+        nodes.append(replace(node, outputs=outputs))
+    return replace(graph, nodes=tuple(nodes), tensors=tensors)
 
 
 def _stored(value: Array, precision: int) -> Array:

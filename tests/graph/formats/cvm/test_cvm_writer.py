@@ -15,6 +15,7 @@ from plait.graph.formats.cvm import load_cvm
 from plait.graph.formats.cvm.operators import find_function, function_name
 from plait.graph.formats.cvm.params import read_params
 from plait.graph.formats.cvm.writer import dump_cvm
+from plait.graph.gas import operations
 from plait.graph.operator import operators
 
 
@@ -135,3 +136,16 @@ def test_any_graph_that_is_written_keeps_what_is_still_read(
         b.output(f"output{index}", computed[index])
     graph = b.build()
     assert meaning(load_cvm(*dump_cvm(graph)).graph) == meaning(graph)
+
+
+@pytest.mark.parametrize("outputs", [("", "boxes"), ("counts", ""), ("", "")])
+def test_outputs_without_a_name_have_entries_and_are_counted(outputs: tuple[str, str]) -> None:
+    b = pl.GraphBuilder("detector")
+    x = b.input("data", "int32", (2, 5, 6), precision=8)
+    made = b.op("cvm.get_valid_counts", x, name="valid", outputs=outputs)
+    b.output("y", b.op("cvm.relu", next(filter(None, made), x)))
+    graph = b.build()
+    again = load_cvm(*dump_cvm(graph)).graph
+    assert again.tensors["y"] == graph.tensors["y"]
+    elements = 60 + 2 + 60 + graph.tensors["y"].size
+    assert operations(graph) == operations(again) == 5 * elements + 2 + graph.tensors["y"].size
