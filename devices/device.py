@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from ..graph.infer import asking
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
@@ -284,7 +285,9 @@ class KeepsLives(Protocol):
 
 def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorSpec]:
     """Return the specs of a node's scratch buffers, by the names that they have in `views`."""
-    specs = device.scratch(node, graph.call(node), graph.output_specs(node))
+    call = graph.call(node)
+    with asking(node, call):
+        specs = device.scratch(node, call, graph.output_specs(node))
     return {scratch_name(node, index): spec for index, spec in enumerate(specs)}
 
 

@@ -27,7 +27,10 @@ def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, A
     for name in inputs:  # Shape reads no bytes of its input, only how long it is
         if name not in known:
             spec = tensors[name]
-            known[name] = np.broadcast_to(spec.dtype.type(0), spec.static_shape)
+            try:
+                known[name] = np.broadcast_to(spec.dtype.type(0), spec.static_shape)
+            except ValueError:  # more cells than numpy counts: planning says what does not fit
+                return None
     graph = Graph(node.name, (), tuple(outputs), (node,), {**tensors, **outputs}, known)
     scratch = found.scratch(call, tuple(specs)) if found.scratch else ()
     buffers = {**outputs, **{scratch_name(node, i): spec for i, spec in enumerate(scratch)}}

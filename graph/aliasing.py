@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .infer import asking
 from .ir import Graph, Node
-from .operator import Alias
+from .operator import Alias, AliasRule
 
 
 class Run(NamedTuple):
@@ -29,17 +30,14 @@ class Run(NamedTuple):
 
 def views_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
     """Return which of a node's outputs are a run of an input's bytes, and where it begins."""
-    operator = node.operator
-    found = [Alias(*pair) for pair in operator.views]
-    if operator.parts is not None:
-        found += operator.parts(graph.call(node))
+    found = [Alias(*pair) for pair in node.operator.views]
+    found += _told(graph, node, node.operator.parts)
     return tuple(alias for alias in found if node.outputs[alias.output])
 
 
 def joins_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
     """Return which of a node's inputs are a run of an output's bytes, and where it begins."""
-    rule = node.operator.joins
-    return () if rule is None else tuple(rule(graph.call(node)))
+    return _told(graph, node, node.operator.joins)
 
 
 def runs_of(graph: Graph, node: Node) -> tuple[Run, ...]:
@@ -52,6 +50,14 @@ def runs_of(graph: Graph, node: Node) -> tuple[Run, ...]:
         source, target = node.inputs[index], node.outputs[output]
         runs.append(Run(source, 0, target, offset, graph.tensors[source].nbytes))
     return tuple(runs)
+
+
+def _told(graph: Graph, node: Node, rule: AliasRule | None) -> tuple[Alias, ...]:
+    if rule is None:
+        return ()
+    call = graph.call(node)
+    with asking(node, call):
+        return tuple(rule(call))
 
 
 def only_copies(node: Node, runs: tuple[Run, ...]) -> bool:

@@ -14,6 +14,9 @@ from .errors import OperatorError
 
 Attributes: TypeAlias = Mapping[str, Any]
 
+LONGEST_SHOWN = 500
+"""Characters of a value in an error."""
+
 
 class Kind(Enum):
     """The type of an attribute's value."""
@@ -71,20 +74,19 @@ class Attribute:
             return self.default
         try:
             value = _CONVERTERS[self.kind](given)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise OperatorError(
-                f"{op}'s attribute {name!r} must be {self.wanted}, got {given!r}",
-                at=at,
-                fix=f"pass {self.wanted}",
-            ) from error
-        for element in value if isinstance(value, tuple) else (value,):
-            if not self._allows(element):
-                raise OperatorError(
-                    f"{op}'s attribute {name!r} must be {self.wanted}, got {given!r}",
-                    at=at,
-                    fix=f"pass {self.wanted}",
-                )
+            unfit = not all(map(self._allows, value if isinstance(value, tuple) else (value,)))
+        except Exception as error:  # objects of any class may come here
+            raise self._refused(op, name, given, at) from error
+        if unfit:
+            raise self._refused(op, name, given, at)
         return value
+
+    def _refused(self, op: str, name: str, given: Any, at: str) -> OperatorError:
+        return OperatorError(
+            f"{op}'s attribute {name!r} must be {self.wanted}, got {_shown(given)}",
+            at=at,
+            fix=f"pass {self.wanted}",
+        )
 
     @property
     def wanted(self) -> str:
@@ -106,6 +108,15 @@ class Attribute:
         if self.minimum is not None and not element >= self.minimum:
             return False
         return self.maximum is None or element <= self.maximum
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message, shortened: it may be of any length, and fail to be printed."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _int(value: Any) -> int:

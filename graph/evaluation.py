@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from .infer import asking
 from .ir import Node
 from .operator import Call
 from .tensor import Array, TensorSpec
@@ -44,4 +45,7 @@ def evaluated(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, 
     """Return what a node writes, of which `is_known_ahead` is true; None if that is too much."""
     if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
         return None
-    return _evaluators[0](node, call, specs) if _evaluators else None
+    if not _evaluators:
+        return None
+    with asking(node, call):
+        return _evaluators[0](node, call, specs)

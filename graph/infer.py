@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from .dims import UNKNOWN
-from .errors import OperatorError, ShapeError
+from .errors import PlaitError, ShapeError
 from .ir import Graph, Node, call_of
 from .operator import Call, Cost
 from .tensor import Array, Dim, TensorSpec, spec_of
@@ -15,20 +16,36 @@ LONGEST_DIM = 300
 """Characters of a symbolic length; expressions of expressions double with each node."""
 
 
+@contextmanager
+def asking(node: Node, call: Call) -> Iterator[None]:
+    """Name the node in errors of its operator's rules, and make ShapeErrors of foreign ones.
+
+    Files, feeds and folded constants bring rules numbers that nobody thought of when writing them.
+    """
+    try:
+        yield
+    except PlaitError as error:
+        if error.at is None:
+            error.at = describe(node, call)
+        raise
+    except Exception as error:
+        raise ShapeError(
+            f"{node.op} cannot be understood: {type(error).__name__}: {error}",
+            at=describe(node, call),
+            fix="correct its inputs and attributes, or the rule of an operator of your own",
+        ) from error
+
+
 def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
     """Return the specs of a node's outputs.
 
     Raises
     ------
     ShapeError
-        If the inputs do not fit the operator, or its rule yields too few outputs.
+        If the inputs do not fit the operator, or its rule fails or yields too few outputs.
     """
-    try:
+    with asking(node, call):
         specs = tuple(node.operator.infer(call))
-    except (OperatorError, ShapeError) as error:
-        if error.at is None:
-            error.at = describe(node, call)
-        raise
     if len(specs) < len(node.outputs):
         raise ShapeError(
             f"{node.op} yields {len(specs)} outputs here, {len(node.outputs)} are asked for",
@@ -104,10 +121,17 @@ def infer_changed(
 
 
 def cost_of(graph: Graph, node: Node) -> Cost:
-    """Return a node's modelled cost; all its tensors must be static."""
+    """Return a node's modelled cost; all its tensors must be static.
+
+    Raises
+    ------
+    ShapeError
+        If its rule fails.
+    """
     call, outputs = graph.call(node), graph.output_specs(node)
     nbytes = sum(spec.nbytes for spec in (*call.inputs, *outputs) if spec is not None)
-    return Cost(int(node.operator.cost(call, outputs)), nbytes)
+    with asking(node, call):
+        return Cost(int(node.operator.cost(call, outputs)), nbytes)
 
 
 def describe(node: Node, call: Call) -> str:

@@ -320,7 +320,7 @@ def find_operator(name: str, at: object = None) -> Operator:
         if _is_installed(name):
             return _operators[name]
         close = difflib.get_close_matches(name, [*_operators, *offered(OPERATORS)], n=3)
-        known = "plait.graph.operator.operators() lists them"
+        known = "list them: from plait.graph.operator import operators; operators()"
         hint = f"did you mean {' or '.join(close)}?" if close else known
         where = None if at is None else str(at)
         raise OperatorError(f"there is no operator {name!r}", at=where, fix=hint) from None

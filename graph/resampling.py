@@ -73,19 +73,19 @@ def resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape
     Raises
     ------
     ShapeError
-        If there are too few or too many numbers, one is out of range, or an axis is empty.
+        If a number is out of range, or an axis is empty.
     """
     axes = resized_axes(attributes, len(shape))
     lengths = [shape[axis] for axis in axes]
     resized: list[Dim]
     if target.region is not None:
-        _check(target.region, 2 * len(axes), "roi", least=-math.inf)
+        _check(target.region, "roi", least=-math.inf)
     if target.scales is not None:
-        _check(target.scales, len(axes), "scales", least=math.ulp(0.0))
+        _check(target.scales, "scales", least=math.ulp(0.0))
         resized = list(map(_scaled, lengths, target.scales))
     else:
         assert target.sizes is not None
-        _check(target.sizes, len(axes), "sizes", least=0)
+        _check(target.sizes, "sizes", least=0)
         resized = _fitted(lengths, target.sizes, attributes["keep_aspect_ratio_policy"])
     by_axis = dict(zip(axes, resized, strict=True))
     for axis, length in by_axis.items():
@@ -179,11 +179,6 @@ def _proportion(length: Dim, size: int, of: Dim) -> Dim:
     return f"(2*{size}*{length}+{of})//(2*{of})"
 
 
-def _check(numbers: Sequence[float], count: int, what: str, least: float) -> None:
-    if len(numbers) != count:
-        raise ShapeError(
-            f"{what} has {len(numbers)} numbers, {count} are needed",
-            fix="give one per axis (roi: two), and name the axes if they are not all",
-        )
+def _check(numbers: Sequence[float], what: str, least: float) -> None:
     if not all(math.isfinite(number) and number >= least for number in numbers):
         raise ShapeError(f"{what} {list(numbers)} are out of range", fix="give positive numbers")

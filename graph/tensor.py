@@ -21,6 +21,12 @@ Dim: TypeAlias = int | str
 
 Shape: TypeAlias = tuple[Dim, ...]
 
+MOST_DIMS = 64
+"""Dimensions that numpy gives an array at most."""
+
+LONGEST = 2**63 - 1
+"""The largest length that ONNX, and any library of arrays, can write down."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -38,7 +44,7 @@ class TensorSpec:
     Raises
     ------
     ShapeError
-        If the dtype is not numeric, or a dimension is negative or neither int nor str.
+        If the dtype is not numeric, a dimension is no length or symbol, or there are more than 64.
     """
 
     dtype: np.dtype[Any]
@@ -47,6 +53,7 @@ class TensorSpec:
     def __init__(self, dtype: DTypeLike, shape: Sequence[Dim] | None = None) -> None:
         object.__setattr__(self, "dtype", _numeric(dtype))
         object.__setattr__(self, "shape", None if shape is None else tuple(map(_dim, shape)))
+        check_dims(len(self.shape or ()))
 
     @property
     def rank(self) -> int | None:
@@ -116,9 +123,21 @@ def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(known.type)
 
 
+def check_dims(rank: int) -> None:
+    """Raise ShapeError if that is more dimensions than an array can have."""
+    if rank > MOST_DIMS:
+        raise ShapeError(
+            f"a tensor cannot have {rank} dimensions", fix=f"use at most {MOST_DIMS}, as numpy does"
+        )
+
+
 def _dim(dim: Dim) -> Dim:
     if isinstance(dim, str) and dim:
         return dim
-    if isinstance(dim, int | np.integer) and not isinstance(dim, bool) and dim >= 0:
+    is_whole = isinstance(dim, int | np.integer) and not isinstance(dim, bool)
+    if is_whole and 0 <= int(dim) <= LONGEST:
         return int(dim)
-    raise ShapeError(f"{dim!r} is not a dimension", fix="use a length ≥ 0, or a name: 'batch'")
+    raise ShapeError(
+        f"{dim!r} is not a dimension",
+        fix="use a length ≥ 0 that an int64 holds, or a name: 'batch'",
+    )

@@ -215,6 +215,8 @@ def _steps(
             f"kernel {list(kernel)} has {len(kernel)} dimensions, the input {rank} spatial ones",
             fix="give one kernel size per spatial dimension",
         )
+    if 0 in kernel:
+        raise ShapeError(f"a window of {list(kernel)} has no cells", fix="use sizes of at least 1")
     return _per_axis(attributes, "strides", rank, 1), _per_axis(attributes, "dilations", rank, 1)
 
 

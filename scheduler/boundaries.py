@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..graph.infer import describe, infer_node
+from ..graph.infer import asking, describe, infer_node
 from ..graph.ir import Graph, Node, call_of
 from ..graph.operator import Specs, find_operator
 from ..graph.operators.control import CONTROL_FLOW
@@ -105,8 +105,9 @@ def cut(graph: Graph) -> Cut:
 def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
     """Return the node that computes the same into buffers of an upper bound, and their specs."""
     assert node.operator.bounded is not None
-    operator = find_operator(node.operator.bounded)
-    specs = tuple(operator.infer(graph.call(node)))
+    operator, call = find_operator(node.operator.bounded), graph.call(node)
+    with asking(node, call):
+        specs = tuple(operator.infer(call))
     unread = (f"{node.name}\0unread{i}" for i in range(len(specs)))
     given = dict(enumerate(node.outputs))
     names = [given.get(i) or name for i, name in enumerate(unread)]
@@ -161,7 +162,8 @@ def _decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequen
     tensors = {**graph.tensors, **given}
     call = call_of(node, tensors, values)
     if node.operator.bounded is not None:
-        specs: Sequence[TensorSpec] = find_operator(node.operator.bounded).infer(call)
+        with asking(node, call):
+            specs: Specs = tuple(find_operator(node.operator.bounded).infer(call))
     else:
         specs = infer_node(node, call)
     return all(spec.is_static for spec in specs)

@@ -16,6 +16,7 @@ from .chains import Lowered, fuse_alike, lowered, without_chains
 from .errors import DoesNotFitError
 from .half import with_half
 from .memory.leeway import NONE, Leeway
+from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
 from .partition.partition import may_merge
@@ -95,8 +96,10 @@ def _best(
     limits, costs = request.memory_limits, request.costs
     best: tuple[Lowered, MemoryPlan, float] | None = None
     refusal: DoesNotFitError | None = None
-    tried = 0
-    for choice in choices(graph, request, is_static=is_decided(graph)):
+    tried, is_static = 0, is_decided(graph)
+    if is_static:
+        check_addressable(graph)
+    for choice in choices(graph, request, is_static=is_static):
         if choice.placement is None:
             return _plan(Lowered(graph, choice), request, None, given)
         if best is not None and best[2] <= choice.seconds * WAITS_WORTH:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...graph.dtypes import is_extension
+from ...graph.infer import infer_node
 from ...graph.ir import Node
 from ...graph.operator import Call
 from ..kernels import ANY, find_kernel
@@ -54,7 +55,7 @@ DENIED: dict[str, tuple[Question, str]] = {
 
 def why_no_dtype(node: Node, call: Call) -> str | None:
     """Return which dtype of a node CuPy has no arrays of; None when it has all."""
-    for spec in (*call.inputs, *node.operator.infer(call)):
+    for spec in (*call.inputs, *infer_node(node, call)):
         if spec is not None and (
             is_extension(spec.dtype) or spec.dtype.itemsize > MAX_ITEMSIZE[spec.dtype.kind]
         ):

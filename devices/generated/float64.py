@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ...graph.infer import infer_node
 from ...graph.ir import Node
 from ...graph.operator import Call
 from .arithmetic import SHORT_POWERS
@@ -13,7 +14,7 @@ from .arithmetic import SHORT_POWERS
 
 def computes_float64(node: Node, call: Call) -> bool:
     """Return True where a node's code has float64, in its tensors or on the way."""
-    specs = (*call.inputs, *node.operator.infer(call))
+    specs = (*call.inputs, *infer_node(node, call))
     if any(spec is not None and spec.dtype == np.float64 for spec in specs):
         return True
     on_the_way = _ON_THE_WAY.get(node.op)

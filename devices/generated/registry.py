@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from ...graph.errors import GraphError
+from ...graph.infer import infer_node
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
@@ -60,7 +61,7 @@ def why_not(node: Node, call: Call) -> str | None:
     entry = _generators.get(node.op)
     if entry is None:
         return f"no kernel for {node.op!r} is generated"
-    for spec in (*call.inputs, *node.operator.infer(call)):
+    for spec in (*call.inputs, *infer_node(node, call)):
         if spec is not None and spec.dtype.name not in CTYPES:
             return f"generated kernels have no dtype {spec.dtype.name!r}"
     given = [bool(name) for name in node.outputs]

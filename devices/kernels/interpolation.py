@@ -73,7 +73,7 @@ def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
     input go to the ones at its border, or with `exclude_outside` do not count.
     """
     cubic = attributes["mode"] == "cubic"
-    widens = attributes["antialias"] and axis.width < axis.length
+    widens = attributes["antialias"] and 0 < axis.width < axis.length
     stretch = float(axis.length / axis.width) if widens else 1.0
     radius = (2 if cubic else 1) * stretch
     first = np.floor(places - radius) + 1

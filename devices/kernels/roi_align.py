@@ -59,7 +59,7 @@ def roi_align(
     if not y.size:
         return in_order(())
     batch, channels, *spatial = x.shape
-    images, sizes = x.reshape(batch, channels, -1), tuple(y.shape[2:])
+    images, sizes = x.reshape(batch, channels, math.prod(spatial)), tuple(y.shape[2:])
     targets = y.reshape(*y.shape[:2], -1)
     image, gathered, pooled = scratch
     pool = _Pool(image, gathered, pooled, attributes["mode"])

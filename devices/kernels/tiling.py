@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import product
 from typing import TypeAlias
 
 from ...graph.tensor import Array
@@ -41,22 +41,25 @@ class Tiling:
         while self._axis > 0 and inner * self.dims[self._axis] <= size:
             inner *= self.dims[self._axis]
             self._axis -= 1
-        length = self.dims[self._axis]
-        count = -(-length // max(size // max(inner, 1), 1))
-        ends = [length * part // count for part in range(count + 1)] if length else []
-        self._parts = [slice(*pair) for pair in pairwise(ends)]
+        self._count = -(-self.dims[self._axis] // max(size // max(inner, 1), 1))
 
     def __iter__(self) -> Iterator[Index]:
         """Yield the blocks, in the order of the tensor's elements."""
         for outer in product(*map(range, self.dims[: self._axis])):
-            for part in self._parts:
-                yield (*outer, part)
+            for index in range(self._count):
+                yield (*outer, self._part(index))
 
     @property
     def longest(self) -> Index:
         """The longest block, or one of them; of a tensor without elements an empty one."""
-        part = max(self._parts, key=lambda part: part.stop - part.start, default=slice(0, 0))
+        # Ends are rounded down, so that no part is longer than the last.
+        part = self._part(self._count - 1) if self._count else slice(0, 0)
         return (*(0,) * self._axis, part)
+
+    def _part(self, index: int) -> slice:
+        """Return a part of the axis that is divided: any that is asked for, never all in a list."""
+        length = self.dims[self._axis]
+        return slice(length * index // self._count, length * (index + 1) // self._count)
 
     def shape_at(self, index: Index, dims: Dims) -> Dims:
         """Return the shape of an operand's part of a block; a scalar's has no axes."""

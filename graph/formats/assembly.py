@@ -131,7 +131,7 @@ def understanding(node: Node, at: str) -> Iterator[None]:
             error.at = f"{error.at}, {at}" if error.at else where
         error.fix = error.fix or _EXPORT
         raise
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except Exception as error:
         raise ParseError(
             f"{node.op} cannot be understood: {type(error).__name__}: {error}",
             at=where,

@@ -12,7 +12,7 @@ from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
 from ..windows import WINDOW_ATTRIBUTES, resolve_window
-from .inputs import ANY, check_dtype, count_of, integers, may_equal
+from .inputs import ANY, check_dtype, integers, listed_rank, may_equal
 
 _ATTRIBUTES = {name: WINDOW_ATTRIBUTES[name] for name in ("dilations", "pads", "strides")}
 
@@ -35,7 +35,7 @@ def infer_col2im(call: Call) -> Sequence[TensorSpec]:
         raise ShapeError(f"{x} is not of rank 3", fix="reshape it to [batch, cells, blocks]")
     image, block = integers(call, 1, "image_shape"), integers(call, 2, "block_shape")
     if image is None or block is None:
-        axes = count_of(call, 1)
+        axes = listed_rank(call, 1)
         batch = UNKNOWN if x.shape is None else x.shape[0]
         shape = None if axes is None else (batch, *(UNKNOWN,) * (axes + 1))
         return (TensorSpec(x.dtype, shape),)

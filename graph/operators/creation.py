@@ -10,7 +10,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Array, TensorSpec
-from .inputs import NUMBERS, common_dtype, count_of, integers, of_rank
+from .inputs import NUMBERS, common_dtype, integers, listed_rank, of_rank
 
 
 @define(
@@ -25,7 +25,7 @@ def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     if shape is not None and min(shape, default=0) < 0:
         raise ShapeError(f"{list(shape)} is not a shape", fix="use lengths ≥ 0")
     if shape is None:
-        return (of_rank(TensorSpec(call.attributes["dtype"]), count_of(call, 0)),)
+        return (of_rank(TensorSpec(call.attributes["dtype"]), listed_rank(call, 0)),)
     return (TensorSpec(call.attributes["dtype"], shape),)
 
 

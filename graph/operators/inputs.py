@@ -11,7 +11,7 @@ from ..dims import UNKNOWN, broadcast
 from ..dtypes import kind_of
 from ..errors import ShapeError
 from ..operator import Call
-from ..tensor import Dim, Shape, TensorSpec
+from ..tensor import Dim, Shape, TensorSpec, check_dims
 
 FLOATS = "f"
 BOOLS = "b"
@@ -136,13 +136,22 @@ def of_rank(spec: TensorSpec, rank: int | None) -> TensorSpec:
     return TensorSpec(spec.dtype, None if rank is None else (UNKNOWN,) * rank)
 
 
-def count_of(call: Call, index: int) -> int | None:
-    """Return how many values a list has that is an input; None where that is not known."""
+def listed_rank(call: Call, index: int) -> int | None:
+    """Return for how many dimensions an input that is a list has a value; None if unknown.
+
+    Raises
+    ------
+    ShapeError
+        If no tensor has so many: a list may have any length.
+    """
     shape = call.spec(index).shape
     if shape is None or len(shape) > 1:
         return None
     length = shape[0] if shape else 1
-    return length if isinstance(length, int) else None
+    if not isinstance(length, int):
+        return None
+    check_dims(length)
+    return length
 
 
 def is_computed(call: Call, *indices: int) -> bool:

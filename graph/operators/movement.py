@@ -9,7 +9,7 @@ from ..dims import UNKNOWN, add, broadcast, mul, normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import check_rank, common_dtype, count_of, integers, is_computed, of_rank, present
+from .inputs import check_rank, common_dtype, integers, is_computed, listed_rank, of_rank, present
 from .rules import joined_along_axis
 
 
@@ -68,7 +68,7 @@ def infer_expand(call: Call) -> Sequence[TensorSpec]:
     """Infer: x broadcast together with the shape given."""
     x, shape = call.spec(0), integers(call, 1, "the shape")
     if x.shape is None or shape is None:
-        return (TensorSpec(x.dtype, _expanded(x.shape, count_of(call, 1))),)
+        return (TensorSpec(x.dtype, _expanded(x.shape, listed_rank(call, 1))),)
     return (TensorSpec(x.dtype, broadcast((x.shape, shape))),)
 
 

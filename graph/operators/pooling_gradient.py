@@ -12,7 +12,7 @@ from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Shape, TensorSpec
 from ..windows import WINDOW_ATTRIBUTES
-from .inputs import FLOATS, check_dtype, check_form, count_of, integers, may_equal
+from .inputs import FLOATS, check_dtype, check_form, integers, listed_rank, may_equal
 from .pooling import pooling_window
 
 _SHAPE = 2
@@ -42,7 +42,7 @@ def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
         check_form(indices, dy.shape, "the indices")
     shape = integers(call, _SHAPE, "the shape")
     if shape is None:
-        rank = dy.rank or count_of(call, _SHAPE)
+        rank = dy.rank or listed_rank(call, _SHAPE)
         return (TensorSpec(dy.dtype, None if rank is None else (UNKNOWN,) * rank),)
     _check_windows(call, shape)
     return (TensorSpec(dy.dtype, shape),)

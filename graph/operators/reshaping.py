@@ -10,7 +10,7 @@ from ..dims import UNKNOWN, floordiv, mul, normalise_axes, product
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import ANY, check_dtype, count_of, integers, is_computed, of_rank
+from .inputs import ANY, check_dtype, integers, is_computed, listed_rank, of_rank
 from .rules import FIRST
 
 
@@ -70,7 +70,7 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that the second input says."""
     data, target = call.spec(0), integers(call, 1, "the shape")
     if target is None:
-        return (of_rank(data, count_of(call, 1)),)
+        return (of_rank(data, listed_rank(call, 1)),)
     if data.shape is None:
         return (TensorSpec(data.dtype, [n if n > 0 else UNKNOWN for n in target]),)
     return (TensorSpec(data.dtype, reshaped(data.shape, target, call.attributes["allowzero"])),)
@@ -121,7 +121,7 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: with axes of length 1 inserted, counted in the output."""
     data, axes = call.spec(0), integers(call, 1, "axes")
     if data.shape is None or axes is None:
-        rank, added = data.rank, count_of(call, 1)
+        rank, added = data.rank, listed_rank(call, 1)
         return (of_rank(data, None if rank is None or added is None else rank + added),)
     rank = len(data.shape) + len(axes)
     inserted, rest = normalise_axes(axes, rank), iter(data.shape)

@@ -10,7 +10,7 @@ from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..resampling import CROP, read_target, resized_axes, resized_shape
 from ..tensor import TensorSpec
-from .inputs import NUMBERS, check_dtype
+from .inputs import NUMBERS, check_dtype, may_equal
 
 _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
 
@@ -70,13 +70,28 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
         raise ShapeError(f"{CROP} needs a region", fix="give roi")
     if x.shape is None:
         return (x,)
-    told = (2 if has_scales else 3, *((1,) if crops else ()))
-    if any(call.value(index) is None for index in told):
-        axes = resized_axes(call.attributes, len(x.shape))
+    axes = resized_axes(call.attributes, len(x.shape))
+    if not axes:
+        raise ShapeError("there is no axis to resize", fix="leave Resize out")
+    told = 2 if has_scales else 3
+    _check_listed(call.spec(told), len(axes), "scales" if has_scales else "sizes")
+    if crops:
+        _check_listed(call.spec(1), 2 * len(axes), "roi")
+    if any(call.value(index) is None for index in ((told, 1) if crops else (told,))):
         dims = (UNKNOWN if axis in axes else dim for axis, dim in enumerate(x.shape))
         return (TensorSpec(x.dtype, tuple(dims)),)
     target = read_target(call.values, call.attributes)
     return (TensorSpec(x.dtype, resized_shape(x.shape, call.attributes, target)),)
+
+
+def _check_listed(spec: TensorSpec, count: int, what: str) -> None:
+    """Raise ShapeError unless an input can be a list of so many numbers."""
+    if spec.shape is None or (len(spec.shape) == 1 and may_equal(spec.shape[0], count)):
+        return
+    raise ShapeError(
+        f"{what} is {spec}, a list of {count} is needed",
+        fix="give one per axis (roi: two), and name the axes if they are not all",
+    )
 
 
 def _is_given(call: Call, index: int) -> bool:

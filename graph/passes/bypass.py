@@ -95,7 +95,8 @@ def _takes_one(rewriter: Rewriter, node: Node) -> bool:
 
 def _trains_nothing(rewriter: Rewriter, node: Node) -> bool:
     training = _value(rewriter, node, 2)
-    return len(node.inputs) < 3 or not node.inputs[2] or (training is not None and not training)
+    absent = len(node.inputs) < 3 or not node.inputs[2]
+    return absent or (training is not None and not training.any())
 
 
 def _second_is(number: float) -> Question:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ...devices.device import Device
 from ...devices.memory import HOST, SHARED
+from ...graph.ir import Graph
 from ...graph.printing import counted
+from ...graph.tensor import TensorSpec
 from ..errors import DoesNotFitError, PlanError
+from ..placement import Placement
 from .buffers import Buffer
 from .regions import MemoryPlan, Pool
 
 LISTED_TENSORS = 3
+
+ADDRESSABLE = 2**48
+"""Bytes that a process can address: for a larger tensor, nothing is worth asking or predicting."""
 
 
 class Limit(NamedTuple):
@@ -61,6 +68,34 @@ def exceeded(plan: MemoryPlan, limits: Mapping[str, Limit]) -> list[str]:
         for memory, limit in limits.items()
         if memory in plan.pools and _needed(plan.pools[memory]) > limit.nbytes
     ]
+
+
+def check_addressable(graph: Graph) -> None:
+    """Raise DoesNotFitError if a tensor of a static graph is too large for any machine."""
+    for name, spec in graph.tensors.items():
+        # Libraries of arrays refuse the lengths beside a length of 0 too.
+        nbytes = math.prod(filter(None, spec.static_shape)) * spec.dtype.itemsize
+        if nbytes > ADDRESSABLE:
+            raise _too_large(name, spec, nbytes, f"no machine has {ADDRESSABLE:,}")
+
+
+def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit]) -> None:
+    """Raise DoesNotFitError if a tensor alone is too large for the memory that it is written to.
+
+    Before kernels are asked for scratch buffers: what they look at may be as long as a tensor.
+    """
+    for name, memory in placement.home.items():
+        spec, limit = graph.tensors[name], limits.get(memory)
+        if limit is not None and spec.nbytes > limit.nbytes:
+            has = f"{limit.owner} has {limit.nbytes:,} of memory {memory!r}"
+            raise _too_large(name, spec, spec.nbytes, has)
+
+
+def _too_large(name: str, spec: TensorSpec, nbytes: int, has: str) -> DoesNotFitError:
+    return DoesNotFitError(
+        f"{name!r}, {spec}, alone takes {nbytes:,} bytes; {has}",
+        fix="feed smaller inputs, or give nodes to other devices",
+    )
 
 
 def refusal(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:

@@ -30,7 +30,7 @@ from .control_edges import (
 from .happens_before import HappensBefore
 from .layouts import SMALL_NBYTES, Flow, Group, Layouts, choose
 from .leeway import NONE, Leeway
-from .limits import Limit, exceeded, limits_of, refusal
+from .limits import Limit, check_tensors, exceeded, limits_of, refusal
 from .prepared import Prepared
 from .reads import is_atomic
 from .regions import Location, MemoryPlan, Pool, Replica
@@ -81,6 +81,7 @@ def plan_memory(
         If a limit names neither a device nor a memory.
     """
     bounds = limits_of(limits or {}, devices)
+    check_tensors(graph, placement, limits_of({}, devices))
     costs = costs or Costs.of(devices)
     planner = _Planner(graph, placement, devices, slots, bounds, leeway)
     plan = planner.plan_within_limits(costs)

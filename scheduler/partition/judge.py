@@ -166,7 +166,7 @@ class Judge:
         loads = [0.0] * len(work.lanes)
         for lane, seconds in zip(work.lane, work.duration_s, strict=True):
             loads[lane] += seconds
-        return max(pace, *loads)
+        return max([pace, *loads])
 
     def _first(self, name: str, devices: Sequence[str]) -> Judged:
         first, *others = self._cuts(devices)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...devices.device import Device, Support
+from ...graph.infer import asking
 from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
@@ -128,8 +129,9 @@ def tried(graph: Graph, node: Node, devices: Mapping[str, Device], pins: Pins) -
 def support(graph: Graph, node: Node, device: Device) -> Support:
     """Say whether a device can run a node of a graph."""
     bounded = node.operator.bounded
-    asked = node if bounded is None else replace(node, op=bounded)
-    return device.supports(asked, graph.call(node))
+    asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
+    with asking(node, call):
+        return device.supports(asked, call)
 
 
 def unsupported(

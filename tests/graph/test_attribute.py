@@ -72,6 +72,32 @@ def test_a_value_of_another_type_is_refused(kind: Kind, given: object) -> None:
     )
 
 
+class Hostile:
+    """An object that can neither be printed nor compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        raise RuntimeError("never")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("never")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_object_of_any_class_is_refused(kind: Kind) -> None:
+    for odd in (Hostile(), [Hostile()], 1j, object(), lambda: 0):
+        with pytest.raises(OperatorError, match="must be"):
+            complete(Attribute(kind), odd)
+
+
+@pytest.mark.parametrize("given", [[10**5000], list(range(10_000)), "x" * 10_000], ids=type)
+def test_an_error_shows_the_beginning_of_a_long_value(given: object) -> None:
+    with pytest.raises(OperatorError) as caught:
+        complete(Attribute(Kind.FLOAT), given)
+    assert len(str(caught.value)) < 700
+
+
 def test_a_default_stands_in_for_a_value_not_given() -> None:
     assert complete(Attribute(Kind.INT, 7), None) == 7
 

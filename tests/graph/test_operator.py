@@ -191,8 +191,11 @@ def test_an_operator_like_no_other_brings_up_the_list() -> None:
     with pytest.raises(OperatorError) as caught:
         find_operator("zzzzzzzzzz")
     assert str(caught.value) == (
-        "there is no operator 'zzzzzzzzzz'\n  fix: plait.graph.operator.operators() lists them"
+        "there is no operator 'zzzzzzzzzz'\n"
+        "  fix: list them: from plait.graph.operator import operators; operators()"
     )
+    _, code = str(caught.value.fix).split(": ", 1)
+    exec(code, {})  # as it is printed, it works
 
 
 def test_a_call_knows_which_optional_inputs_it_has() -> None:

@@ -97,12 +97,13 @@ def test_a_symbolic_spec_has_no_fixed_shape(shape: tuple[int | str, ...] | None)
     )
 
 
-@pytest.mark.parametrize("dim", [-1, 1.0, True, None, ""])
+@pytest.mark.parametrize("dim", [-1, 1.0, True, None, "", 2**63])
 def test_a_dimension_is_a_length_or_a_name(dim: object) -> None:
     with pytest.raises(ShapeError) as caught:
         TensorSpec("float32", (dim,))  # type: ignore[arg-type]
     assert str(caught.value) == (
-        f"{dim!r} is not a dimension\n  fix: use a length ≥ 0, or a name: 'batch'"
+        f"{dim!r} is not a dimension\n"
+        "  fix: use a length ≥ 0 that an int64 holds, or a name: 'batch'"
     )
 
 
@@ -114,6 +115,12 @@ def test_only_numbers_and_booleans_live_in_arenas(dtype: str) -> None:
         f"dtype {np.dtype(dtype).name!r} cannot live in an arena\n"
         "  fix: use a boolean or numeric dtype; encode text as uint8"
     )
+
+
+def test_a_spec_has_no_more_dimensions_than_an_array() -> None:
+    assert TensorSpec("float32", (1,) * 64).rank == np.ones((1,) * 64).ndim
+    with pytest.raises(ShapeError, match="cannot have 65 dimensions"):
+        TensorSpec("float32", (1,) * 65)
 
 
 def test_an_unknown_dtype_is_refused() -> None:

@@ -190,10 +190,7 @@ def _shaped(
     # From a memory view: it keeps the bytes from being moved or unmapped under the array.
     part = memoryview(data)[offset : offset + nbytes]
     flat = np.frombuffer(part, np.uint8) if nbytes else np.empty(0, np.uint8)
-    try:
-        array: Array = flat.view(dtype).reshape(shape)
-    except ValueError as error:
-        raise ParseError(f"{dtype.name}{list(shape)}: {error}", at=at, fix=_EXPORT) from error
+    array = _reshaped(flat.view(dtype), shape, at)
     return array if array.flags.aligned else array.copy()
 
 
@@ -207,10 +204,20 @@ def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) 
             fix=_EXPORT,
         )
     if dtype.kind == "c":  # real and imaginary parts take turns
-        return entries.view(dtype.name).reshape(shape)
-    if dtype.name == "float16" or dtype.name in EXTENSIONS:  # the bits, in integers of their own
-        return entries.astype(f"uint{8 * dtype.itemsize}").view(dtype.name).reshape(shape)
-    return entries.astype(dtype.name).reshape(shape)
+        flat = entries.view(dtype.name)
+    elif dtype.name == "float16" or dtype.name in EXTENSIONS:  # bits, in integers of their own
+        flat = entries.astype(f"uint{8 * dtype.itemsize}").view(dtype.name)
+    else:
+        flat = entries.astype(dtype.name)
+    return _reshaped(flat, shape, at)
+
+
+def _reshaped(flat: Array, shape: tuple[int, ...], at: str) -> Array:
+    """Return an array in a shape of as many elements, which numpy need not take: [0, 2**63]."""
+    try:
+        return flat.reshape(shape)
+    except ValueError as error:
+        raise ParseError(f"{flat.dtype.name}{list(shape)}: {error}", at=at, fix=_EXPORT) from error
 
 
 def _type_name(element_type: int) -> str:

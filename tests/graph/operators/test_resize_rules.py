@@ -106,7 +106,7 @@ def test_lengths_that_two_nodes_compute_are_not_taken_for_the_same() -> None:
 REFUSED: dict[str, tuple[Sequence[Dim], dict[str, Any], str]] = {
     "neither": ((2, 3), {}, "neither scales and sizes"),
     "both": ((2, 3), {"scales": [1, 1], "sizes": [2, 3]}, "both scales and sizes"),
-    "too few": ((2, 3), {"scales": [2]}, "scales has 1 numbers, 2 are needed"),
+    "too few": ((2, 3), {"scales": [2]}, "a list of 2 is needed"),
     "zero": ((2, 3), {"scales": [1, 0]}, "out of range"),
     "endless": ((2, 3), {"scales": [1, np.inf]}, "out of range"),
     "negative": ((2, 3), {"sizes": [1, -3]}, "out of range"),
@@ -118,7 +118,11 @@ REFUSED: dict[str, tuple[Sequence[Dim], dict[str, Any], str]] = {
         "no aspect ratio",
     ),
     "no region": ((2, 3), {"sizes": [2, 3], **CROP}, "needs a region"),
-    "half a region": ((2, 3), {"roi": [0, 0], "sizes": [2, 3], **CROP}, "4 are needed"),
+    "half a region": ((2, 3), {"roi": [0, 0], "sizes": [2, 3], **CROP}, "a list of 4 is needed"),
+    "a number": ((2, 3), {"sizes": 3}, "a list of 2 is needed"),
+    "a matrix": ((2, 3), {"scales": [[1, 2], [1, 2]]}, "a list of 2 is needed"),
+    "no axes": ((), {"sizes": [2]}, "no axis to resize"),
+    "far too much": ((2, 3), {"scales": [1, 1e30]}, "is not a dimension"),
     "bool": ((2, 3), {"sizes": [2, 3], "dtype": "bool", "mode": "linear"}, "float or integer"),
 }
 

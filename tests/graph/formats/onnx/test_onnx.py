@@ -435,7 +435,7 @@ def test_a_shape_rule_that_fails_unexpectedly_names_the_node(tmp_path: Path) -> 
     define("test.Broken", inputs="x")(lambda call: [call.spec(0)][1:2][0:][5])  # type: ignore[arg-type,return-value]
     nodes = [helper.make_node("Broken", ["x"], ["y"], name="culprit", domain="test")]
     with pytest.raises(
-        ParseError, match=r"test\.Broken cannot be understood: IndexError"
+        ShapeError, match=r"test\.Broken cannot be understood: IndexError"
     ) as caught:
         load(model(nodes, X), tmp_path)
     assert "'culprit'" in str(caught.value.at)

@@ -129,6 +129,12 @@ def test_more_dimensions_than_numpy_has_are_refused() -> None:
         read(tensor_of([1] * 70, raw_data=bytes(4)))
 
 
+def test_no_entries_in_lengths_that_numpy_does_not_count_are_refused() -> None:
+    tensor = onnx.TensorProto(name="t", data_type=onnx.TensorProto.FLOAT, dims=[0, 2**62, 2**62])
+    with pytest.raises(ParseError, match="too big"):
+        read(tensor)
+
+
 def test_a_boolean_that_is_neither_true_nor_false_is_refused() -> None:
     tensor = onnx.TensorProto(name="t", data_type=onnx.TensorProto.BOOL, dims=[2], raw_data=b"\1\2")
     with pytest.raises(ParseError, match="neither 0 nor 1"):
