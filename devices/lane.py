@@ -12,6 +12,7 @@ import numpy as np
 
 from .errors import DeviceUnavailableError
 from .event import Event
+from .forking import give_up_in_children
 
 _Queue: TypeAlias = SimpleQueue[tuple[Event, Callable[[], Any]] | None]
 
@@ -36,6 +37,7 @@ class ThreadLane:
         self._elsewhere = Context()
         self._elsewhere.run(np.seterr, all="ignore")
         self._elsewhere.run(_is_work.set, True)
+        give_up_in_children(self)
 
     def open(self) -> None:
         """Start the thread; a daemon, so that a killed program ends."""
@@ -86,7 +88,8 @@ class ThreadLane:
 
         Its event completes on that thread, while the lane waits.
         """
-        if not self._working.acquire(blocking=False):
+        working = self._working
+        if not working.acquire(blocking=False):
             return False
         try:
             queue = self._queue
@@ -95,7 +98,7 @@ class ThreadLane:
             self._elsewhere.run(event.run, work)
             return True
         finally:
-            self._working.release()
+            working.release()
 
     def close(self) -> None:
         """Finish what is queued and end the thread; work put from now on is refused."""
@@ -105,6 +108,11 @@ class ThreadLane:
         if queue is not None and thread is not None:
             queue.put(None)
             thread.join()
+
+    def give_up(self) -> None:
+        """Be closed, in a forked child: the thread is the parent's."""
+        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._queue = self._thread = None
 
 
 def _run(queue: _Queue, working: threading.Lock) -> None:

@@ -41,3 +41,11 @@ class FetchError(SessionError):
 
 class DeadlineError(SessionError):
     """An item was not done within its deadline."""
+
+
+def forked_session() -> SessionError:
+    """Return what a forked child sees that uses a session of its parent."""
+    return SessionError(
+        "the session belongs to the process that this one was forked from",
+        fix="open sessions after the fork, or use the start method 'spawn'",
+    )

@@ -11,7 +11,7 @@ from typing import Any, overload
 import trio
 
 from ..graph.tensor import Array
-from .errors import SessionError
+from .errors import SessionError, forked_session
 from .events import Announcer, Observer
 from .faults import FaultPolicy
 from .fetches import Fetches
@@ -105,6 +105,8 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._runtime is not None and self._runtime.is_inherited:
+            return  # it is for the process that this one was forked from to close
         runtime, self._runtime = self._open_runtime(), None
         self._profile = runtime.recorder.profile()
         await runtime.close()
@@ -307,6 +309,8 @@ class Session:
     def _open_runtime(self) -> Runtime:
         if self._runtime is None:
             raise SessionError("the session is not open", fix="async with Session(plan) as session")
+        if self._runtime.is_inherited:
+            raise forked_session()
         return self._runtime
 
 

@@ -2,27 +2,35 @@
 
 Requests are put by any thread and answered in order. At most `WINDOW` of them are on their way:
 they fit into the socket's buffer, so sending never blocks, and the others wait here. A reader
-thread takes the answers and completes the events; when the process dies, whatever the cause, it
-completes all of them with DeviceLostError.
+thread starts the process, takes its answers and completes the events; when the process dies,
+whatever the cause, it completes all of them with DeviceLostError.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 
 from ...graph.errors import PlaitError, WireError
 from ..device import OnDone
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError, again
 from ..event import Event
+from ..forking import give_up_in_children
 from ..memory import SharedArena
-from .launch import end, launch
+from .launch import end, is_stopped, launch
 from .remote_errors import rebuild
 from .wire import WINDOW, Channel, Done, Request, RequestKind
+
+ANSWER_S = 5.0
+"""How long a worker that is waited for may be stopped, or take to forget something or to end."""
+
+logger = logging.getLogger(__name__)
 
 
 class Work(Event):
@@ -66,6 +74,11 @@ class Work(Event):
         self._flags = None  # others use its place now
         super().complete(error)
 
+    def give_up(self, error: DeviceError) -> None:
+        """Mark the event complete in a forked child, where nothing that it calls works."""
+        self._callbacks.clear()
+        self.complete(error)
+
 
 class WorkerClient:
     """One life of a worker process.
@@ -98,10 +111,19 @@ class WorkerClient:
         self._error: DeviceError | None = None
         self._closing = False
         self._killed: str | None = None
-        self._process, self._channel, self._flags = launch(name, cores)
-        self._cancelled = memoryview(self._flags.buffer).cast("q")
-        self._reader = threading.Thread(target=self._read, name=f"plait-{name}", daemon=True)
+        started: Future[None] = Future()
+        # It starts the process, which lives no longer than the thread that started it.
+        self._reader = threading.Thread(
+            target=self._live, args=(cores, started), name=f"plait-{name}", daemon=True
+        )
         self._reader.start()
+        try:
+            started.result()
+        except BaseException:
+            if not started.cancel() and started.exception() is None:
+                self._process.kill()  # Ctrl-C, just when it was ready
+            self._reader.join()
+            raise
 
     @property
     def pid(self) -> int:
@@ -134,10 +156,9 @@ class WorkerClient:
 
     def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
         """Make a request, which may bring a file along; wait for its answer, raise its error."""
-        answered = threading.Event()
-        work = Work(kind, number, lambda _: answered.set(), fd=None if file is None else file.fd)
+        work = Work(kind, number, fd=None if file is None else file.fd)
         self.put(work)
-        answered.wait()
+        self._wait(work)
         error, work.error = work.error, None
         if error is not None:
             try:
@@ -162,9 +183,40 @@ class WorkerClient:
         self._closing = True
         last = Work("end", 0)
         self.put(last)
-        with suppress(DeviceError):
-            last.wait()
+        self._wait(last)
         self._reader.join()
+
+    def give_up(self) -> None:
+        """Let the process go on working for the parent of this one, which was forked."""
+        self._lock = threading.Lock()
+        self._error = DeviceUnavailableError(
+            f"{self.name} works for the process that this one was forked from",
+            fix="open devices and sessions after the fork, or use the start method 'spawn'",
+        )
+        for work in (*self._sent, *self._waiting):
+            work.give_up(self._error)
+        self._sent.clear()
+        self._waiting.clear()
+        self._process.returncode = 0  # not ours to kill, nor to wait for
+        self._channel.close()
+        self._flags.close()
+        self._cancelled = memoryview(b"")
+
+    def _wait(self, work: Work) -> None:
+        """Wait until a request is answered, or the process is dead: one that is stuck is killed."""
+        answered = threading.Event()
+        work.on_done(lambda _: answered.set())
+        before: Work | None = None
+        while not answered.wait(ANSWER_S):
+            with self._lock:
+                first = self._sent[0] if self._sent else None
+            if first is not None and first is before:
+                # What it works at may run functions of the user's, for as long as these take.
+                is_idle = first.kind in ("forget", "end") or is_stopped(self._process)
+                reason = f"it did nothing for {ANSWER_S:g} s while it was waited for"
+                if is_idle and self.kill(first, reason):
+                    logger.warning("%s was killed: %s", self.name, reason)
+            before = first
 
     def _send_waiting(self) -> None:
         """Send what the window has room for; the lock is held."""
@@ -181,6 +233,22 @@ class WorkerClient:
                 with suppress(OSError):
                     self._channel.connection.shutdown(socket.SHUT_RDWR)
                 return
+
+    def _live(self, cores: int | None, started: Future[None]) -> None:
+        """Start the process, take its answers, and see it out."""
+        try:
+            self._process, self._channel, self._flags = launch(self.name, cores)
+        except BaseException as error:
+            if started.set_running_or_notify_cancel():
+                started.set_exception(error)
+            return
+        self._cancelled = memoryview(self._flags.buffer).cast("q")
+        give_up_in_children(self)
+        if started.set_running_or_notify_cancel():
+            started.set_result(None)
+        else:  # nobody wants it any more
+            self._process.kill()
+        self._read()
 
     def _read(self) -> None:
         broken: str | None = "its reader failed"

@@ -27,7 +27,7 @@ END_S = 5.0
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
 # Its modules come from where ours come from, installed or not.
-_PROGRAM = "import sys; sys.path[:] = {}; from {}.process import main; main({!r}, {}, {})"
+_PROGRAM = "import sys; sys.path[:] = {}; from {}.process import main; main({!r}, {}, {}, {})"
 
 
 class Launched(NamedTuple):
@@ -48,6 +48,8 @@ class Launched(NamedTuple):
 
 def launch(name: str, cores: int | None = None) -> Launched:
     """Start a worker process, to use so many cores, and wait until it is ready.
+
+    It lives no longer than the calling thread.
 
     Raises
     ------
@@ -90,8 +92,21 @@ def end(process: Process, *, kill: bool = False) -> str:
     return f"killed by signal {-status}" if status < 0 else f"exited with status {status}"
 
 
+def is_stopped(process: Process) -> bool:
+    """Return whether a process is stopped, by SIGSTOP for one; False where that cannot be told."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # it has ended
+        return False
+    return found is not None
+
+
 def _spawn(name: str, cores: int | None, connection_fd: int, flags_fd: int) -> Process:
-    program = _PROGRAM.format(module_path(), __package__, name, connection_fd, flags_fd)
+    program = _PROGRAM.format(
+        module_path(), __package__, name, connection_fd, flags_fd, os.getpid()
+    )
     # Inherited by the process, so that Ctrl-C does not end it while it still imports.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

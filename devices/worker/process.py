@@ -1,11 +1,13 @@
 """A worker, seen from inside: maps arenas, binds programs and runs them, one request at a time.
 
 `main` is the whole life of a process that `launch` starts. It ends when it is told to, and
-when its parent dies, whatever it is doing then.
+when its parent dies, whatever it is doing then: the kernel sees to that where it can, else a
+thread, which needs the interpreter's lock.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import select
@@ -38,7 +40,11 @@ serving = False
 """True in a worker."""
 
 
-def main(name: str, connection_fd: int, flags_fd: int) -> None:
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): which signal a process is sent when the thread that started it ends."""
+
+
+def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
     """Serve the parent at the other end of a socket until it says "end" or closes.
 
     Parameters
@@ -48,9 +54,12 @@ def main(name: str, connection_fd: int, flags_fd: int) -> None:
     connection_fd : int
     flags_fd : int
         A shared file of `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
+    parent : int
+        The id of the process that it serves.
     """
     global serving
     serving = True
+    _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too: it decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # functions may start processes
     connection = socket.socket(fileno=connection_fd)
@@ -182,6 +191,18 @@ def _map(fd: int, access: int = mmap.PROT_READ | mmap.PROT_WRITE) -> mmap.mmap:
         return mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | populate, prot=access)
     finally:
         os.close(fd)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, on Linux.
+
+    It does so whatever goes on here: also if the process is stopped, if a function keeps the
+    interpreter's lock, or if a fork of the parent keeps the connection open.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
 
 
 def _exit_with_parent(connection_fd: int) -> None:

@@ -67,7 +67,7 @@ class AsyncioResults:
         StopAsyncIteration
             After the last.
         SessionError
-            If the session was closed, or the stream is not open.
+            If the session was closed, the stream is not open, or a process that was forked asks.
         Exception
             What the source raised, after the results of what it had given; what the item failed
             with, if the stream was opened with ``on_error="raise"``.
@@ -78,6 +78,7 @@ class AsyncioResults:
             self._item.release()
         if self._end is not None:
             raise StopAsyncIteration
+        self._loop.check_own()
         delivery = await self._deliveries.get()
         if isinstance(delivery, End):
             self._end = delivery
@@ -104,6 +105,8 @@ class AsyncioResults:
 
     async def _close(self, bridge: Bridge) -> None:
         """Cancel everything and wait for it to end, whoever is cancelled meanwhile."""
+        if self._loop.is_inherited:
+            return
         bridge.close()
         closed = awaitable(bridge.closed)
         if self._feeding is None:

@@ -76,6 +76,8 @@ class AsyncioSession:
     ) -> None:
         loop, self._loop = self._open_loop(), None
         self._ended = loop
+        if loop.is_inherited:  # asyncio's threads, too, are the parent's
+            return
         closing = _on_thread(loop.close)
         await settled(closing)
         closing.result()

@@ -29,6 +29,7 @@ class BlockingResults:
         owner: object,
     ) -> None:
         self._owner = owner
+        self._loop = loop
         self._source = iter(source)
         self._options = options
         self._room = _Room(options.max_in_flight)
@@ -51,7 +52,7 @@ class BlockingResults:
         StopIteration
             After the last, or when the stream is closed.
         SessionError
-            If the session was closed.
+            If the session was closed, or is that of a process which forked this one.
         Exception
             What the source raised, after the results of what it had given; what the item failed
             with, if the stream was opened with ``on_error="raise"``.
@@ -60,6 +61,7 @@ class BlockingResults:
             self._item.release()
         if not self._abandon.alive:
             raise StopIteration
+        self._loop.check_own()
         while self._room.free and not self._exhausted:
             self._pull()
         delivery = self._deliveries.get()
@@ -78,7 +80,8 @@ class BlockingResults:
             if isgenerator(self._source):
                 self._source.close()
         finally:
-            self._bridge.closed.exception()
+            if not self._loop.is_inherited:
+                self._bridge.closed.exception()
 
     def __enter__(self) -> BlockingResults:
         return self

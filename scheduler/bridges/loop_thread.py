@@ -11,7 +11,8 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import trio
 
-from ..errors import SessionError
+from ...devices.forking import give_up_in_children
+from ..errors import SessionError, forked_session
 from ..events import Observer
 from ..faults import FaultPolicy
 from ..planning import Plan
@@ -68,11 +69,15 @@ class Job(Generic[T]):
         What came of it. It is done when everything has ended, also after a `cancel`.
     """
 
-    def __init__(self, function: Callable[[], Awaitable[T]], token: trio.lowlevel.TrioToken):
+    def __init__(
+        self,
+        function: Callable[[], Awaitable[T]],
+        call_soon: Callable[[Callable[[], object]], object],
+    ) -> None:
         self.outcome: Future[T] = Future()
         self.outcome.set_running_or_notify_cancel()  # or a waiter that gives up would cancel it
         self._function = function
-        self._token = token
+        self._call_soon = call_soon
         self._scope = trio.CancelScope()
 
     def result(self) -> T:
@@ -86,8 +91,8 @@ class Job(Generic[T]):
 
     def cancel(self) -> None:
         """Have it end early; does not wait."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._scope.cancel)
+        with suppress(SessionError):
+            self._call_soon(self._scope.cancel)
 
     def refuse(self) -> None:
         """Let it never run."""
@@ -117,6 +122,11 @@ class LoopThread(Generic[S]):
     session : Session or ReplicaPool
         It is opened there.
 
+    Attributes
+    ----------
+    is_inherited : bool
+        True in a child that was forked: the thread is the parent's, and nothing comes of waiting.
+
     Raises
     ------
     PlaitError
@@ -129,6 +139,8 @@ class LoopThread(Generic[S]):
         self._opened: Future[trio.lowlevel.TrioToken] = Future()
         self._failure: BaseException | None = None
         self._nursery: trio.Nursery | None = None
+        self.is_inherited = False
+        give_up_in_children(self)
         # A daemon, so that the interpreter, when it ends, gets to close it.
         self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
         self._thread.start()
@@ -148,7 +160,7 @@ class LoopThread(Generic[S]):
         SessionError
             If the session is closed.
         """
-        job = Job(function, self._token)
+        job = Job(function, self.call_soon)
         self.call_soon(lambda: self._spawn(job))
         return job
 
@@ -160,10 +172,16 @@ class LoopThread(Generic[S]):
         SessionError
             If the session is closed.
         """
+        self.check_own()
         try:
             self._token.run_sync_soon(function)
         except trio.RunFinishedError:
             raise closed_session() from None
+
+    def check_own(self) -> None:
+        """Raise SessionError in a process that was forked from the one with the loop."""
+        if self.is_inherited:
+            raise forked_session()
 
     def status(self) -> Future[Any]:
         """Return what happens when the loop comes to it.
@@ -177,12 +195,18 @@ class LoopThread(Generic[S]):
 
     def close(self) -> None:
         """End everything and free it; closing twice is allowed."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._stop.set)
+        if self.is_inherited:
+            return
+        with suppress(SessionError):
+            self.call_soon(self._stop.set)
         if threading.current_thread() is not self._thread:
             self._thread.join()
             if self._failure is not None:
                 raise self._failure
+
+    def give_up(self) -> None:
+        """Leave the loop to the parent of this process, which was forked."""
+        self.is_inherited = True
 
     def _work(self) -> None:
         try:

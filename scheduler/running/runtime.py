@@ -9,6 +9,8 @@ from typing import Any
 
 import trio
 
+from ...devices.forking import give_up_in_children
+from ..errors import forked_session
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
 from ..faults.recovery import Recovery
@@ -53,6 +55,8 @@ class Runtime:
     variables : Variables
     checkpoint, copying : callable
         Those of `Pace` and `Starter`.
+    is_inherited : bool
+        True in a child that was forked: what would work at items is the parent's.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Runtime:
         self._admissions = 0
         self._admitted = trio.Event()
         self._closing = False
+        self.is_inherited = False
 
     def status(self) -> Status:
         """Return what happens at this moment."""
@@ -134,6 +139,7 @@ class Runtime:
             If a device refuses; the others are closed again.
         """
         self._pace.start()
+        give_up_in_children(self)
         try:
             for name in self.plan.every_device:
                 self._pace.add(await trio.to_thread.run_sync(self._devices.open, name))
@@ -190,6 +196,10 @@ class Runtime:
                 errors.append(error)
         closed.set()
 
+    def give_up(self) -> None:
+        """Leave everything to the parent of this process, which was forked."""
+        self.is_inherited = True
+
     def _lose(self, device: str) -> None:
         """Take what needs a device out of use: it is lost."""
         self._open_plans.retire(device)
@@ -218,7 +228,7 @@ class Runtime:
         FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
             If it cannot start; nothing is held then.
         """
-        self._admissions += 1
+        self._begin_admission()
         try:
             by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
             await self._admit(inputs, by_shapes, by_shapes.count(max_in_flight), flight)
@@ -240,7 +250,7 @@ class Runtime:
         FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
             If it cannot start; nothing is held then.
         """
-        self._admissions += 1
+        self._begin_admission()
         try:
             by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
             arrays = by_shapes.check(self.borrowed(inputs))
@@ -264,7 +274,7 @@ class Runtime:
         FetchError, PlanError, DeviceError
             If there is none.
         """
-        self._admissions += 1
+        self._begin_admission()
         try:
             return (await self._of(fetched)).plan
         finally:
@@ -279,7 +289,7 @@ class Runtime:
         FetchError, PlanError, DeviceError, SessionError
             If that cannot be: no item could ever start.
         """
-        self._admissions += 1
+        self._begin_admission()
         try:
             by_shapes = await self._of(fetched)
             if by_shapes.plan.is_static:
@@ -289,6 +299,11 @@ class Runtime:
 
     async def _of(self, fetched: frozenset[str]) -> ByShapes:
         return self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
+
+    def _begin_admission(self) -> None:
+        if self.is_inherited:
+            raise forked_session()
+        self._admissions += 1
 
     def _end_admission(self) -> None:
         self._admissions -= 1

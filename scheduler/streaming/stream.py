@@ -14,6 +14,8 @@ from functools import partial
 
 import trio
 
+from ...devices.forking import give_up_in_children
+from ..errors import forked_session
 from ..running.item import Flight, Item
 from ..running.marks import Marks
 from .batching import Batching, batching_of
@@ -41,6 +43,8 @@ class Results:
         self._exhausted = False
         self._source_error: Exception | None = None
         self._item: Item | None = None
+        self._is_inherited = False
+        give_up_in_children(self)
 
     def __aiter__(self) -> Results:
         return self
@@ -52,10 +56,14 @@ class Results:
         ------
         StopAsyncIteration
             After the last.
+        SessionError
+            In a process that was forked from that of the stream.
         Exception
             What the source raised, after the results of what it had given; what the item failed
             with, if the stream was opened with ``on_error="raise"``.
         """
+        if self._is_inherited:
+            raise forked_session()
         self._release_last()
         if self._is_ready:
             await trio.lowlevel.checkpoint()
@@ -100,10 +108,16 @@ class Results:
     @trio.lowlevel.enable_ki_protection
     async def drain(self) -> None:
         """Cancel what is under way, wait for it to end, and let go of all memory."""
+        if self._is_inherited:  # who would end it is in the parent
+            return
         self._release_last()
         await self.line.drain()
         while self._queue:
             self._queue.popleft().let_go()
+
+    def give_up(self) -> None:
+        """Leave what is under way to the parent of this process, which was forked."""
+        self._is_inherited = True
 
     @property
     def _is_ready(self) -> bool:

@@ -23,6 +23,7 @@ from plait.devices.errors import (
     KernelError,
 )
 from plait.devices.event import CancelledWorkError, Event
+from plait.devices.worker import client as worker_client
 from plait.devices.worker import launch as worker_launch
 from plait.devices.worker.device import WorkerDevice
 from plait.devices.worker.wire import WINDOW
@@ -59,6 +60,11 @@ class Bench:
     def pid(self) -> int:
         assert self.device.pid is not None
         return self.device.pid
+
+    @property
+    def process(self) -> worker_launch.Process:
+        assert self.device._client is not None
+        return self.device._client._process
 
     def close(self) -> None:
         self.device.close()
@@ -317,6 +323,63 @@ def test_a_worker_that_does_not_end_by_itself_is_killed(
     pid = bench.pid
     bench.device.close()
     assert is_gone(pid)
+
+
+def test_closing_kills_an_idle_worker_that_is_stopped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_client, "ANSWER_S", 0.05)
+    program = bench.bind(functions.scale)
+    pid = bench.pid
+    os.kill(pid, signal.SIGSTOP)
+    del program
+    gc.collect()  # it has things to forget, too
+    bench.device.close()
+    assert is_gone(pid)
+    assert "worker:0 was killed: it did nothing for 0.05 s" in caplog.text
+
+
+def test_a_worker_that_is_stopped_while_it_is_waited_for_is_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is asked for what may take any time while it runs."""
+    monkeypatch.setattr(worker_client, "ANSWER_S", 0.05)
+    os.kill(bench.pid, signal.SIGSTOP)
+    with pytest.raises(DeviceLostError, match=r"did nothing for 0\.05 s"):
+        bench.bind(functions.scale)
+
+
+def test_closing_lets_what_is_queued_take_its_time(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def look(process: worker_launch.Process) -> bool:
+        looks.append(process.pid)
+        if len(looks) == 3:
+            gate.open()
+        return False
+
+    monkeypatch.setattr(worker_client, "ANSWER_S", 0.01)
+    monkeypatch.setattr(worker_client, "is_stopped", look)
+    event = bench.submit(functions.wait_for, path=gate.path)
+    bench.device.close()
+    assert event.done
+    assert event.error is None
+    assert len(looks) >= 3
+
+
+def test_what_is_stopped_is_told_from_what_runs_and_what_has_ended(bench: Bench) -> None:
+    process = bench.process
+    assert not worker_launch.is_stopped(process)
+    os.kill(bench.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, bench.pid, os.WSTOPPED | os.WNOWAIT)
+    assert worker_launch.is_stopped(process)
+    os.kill(bench.pid, signal.SIGCONT)
+    os.waitid(os.P_PID, bench.pid, os.WCONTINUED | os.WNOWAIT)
+    assert not worker_launch.is_stopped(process)
+    bench.device.close()
+    assert not worker_launch.is_stopped(process)
 
 
 def test_death_leaves_no_descriptor() -> None:

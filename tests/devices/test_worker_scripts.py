@@ -15,8 +15,8 @@ import pytest
 
 from .worker_bench import WAIT_S, Gate
 
-FUNCTIONS = """
-import os, sys
+FUNCTIONS = '''
+import ctypes, os, sys
 import numpy as np
 import plait as pl
 
@@ -36,6 +36,13 @@ def wait_for(x, *, path: str = ""):
         pipe.read()
     return x
 
+@pl.operator()
+def wait_with_the_lock(x, *, path: str = ""):
+    """Keep the interpreter's lock meanwhile: no other thread can run."""
+    c = ctypes.PyDLL(None)
+    c.read(c.open(path.encode(), os.O_RDONLY), ctypes.create_string_buffer(1), 1)
+    return x
+
 def graph(*functions, **attributes):
     b = pl.GraphBuilder()
     x = b.input("x", "float32", (2,))
@@ -47,7 +54,7 @@ def graph(*functions, **attributes):
 def run(*functions):
     x = np.array([1, 2], np.float32)
     print(pl.run(graph(*functions), {"x": x}, devices=["worker:0"])["y"])
-"""
+'''
 
 OPENED = """
 from plait.devices.memory import SharedArena
@@ -58,9 +65,9 @@ def opened():
     device.open()
     return device
 
-def stuck(path):
+def stuck(path, function=wait_for):
     device, arena = opened(), SharedArena(1024)
-    made = graph(wait_for, path=path)
+    made = graph(function, path=path)
     views = {n: device.view(arena, 64 * i, s) for i, (n, s) in enumerate(made.tensors.items())}
     event = device.submit(device.compile(made, views))
     print("worker", device.pid, flush=True)
@@ -148,10 +155,13 @@ def test_a_parent_that_ends_without_closing_leaves_no_process(tmp_path: Path) ->
 
 
 @contextmanager
-def parent_of_a_stuck_worker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def parent_of_a_stuck_worker(
+    tmp_path: Path, function: str = "wait_for"
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Start a script whose worker is in the middle of a function; give both."""
     gate = Gate(tmp_path / "gate")
-    path = script(tmp_path / "program.py", FUNCTIONS, OPENED, guarded(f"stuck({gate.path!r})"))
+    program = guarded(f"stuck({gate.path!r}, {function})")
+    path = script(tmp_path / "program.py", FUNCTIONS, OPENED, program)
     command = [sys.executable, path]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -171,6 +181,43 @@ def test_a_parent_that_is_killed_takes_a_stuck_worker_along(
         parent.send_signal(how)
         parent.wait(WAIT_S)
         wait_until_gone(worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("state", ["is stopped", "holds the lock"])
+def test_a_parent_that_is_killed_takes_along_a_worker_that_cannot_run(
+    tmp_path: Path, state: str
+) -> None:
+    function = "wait_with_the_lock" if state == "holds the lock" else "wait_for"
+    with parent_of_a_stuck_worker(tmp_path, function) as (parent, worker):
+        if state == "is stopped":
+            os.kill(worker, signal.SIGSTOP)
+        parent.kill()
+        parent.wait(WAIT_S)
+        wait_until_gone(worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("fork", ["os.fork()", "ctypes.PyDLL(None).fork()"])
+def test_a_fork_of_a_parent_that_is_killed_keeps_no_worker_alive(tmp_path: Path, fork: str) -> None:
+    """Nor if the fork is none of Python's, and has the connection open."""
+    lines = guarded(
+        "device = opened()",
+        f"child = {fork}",
+        "if child == 0:",
+        "    signal.alarm(60)",
+        "    signal.pause()",
+        "print('child', child, 'worker', device.pid, flush=True)",
+        "os.kill(os.getpid(), signal.SIGKILL)",
+    )
+    path = script(tmp_path / "program.py", "import signal", FUNCTIONS, OPENED, lines)
+    with subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        line = next(line for line in parent.stdout if line.startswith("child"))
+        try:
+            wait_until_gone(worker_of(line))
+        finally:
+            os.kill(int(line.split()[1]), signal.SIGKILL)
 
 
 def worker_of(output: str) -> int:
