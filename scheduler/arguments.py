@@ -15,6 +15,9 @@ from .costs import Costs
 from .errors import PlanError
 from .partition.strategies import Objective, Request, Strategy
 
+MOST_IN_FLIGHT = 1 << 16
+"""Items under way at a time; there is a slot for each."""
+
 
 def check_arguments(
     graph: object, pin: object, shapes: object, max_in_flight: object, passes: object
@@ -25,8 +28,7 @@ def check_arguments(
             f"a {type(graph).__name__} is no graph",
             fix="plan what load(path) or GraphBuilder.build() returned",
         )
-    if not isinstance(max_in_flight, int) or max_in_flight < 1:
-        raise PlanError(f"max_in_flight is {max_in_flight!r}", fix="use a whole number, 1 or more")
+    check_in_flight(max_in_flight)
     if not isinstance(pin, Mapping | None):
         raise PlanError(f"pin is {pin!r}", fix="map node names or patterns to device names")
     if not isinstance(shapes, Mapping | None) or not all(
@@ -41,6 +43,14 @@ def check_arguments(
     ):
         raise PlanError(
             f"passes is {passes!r}", fix="pass functions, such as those of PASSES, or their names"
+        )
+
+
+def check_in_flight(count: object) -> None:
+    """Raise PlanError unless so many items may be under way at a time."""
+    if not isinstance(count, int) or not 1 <= count <= MOST_IN_FLIGHT:
+        raise PlanError(
+            f"max_in_flight is {count!r}", fix=f"use a whole number, 1 to {MOST_IN_FLIGHT:,}"
         )
 
 

@@ -133,7 +133,9 @@ class _Worker:
 
     def _load(self, number: int) -> None:
         mapping = _map(self._channel.take_fd(), mmap.PROT_READ)
-        self._objects[number] = load_bytes(mapping, at=f"the graph sent to {self._name}")
+        self._objects[number] = load_bytes(
+            memoryview(mapping), at=f"the graph sent to {self._name}"
+        )
 
     def _bind(self, number: int) -> None:
         document = self._document()

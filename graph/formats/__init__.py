@@ -9,6 +9,7 @@ from ..errors import GraphError, ParseError
 from ..ir import Graph
 from .checkpoints import Checkpoint, Checkpoints
 from .container import GRAPHS, PLANS
+from .files import reading
 from .freezing import freeze
 from .lightnet import is_lightnet, load_lightnet, save_lightnet
 from .native import dump_bytes, is_native, load_bytes, load_native
@@ -51,9 +52,9 @@ _WEIGHTS = ".safetensors"
 def load(path: str | os.PathLike[str]) -> Graph:
     """Return the graph in a `.plait` file, an ONNX model or LightNet's JSON, told by their content.
 
-    A file whose name ends in ``.net`` is in LightNet's text form. Constants of a `.plait` file, and
-    data beside an ONNX model, are mapped rather than read. The weights of LightNet's lie beside the
-    model, in a file that ends in ``.wts``.
+    A file whose name ends in ``.net`` is in LightNet's text form. The weights of LightNet's lie
+    beside the model, in a file that ends in ``.wts``. Files are read whole: they may be changed,
+    replaced or deleted afterwards.
 
     Raises
     ------
@@ -93,24 +94,11 @@ def load(path: str | os.PathLike[str]) -> Graph:
 
 
 def _head(path: Path) -> bytes:
-    """Return a file's first bytes; what is no file, such as a pipe, is not even opened."""
-    at = str(path)
-    try:
-        if path.is_dir():
-            raise ParseError("this is a folder", at=at, fix="pass the model file in it")
-        if path.exists() and not path.is_file():
-            raise ParseError("this is no ordinary file", at=at, fix="pass a model file")
-        with path.open("rb") as file:
-            head = file.read(len(GRAPHS.magic))
-    except FileNotFoundError as error:
-        raise ParseError("there is no such file", at=at, fix="check the path") from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ParseError(
-            f"cannot read the file: {reason}", at=at, fix="check its path and permissions"
-        ) from error
+    """Return a file's first bytes."""
+    with reading(path) as file:
+        head = file.read(len(GRAPHS.magic))
     if not head:
-        raise ParseError("the file is empty", at=at, fix="save or download it again")
+        raise ParseError("the file is empty", at=str(path), fix="save or download it again")
     return head
 
 

@@ -21,7 +21,7 @@ from typing import Any, SupportsIndex
 
 from ..errors import GraphError, ParseError
 from ..tensor import Array
-from .container import map_file, replace_file
+from .files import read_file, replace_file
 from .safetensors import LENGTH, METADATA, read_weights, weight_chunks
 
 _NAME = re.compile(r"step-(\d+)\.safetensors")
@@ -41,7 +41,7 @@ class Checkpoint:
     ----------
     step : int
     variables : Mapping of str to Array
-        What they held, by name: read-only, mapped from the file, which may be deleted.
+        What they held, by name: read-only; the file may be deleted.
     notes : Mapping
         What else was noted.
     path : Path
@@ -195,9 +195,10 @@ class Checkpoints:
             yield from self.folder.iterdir()
         except FileNotFoundError:
             return
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a null byte, or half a surrogate
+            reason = error.strerror if isinstance(error, OSError) else error
             raise GraphError(
-                f"cannot list {self.folder}: {error.strerror}", fix="pass a folder you may read"
+                f"cannot list {self.folder}: {reason}", fix="pass a folder you may read"
             ) from error
 
     def _not_before(self, step: int) -> list[Path]:
@@ -277,7 +278,7 @@ def _read(path: Path) -> Checkpoint:
         If it is no checkpoint, or not as it was written.
     """
     at = str(path)
-    view = memoryview(map_file(path))
+    view = read_file(path)
     if bytes(view[LENGTH.size : _PLACE.start]) != _HEAD:
         raise ParseError("not a checkpoint", at=at, fix="delete it, or move it elsewhere")
     checksum = zlib.crc32(view[: _PLACE.start])

@@ -3,24 +3,19 @@
     0  magic, 8 bytes       8  version, u32      12  CRC-32 of the header, u32
     16  header length, u64  24  header           then, aligned to 64 bytes: the constants
 
-All numbers are little-endian. Files are written wholly or not at all, and mapped, not read.
+All numbers are little-endian. How files are read and written: see files.py.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 import zlib
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
-from ..errors import GraphError, ParseError
+from ..errors import ParseError
 
-Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+Data: TypeAlias = bytes | bytearray | memoryview
 
 ALIGNMENT = 64
 """Of the start of the constants, and of each."""
@@ -101,57 +96,6 @@ class Container:
 
 GRAPHS = Container(b"\x89plait\r\n", 1, ".plait", "graph", "plait.save")
 PLANS = Container(b"\x89plans\r\n", 1, ".plan", "plan", "Plan.save")
-
-
-def map_file(path: str | os.PathLike[str]) -> mmap.mmap:
-    """Return a file's bytes, mapped; the file may be replaced or deleted afterwards.
-
-    Raises
-    ------
-    ParseError
-        If there is no such file, it cannot be read or is empty.
-    """
-    at = os.fspath(path)
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise ParseError("the file is empty", at=at, fix="save it again")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ParseError(
-            f"cannot read the file: {error.strerror}", at=at, fix="check its path and permissions"
-        ) from error
-
-
-def replace_file(target: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write a file, wholly or not at all, and for good; raise GraphError if it cannot be."""
-    draft = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
-    try:
-        with draft.open("xb") as file:
-            file.writelines(chunks)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise GraphError(
-            f"cannot write {target}: {error.strerror}", fix="choose a folder you may write to"
-        ) from error
-    finally:
-        with suppress(OSError):  # most often there is none left
-            draft.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a loss of power, where the system can be asked to."""
-    if os.name != "posix":
-        return
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems know no such thing
-            os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def aligned(nbytes: int) -> int:

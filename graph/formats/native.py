@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from ..check import check
 from ..errors import UnknownOperatorError
@@ -17,7 +16,8 @@ from ..ir import Graph
 from ..operator import is_operator
 from .assembly import Assembly
 from .constants import ConstantWriter, read_constant
-from .container import GRAPHS, Data, map_file, replace_file
+from .container import GRAPHS, Data
+from .files import read_file, replace_file
 from .header import Header, pack_header, unpack_header
 
 
@@ -42,7 +42,7 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     GraphError
         If the graph breaks an invariant or holds what cannot be written; or if the file cannot be.
     """
-    replace_file(Path(path), _chunks(graph))
+    replace_file(path, _chunks(graph))
 
 
 def load_bytes(data: Data, at: str = "bytes") -> Graph:
@@ -62,9 +62,9 @@ def load_bytes(data: Data, at: str = "bytes") -> Graph:
 
 
 def load_native(path: str | os.PathLike[str]) -> Graph:
-    """Return the graph in a `.plait` file; its constants are mapped, not read.
+    """Return the graph in a `.plait` file, whose constants are used where they were read to.
 
-    The file may be replaced or deleted afterwards.
+    The file may be changed, replaced or deleted afterwards.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def load_native(path: str | os.PathLike[str]) -> Graph:
     GraphError
         If it holds a graph that does not fit together.
     """
-    return load_bytes(map_file(path), os.fspath(path))
+    return load_bytes(read_file(path), os.fspath(path))
 
 
 def is_native(head: bytes) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import ParseError
 from ..tensor import Array
-from .container import map_file
+from .files import read_file
 from .safetensors import read_weights
 from .sources import json_in
 
@@ -33,7 +33,7 @@ def load_shards(path: str | os.PathLike[str]) -> dict[str, Array]:
     folder, at = Path(path).parent, os.fspath(path)
     places = _places(path, at)
     files = {
-        file: read_weights(map_file(folder / file), str(folder / file))[0]
+        file: read_weights(read_file(folder / file), str(folder / file))[0]
         for file in dict.fromkeys(places.values())
     }
     for name, file in places.items():
@@ -44,7 +44,7 @@ def load_shards(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 def _places(path: str | os.PathLike[str], at: str) -> dict[str, str]:
     """Return the names of arrays and of the files that they are in."""
-    data = map_file(path)
+    data = read_file(path)
     index = json_in(lambda: bytes(data).decode(), at, ParseError, _FIX, "the index is damaged")
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not all(isinstance(f, str) for f in places.values()):

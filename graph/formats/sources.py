@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from ..errors import PlaitError
+from .files import Refuse, read_file
 
 Source: TypeAlias = bytes | bytearray | memoryview | str | os.PathLike[str]
 """A file's bytes, or its path."""
 
-Refuse: TypeAlias = Callable[..., PlaitError]
-"""The class of the errors that a format raises."""
+_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half a surrogate pair, escaped, or one of a whole pair."""
 
 
 def content_of(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
@@ -25,14 +25,7 @@ def content_of(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
         raise refuse(
             f"a {type(source).__name__} is no file", at=name, fix="pass its bytes, or its path"
         )
-    at = os.fspath(source)
-    try:
-        return Path(source).read_bytes(), at
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise refuse(
-            f"cannot read the file: {reason}", at=at, fix="check its path and permissions"
-        ) from error
+    return bytes(read_file(source, refuse)), os.fspath(source)
 
 
 def json_in(
@@ -42,12 +35,18 @@ def json_in(
     fix: str,
     what: str = "this is no JSON",
 ) -> Any:
-    """Return the JSON value in a text; no key twice, no number that is none.
+    """Return the JSON value in a text; no key twice, no number that is none, no half characters.
 
     `text` may raise ValueError, as decoding does.
     """
     try:
-        return json.loads(text(), object_pairs_hook=_once, parse_constant=_no_number)
+        given = text()
+        if isinstance(given, bytes):  # json.loads would let half a surrogate pair pass
+            given = given.decode(json.detect_encoding(given))
+        value = json.loads(given, object_pairs_hook=_once, parse_constant=_no_number)
+        if _HALF_A_PAIR.search(given):
+            json.dumps(value, ensure_ascii=False).encode()  # fails for what no file can be named
+        return value
     except (ValueError, RecursionError) as error:
         detail = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise refuse(f"{what}: {detail}", at=at, fix=fix) from error

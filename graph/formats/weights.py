@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..infer import infer_node
 from ..ir import VARIABLE, Graph, Node, call_of
 from ..state import initial_value, spec_of_variable
 from ..tensor import Array, TensorSpec, spec_of
-from .container import map_file, replace_file
+from .files import read_file, replace_file
 from .safetensors import read_weights, weight_chunks
 from .shards import INDEX, load_shards
 
@@ -55,14 +54,14 @@ def save_weights(
     ...     pl.load_weights(folder + "/w.safetensors")["w"].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    replace_file(Path(path), weight_chunks(weights, metadata or {}))
+    replace_file(path, weight_chunks(weights, metadata or {}))
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays in a safetensors file by name: read-only, mapped rather than read.
+    """Return the arrays in a safetensors file by name, read-only.
 
     Of weights in several files, pass the index: ``model.safetensors.index.json``. Files may be
-    replaced or deleted afterwards.
+    changed, replaced or deleted afterwards.
 
     Raises
     ------
@@ -75,7 +74,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
         raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a file")
     if os.fspath(path).endswith(INDEX):
         return load_shards(path)
-    return read_weights(map_file(path), os.fspath(path))[0]
+    return read_weights(read_file(path), os.fspath(path))[0]
 
 
 def weights_of(graph: Graph) -> dict[str, Array]:
@@ -168,7 +167,7 @@ def _fitted(name: str, array: Array, like: TensorSpec) -> Array:
             fix="pass an array of that shape, converted by astype() if it may lose digits",
         )
     if given.dtype == like.dtype and not given.flags.writeable:
-        return given  # mapped from a file, most often
+        return given  # from a file, most often
     made = given.astype(like.dtype, order="C")
     made.flags.writeable = False
     return made

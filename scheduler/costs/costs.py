@@ -260,7 +260,7 @@ class Costs(Figures):
         pairs = [pair for pair in pairs if min(pair) > 0]
         if not pairs or modelled <= 0:
             return None
-        nearest = min(pairs, key=lambda pair: (abs(math.log(pair[0] / modelled)), pair))
+        nearest = min(pairs, key=lambda pair: (abs(math.log(pair[0]) - math.log(modelled)), pair))
         return nearest[1] / nearest[0]
 
     def _nodes_like(self, device: str) -> Mapping[Signature, Measured]:

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
 from ...graph.errors import ParseError
+from ...graph.formats.files import reading, replace_file
 from ...graph.formats.sources import json_in
 from ...graph.operator import Cost
 from ..errors import PlanError
@@ -42,13 +42,8 @@ _NODE = frozenset({"op", "attributes", "inputs", "outputs", "flops", "nbytes", "
 
 def read(path: Path) -> Figures:
     """Read a file of costs; ParseError says what is wrong and where."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise ParseError(
-            f"the costs cannot be read: {error.strerror}", at=str(path), fix=_FIX
-        ) from None
+    with reading(path) as file:
+        data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ParseError(
             f"the file has more than {MOST_BYTES} bytes", at=str(path), fix="keep it smaller"
@@ -64,14 +59,7 @@ def decode(data: bytes, at: str) -> Figures:
 def write(figures: Figures, path: Path) -> None:
     """Write a file of costs; PlanError if that fails."""
     text = json.dumps(encode(figures), indent=1)
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise PlanError(
-            f"cannot write the costs: {error.strerror}",
-            at=str(path),
-            fix="choose a file in a folder that exists and can be written to",
-        ) from error
+    replace_file(path, [f"{text}\n".encode()], PlanError)
 
 
 def encode(figures: Figures) -> dict[str, Any]:
@@ -230,7 +218,7 @@ class _Reader:
 
 
 def _sane(value: int | float) -> bool:
-    return 0 <= value < 1 << 80 and math.isfinite(value)
+    return 0 <= value < 1 << 80
 
 
 def _shown(value: object) -> str:

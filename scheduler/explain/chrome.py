@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ...graph.formats.files import replace_file
+from ..errors import SessionError
 from ..profile import Profile, Record, Span
 from ..profile.attribution import moments
 from ..profile.counters import counters
@@ -20,9 +22,10 @@ from ..steps import Outline
 PROCESS = 1
 
 
-def write_trace(profile: Profile, path: Path) -> None:
-    """Write a profile's trace to a file."""
-    path.write_text(json.dumps({"traceEvents": trace_events(profile), "displayTimeUnit": "ms"}))
+def write_trace(profile: Profile, path: str | Path) -> None:
+    """Write a profile's trace to a file; SessionError if that fails."""
+    text = json.dumps({"traceEvents": trace_events(profile), "displayTimeUnit": "ms"})
+    replace_file(path, [text.encode()], SessionError)
 
 
 def trace_events(profile: Profile) -> list[dict[str, Any]]:

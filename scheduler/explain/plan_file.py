@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from ...devices.device import Device
 from ...graph.check import check
 from ...graph.errors import ParseError
 from ...graph.formats.constants import ConstantWriter
-from ...graph.formats.container import GRAPHS, PLANS, Data, map_file, replace_file
+from ...graph.formats.container import GRAPHS, PLANS, Data
+from ...graph.formats.files import read_file, reading, replace_file
 from ...graph.formats.header import pack_header
 from ...graph.formats.native import read_graph
 from ...graph.formats.records import put_record, read_record
@@ -61,7 +61,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     GraphError
         If the graph holds what cannot be written, or the file cannot be.
     """
-    replace_file(Path(path), _chunks(plan))
+    replace_file(path, _chunks(plan))
 
 
 def dump_plan(plan: Plan) -> bytes:
@@ -81,7 +81,7 @@ def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> P
     Parameters
     ----------
     path : str or path
-        The file; constants are mapped from it, not read.
+        The file, which may be changed, replaced or deleted afterwards.
     devices : iterable of Device, optional
         Objects to run on in place of the registered devices of the same names.
 
@@ -119,15 +119,15 @@ def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> P
                 fix="pass objects; what the file names is found by its name",
             )
     given = {device.name: device for device in listed}
-    return read_plan(map_file(path), os.fspath(path), given)
+    return read_plan(read_file(path), os.fspath(path), given)
 
 
 def is_saved_plan(path: str | os.PathLike[str]) -> bool:
     """True when a file is a plan, damaged or not; False too where there is none."""
     try:
-        with open(path, "rb") as file:
+        with reading(path) as file:
             return PLANS.starts(file.read(len(PLANS.magic)))
-    except OSError:
+    except ParseError:
         return False
 
 

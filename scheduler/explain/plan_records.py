@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -141,6 +142,9 @@ def passes_of(stored: Decided, at: str) -> tuple[Pass, ...]:
 def costs_of(stored: Decided, at: str) -> Costs:
     """Return the costs in a file; raise ParseError if they are damaged."""
     known = Costs(**vars(decode(stored.costs.encode(), at)))
+    for name, factor in stored.factors.items():
+        if not 0 < factor < math.inf:
+            raise ParseError(f"the factor of {name!r} is {factor}", at=at, fix=AGAIN)
     return replace(known, factors=stored.factors)
 
 

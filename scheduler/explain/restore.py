@@ -15,6 +15,7 @@ from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.printing import bytes_text
+from ..arguments import MOST_IN_FLIGHT
 from ..boundaries import is_decided
 from ..bounds import Bounds, checked_bounds, largest, picked
 from ..ends import Ends, checked_ends
@@ -29,9 +30,6 @@ from ..planning import Plan
 from ..replicas.groups import check_alike
 from ..steps import Transfer
 from .requirements import AGAIN
-
-MOST_COPIES = 1 << 16
-"""Of a region; more of them are taken for damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,10 @@ def verified(plan: Plan, at: str) -> Plan:
     DeviceUnavailableError, PlanError
         If a replica is not here, or is not like the others.
     """
-    if plan.max_in_flight < 1 or not set(plan.pins.values()) <= set(plan.devices):
-        raise damaged("its numbers or pins make no sense", at)
+    if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
+        raise damaged(f"it is for {plan.max_in_flight} items in flight", at)
+    if not set(plan.pins.values()) <= set(plan.devices):
+        raise damaged("its pins make no sense", at)
     if any(len(names) < 2 or names[0] not in plan.devices for names in plan.replicas):
         raise damaged("its replicas make no sense", at)
     for names in plan.replicas:
@@ -221,7 +221,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
         if (
             (region.memory, region.name) != (name, key)
             or region.nbytes < 0
-            or not 1 <= region.copies <= MOST_COPIES
+            or not 1 <= region.copies <= MOST_IN_FLIGHT
             or any(not -1 <= point < landing for point in points)
         ):
             raise damaged(f"the region {key!r} of memory {name!r} makes no sense", at)

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SessionError
 from ..planning import Plan
 from .attribution import Attribution, attributions, total
 from .critical import CriticalSpan, critical_path
@@ -190,14 +189,7 @@ class Profile:
         """
         from ..explain.chrome import write_trace
 
-        try:
-            write_trace(self, Path(path))
-        except OSError as error:
-            raise SessionError(
-                f"cannot write the trace: {error.strerror}",
-                at=str(path),
-                fix="choose a file in a folder that exists and can be written to",
-            ) from error
+        write_trace(self, path)
 
     def save_html(self, path: str | Path, plan: Plan | None = None) -> None:
         """Write a report for a browser, with the plan's if that is given: see `Plan.save_html`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..steps import Step
-from .workload import NEVER, Timeline, Workload
+from .workload import NEVER, Timeline, Workload, ns_of
 
 Cause = Literal["admission", "input", "lane", "memory"]
 
@@ -105,6 +105,6 @@ def _lag(before: int, after: int, workload: Workload) -> int:
     """Return the ns that pass at least between a step on one lane and the next on another."""
     lane, other = workload.lanes[before], workload.lanes[after]
     if lane is other:
-        return round(lane.gap_s * 1e9)
+        return ns_of(lane.gap_s)
     woken = min(other.woken_by_s(lane.device), math.inf if other.here_s is None else other.here_s)
-    return round(lane.report_s * 1e9) + round(woken * 1e9)
+    return ns_of(lane.report_s) + ns_of(woken)

@@ -17,7 +17,7 @@ from ..running.ready import ReadyQueue
 from ..running.rings import Grant
 from .machine import BEGIN, END, SHARED_END, Machine
 from .places import Places
-from .workload import NEVER, Host, Timeline, Workload
+from .workload import NEVER, Host, Timeline, Workload, ns_of
 
 ALONE = Host()
 
@@ -136,7 +136,7 @@ class _Run:
 
     def _feed(self, item: int, now: int) -> None:
         self._time.admitted[item], fed = self._machine.occupy_loop(self._host.feed_s, now)
-        self._at(fed + round(self._host.feed_delay_s * 1e9), now, FED, item)
+        self._at(fed + ns_of(self._host.feed_delay_s), now, FED, item)
 
     def _start_item(self, item: int, now: int) -> None:
         self._progress[item] = Progress(self._counts, self._after)

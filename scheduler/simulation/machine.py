@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ..running.quick import QUICK_NS
 from .cores import SharedCores
-from .workload import NEVER, Host, Lane, Order, Timeline, Workload
+from .workload import NEVER, Host, Lane, Order, Timeline, Workload, ns_of
 
 Push: TypeAlias = Callable[[int, int, int], None]
 """Notes that something happens: when, what, of whom."""
@@ -57,7 +57,7 @@ class Machine:
         self._n = time.n_steps
         self._time, self._push = time, push
         self._variants = [
-            (variant.lane, [round(seconds * 1e9) for seconds in variant.duration_s])
+            (variant.lane, [ns_of(seconds) for seconds in variant.duration_s])
             for variant in workload.variants
         ]
         self._durations: list[list[int]] = [[]] * time.items  # of each item
@@ -81,15 +81,13 @@ class Machine:
 
     def _compile(self, lanes: Sequence[Lane], host: Host) -> None:
         """Turn the lanes into what the inner loops read."""
-        self._gap = [round(lane.gap_s * 1e9) for lane in lanes]
+        self._gap = [ns_of(lane.gap_s) for lane in lanes]
         devices = [lane.device for lane in lanes]  # and last the loop
-        self._wake = [
-            [round(lane.woken_by_s(one) * 1e9) for one in (*devices, None)] for lane in lanes
-        ]
-        self._here = [round((lane.here_s or 0.0) * 1e9) for lane in lanes]
+        self._wake = [[ns_of(lane.woken_by_s(one)) for one in (*devices, None)] for lane in lanes]
+        self._here = [ns_of(lane.here_s or 0.0) for lane in lanes]
         self.notice_s = [lane.notice_s for lane in lanes]
-        self.report = [round(lane.report_s * 1e9) for lane in lanes]
-        self.to_loop = [round((host.land_delay_s + lane.loop_s) * 1e9) for lane in lanes]
+        self.report = [ns_of(lane.report_s) for lane in lanes]
+        self.to_loop = [ns_of(host.land_delay_s + lane.loop_s) for lane in lanes]
         self._on_host = [i for i, lane in enumerate(lanes) if lane.on_host]
         on_host = len(self._on_host)
         self._most = host.cores or len(lanes) + 1
@@ -113,7 +111,7 @@ class Machine:
 
     def hinder(self, seconds: float) -> int:
         """Return how many ns the loop works; whoever had to make way for it ends so much later."""
-        spent = round(seconds * 1e9)
+        spent = ns_of(seconds)
         if not spent:
             return 0
         waiting = [lane for lane in self._hindered if self._works_beside(lane)]

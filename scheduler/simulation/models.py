@@ -12,6 +12,7 @@ from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
 from ...devices.sim import SimDevice, SimModel
 from ...graph.errors import ParseError
+from ...graph.formats.files import read_file
 from ...graph.formats.sources import json_in
 from ..costs.costs_file import decode
 
@@ -50,11 +51,7 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
         raise ParseError(
             f"the model of {name!r} is {path!r}", fix="pass a DeviceModel, or the path of one"
         )
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        what = f"the model of a device cannot be read: {error.strerror}"
-        raise ParseError(what, at=str(path), fix="name a JSON file") from None
+    data = bytes(read_file(path))
     values = json_in(lambda: data, str(path), ParseError, _FIX)
     if isinstance(values, dict) and "format" in values:
         known = decode(data, str(path)).models

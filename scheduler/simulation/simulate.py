@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..arguments import check_in_flight
 from ..costs import Costs
 from ..errors import PlanError
 from ..memory.memory_plan import plan_memory
@@ -24,6 +26,11 @@ from .workload import Host, Timeline
 
 MOST_STEPS = 5_000_000
 """Beyond that many, a simulation takes minutes and gigabytes."""
+
+LATEST_NS = 1 << 62
+"""What the times of a profile can hold, 64-bit integers, and some room."""
+
+YEAR_S = 365 * 24 * 3600
 
 BEGINNING_NS = 1
 """A profile's times; 0 stands for never there."""
@@ -97,6 +104,11 @@ def simulate(
     work = replicated(variants)
     host = host if host is not None else host_of(plan.graph, priced, plan.ends)
     timeline = run(work, items=items, max_in_flight=count, regions=plan.memory.regions, host=host)
+    if max(timeline.landed) > LATEST_NS:
+        raise PlanError(
+            f"by these costs it would take {timeline.makespan_s / YEAR_S:,.0f} years",
+            fix="correct the models of the devices, or simulate fewer items",
+        )
     profile = _profile(variants, timeline)
     return Simulation(plan, priced, work, host, timeline, profile, count, tuple(variants))
 
@@ -115,9 +127,10 @@ def _check(
             "the plan's shapes are not all known, so nothing is known of times and memory",
             fix="give shapes to plan(), or simulate plan.for_shapes({...})",
         )
-    for name, value in (("items", items), ("max_in_flight", max_in_flight)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise PlanError(f"{name} is {value!r}", fix="use a whole number, 1 or more")
+    if not isinstance(items, int) or items < 1:
+        raise PlanError(f"items is {items!r}", fix="use a whole number, 1 or more")
+    if max_in_flight is not None:
+        check_in_flight(max_in_flight)
     if items * max(len(plan.steps), 1) > MOST_STEPS:
         raise PlanError(
             f"{items:,} items of {len(plan.steps):,} steps are too many to simulate",
@@ -176,7 +189,7 @@ def _priced(
                 f"the plan has no operator or node {name!r}",
                 fix=f"its operators: {', '.join(sorted({n.op for n in plan.graph.nodes}))}",
             )
-        if not isinstance(factor, int | float) or not factor > 0:
+        if not isinstance(factor, int | float) or not 0 < factor < math.inf:
             raise PlanError(
                 f"{name!r} is to be {factor!r} times as fast", fix="use a number above 0"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from ...graph.state import assigns
+from ..arguments import MOST_IN_FLIGHT
 from ..errors import SessionError
 from ..fetches import Fetched, Fetches
 from ..planning import Plan
@@ -55,10 +56,14 @@ class StreamOptions:
     fetched: Fetched | None = None
 
     def __post_init__(self) -> None:
-        if self.max_in_flight < 1:
-            raise SessionError(f"max_in_flight is {self.max_in_flight}", fix="use 1 or more")
-        if self.batch is not None and self.batch < 1:
-            raise SessionError(f"batch is {self.batch}", fix="use 1 or more")
+        for name, value in (("batch", self.batch), ("max_in_flight", self.max_in_flight)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise SessionError(f"{name} is {value!r}", fix="use a whole number, 1 or more")
+        if self.slots > MOST_IN_FLIGHT:
+            raise SessionError(
+                f"max_in_flight is {self.max_in_flight:,}",
+                fix=f"use {MOST_IN_FLIGHT * (self.batch or 1):,} at most",
+            )
         if self.batch is not None and self.batch > self.max_in_flight:
             raise SessionError(
                 f"a batch of {self.batch} items never fills up with {self.max_in_flight} in flight",

@@ -99,7 +99,7 @@ def test_the_trace_is_written(model: Path) -> None:
     ("arguments", "message"),
     [
         (("--model", "gpu"), "is not NAME=FILE"),
-        (("--model", "gpu=nowhere.json"), "cannot be read"),
+        (("--model", "gpu=nowhere.json"), "there is no such file"),
         (("--faster", "Relu"), "is not OP=FACTOR"),
         (("--faster", "Relu=fast"), "is not OP=FACTOR"),
         (("--faster", "Relu=-1"), "is not OP=FACTOR"),

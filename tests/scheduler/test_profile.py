@@ -127,7 +127,7 @@ BARRIERS: list[Any] = []
 
 async def test_a_trace_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     profile = await profiled(1)
-    with pytest.raises(pl.SessionError, match="cannot write the trace: No such file"):
+    with pytest.raises(pl.SessionError, match=r"cannot write .*trace\.json: No such file"):
         profile.save(tmp_path / "missing" / "trace.json")
 
 

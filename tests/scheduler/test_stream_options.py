@@ -82,6 +82,9 @@ async def test_errors_may_be_raised_where_their_items_would_come() -> None:
     ("options", "message"),
     [
         ({"batch": 0}, "batch is 0"),
+        ({"batch": 1.5}, "batch is 1.5"),
+        ({"max_in_flight": "4"}, "max_in_flight is '4'"),
+        ({"max_in_flight": 10**12}, "max_in_flight is 1,000,000,000,000"),
         ({"batch": 3, "max_in_flight": 2}, "a batch of 3 items never fills up with 2 in flight"),
         ({"max_delay_s": 0.1}, "max_delay_s is 0.1(.|\n)*and batch="),
         ({"batch": 2, "max_delay_s": -1.0}, "max_delay_s is -1.0"),

@@ -9,7 +9,7 @@ from ...check import check
 from ...errors import GraphError
 from ...ir import Graph
 from ...passes.dead import remove_dead
-from ..container import replace_file
+from ..files import replace_file
 from .document import Document
 from .writing import writable, write_node
 
@@ -58,4 +58,4 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
     """
     model, weights = dump_lightnet(graph, as_text=Path(path).suffix == SUFFIX)
     replace_file(Path(path).with_suffix(".wts"), [weights])
-    replace_file(Path(path), [model])
+    replace_file(path, [model])

@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import ParseError, UnknownOperatorError
 from ...ir import Graph
 from ...operator import is_operator
+from ..files import reading
 from .expansion import expand
 from .graphs import GraphReader, Model
 from .nested import all_nodes
@@ -26,7 +27,7 @@ _PROTOBUF_LIMIT = 2**31 - 1
 def load_onnx(path: str | os.PathLike[str]) -> Graph:
     """Return the graph in an ONNX model.
 
-    Data that is stored beside the model is mapped, not read. Tensor names are those of the model;
+    Tensor names are those of the model;
     nodes without a name get one, such as ``Conv_12``.
 
     Raises
@@ -67,20 +68,14 @@ def _parse(path: Path) -> Any:
         raise ParseError(
             "reading ONNX models takes the package 'onnx'", fix="pip install 'plait[onnx]'"
         ) from error
-    try:
-        if path.stat().st_size > _PROTOBUF_LIMIT:
+    with reading(path) as file:
+        if os.fstat(file.fileno()).st_size > _PROTOBUF_LIMIT:
             raise ParseError(
                 "the file is larger than 2 GB, which protobuf cannot read",
                 at=str(path),
                 fix="save the model with external data: onnx.save(..., save_as_external_data=True)",
             )
-        data = path.read_bytes()
-    except OSError as error:
-        raise ParseError(
-            f"cannot read the file: {error.strerror}",
-            at=str(path),
-            fix="check its path and permissions",
-        ) from error
+        data = file.read()
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)

@@ -7,7 +7,6 @@ looked for in the model's own folder.
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ...dtypes import EXTENSIONS, dtype_of
 from ...errors import ParseError
 from ...tensor import Array
 from ..constants import frozen
+from ..files import read_file
 
 ELEMENT_TYPES: Mapping[int, str] = {
     1: "float32",
@@ -90,7 +90,7 @@ class TensorReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._mapped: dict[Path, mmap.mmap] = {}
+        self._read: dict[Path, memoryview] = {}
 
     def read(self, tensor: Any, what: str) -> Array:
         """Return a TensorProto as a read-only array; a view where the bytes allow.
@@ -130,25 +130,22 @@ class TensorReader:
             )
         if length == 0:
             return _shaped(b"", 0, dtype, shape, at)
-        mapped = self._map(entries.get("location", ""), at)
-        return _shaped(mapped, offset, dtype, shape, at, exactly=False)
+        data = self._beside(entries.get("location", ""), at)
+        return _shaped(data, offset, dtype, shape, at, exactly=False)
 
-    def _map(self, location: str, at: str) -> mmap.mmap:
+    def _beside(self, location: str, at: str) -> memoryview:
+        """Return the bytes of a file beside the model, which is read once."""
         path = self._confined(location, at)
-        if path not in self._mapped:
+        if path not in self._read:
             try:
-                if not path.is_file() and path.exists():
-                    raise ValueError("it is no ordinary file")
-                with path.open("rb") as file:
-                    self._mapped[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else error
+                self._read[path] = read_file(path)
+            except ParseError as error:
                 raise ParseError(
-                    f"cannot read the external data {location!r}: {reason}",
+                    f"cannot read the external data {location!r}: {error.what}",
                     at=at,
                     fix="put the file beside the model",
                 ) from error
-        return self._mapped[path]
+        return self._read[path]
 
     def _confined(self, location: str, at: str) -> Path:
         """Return the file, which must lie in the folder of the model or of what it links to."""
@@ -169,7 +166,7 @@ class TensorReader:
 
 
 def _shaped(
-    data: bytes | mmap.mmap,
+    data: bytes | memoryview,
     offset: int,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],

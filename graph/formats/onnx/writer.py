@@ -12,7 +12,8 @@ from ...errors import GraphError
 from ...ir import Graph
 from ...printing import counted
 from ...tensor import Array, TensorSpec
-from ..container import ALIGNMENT, replace_file
+from ..container import ALIGNMENT
+from ..files import replace_file
 from .forms import ELEMENT_TYPE_OF, attribute_protos, refusal, tensor_proto
 from .upgrade import NEWEST_OPSET
 

@@ -14,10 +14,10 @@ import json
 import os
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import Any
 
+from ....graph.formats.files import replace_file
 from ...errors import PlanError
 from ...planning import Plan
 from ...profile import Profile
@@ -76,14 +76,7 @@ def write_html(
                 fix="give what plan(), Session.profile() and simulate() returned",
             )
     text = page(document(plan, profile, simulation))
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PlanError(
-            f"cannot write the report: {error.strerror}",
-            at=str(path),
-            fix="choose a file in a folder that exists and can be written to",
-        ) from error
+    replace_file(path, [text.encode()], PlanError)
 
 
 def page(values: Mapping[str, Any]) -> str:

@@ -298,7 +298,7 @@ def test_one_that_cannot_be_read_just_now_is_not_taken_for_damaged(
         raise ParseError("cannot read the file") from OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr("plait.graph.formats.checkpoints.map_file", busy)
+        patch.setattr("plait.graph.formats.checkpoints.read_file", busy)
         for act in (checkpoints.newest, lambda: checkpoints.save(1, {})):
             with pytest.raises(ParseError, match="cannot read the file"):
                 act()

@@ -19,7 +19,7 @@ from plait import Graph, GraphBuilder, TensorSpec
 from plait.graph.attribute import Attribute, Kind
 from plait.graph.errors import GraphError, ParseError, ShapeError, UnknownOperatorError
 from plait.graph.formats.container import ALIGNMENT, GRAPHS
-from plait.graph.formats.header import DTYPES, StoredConstant, pack_header
+from plait.graph.formats.header import DTYPES
 from plait.graph.formats.native import (
     dump_bytes,
     is_native,
@@ -218,7 +218,7 @@ def test_constants_of_misplaced_bytes_are_copied_to_an_aligned_place() -> None:
     np.testing.assert_array_equal(w, [1, 1])
 
 
-def test_a_mapped_file_can_be_deleted(tmp_path: Path) -> None:
+def test_constants_are_used_where_they_were_read_to(tmp_path: Path) -> None:
     path = tmp_path / "big.plait"
     big = np.arange(100_000, dtype=np.float32)
     save(small_graph(big), path)
@@ -227,17 +227,6 @@ def test_a_mapped_file_can_be_deleted(tmp_path: Path) -> None:
 
     assert not graph.constants["w"].flags.owndata
     np.testing.assert_array_equal(graph.constants["w"], big)
-
-
-def test_loading_maps_constants_instead_of_reading_them(tmp_path: Path) -> None:
-    path, huge = tmp_path / "huge.plait", TensorSpec("uint8", (2**36,))
-    graph = small_graph(np.zeros(1, "uint8"))
-    graph = replace(graph, tensors={**graph.tensors, "w": huge, "kept": huge})
-    header = pack_header(graph, lambda _: [StoredConstant("w", huge, 0, huge.nbytes)])
-    path.write_bytes(PREFIX.pack(GRAPHS.magic, 1, zlib.crc32(header), len(header)) + header)
-    os.truncate(path, 4096 + huge.nbytes)  # a sparse file: 64 GB that are nowhere
-
-    assert load_native(path).constants["w"].nbytes == huge.nbytes
 
 
 def test_a_constant_that_is_not_contiguous_is_saved_in_order() -> None:
@@ -402,7 +391,7 @@ def test_a_damaged_header_fails_its_checksum() -> None:
 
 
 def test_a_missing_or_empty_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match="No such file"):
+    with pytest.raises(ParseError, match="there is no such file"):
         load_native(tmp_path / "nowhere.plait")
     (tmp_path / "empty.plait").touch()
     with pytest.raises(ParseError, match="the file is empty"):

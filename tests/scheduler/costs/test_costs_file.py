@@ -59,13 +59,13 @@ def test_a_plan_reads_a_file_of_costs(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match="cannot be read") as caught:
+    with pytest.raises(ParseError, match="there is no such file") as caught:
         Costs.load(tmp_path / "none.json")
     assert "none.json" in str(caught.value)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(pl.PlanError, match="cannot write the costs"):
+    with pytest.raises(pl.PlanError, match=r"cannot write .*costs\.json"):
         some().save(tmp_path / "none" / "costs.json")
 
 

@@ -371,6 +371,7 @@ async def test_items_that_wait_for_a_slot_are_not_in_flight_yet() -> None:
     ("arguments", "message"),
     [
         ({"max_in_flight": 0}, "max_in_flight is 0"),
+        ({"max_in_flight": 10**12}, "max_in_flight is 1000000000000"),
         ({"max_in_flight": 2.5}, "max_in_flight is 2.5"),
         ({"max_in_flight": "4"}, "max_in_flight is '4'"),
         ({"shapes": {"x": 4}}, "shapes is {'x': 4}"),

@@ -142,7 +142,7 @@ def test_what_is_no_model_is_refused_with_its_file(tmp_path: Path, text: str, me
 
 
 def test_a_file_that_is_not_there_is_refused() -> None:
-    with pytest.raises(pl.ParseError, match="cannot be read"):
+    with pytest.raises(pl.ParseError, match="there is no such file"):
         pl.simulate(on_sim(), {"sim:a": "nowhere.json"})
 
 
@@ -267,3 +267,23 @@ def test_a_model_that_is_neither_model_nor_path_is_refused() -> None:
     wrong: Any = 3
     with pytest.raises(pl.ParseError, match="the model of 'sim:a' is 3"):
         pl.simulate(on_sim(), {"sim:a": wrong})
+
+
+def test_what_would_take_for_ever_is_refused() -> None:
+    slow = pl.simulate(on_sim(), {"sim:a": replace(MODEL, launch_s=1e6)})
+    assert slow.makespan_s > 1e6
+    for model in (
+        replace(MODEL, launch_s=1e300),
+        replace(MODEL, bytes_per_s=1e-300),
+        replace(MODEL, copy_latency_s=1e300),
+    ):
+        plan = pl.plan(relus(2), [pl.modelled_device("far", model), "cpu"])
+        assert set(plan.assignment.values()) == {"cpu"}
+        with pytest.raises(pl.PlanError, match=r"it would take [0-9,]+ years"):
+            pl.simulate(on_sim(), {"sim:a": model})
+
+
+@pytest.mark.parametrize("factor", [0, -1, float("inf"), float("nan"), "twice"])
+def test_a_factor_that_is_none_is_refused(factor: Any) -> None:
+    with pytest.raises(pl.PlanError, match="times as fast"):
+        pl.simulate(on_sim(), faster={"Relu": factor})

@@ -162,7 +162,7 @@ def load(proto: Any, folder: Path) -> Graph:
 WEIGHTS = np.arange(6, dtype=np.float32)
 
 
-def test_data_beside_the_model_is_mapped_not_copied(tmp_path: Path) -> None:
+def test_data_beside_the_model_is_used_where_it_was_read_to(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(bytes(64) + WEIGHTS.tobytes())
     w = load(external(WEIGHTS, offset="64", length="24"), tmp_path).constants["w"]
 
@@ -171,7 +171,7 @@ def test_data_beside_the_model_is_mapped_not_copied(tmp_path: Path) -> None:
     assert not w.flags.writeable
 
 
-def test_tensors_in_one_file_share_one_mapping(tmp_path: Path) -> None:
+def test_a_file_of_several_tensors_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(WEIGHTS.tobytes())
     proto = external(WEIGHTS)
     proto.graph.initializer.append(proto.graph.initializer[0])
@@ -303,7 +303,7 @@ def test_dimensions_beyond_the_data_are_refused(tmp_path: Path) -> None:
 
 
 def test_data_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match=r"'weights\.bin': No such file") as caught:
+    with pytest.raises(ParseError, match=r"'weights\.bin': there is no such file") as caught:
         load(external(WEIGHTS), tmp_path)
     assert caught.value.fix == "put the file beside the model"
 
@@ -315,9 +315,9 @@ def test_data_that_is_empty_a_folder_or_a_pipe_is_named(tmp_path: Path) -> None:
         load(external(WEIGHTS), tmp_path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(ParseError, match=r"'weights\.bin': it is no ordinary file"):
+    with pytest.raises(ParseError, match=r"'weights\.bin': this is a folder"):
         load(external(WEIGHTS), tmp_path)
     path.rmdir()
     os.mkfifo(path)  # opening it would wait for a writer
-    with pytest.raises(ParseError, match=r"'weights\.bin': it is no ordinary file"):
+    with pytest.raises(ParseError, match=r"'weights\.bin': this is no ordinary file"):
         load(external(WEIGHTS), tmp_path)

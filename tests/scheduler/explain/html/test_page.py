@@ -254,7 +254,7 @@ def test_nothing_to_report_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(pl.PlanError, match="cannot write the report") as caught:
+    with pytest.raises(pl.PlanError, match=r"cannot write .*folder\.html") as caught:
         split(branches(1)).save_html(tmp_path / "no" / "folder.html")
     assert "folder.html" in str(caught.value)
 
