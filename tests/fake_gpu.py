@@ -349,13 +349,17 @@ class FakeGpu:
     ) -> tuple[np.ndarray[Any, Any], int]:
         """Return the allocation that holds these bytes, and where in it they begin.
 
-        It must be on that device, or where the operation runs that asks for it.
+        It must be on that device, or where the operation runs that asks for it; page-locked memory
+        of the host is on all of them.
         """
         wanted = self.executing_device if device is None else device
         for base, cells in self._memories.items():
             inside = base <= address and address + nbytes <= base + cells.nbytes
             if inside and wanted in (None, self._owners[base]):
                 return cells, address - base
+        for base, size in list(self.locked.items()):
+            if base <= address and address + nbytes <= base + size:
+                return _host(address, base + size - address), 0
         raise CUDARuntimeError(ILLEGAL_ADDRESS)
 
     def lock(self, address: int, nbytes: int) -> None:

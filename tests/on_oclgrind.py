@@ -38,6 +38,9 @@ def simulator() -> Any:
     return platforms[0].get_devices()[0] if platforms else None
 
 
+WORD = TensorSpec("int64", (1,))
+
+
 class Buffers:
     """A buffer for each tensor, of its size to the byte."""
 
@@ -51,7 +54,7 @@ class Buffers:
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        nbytes = self._specs[name].nbytes
+        nbytes = self._specs[name].nbytes if name in self._specs else WORD.nbytes  # of a fault
         if nbytes and name not in self._made:
             flags: Any = cl.mem_flags.READ_WRITE
             given = self._given.get(name)

@@ -9,13 +9,16 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...graph.ir import Graph, Node
 from ...graph.tensor import Array
 from .. import program as programs
-from ..generated.pieces import Launch, Transfer
+from ..generated.pieces import Launch, Transfer, faults_in
 from ..kernels.steps import in_order
 from ..memory import View
 from ..program import Step
+from ..queued.faults import Faults
 from ..queued.program import Steps
 from .arrays import CupyArrays
 from .cublas import Cublas, Places
@@ -26,15 +29,17 @@ from .modules import Arguments, Module, Modules
 Launcher = Callable[[Step], object]
 """How a kernel of CuPy's gets onto the current stream: by calling it, unless a test says else."""
 
+WORD_NBYTES = 8
 DEVICE_TO_DEVICE = 3
 """cudaMemcpyKind."""
 
 
 class Bound(NamedTuple):
-    """What a subgraph was bound to: its steps, and what must live as long as they do."""
+    """What a subgraph was bound to: steps, what must live as long as they do, and faults."""
 
     steps: Steps
     held: list[Any]
+    faults: Faults | None
 
 
 class Libraries(NamedTuple):
@@ -58,7 +63,8 @@ class Libraries(NamedTuple):
 class Binder:
     """Binds subgraphs on an open device, which is current, as is its compute stream."""
 
-    def __init__(self, libraries: Libraries) -> None:
+    def __init__(self, device: str, libraries: Libraries) -> None:
+        self._device = device
         self._libraries = libraries
         self._recorder = Recorder(libraries.cupy)
 
@@ -88,7 +94,7 @@ class Binder:
             else:
                 nodes = (part.node for part in group)
                 steps += zip(nodes, binding.steps(group, stream.ptr), strict=True)
-        return Bound(steps, binding.held)
+        return Bound(steps, binding.held, binding.faults(self._device))
 
 
 class Recorder:
@@ -131,7 +137,15 @@ class _Binding:
         self._graph, self._views, self._constants = graph, views, constants
         self._arrays = {name: view.array for name, view in views.items()} | dict(constants)
         self._loaded = _load(libraries.modules, parts)
-        self.held: list[Any] = [self._loaded, self._arrays]
+        self._faults = faults_in(item for part in parts for item in part.queued or ())
+        self._words = _words(self._cupy, len(self._faults))
+        self.held: list[Any] = [self._loaded, self._arrays, self._words]
+
+    def faults(self, device: str) -> Faults | None:
+        """Return the faults of the generated kernels; None where none can fail."""
+        if not self._faults:
+            return None
+        return Faults(device, self._faults, self._words, partial(self._words.fill, 0))
 
     def steps(self, parts: Sequence[Part], stream: int) -> list[Step]:
         """Return what queues parts on a stream."""
@@ -174,7 +188,23 @@ class _Binding:
         return step if self._launcher is None else partial(self._launcher, step)
 
     def _address(self, name: str) -> int:
+        for index, fault in enumerate(self._faults):
+            if fault.name == name:
+                return int(self._words.ctypes.data) + index * WORD_NBYTES
         return int(self._arrays[name].data.ptr)
+
+
+def _words(cupy: CuPy, count: int) -> Array:
+    """Return the words of faults, (count,) int64, in page-locked memory.
+
+    Kernels write there as to their own memory, if slowly. So a run in which nothing is wrong costs
+    the GPU nothing: the host, which reads the words after each run, has them already.
+    """
+    if not count:
+        return np.zeros(0, np.int64)
+    words = np.frombuffer(cupy.cuda.alloc_pinned_memory(count * WORD_NBYTES), np.int64, count)
+    words.fill(0)
+    return words
 
 
 def _load(modules: Modules | None, parts: Sequence[Part]) -> dict[str, Module]:

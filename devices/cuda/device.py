@@ -209,7 +209,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             parts = self._lowering.parts(subgraph, views)
             opened.warmer.warm(subgraph, parts, constants, stream)
             capture = self._graphs and not measure  # no event ends a node within a graph
-            steps, held = opened.binder.bind(
+            steps, held, faults = opened.binder.bind(
                 subgraph, parts, views, constants, stream, capture=capture
             )
             if any(part.queued is None for part in parts):
@@ -218,7 +218,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             opened.copies.timed = True
             steps = marked(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        return QueuedProgram(subgraph, run, measure, (*batches, *held))
+        return QueuedProgram(subgraph, run, measure, (*batches, *held), faults)
 
     def copy(
         self,
@@ -248,7 +248,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             cublas = None if library is None else Cublas(library, tf32=self._tf32)
             modules = None if compiler is None else Modules(cupy, self._index, compiler)
             exchange = CudaExchange(cupy, queues, self._index, self._memory)
-        binder = Binder(Libraries(cupy, modules, cublas, self._launcher))
+        binder = Binder(self.name, Libraries(cupy, modules, cublas, self._launcher))
         warmer = Warmer(cupy, self._memory, self._lowering, binder)
         copies = Copies(cupy, queues)
         constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)

@@ -172,7 +172,10 @@ def arg_min(x: Array, *, axis: int, keepdims: bool, select_last_index: bool) -> 
 
 def _scan(combine: Reduction, x: Array, axis: Array, *, exclusive: bool, reverse: bool) -> Array:
     """Return the table of what is before each place along the axis, or behind it, combined."""
-    along = int(axis.reshape(())) % x.ndim
+    along = int(axis.reshape(()))
+    if not -x.ndim <= along < x.ndim:
+        raise IndexError(f"axis {along} is outside a tensor of rank {x.ndim}")
+    along %= x.ndim
 
     def combined(*index: int) -> Real:
         here = index[along]

@@ -187,7 +187,10 @@ def roi_align(
         yield from product(*axes)
 
     def element(r: int, c: int, *cell: int) -> float:
-        image = x[int(at(batch_indices, r)), c]
+        owner = int(at(batch_indices, r))
+        if not 0 <= owner < x.shape[0]:
+            raise IndexError(f"batch index {owner} is outside a batch of {x.shape[0]}")
+        image = x[owner, c]
         read = [list(_around(image, place)) for place in samples(r, cell)]
         if mode == "max":
             return max((max(cells) for cells in read), default=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -80,9 +81,12 @@ def non_max_suppression(
 ) -> Array:
     """Y = (image, class, box) of the best boxes that overlap no better one of their class much.
 
-    Of equal scores the lower box is the better. Source: ONNX NonMaxSuppression.
+    Of equal scores the lower box is the better; NaN is the worst score, and under any threshold.
+    Source: ONNX NonMaxSuppression.
     """
     most, threshold = (0 if given is None else given.item() for given in (limit, overlap))
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"an overlap of {threshold} is not in [0, 1]")
     rows: list[tuple[int, int, int]] = []
     for image, label in indices(scores.shape[:2]):
         score = [at(scores, image, label, box) for box in range(scores.shape[2])]
@@ -90,8 +94,8 @@ def non_max_suppression(
             _corners(boxes[image, box].tolist(), center_point_box) for box in range(len(score))
         ]
         kept: list[int] = []
-        for box in sorted(range(len(score)), key=lambda box: -score[box]):
-            if len(kept) >= most or (least is not None and score[box] <= least.item()):
+        for box in sorted(range(len(score)), key=lambda box: (isnan(score[box]), -score[box])):
+            if len(kept) >= most or (least is not None and not score[box] > least.item()):
                 break
             if all(_overlap(corners[box], corners[other]) <= threshold for other in kept):
                 kept.append(box)

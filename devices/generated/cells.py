@@ -53,10 +53,16 @@ def typed(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
     return Parameter(name, ctype(spec.dtype), role, index)
 
 
-def place(value: str, length: int) -> str:
-    """Return an index from a tensor, as one of an axis of a length that is not 0.
+def place(name: str, value: str, length: int) -> list[str]:
+    """Return the statements that declare `name`, the place on an axis that an index stands for.
 
-    Negative ones count from the end. Those outside the axis wrap around: nothing beside the tensor
-    is read, nor written, and no kernel can raise.
+    Negative ones count from the end. One outside the axis is left in `FAULT`, and stands for the
+    first place: nothing beside the tensor is read, nor written.
     """
-    return f"(index)place_i64((i64){value}, {length})"
+    given = f"given_{name}"
+    return [
+        f"i64 {given} = {value};",
+        f"if ({given} < 0) {given} += {length};",
+        f"if ({given} < 0 || {given} >= {length}) {{ fault[0] = {value}; {given} = 0; }}",
+        f"const index {name} = (index){given};",
+    ]

@@ -1,10 +1,8 @@
-"""Generators that read at the places that a tensor of indices names.
-
-Indices outside an axis wrap around, as no kernel can raise: see `place`.
-"""
+"""Generators that read at the places that a tensor of indices names."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ...graph.dims import normalise_axis
@@ -12,71 +10,80 @@ from ...graph.operator import Call, Specs
 from .cells import cells, in_words, moved, place, typed
 from .copying import words_of
 from .indexing import contiguous, offset
-from .kernel import Code
+from .kernel import FAULT, Code
 from .registry import generates
 
 
-def _nothing_to_read(call: Call, outputs: Specs) -> bool:
-    """True when the output is empty, or any index is outside of the data."""
-    return not outputs[0].size or not call.spec(0).size
+def outside(axis: int, length: int) -> str:
+    """Return what is said of an index that is not on an axis."""
+    return f"index {{}} is outside axis {axis} of length {length}"
 
 
-def _empty(outputs: Specs) -> Code:
-    """Return the code where there is nothing to read: it writes zeros."""
-    y = outputs[0]
-    return Code((cells("zeros", y.static_shape, [moved("y", y, "output")], ["y[i] = 0;"]),))
+def outside_of(lengths: Sequence[int]) -> str:
+    """Return what is said of an index that is not on the one of several axes that it is for."""
+    return f"index {{}} is outside its axis; the axes have the lengths {list(lengths)}"
 
 
-@generates("Gather")
+def names_nothing(call: Call) -> str | None:
+    """Return why there is no kernel: all places that indices may name are on an axis of none."""
+    x, indices = call.spec(0), call.spec(1)
+    if x.is_static and indices.is_static and indices.size and not x.size:
+        return "no index is within data without elements"
+    return None
+
+
+@generates("Gather", unless=names_nothing)
 def gather(call: Call, outputs: Specs) -> Code:
     """Write x at the indices along an axis."""
-    if _nothing_to_read(call, outputs):
-        return _empty(outputs)
+    if not outputs[0].size:
+        return Code(())
     x, indices = call.spec(0), call.spec(1)
     shape = x.static_shape
     axis = normalise_axis(call.attributes["axis"], len(shape))
     size, inner = words_of(x.dtype.itemsize, prod(shape[axis + 1 :]))
     length = shape[axis]
     statements = [
-        f"const index p = {place('indices[k1]', length)};",
+        *place("p", "indices[k1]", length),
         f"y[i] = x[(k0 * {length} + p) * {inner} + k2];",
     ]
     parameters = [
         in_words("x", size, "input"),
         typed("indices", indices, "input", 1),
         in_words("y", size, "output"),
+        FAULT,
     ]
     cut = (prod(shape[:axis]), indices.size, inner)
-    return Code((cells("gather", cut, parameters, statements, [x.size]),))
+    kernel = cells("gather", cut, parameters, statements, [x.size])
+    return Code((kernel,), fault=outside(axis, length))
 
 
-@generates("GatherElements")
+@generates("GatherElements", unless=names_nothing)
 def gather_elements(call: Call, outputs: Specs) -> Code:
     """y[i, j, ...] = x[i, indices[i, j, ...], ...], for the axis in the place of j."""
-    if _nothing_to_read(call, outputs):
-        return _empty(outputs)
+    if not outputs[0].size:
+        return Code(())
     x, indices, y = call.spec(0), call.spec(1), outputs[0]
     strides = contiguous(x.static_shape)
     axis = normalise_axis(call.attributes["axis"], len(strides))
     others = [0 if i == axis else stride for i, stride in enumerate(strides)]
     where = f"{offset(others, 'k')} + p * {strides[axis]}"
-    statements = [
-        f"const index p = {place('indices[i]', x.static_shape[axis])};",
-        f"y[i] = x[{where}];",
-    ]
+    length = x.static_shape[axis]
+    statements = [*place("p", "indices[i]", length), f"y[i] = x[{where}];"]
     parameters = [
         moved("x", x, "input"),
         typed("indices", indices, "input", 1),
         moved("y", y, "output"),
+        FAULT,
     ]
-    return Code((cells("gather_elements", y.static_shape, parameters, statements, [x.size]),))
+    kernel = cells("gather_elements", y.static_shape, parameters, statements, [x.size])
+    return Code((kernel,), fault=outside(axis, length))
 
 
-@generates("GatherND")
+@generates("GatherND", unless=names_nothing)
 def gather_nd(call: Call, outputs: Specs) -> Code:
     """Write x's elements or slices at rows of indices."""
-    if _nothing_to_read(call, outputs):
-        return _empty(outputs)
+    if not outputs[0].size:
+        return Code(())
     x, indices = call.spec(0), call.spec(1)
     batch, depth = call.attributes["batch_dims"], indices.static_shape[-1]
     lengths = x.static_shape[batch : batch + depth]
@@ -92,14 +99,16 @@ def gather_nd(call: Call, outputs: Specs) -> Code:
         in_words("x", size, "input"),
         typed("indices", indices, "input", 1),
         in_words("y", size, "output"),
+        FAULT,
     ]
-    sizes = [x.size, indices.size]
-    return Code((cells("gather_nd", (rows, inner), parameters, statements, sizes),))
+    kernel = cells("gather_nd", (rows, inner), parameters, statements, [x.size, indices.size])
+    return Code((kernel,), fault=outside_of(lengths))
 
 
 def row_places(lengths: tuple[int, ...], depth: int, row: str) -> list[str]:
     """Return the statements that move p on by the places that a row of indices names."""
-    return [
-        f"p = p * {length} + {place(f'indices[{row} * {depth} + {column}]', length)};"
-        for column, length in enumerate(lengths)
-    ]
+    statements = []
+    for column, length in enumerate(lengths):
+        statements += place(f"p{column}", f"indices[{row} * {depth} + {column}]", length)
+        statements.append(f"p = p * {length} + p{column};")
+    return statements

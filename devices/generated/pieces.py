@@ -5,7 +5,7 @@ Shared by the devices that run generated kernels; how buffers are bound is their
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -37,11 +37,29 @@ class Transfer(NamedTuple):
     nbytes: int
 
 
+class Fault(NamedTuple):
+    """The word where a node's kernels leave a value that they cannot use.
+
+    Attributes
+    ----------
+    name : str
+        Among the buffers of launches.
+    node : Node
+    text : str
+        What is said of the value, with ``{}`` in its place.
+    """
+
+    name: str
+    node: Node
+    text: str
+
+
 class Launch(NamedTuple):
-    """A kernel, and the tensors and scratch buffers it is given, by name."""
+    """A kernel, and the tensors, the scratch buffers and the fault it is given, by name."""
 
     kernel: Kernel
     buffers: tuple[str, ...]
+    fault: Fault | None = None
 
 
 Queued: TypeAlias = Transfer | Launch
@@ -104,8 +122,9 @@ def launches(
     def buffer(parameter: Parameter) -> str:
         return named.get(parameter.name) or _buffer(node, parameter.role, parameter.number)
 
+    fault = Fault(_fault_name(node), node, code.fault)
     return tuple(
-        Launch(kernel, tuple(map(buffer, kernel.parameters)))
+        Launch(kernel, tuple(map(buffer, kernel.parameters)), fault if kernel.may_fail else None)
         for kernel in code.kernels
         if kernel.groups and any(map(buffer, kernel.written))
     )
@@ -116,7 +135,20 @@ def working_nodes(graph: Graph, views: Mapping[str, View]) -> tuple[Node, ...]:
     return tuple(node for node in graph.nodes if not is_in_place(graph, node, views))
 
 
+def faults_in(queued: Iterable[object]) -> tuple[Fault, ...]:
+    """Return the faults of all launches among what is queued, each once."""
+    found = (item.fault for item in queued if isinstance(item, Launch))
+    return tuple({fault.name: fault for fault in found if fault is not None}.values())
+
+
+def _fault_name(node: Node) -> str:
+    """Return the name of a node's fault; no tensor has it."""
+    return f"{node.name}\0fault"
+
+
 def _buffer(node: Node, role: str, index: int) -> str:
     if role == "scratch":
         return scratch_name(node, index)
+    if role == "fault":
+        return _fault_name(node)
     return (node.inputs if role == "input" else node.outputs)[index]

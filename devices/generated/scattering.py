@@ -1,7 +1,6 @@
 """Generators that write at the places that a tensor of indices names.
 
-Where a place is named twice any of its updates wins: ONNX forbids it. Indices outside an axis wrap
-around, as no kernel can raise: see `place`.
+Where a place is named twice any of its updates wins: ONNX forbids it.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .cells import cells, in_words, moved, place, typed
 from .copying import Layout, copy, words_of
-from .gathering import row_places
+from .gathering import names_nothing, outside, outside_of, row_places
 from .indexing import contiguous, offset
-from .kernel import Code, Kernel
+from .kernel import FAULT, Code, Kernel
 from .registry import generates
 
 
 def _combines(call: Call) -> str | None:
     if call.attributes["reduction"] != "none":
         return "no kernel is generated for scattered updates that are combined"
-    return None
+    return names_nothing(call)
 
 
 def _copied(x: TensorSpec) -> Kernel:
@@ -40,17 +39,19 @@ def scatter_elements(call: Call, outputs: Specs) -> Code:
     strides = contiguous(x.static_shape)
     axis = normalise_axis(call.attributes["axis"], len(strides))
     others = [0 if i == axis else stride for i, stride in enumerate(strides)]
+    length = x.static_shape[axis]
     statements = [
-        f"const index p = {place('indices[i]', x.static_shape[axis])};",
+        *place("p", "indices[i]", length),
         f"y[{offset(others, 'k')} + p * {strides[axis]}] = updates[i];",
     ]
     parameters = [
         typed("indices", indices, "input", 1),
         moved("updates", x, "input", 2),
         moved("y", x, "output"),
+        FAULT,
     ]
     write = cells("scatter_elements", indices.static_shape, parameters, statements, [x.size])
-    return Code((_copied(x), write))
+    return Code((_copied(x), write), fault=outside(axis, length))
 
 
 @generates("ScatterND", unless=_combines)
@@ -71,10 +72,11 @@ def scatter_nd(call: Call, outputs: Specs) -> Code:
         typed("indices", indices, "input", 1),
         in_words("updates", size, "input", 2),
         in_words("y", size, "output"),
+        FAULT,
     ]
     sizes = [x.size, indices.size]
     write = cells("scatter_nd", (rows, inner), parameters, statements, sizes)
-    return Code((_copied(x), write))
+    return Code((_copied(x), write), fault=outside_of(x.static_shape[:depth]))
 
 
 @generates("TensorScatter")
@@ -85,7 +87,7 @@ def tensor_scatter(call: Call, outputs: Specs) -> Code:
     axis = normalise_axis(call.attributes["axis"], len(shape))
     inner, length, count = prod(shape[axis + 1 :]), shape[axis], update.static_shape[axis]
     parameters = [moved("x", x, "input"), moved("updates", update, "input", 1)]
-    start = "0"
+    start, check = "0", []
     if call.has(2):
         parameters.append(typed("starts", call.spec(2), "input", 2))
         start = f"starts[k0 / {prod(shape[1:axis])}]"
@@ -93,10 +95,16 @@ def tensor_scatter(call: Call, outputs: Specs) -> Code:
     step = f"(i64)k1 - (i64){start}"
     if call.attributes["mode"] == "circular":
         step = f"place_i64(({step}) % {length}, {length})"
+    elif call.has(2):
+        parameters.append(FAULT)
+        check = [f"if ({start} < 0 || {start} > {length - count}) fault[0] = {start};"]
     statements = [
+        *check,
         f"i64 ahead = {step};",
         f"y[i] = ahead >= 0 && ahead < {count} ? "
         f"updates[(k0 * {count} + (index)ahead) * {inner} + k2] : x[i];",
     ]
     cut = (prod(shape[:axis]), length, inner)
-    return Code((cells("tensor_scatter", cut, parameters, statements, [update.size]),))
+    kernel = cells("tensor_scatter", cut, parameters, statements, [update.size])
+    fault = f"{count} places from {{}} on are not on axis {axis} of length {length}"
+    return Code((kernel,), fault=fault)

@@ -7,7 +7,7 @@ import math
 from ...graph.operator import Call, Specs
 from ...graph.operators.pooling import unpooled_shape
 from .indexing import contiguous, coordinates, index_type, offset
-from .kernel import THREADS, Code, Kernel, groups_of
+from .kernel import FAULT, THREADS, Code, Kernel, groups_of
 from .reduction import input_of, output_of
 from .registry import generates
 from .types import computed_type, literal, load, store
@@ -17,7 +17,7 @@ from .types import computed_type, literal, load, store
 def max_unpool(call: Call, outputs: Specs) -> Code:
     """Y = x at the places that the indices name, 0 elsewhere.
 
-    Where several name one place, any of them is written; places outside of y are not.
+    Where several name one place, any of them is written; places beyond the end of y are not.
     """
     x, y = call.spec(0), outputs[0]
     shape = [int(n) for n in unpooled_shape(x.static_shape, call.attributes)]
@@ -35,14 +35,16 @@ def max_unpool(call: Call, outputs: Specs) -> Code:
         start,
         f"if (i >= {x.size}) return;",
         "const i64 place = places[i];",
-        f"if (place < 0 || place >= {math.prod(shape)}) return;",
+        f"if (place < 0 || place >= {math.prod(shape)}) {{ fault[0] = place; return; }}",
         *coordinates("place", shape, "p", c),
         f"if ({' && '.join(inside) or '1'}) {store(y.dtype, 'y', at, value)}",
     ]
     target, places = output_of(y), input_of(call.spec(1), "places", 1)
+    each = groups_of(x.size)
     return Code(
         (
             Kernel("clear", (target,), "\n".join(clear), groups_of(y.size)),
-            Kernel("unpool", (input_of(x), places, target), "\n".join(scatter), groups_of(x.size)),
-        )
+            Kernel("unpool", (input_of(x), places, target, FAULT), "\n".join(scatter), each),
+        ),
+        fault=f"index {{}} is not one of {math.prod(shape)} places",
     )

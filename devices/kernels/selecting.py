@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph.attribute import Attributes
+from ...graph.operators.selecting import check_overlap
 from ...graph.tensor import Array
 from .arguments import optional
 from .axes import at
@@ -76,10 +77,12 @@ def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 def suppress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = (image, class, box) of the best boxes that overlap no better one of their class much.
 
-    Source: ONNX NonMaxSuppression. Of equal scores the lower box is the better.
+    Source: ONNX NonMaxSuppression. Of equal scores the lower box is the better; NaN is the worst
+    score, and under any threshold. Raises ShapeError for an overlap that is none.
     """
     boxes, scores = inputs[:2]
     limit, overlap, least = _number(inputs, 2, 0), _number(inputs, 3, 0), optional(inputs, 4)
+    check_overlap(overlap)
     rows = []
     for image in range(len(boxes)):
         corners = _corners(xp, boxes[image], attributes["center_point_box"])

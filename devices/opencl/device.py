@@ -139,12 +139,12 @@ class OpenClDevice(QueuedDevice[_Opened]):
         queues = opened.queues
         with queues.current() as stream:
             constants, held = opened.constants.place(subgraph.constants)
-            steps = opened.binder.bind(stream, subgraph, views, constants)
+            steps, faults = opened.binder.bind(stream, self.name, subgraph, views, constants)
         if measure:
             self._times_copies = True
             steps = marked(steps, queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        return QueuedProgram(subgraph, run, measure, held)
+        return QueuedProgram(subgraph, run, measure, held, faults)
 
     def copy(
         self,

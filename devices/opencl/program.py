@@ -8,21 +8,26 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ...graph.ir import Graph
 from ..errors import DeviceError
 from ..generated.dialect import OPENCL, program_source
 from ..generated.fusing import fused
 from ..generated.kernel import Kernel
-from ..generated.pieces import Launch, Piece, Queued
+from ..generated.pieces import Launch, Piece, Queued, faults_in
 from ..kernels.steps import in_order
 from ..memory import View
 from ..program import Step
 from ..queued.failures import first_line
+from ..queued.faults import Faults
 from ..queued.program import Steps
 from .driver import ClDevice, PyOpenCl
+from .memory import alignment_of
 from .streams import Prepared, Stream
 
 OPTIONS = ("-cl-std=CL1.2", "-w")
+WORD_NBYTES = 8
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
@@ -43,6 +48,7 @@ class Binder:
         self._cl = cl
         self._context = context
         self._setup = setup
+        self._alignment = alignment_of(device)
         self._options = [*OPTIONS, *_division(cl, device)]
         self._lock = threading.Lock()
         self._programs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -50,28 +56,37 @@ class Binder:
     def bind(
         self,
         stream: Stream,
+        device: str,
         graph: Graph,
         views: Mapping[str, View],
         constants: Mapping[str, Any],
-    ) -> Steps:
-        """Return a step for each piece of work, which queues it on a stream.
+    ) -> tuple[Steps, Faults | None]:
+        """Return a step for each piece of work, which queues it on a stream, and what may fail.
 
         Raises
         ------
         DeviceError
             If the device's compiler refuses a kernel.
         """
-        found = fused(graph, views, epilogues=lambda node: True)
-        pieces = [piece for piece in found if isinstance(piece, Piece)]
-        assert len(pieces) == len(found), "a node that is not supported"
+        parts = fused(graph, views, epilogues=lambda node: True)
+        pieces = [piece for piece in parts if isinstance(piece, Piece)]
+        assert len(pieces) == len(parts), "a node that is not supported"
         launches = [q for piece in pieces for q in piece.queued if isinstance(q, Launch)]
         buffers = {name: view.array for name, view in views.items()} | dict(constants)
         program = None
         if launches:
             with self._lock:
                 program = self._find_or_make(graph, launches, views)
+        found = faults_in(launches)
+        words = _Words(self._cl, self._context, self._setup, self._alignment, len(found))
+        buffers |= {fault.name: words.buffer(index) for index, fault in enumerate(found)}
         step = partial(self._step, stream, program, buffers)
-        return [(piece.nodes[-1], in_order(map(step, piece.queued))) for piece in pieces]
+        steps = [(piece.nodes[-1], in_order(map(step, piece.queued))) for piece in pieces]
+        if not found:
+            return steps, None
+        node, last = steps[-1]
+        steps[-1] = node, in_order((last, partial(words.download, stream)))
+        return steps, Faults(device, found, words.of_host, words.clear)
 
     def _step(
         self, stream: Stream, program: Any, buffers: Mapping[str, Any], queued: Queued
@@ -129,6 +144,7 @@ class Binder:
         new = {launch.kernel.name: launch for launch in launches}
         sizes = {name: view.spec.nbytes for name, view in views.items()}
         sizes |= {name: array.nbytes for name, array in graph.constants.items()}
+        sizes |= {fault.name: WORD_NBYTES for fault in faults_in(launches)}
         nbytes = max((sizes[n] for launch in new.values() for n in launch.buffers), default=0) or 1
         room = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
         self._cl.enqueue_fill_buffer(self._setup, room, b"\0", 0, nbytes)
@@ -138,6 +154,40 @@ class Binder:
             )
             self._cl.enqueue_nd_range_kernel(self._setup, kernel, threads, threads)
         self._setup.finish()
+
+
+class _Words:
+    """The words of a program's faults: each at the start of a sub-buffer, and on the host.
+
+    Attributes
+    ----------
+    of_host : Array, (count,), int64
+        As they were when they were last downloaded.
+    """
+
+    def __init__(self, cl: PyOpenCl, context: Any, setup: Any, alignment: int, count: int) -> None:
+        self._cl = cl
+        self._setup = setup
+        self._alignment = alignment
+        self._cells = np.zeros((count, alignment // WORD_NBYTES), np.int64)
+        self.of_host = self._cells[:, 0]
+        if count:
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+            self._buffer = cl.Buffer(context, flags, hostbuf=self._cells)
+
+    def buffer(self, index: int) -> Any:
+        """Return the sub-buffer of a word."""
+        flags = self._cl.mem_flags.READ_WRITE
+        return self._buffer.get_sub_region(index * self._alignment, WORD_NBYTES, flags)
+
+    def download(self, stream: Stream) -> None:
+        """Queue the copy to the host."""
+        stream.copy(self._cells, self._buffer, is_blocking=False)
+
+    def clear(self) -> None:
+        """Make all words 0."""
+        self._cells.fill(0)
+        self._cl.enqueue_copy(self._setup, self._buffer, self._cells, is_blocking=True)
 
 
 def _division(cl: PyOpenCl, device: ClDevice) -> tuple[str, ...]:

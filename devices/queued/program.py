@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from ...graph.ir import Graph, Node
 from ..program import BoundProgram, Step
+from .faults import Faults
 
 Steps: TypeAlias = list[tuple[Node, Step]]
 
@@ -26,12 +27,15 @@ class QueuedProgram:
         Whether the end of each node is marked on the stream.
     held : sequence
         What it uses on the device, constants among it: they live as long as it does.
+    faults : Faults or None
+        What its kernels report; None where none can fail.
     """
 
     graph: Graph
     run: BoundProgram
     measures: bool
     held: Sequence[object]
+    faults: Faults | None = None
 
 
 def marked(steps: Steps, mark: Callable[[str], Any]) -> Steps:

@@ -32,6 +32,8 @@ class Job:
         What must live until then.
     land : callable, optional
         The host's part of the work, done after the device's.
+    check : callable, optional
+        Returns what went wrong in the work although the device did all of it.
     error : Exception or None
         Why it was not queued, or not all of it.
     end : native event or None
@@ -44,6 +46,7 @@ class Job:
     waits: tuple[Event, ...]
     held: Any
     land: Callable[[], Any] | None = None
+    check: Callable[[], BaseException | None] | None = None
     error: BaseException | None = None
     end: Any = None
     start: Any = None
@@ -121,9 +124,9 @@ class Lane:
                 self._note_times(job, job.anchor)
             else:
                 job.event.ended_ns = time.perf_counter_ns()
+            return None if job.check is None else job.check()
         except Exception as raised:
             return self._lose(raised)
-        return None
 
     def _note_times(self, job: Job, anchor: Anchor) -> None:
         event, timeline = job.event, self._backend.timeline

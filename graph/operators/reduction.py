@@ -10,7 +10,16 @@ from ..dims import normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, InferRule, define
 from ..tensor import Dim, TensorSpec
-from .inputs import FLOATS, NUMBERS, REALS, check_dtype, integers, is_computed
+from .inputs import (
+    FLOATS,
+    NUMBERS,
+    REALS,
+    check_dtype,
+    check_rank,
+    count_of,
+    integers,
+    is_computed,
+)
 from .rules import TRANSCENDENTAL, per_input_element
 
 
@@ -97,9 +106,10 @@ for _op in ("ArgMax", "ArgMin"):
 def _infer_scan(call: Call) -> Sequence[TensorSpec]:
     data = call.spec(0)
     check_dtype(data, NUMBERS)
+    check_rank(data, 1, "[n]")
     axis = integers(call, 1, "axis")
-    if axis is not None and len(axis) != 1:
-        raise ShapeError(f"axis is {list(axis)}, but must be one integer", fix="pass one axis")
+    if count_of(call, 1) not in (1, None):
+        raise ShapeError(f"axis is {call.spec(1)}, but must be one integer", fix="pass one axis")
     if axis is not None and data.shape is not None:
         normalise_axis(axis[0], len(data.shape))
     return (data,)

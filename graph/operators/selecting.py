@@ -12,7 +12,7 @@ from ..dims import UNKNOWN, mul, normalise_axis, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import ANY, BOOLS, check_dtype, check_rank, common_dtype, integers, may_equal
+from .inputs import ANY, BOOLS, check_dtype, check_rank, common_dtype, count_of, integers, may_equal
 
 _AXIS = Attribute(Kind.INT, None)
 
@@ -112,6 +112,7 @@ def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row for each box of each class of each image, or as many as may be put out."""
     boxes, scores = call.spec(0), call.spec(1)
     _check_boxes(boxes, scores)
+    _check_limits(call)
     if boxes.shape is None or scores.shape is None:
         return (TensorSpec("int64", (UNKNOWN, 3)),)
     limit = integers(call, 2, "max_output_boxes_per_class")
@@ -134,6 +135,23 @@ def infer_suppression(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row (image, class, box) for each box that is kept."""
     _bound_suppression(call)
     return (TensorSpec("int64", (UNKNOWN, 3)),)
+
+
+def _check_limits(call: Call) -> None:
+    """Raise ShapeError unless each limit is one number, and that of the overlap in [0, 1]."""
+    names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
+    for index, name in enumerate(names, 2):
+        if call.has(index) and count_of(call, index) not in (1, None):
+            raise ShapeError(f"{name} is {call.spec(index)}, not one number", fix="pass a scalar")
+    overlap = call.value(3) if call.has(3) else None
+    if overlap is not None:
+        check_overlap(float(overlap.reshape(())))
+
+
+def check_overlap(threshold: float) -> None:
+    """Raise ShapeError unless the largest overlap that is allowed is one: in [0, 1]."""
+    if not 0 <= threshold <= 1:
+        raise ShapeError(f"iou_threshold is {threshold:g}", fix="pass a number in [0, 1]")
 
 
 def _check_boxes(boxes: TensorSpec, scores: TensorSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import generated_movement_cases as cases
@@ -42,7 +43,7 @@ def test_a_range_counts_in_its_own_numbers() -> None:
         np.testing.assert_array_equal(found[name], expected)
 
 
-def test_indices_outside_an_axis_wrap_around() -> None:
+def test_indices_outside_an_axis_are_reported() -> None:
     """A kernel cannot raise; it must not read or write beside its tensors."""
     index = np.array([[4, -5, 2**40 + 1, -(2**40)]])
     nodes = Nodes("outside")
@@ -51,22 +52,36 @@ def test_indices_outside_an_axis_wrap_around() -> None:
     nodes.add("GatherND", cases.bits(4, 2), index.T)
     nodes.add("ScatterElements", cases.bits(1, 4), index[:, :2], -cases.bits(1, 2) - 5, axis=1)
     graph, feeds = nodes.build()
-    gathered, elements, rows, scattered = run_generated(graph, feeds).values()
-    assert gathered.tolist() == elements.tolist() == [[0, 3, 1, 0]]
-    assert rows.tolist() == [[0, 1], [6, 7], [2, 3], [0, 1]]
-    assert scattered.tolist() == [[-5, 1, 2, -6]]
+    faults: list[str] = []
+    gathered, elements, rows, scattered = run_generated(graph, feeds, faults).values()
+    assert gathered.tolist() == elements.tolist() == [[0, 0, 0, 0]]
+    assert rows.tolist() == [[0, 1]] * 4
+    assert scattered.tolist()[0][1:] == [1, 2, 3]
+    said = r"index (4|-5|1099511627777|-1099511627776) is outside "
+    assert len(faults) == 4
+    assert all(re.match(said, fault) for fault in faults), faults
 
 
 def test_nothing_is_read_where_there_is_nothing() -> None:
     nodes = Nodes("empty")
-    nodes.add("Gather", cases.bits(0, 3), np.array([0, 1]))
+    nodes.add("Gather", cases.bits(0, 3), np.array([], "int64"))
     nodes.add("Transpose", cases.bits(0, 3))
     nodes.add("ScatterND", cases.bits(3), cases.bits(0, 1, dtype="int64"), cases.bits(0))
     graph, feeds = nodes.build()
     gathered, turned, scattered = run_generated(graph, feeds).values()
-    assert gathered.tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert gathered.shape == (0, 3)
     assert turned.shape == (3, 0)
     assert scattered.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND", "ScatterND"])
+def test_data_without_elements_have_no_places_to_name(op: str) -> None:
+    b = pl.GraphBuilder("nowhere")
+    x, rest = b.input("x", "float32", (0, 3)), [np.zeros((1, 3), "float32")] * (op == "ScatterND")
+    b.output("y", b.op(op, x, np.zeros((1, 1), "int64"), *rest))
+    graph = b.build()
+    reason = why_not(graph.nodes[0], graph.call(graph.nodes[0]))
+    assert reason == "no index is within data without elements"
 
 
 def test_an_output_that_nobody_wants_is_not_written() -> None:
