@@ -7,13 +7,13 @@ imported when one of them is first named.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from .errors import ShapeError
+from .extras import import_extra
 
 FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 """What numbers are stored in, but not computed in."""
@@ -56,10 +56,5 @@ def largest(dtype: np.dtype[Any]) -> float:
 
 
 def _extensions(name: str) -> Any:
-    try:
-        return import_module("ml_dtypes")
-    except ImportError as error:
-        raise ShapeError(
-            f"the dtype {name!r} takes the package 'ml_dtypes'",
-            fix="pip install 'plait[ml_dtypes]'",
-        ) from error
+    missing = f"the dtype {name!r} takes the package 'ml_dtypes'"
+    return import_extra("ml_dtypes", missing, "pip install 'plait[ml_dtypes]'", ShapeError)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 
+from ...graph.extras import import_extra
 from ...graph.ir import Graph, Node
 from ...graph.life import Life
 from ...graph.operator import Call, Specs
@@ -15,6 +16,8 @@ from ..cpu import CpuDevice
 from ..device import Program
 from ..errors import DeviceUnavailableError
 from ..memory import View
+
+FIX = "pip install 'plait[compiled]'"
 
 
 class CompiledDevice(CpuDevice):
@@ -30,16 +33,15 @@ class CompiledDevice(CpuDevice):
     """
 
     def __init__(self, name: str = "compiled") -> None:
+        self._missing = f"device {name!r} needs Numba, which is not installed"
         if find_spec("numba") is None:
-            raise DeviceUnavailableError(
-                f"device {name!r} needs Numba, which is not installed",
-                fix="pip install 'plait[compiled]'",
-            )
+            raise DeviceUnavailableError(self._missing, fix=FIX)
         super().__init__(name)
         self.capabilities = replace(self.capabilities, software=f"numba {version('numba')}")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""
+        self._import()
         from .program import scratch
 
         return scratch(node, call, outputs)
@@ -57,6 +59,17 @@ class CompiledDevice(CpuDevice):
         measure: bool,
     ) -> Program:
         """Bind kernels to views, what follows a convolution in the same pass over its outputs."""
+        self._import()
         from .program import bind
 
         return bind(self.name, subgraph, views, living, measure=measure)
+
+    def _import(self) -> None:
+        """Import Numba, which takes half a second, now that it is needed.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If it does not load.
+        """
+        import_extra("numba", self._missing, FIX, DeviceUnavailableError)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from ...graph.extras import import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..queued import failures
 from ..queued.failures import cause_of, first_line, loss, refusal, shortage
-from ..queued.loading import load
 
 CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""
@@ -32,7 +32,8 @@ def load_cupy() -> CuPy:
     DeviceUnavailableError
         If it is missing or does not load.
     """
-    return load("cupy", "CuPy", "pip install 'plait[cuda]', on a machine with an NVIDIA GPU")
+    fix = "pip install 'plait[cuda]', on a machine with an NVIDIA GPU"
+    return import_extra("cupy", "CuPy is not installed", fix, DeviceUnavailableError)
 
 
 def count_devices(cupy: CuPy) -> int:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from ...graph.extras import import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..queued import failures
 from ..queued.failures import cause_of, first_line, loss, refusal, shortage
-from ..queued.loading import load
 
 PyOpenCl: TypeAlias = Any
 """The module `pyopencl`."""
@@ -35,7 +35,8 @@ def load_pyopencl() -> PyOpenCl:
     DeviceUnavailableError
         If it is missing or does not load.
     """
-    return load("pyopencl", "pyopencl", "pip install 'plait[opencl]'")
+    fix = "pip install 'plait[opencl]'"
+    return import_extra("pyopencl", "pyopencl is not installed", fix, DeviceUnavailableError)
 
 
 def all_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
+from ...graph.extras import import_extra
 from ...graph.formats.onnx.upgrade import NEWEST_OPSET
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph, Node
@@ -31,15 +31,10 @@ def runtime() -> Any:
     Raises
     ------
     DeviceUnavailableError
-        If it, or `onnx`, which writes the models for it, is not installed.
+        If it, or `onnx`, which writes the models for it, is not installed or does not load.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise _missing("onnxruntime") from error
-    if find_spec("onnx") is None:
-        raise _missing("onnx")
-    return onnxruntime
+    _import("onnx")
+    return _import("onnxruntime")
 
 
 def options(threads: int, *, optimise: bool = True) -> Any:
@@ -100,8 +95,6 @@ def _negation() -> Graph:
     return Graph("probe", ("x",), ("y",), (node,), {"x": spec, "y": spec}, {})
 
 
-def _missing(package: str) -> DeviceUnavailableError:
-    return DeviceUnavailableError(
-        f"'ort' devices take the package {package!r}, which is not installed",
-        fix="pip install 'plait[onnx,ort]'",
-    )
+def _import(package: str) -> Any:
+    missing = f"'ort' devices take the package {package!r}, which is not installed"
+    return import_extra(package, missing, "pip install 'plait[onnx,ort]'", DeviceUnavailableError)

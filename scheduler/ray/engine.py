@@ -20,6 +20,7 @@ from typing import Any
 
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
+from ...graph.extras import import_extra
 from .actors import OnResult, Placing, Ref
 
 REACHED_S = 10.0
@@ -180,18 +181,15 @@ def load_ray() -> ModuleType:
     Raises
     ------
     DeviceUnavailableError
-        If it is not installed.
+        If it is not installed, or does not load.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Else Ray takes the devices away from processes that ask for none, once they start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        with _quiet():
-            return importlib.import_module("ray")
-    except ImportError as error:
-        raise DeviceUnavailableError(
-            "the package 'ray' is not installed", fix="pip install 'plait[ray]'"
-        ) from error
+    missing, fix = "the package 'ray' is not installed", "pip install 'plait[ray]'"
+    with _quiet():
+        ray: ModuleType = import_extra("ray", missing, fix, DeviceUnavailableError)
+    return ray
 
 
 def _translated(error: BaseException, exceptions: Any) -> BaseException:

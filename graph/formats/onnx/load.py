@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ParseError, UnknownOperatorError
+from ...extras import import_extra
 from ...ir import Graph
 from ...operator import is_operator
 from ..files import reading
@@ -62,12 +63,8 @@ def read_model(model: Any, path: str | os.PathLike[str]) -> Graph:
 
 def _parse(path: Path) -> Any:
     """Return the ModelProto in a file; protobuf bounds what it allocates by the file's size."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise ParseError(
-            "reading ONNX models takes the package 'onnx'", fix="pip install 'plait[onnx]'"
-        ) from error
+    missing = "reading ONNX models takes the package 'onnx'"
+    onnx = import_extra("onnx", missing, "pip install 'plait[onnx]'", ParseError)
     with reading(path) as file:
         if os.fstat(file.fileno()).st_size > _PROTOBUF_LIMIT:
             raise ParseError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...check import check
 from ...errors import GraphError
+from ...extras import import_extra
 from ...ir import Graph
 from ...printing import counted
 from ...tensor import Array, TensorSpec
@@ -112,13 +113,8 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 
 
 def _onnx() -> Any:
-    try:
-        import onnx
-    except ImportError as error:
-        raise GraphError(
-            "writing ONNX models takes the package 'onnx'", fix="pip install 'plait[onnx]'"
-        ) from error
-    return onnx
+    missing = "writing ONNX models takes the package 'onnx'"
+    return import_extra("onnx", missing, "pip install 'plait[onnx]'", GraphError)
 
 
 def _version(graph: Graph, opset: int | None, newest: int) -> int:

@@ -1,0 +1,44 @@
+"""Optional packages: imported when first needed, and what is said where that fails."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from .errors import PlaitError
+
+
+def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) -> Any:
+    """Return an optional module.
+
+    Parameters
+    ----------
+    module : str
+    missing : str
+        What is said where it is not installed.
+    fix : str
+        How to install it.
+    kind : type of PlaitError
+        What is raised.
+
+    Raises
+    ------
+    PlaitError
+        Of that kind, if the module is not installed, or raises anything as it is imported: a
+        library that it takes is not there, say, or of another version.
+    """
+    try:
+        return import_module(module)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            raise kind(missing, fix=fix) from error
+        raise kind(
+            f"the package {module!r} is installed, but does not load: {_reason(error)}",
+            fix=f"mend what it lacks, or install it anew: {fix}",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of a message that says something, with the kind where that does."""
+    line = next((line for line in str(error).splitlines() if line.strip()), "")
+    return line if line and isinstance(error, ImportError) else f"{type(error).__name__}: {line}"
