@@ -131,6 +131,13 @@ def integers(call: Call, index: int, what: str) -> tuple[int, ...] | None:
     return None if value is None else tuple(int(v) for v in value.reshape(-1))
 
 
+def check_single(call: Call, index: int, what: str) -> None:
+    """Raise ShapeError for an input that is known to hold no number, or several."""
+    spec = call.inputs[index] if call.has(index) else None
+    if spec is not None and spec.shape and not all(may_equal(length, 1) for length in spec.shape):
+        raise ShapeError(f"{what} is {spec}, but must be one number", fix="pass a scalar")
+
+
 def of_rank(spec: TensorSpec, rank: int | None) -> TensorSpec:
     """Return the spec of a tensor like this one, of which not more than the rank is known."""
     return TensorSpec(spec.dtype, None if rank is None else (UNKNOWN,) * rank)

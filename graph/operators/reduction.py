@@ -16,7 +16,7 @@ from .inputs import (
     REALS,
     check_dtype,
     check_rank,
-    count_of,
+    check_single,
     integers,
     is_computed,
 )
@@ -107,9 +107,8 @@ def _infer_scan(call: Call) -> Sequence[TensorSpec]:
     data = call.spec(0)
     check_dtype(data, NUMBERS)
     check_rank(data, 1, "[n]")
+    check_single(call, 1, "axis")
     axis = integers(call, 1, "axis")
-    if count_of(call, 1) not in (1, None):
-        raise ShapeError(f"axis is {call.spec(1)}, but must be one integer", fix="pass one axis")
     if axis is not None and data.shape is not None:
         normalise_axis(axis[0], len(data.shape))
     return (data,)

@@ -12,7 +12,16 @@ from ..dims import UNKNOWN, mul, normalise_axis, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import ANY, BOOLS, check_dtype, check_rank, common_dtype, count_of, integers, may_equal
+from .inputs import (
+    ANY,
+    BOOLS,
+    check_dtype,
+    check_rank,
+    check_single,
+    common_dtype,
+    integers,
+    may_equal,
+)
 
 _AXIS = Attribute(Kind.INT, None)
 
@@ -141,8 +150,7 @@ def _check_limits(call: Call) -> None:
     """Raise ShapeError unless each limit is one number, and that of the overlap in [0, 1]."""
     names = ("max_output_boxes_per_class", "iou_threshold", "score_threshold")
     for index, name in enumerate(names, 2):
-        if call.has(index) and count_of(call, index) not in (1, None):
-            raise ShapeError(f"{name} is {call.spec(index)}, not one number", fix="pass a scalar")
+        check_single(call, index, name)
     overlap = call.value(3) if call.has(3) else None
     if overlap is not None:
         check_overlap(float(overlap.reshape(())))

@@ -9,7 +9,7 @@ from ..dims import UNKNOWN, ceildiv, normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from .inputs import INTEGERS, check_dtype, count_of, integers, is_computed, of_rank
+from .inputs import INTEGERS, check_dtype, integers, is_computed, listed_rank, of_rank
 from .rules import part_of
 
 _END = 2**31 - 1
@@ -81,7 +81,7 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
         integers(call, index, what)
         for index, what in enumerate(("starts", "ends", "axes", "steps"), 1)
     )
-    count = count_of(call, 1)
+    count = listed_rank(call, 1)
     if data.rank is not None and count is not None and count > data.rank:
         raise ShapeError(f"{count} axes of {data} are sliced", fix="slice each axis once")
     if data.shape is None or starts is None or ends is None or is_computed(call, 3, 4):

@@ -164,7 +164,7 @@ REFUSED: list[tuple[str, list[Dims], dict[int, list[int]], dict[str, Any], str]]
     ("ReduceSum", [(2, 3)], {1: [2]}, {}, "outside"),
     ("ReduceSum", [(2, 3)], {1: [1, -1]}, {}, "twice"),
     ("ArgMax", [(0, 3)], {}, {}, "no elements"),
-    ("CumSum", [(2, 3)], {1: [0, 1]}, {}, "one integer"),
+    ("CumSum", [(2, 3)], {1: [0, 1]}, {}, "one number"),
     ("CumSum", [(2, 3)], {1: [2]}, {}, "outside"),
     ("MatMul", [(2, 3), (4, 2)], {}, {}, "inner lengths 3 and 4"),
     ("MatMul", [(), (4, 2)], {}, {}, "scalar"),
