@@ -6,13 +6,15 @@ from pathlib import Path
 
 import click
 
-from .options import EXIT_CODES, PATH, as_json
+from .options import EXIT_CODES, PATH, as_json, params_option
 from .output import print_json
+from .plan import load_graph
 
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("model", type=PATH)
 @click.argument("output", type=PATH)
+@params_option
 @click.option("--weights", type=PATH, metavar="FILE", help="Take weights from a safetensors file.")
 @click.option(
     "--rules",
@@ -23,7 +25,12 @@ from .output import print_json
 )
 @as_json
 def convert(
-    model: Path, output: Path, weights: Path | None, rules: tuple[Path, ...], as_json: bool
+    model: Path,
+    output: Path,
+    params: Path | None,
+    weights: Path | None,
+    rules: tuple[Path, ...],
+    as_json: bool,
 ) -> None:
     """Convert MODEL to a .plait file, an ONNX model or one of LightNet's, as OUTPUT's name says.
 
@@ -33,7 +40,6 @@ def convert(
     """
     from ..graph.check import check
     from ..graph.formats import (
-        load,
         load_rules,
         load_weights,
         save,
@@ -43,7 +49,7 @@ def convert(
     )
     from ..graph.passes.merging import always
 
-    graph = load(model)
+    graph = load_graph(model, params)
     if weights is not None:
         graph = with_weights(graph, load_weights(weights))
     for file in rules:

@@ -33,6 +33,12 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and n
 trace_option = click.option(
     "--trace", type=PATH, metavar="FILE", help="Save a timeline, to be opened at ui.perfetto.dev."
 )
+params_option = click.option(
+    "--params",
+    type=PATH,
+    metavar="FILE",
+    help="The parameters of a cvm model, where they do not lie beside it in a .params file.",
+)
 html_option = click.option(
     "--html", type=PATH, metavar="FILE", help="Write a page to be opened in any browser."
 )

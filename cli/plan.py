@@ -14,7 +14,7 @@ import click
 
 from .cluster import joined, ray_option
 from .inputs import CommandError
-from .options import PATH
+from .options import PATH, params_option
 from .parsing import (
     parse_bounds,
     parse_devices,
@@ -25,6 +25,7 @@ from .parsing import (
 )
 
 if TYPE_CHECKING:
+    from ..graph.ir import Graph
     from ..graph.passes import Pass
     from ..scheduler.planning import Plan
     from ..scheduler.ray import Cluster
@@ -62,6 +63,8 @@ class Request:
         Tensors to compute instead of all outputs.
     cluster : Cluster or None
         Which is joined while the command runs.
+    params : Path or None
+        The parameters of a cvm model, where they do not lie beside it.
     """
 
     model: Path
@@ -71,6 +74,7 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
     fetched: tuple[str, ...] = ()
     cluster: Cluster | None = None
+    params: Path | None = None
 
     def plan(self, max_in_flight: int | None = None, otherwise: int = 1) -> Plan:
         """Load the model and plan it, for `otherwise` items in flight where no number is given.
@@ -86,13 +90,12 @@ class Request:
         return plan.fetching(*self.fetched) if self.fetched else plan
 
     def _whole(self, max_in_flight: int | None, otherwise: int) -> Plan:
-        from ..graph.formats import load
         from ..scheduler.make_plan import plan
 
         if self.is_saved:
             return self._saved(max_in_flight)
         return plan(
-            load(self.model),
+            load_graph(self.model, self.params),
             self.devices or ("cpu",),
             shapes=self.shapes,
             max_in_flight=max_in_flight or otherwise,
@@ -122,6 +125,8 @@ class Request:
         ]
         if self.costs is not None:
             other.append("--costs")
+        if self.params is not None:
+            other.append("--params")
         if other:
             raise CommandError(
                 f"{', '.join(other)}: that is decided in a saved plan",
@@ -140,6 +145,20 @@ class Request:
         fixed = {name: spec.shape for name, spec in plan.fed.tensors.items()}
         asked = any(fixed.get(name) != shape for name, shape in self.shapes.items())
         return plan.for_shapes(self.shapes) if asked else plan
+
+
+def load_graph(model: Path, params: Path | None) -> Graph:
+    """Return the graph in a model file; parameters are those of a cvm model.
+
+    Raises
+    ------
+    PlaitError
+        As `plait.load`.
+    """
+    from ..graph.formats import load
+    from ..graph.formats.cvm import load_cvm
+
+    return load(model) if params is None else load_cvm(model, params).graph
 
 
 def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
@@ -162,6 +181,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         precisions: tuple[str, ...],
         fetched: tuple[str, ...],
         address: str | None,
+        params: Path | None,
         **options: Any,
     ) -> None:
         import_modules(modules)
@@ -180,7 +200,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         names = () if devices is None else parse_devices(devices)
         sized = parse_shapes(shapes)
         cluster = joined(address, names)
-        asked = Request(model, names, sized, costs, given, fetched, cluster)
+        asked = Request(model, names, sized, costs, given, fetched, cluster, params)
         command(asked, **options)
 
     asking: Callable[..., None] = with_request
@@ -204,6 +224,7 @@ def largest_lengths(plan: Plan) -> dict[str, int]:
 
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.argument("model", type=PATH),
+    params_option,
     click.option(
         "--devices",
         show_default="cpu",

@@ -9,6 +9,7 @@ from ..errors import GraphError, ParseError
 from ..ir import Graph
 from .checkpoints import Checkpoint, Checkpoints
 from .container import GRAPHS, PLANS
+from .cvm import is_symbol, load_cvm
 from .files import reading
 from .freezing import freeze
 from .lightnet import is_lightnet, load_lightnet, save_lightnet
@@ -16,6 +17,7 @@ from .native import dump_bytes, is_native, load_bytes, load_native
 from .native import save as save_native
 from .onnx import load_onnx, save_onnx, to_onnx
 from .rules import load_rules
+from .sources import content_of
 from .weights import load_weights, save_weights, weights_of, with_weights
 
 __all__ = [
@@ -50,11 +52,11 @@ _WEIGHTS = ".safetensors"
 
 
 def load(path: str | os.PathLike[str]) -> Graph:
-    """Return the graph in a `.plait` file, an ONNX model or LightNet's JSON, told by their content.
+    """Return the graph in a `.plait` file, or a model of ONNX, LightNet or cvm, told by content.
 
     A file whose name ends in ``.net`` is in LightNet's text form. The weights of LightNet's lie
-    beside the model, in a file that ends in ``.wts``. Files are read whole: they may be changed,
-    replaced or deleted afterwards.
+    beside the model, in a file that ends in ``.wts``, cvm's parameters in one that ends in
+    ``.params``. Files are read whole: they may be changed, replaced or deleted afterwards.
 
     Raises
     ------
@@ -62,6 +64,8 @@ def load(path: str | os.PathLike[str]) -> Graph:
         If the file is missing, damaged or foreign, or uses what plait lacks.
     GraphError
         If it holds a graph that does not fit together.
+    RuntimeFailureError
+        If it is cvm's, and cannot be read.
 
     Examples
     --------
@@ -89,8 +93,15 @@ def load(path: str | os.PathLike[str]) -> Graph:
         )
     if is_native(head):
         return load_native(path)
-    known = Path(path).suffix == ".net" or is_lightnet(head)
-    return load_lightnet(path) if known else load_onnx(path)
+    if Path(path).suffix == ".net":
+        return load_lightnet(path)
+    return _load_json(path) if is_lightnet(head) else load_onnx(path)
+
+
+def _load_json(path: str | os.PathLike[str]) -> Graph:
+    """Return the graph in one of the two kinds of models that are JSON."""
+    content, _ = content_of(path, "model", ParseError)
+    return load_cvm(path).graph if is_symbol(content) else load_lightnet(path)
 
 
 def _head(path: Path) -> bytes:

@@ -6,8 +6,11 @@ LogicError where the model is at fault, RuntimeFailureError where it cannot be r
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +25,7 @@ from .params import read_params
 from .storage import pool_bytes
 from .symbol import fail, parse_symbol, wrong
 
-__all__ = ["CvmModel", "Source", "load_cvm", "load_symbol"]
+__all__ = ["CvmModel", "Source", "is_symbol", "load_cvm", "load_symbol"]
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,26 @@ class CvmModel:
     postprocess: str
 
 
-def load_cvm(symbol: Source, params: Source) -> CvmModel:
+SUFFIX = ".params"
+"""Of the parameters beside a symbol."""
+
+# No other key of a model is called so, wherever it stands in the file.
+_KEYS = tuple(re.compile(rb'"%s"\s*:' % key) for key in (b"nodes", b"heads", b"attrs"))
+
+
+def is_symbol(content: bytes) -> bool:
+    """True when JSON has the keys of a symbol."""
+    return all(key.search(content) for key in _KEYS)
+
+
+def load_cvm(symbol: Source, params: Source | None = None) -> CvmModel:
     """Return a cvm model, its parameters as constants and ``data`` as its only input.
 
     Parameters
     ----------
     symbol, params : bytes or path
-        The content of the two files, or their paths.
+        The content of the two files, or their paths. Left out, the parameters are the file beside
+        the symbol that ends in ``.params``.
 
     Raises
     ------
@@ -65,8 +81,24 @@ def load_cvm(symbol: Source, params: Source) -> CvmModel:
     GraphError
         If its operators do not fit together.
     """
+    if params is None:
+        params = _beside(symbol)
     content, at = content_of(params, "params", RuntimeFailureError)
     return _bind(load_symbol(symbol), content, at)
+
+
+def _beside(symbol: Source) -> Path:
+    """Return where the parameters of a symbol lie."""
+    if not isinstance(symbol, str | os.PathLike):
+        raise RuntimeFailureError("a symbol has parameters", fix="pass them too, or two paths")
+    path = Path(symbol).with_suffix(SUFFIX)
+    if not path.is_file():
+        raise RuntimeFailureError(
+            f"there are no parameters in {path}",
+            at=os.fspath(symbol),
+            fix="put them there, pass --params, or call plait.graph.formats.cvm.load_cvm",
+        )
+    return path
 
 
 def load_symbol(symbol: Source) -> CvmModel:

@@ -82,7 +82,7 @@ def _operators(data: bytes, at: str) -> list[Any]:
         raise ParseError(
             "this JSON is no model: it has no list of operators under the key 'ops'",
             at=at,
-            fix="pass a model of LightNet's; one of cvm's is read by plait.cvm",
+            fix="pass a model of LightNet's or cvm's",
         )
     ops: list[Any] = root["ops"]
     return ops
