@@ -51,7 +51,7 @@ def test_load_takes_the_parameters_beside_the_symbol(folder: Path) -> None:
     ("arguments", "words"),
     [
         (("plan", "symbol"), ("there are no parameters", "symbol.params")),
-        (("plan", "symbol", "--params", "none"), ("cannot read the file", "none")),
+        (("plan", "symbol", "--params", "none"), ("no such file", "none")),
         (("plan", "symbol", "--params", "symbol"), ("this is no parameter file",)),
         (
             ("run", "saved.plan", "--params", "params"),
