@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -29,6 +30,12 @@ settings.load_profile("ci" if CI else "local")
 os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they test
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # PoCL takes half as long
 os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph is named
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what tests start, also where the shell has it ignored: in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
