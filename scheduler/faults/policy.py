@@ -25,8 +25,9 @@ class FaultPolicy:
     longest_restart_s : float, default 5.0
         The longest pause.
     patience : int, default 5
-        After so many attempts to start a device that failed, items that need it fail. Attempts go
-        on.
+        After so many attempts to start a device that failed, items that need it fail. So they do
+        after so many of its deaths, but more than `replays`, between which no item has ended well
+        on it. Attempts go on.
     grace_s : float, default 1.0
         How long a worker may go on with an item that was given up, before it is killed.
     """

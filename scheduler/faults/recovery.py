@@ -2,7 +2,8 @@
 
 A device that dies is started again at once; if it dies again before an item has ended well on it,
 or does not start, after a pause that grows. While it is away, plans that need it are replaced by
-plans for what remains; where there is none, who needs it waits.
+plans for what remains; where there is none, who needs it waits, until it has died or failed to
+start too often in a row.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Recovery:
         self._replaced: set[frozenset[str]] = set()
         self._standbys: dict[tuple[int, frozenset[str]], tuple[Plan, Plan | None]] = {}
         self._changed = trio.Event()
+        self._starting = trio.Event()
         self._scopes: set[trio.CancelScope] = set()
         self._ended = trio.Event()
         self._stopped = False
@@ -186,13 +188,19 @@ class Recovery:
         attempts = 0
         while self._is_dead(name) or not attempts:
             starts = self._starts.get(name, 0)
-            await trio.sleep(self.policy.pause_s(starts))
+            if starts > self._most_deaths:  # it starts, and dies before it is of any use
+                self._give_up(name)
+            with trio.move_on_after(self.policy.pause_s(starts)):
+                await self._starting.wait()
+            # All that are away are started together: items that need several of them, each of
+            # which dies soon, would hardly ever find them alive at once.
+            self._starting.set()
+            self._starting = trio.Event()
             attempts += 1
             self._starts[name] = starts + 1
             await self._start(name)
             if self._is_dead(name) and attempts == max(1, self.policy.patience):
-                self._given_up.add(name)
-                self._wake()
+                self._give_up(name)
         del self.lost[name]
         self._given_up.discard(name)
         self._announcer.tell(DeviceRestored(name, attempts))
@@ -200,6 +208,16 @@ class Recovery:
         for devices in self._replaced:
             self._announcer.tell(PlanReplaced(tuple(sorted(devices - self.lost.keys()))))
         self._replaced.clear()
+        self._wake()
+
+    @property
+    def _most_deaths(self) -> int:
+        """How often in a row a device may die for nothing: an item may have to bring that about."""
+        return max(self.policy.patience, self.policy.replays)
+
+    def _give_up(self, name: str) -> None:
+        """Let items fail that need a device, until it is back."""
+        self._given_up.add(name)
         self._wake()
 
     async def _start(self, name: str) -> None:

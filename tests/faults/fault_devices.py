@@ -49,8 +49,8 @@ class Mayfly(SimDevice):
 class Stubborn(SimDevice):
     """Cannot be opened again so many times, once it was lost."""
 
-    def __init__(self, refusals: int) -> None:
-        super().__init__("sim:a")
+    def __init__(self, refusals: int, name: str = "sim:a") -> None:
+        super().__init__(name)
         self.refusals = refusals
         self.asked = 0
 

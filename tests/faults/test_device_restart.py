@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -109,6 +110,65 @@ async def test_pauses_between_attempts_grow(autojump_clock: MockClock) -> None:
         await observed.restored.wait()
     times = np.cumsum([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0])
     assert [time - began for time in asked] == pytest.approx(list(times))
+
+
+class Rival(SimDevice):
+    """Brings about the loss of another device, which is told, whenever it is started again."""
+
+    other: SimDevice
+
+    def open(self, cores: int | None = None) -> None:
+        revived = self.loss is not None
+        super().open(cores)
+        if revived:
+            self.other.lose("the other one is back")
+            for mourner in list(self.other.mourners):
+                mourner()
+
+
+def over_two(first: SimDevice, second: SimDevice) -> pl.Plan:
+    """Return a plan that needs both, with nothing to stand in."""
+    pins = {"first": first.name, "second": second.name}
+    return pl.plan(halves(), [first, second], pin=pins, max_in_flight=3)
+
+
+@pytest.mark.parametrize("replays", [0, 2, 5])
+async def test_items_fail_whose_devices_keep_dying_in_turn(replays: int) -> None:
+    """Each of them always starts, but never does both live when an item needs them."""
+    first, second = Rival("sim:a"), Rival("sim:b")
+    first.other, second.other = second, first
+    policy = pl.FaultPolicy(restart_s=0, patience=3, replays=replays, standby=False)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(over_two(first, second), faults=policy) as session:
+            assert await right(session, 1)
+            first.lose("unplugged")
+            async with session.stream(feeds(value) for value in range(30)) as stream:
+                errors = [item.error async for item in stream]
+    assert len(errors) == 30
+    assert all(isinstance(error, pl.DeviceLostError) for error in errors)
+
+
+async def test_devices_that_are_away_are_started_together(mock_clock: MockClock) -> None:
+    """One dies while another waits for its next attempt, which is then made at once."""
+    first, second = Stubborn(10**9), Stubborn(0, "sim:b")
+
+    async def attempts(n: int) -> None:
+        assert session._runtime is not None
+        assert session._runtime._recovery.examine()  # simulated devices do not tell
+        limiter = trio.to_thread.current_default_thread_limiter()
+        until = time.monotonic() + WAIT_S
+        while (first.asked < n or limiter.borrowed_tokens) and time.monotonic() < until:
+            await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
+
+    async with pl.Session(over_two(first, second)) as session:
+        first.lose()
+        await attempts(1)  # the next one is due in 0.1 s, and no time passes
+        assert first.asked == 1
+        second.lose()
+        await attempts(2)
+        assert first.asked == 2
+        assert second.loss is None
 
 
 async def test_an_item_that_waits_for_its_device_can_be_given_up() -> None:
