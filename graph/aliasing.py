@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .errors import OperatorError
 from .infer import asking
 from .ir import Graph, Node
 from .operator import Alias, AliasRule
@@ -29,15 +30,62 @@ class Run(NamedTuple):
 
 
 def views_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return which of a node's outputs are a run of an input's bytes, and where it begins."""
+    """Return which of a node's outputs are a run of an input's bytes, and where it begins.
+
+    Raises
+    ------
+    OperatorError
+        If the operator's rule names bytes that the input does not have.
+    """
     found = [Alias(*pair) for pair in node.operator.views]
-    found += _told(graph, node, node.operator.parts)
+    found += _told(graph, node, node.operator.parts, "parts")
     return tuple(alias for alias in found if node.outputs[alias.output])
 
 
 def joins_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return which of a node's inputs are a run of an output's bytes, and where it begins."""
-    return _told(graph, node, node.operator.joins)
+    """Return which of a node's inputs are a run of an output's bytes, and where it begins.
+
+    Raises
+    ------
+    OperatorError
+        If the operator's rule names bytes that the output does not have, or some of them twice.
+    """
+    found = _told(graph, node, node.operator.joins, "joins")
+    ends: dict[int, int] = {}
+    for output, index, offset in sorted(found, key=lambda alias: (alias.output, alias.offset)):
+        if offset < ends.get(output, 0):
+            raise _wrong_rule(node, "joins", f"inputs overlap in output {output}, at byte {offset}")
+        ends[output] = offset + graph.tensors[node.inputs[index]].nbytes
+    return found
+
+
+def _told(graph: Graph, node: Node, ask: AliasRule | None, rule: str) -> tuple[Alias, ...]:
+    """Return what a rule says, if all bytes that it names are there.
+
+    A plan lays other tensors beside them: by a wrong rule, nodes would write to these.
+    """
+    if ask is None:
+        return ()
+    call = graph.call(node)
+    with asking(node, call):
+        found = tuple(ask(call))
+    for output, index, offset in found:
+        if not (0 <= output < len(node.outputs) and 0 <= index < len(node.inputs)):
+            raise _wrong_rule(node, rule, f"there is no output {output} or no input {index}")
+        if not (node.outputs[output] and node.inputs[index]):
+            continue
+        made, read = graph.tensors[node.outputs[output]], graph.tensors[node.inputs[index]]
+        part, whole = (made, read) if rule == "parts" else (read, made)
+        if offset < 0 or offset + part.nbytes > whole.nbytes:
+            run = f"bytes {offset} to {offset + part.nbytes} of {whole}, which has {whole.nbytes}"
+            raise _wrong_rule(node, rule, f"output {output} and input {index} share {run}")
+    return found
+
+
+def _wrong_rule(node: Node, rule: str, what: str) -> OperatorError:
+    return OperatorError(
+        f"the rule {rule!r} of {node.op} is wrong: {what}", at=str(node), fix="correct the rule"
+    )
 
 
 def runs_of(graph: Graph, node: Node) -> tuple[Run, ...]:
@@ -50,14 +98,6 @@ def runs_of(graph: Graph, node: Node) -> tuple[Run, ...]:
         source, target = node.inputs[index], node.outputs[output]
         runs.append(Run(source, 0, target, offset, graph.tensors[source].nbytes))
     return tuple(runs)
-
-
-def _told(graph: Graph, node: Node, rule: AliasRule | None) -> tuple[Alias, ...]:
-    if rule is None:
-        return ()
-    call = graph.call(node)
-    with asking(node, call):
-        return tuple(rule(call))
 
 
 def only_copies(node: Node, runs: tuple[Run, ...]) -> bool:

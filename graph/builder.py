@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .check import check, check_precision
+from .check import check_precision, check_structure
 from .errors import GraphError, OperatorError
 from .infer import infer_node
 from .ir import ASSIGN, VARIABLE, Graph, Node, call_of
@@ -349,7 +349,7 @@ class GraphBuilder:
             else:  # a fed, constant or twice fetched tensor reaches its public name by a copy
                 nodes.append(Node(f"output {public}", "Identity", (tensor,), (public,)))
                 tensors[public] = tensors[tensor]
-        return check(_rename(self._graph(nodes, tensors), renamed))
+        return check_structure(_rename(self._graph(nodes, tensors), renamed))
 
     def _graph(self, nodes: list[Node], tensors: dict[str, TensorSpec]) -> Graph:
         return Graph(

@@ -1,7 +1,7 @@
 """The invariants of a graph, checked without trusting whoever made it.
 
-Unique names; inputs defined earlier; known outputs; no cycle; complete specs (seeds H1). Cheap:
-linear in nodes and edges.
+Unique names; inputs defined earlier; known outputs; no cycle; attributes as their operator has
+them; specs as the operators' rules have them (seeds H1). Linear in nodes and edges.
 """
 
 from __future__ import annotations
@@ -10,14 +10,35 @@ from typing import Any
 
 import numpy as np
 
+from .dims import may_agree
 from .errors import GraphError
+from .infer import infer_node
 from .ir import Graph, Node
+from .nested import graphs_in
 from .state import check_no_state, check_state
 from .tensor import TensorSpec, spec_of
 
 
 def check(graph: Graph) -> Graph:
     """Return the graph unchanged if it keeps all invariants.
+
+    Each tensor's spec is inferred anew: it must have the dtype and rank that its node gives it, and
+    the lengths where both are numbers. A spec may say more than a rule does, as passes find out.
+
+    Raises
+    ------
+    GraphError
+        If not; the message names the node or tensor.
+    """
+    check_structure(graph)
+    _check_specs(graph)
+    return graph
+
+
+def check_structure(graph: Graph) -> Graph:
+    """Return the graph unchanged if it keeps all invariants; specs are not inferred anew.
+
+    For those who have just inferred them.
 
     Raises
     ------
@@ -99,11 +120,10 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
             raise _broken(_undefined(graph, name), str(node))
     present = [bool(name) for name in node.inputs]
     node.operator.check_arity(len(node.inputs), present, len(node.outputs), str(node))
-    if set(node.attributes) != set(node.operator.attributes):
-        raise _broken("attributes are not complete", str(node))
+    _check_attributes(node)
     for value in node.attributes.values():
         if isinstance(value, Graph):
-            check_no_state(check(value), str(node))
+            check_no_state(check_structure(value), str(node))
     for name in node.outputs:
         if name in defined:
             raise _broken(f"tensor {name!r} is written twice", str(node))
@@ -111,6 +131,28 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
             raise _broken(f"tensor {name!r} has no spec", str(node))
         if name:
             defined.add(name)
+
+
+def _check_attributes(node: Node) -> None:
+    """Raise GraphError unless a node has the very attributes that its operator would store."""
+    if set(node.attributes) != set(node.operator.attributes):
+        raise _broken("attributes are not complete", str(node))
+    for name, stored in node.operator.complete(node.attributes, str(node)).items():
+        given = node.attributes[name]
+        same = given is stored or (type(given) is type(stored) and given == stored)
+        if not same:
+            raise _broken(f"attribute {name!r} is {given!r}, which would be {stored!r}", str(node))
+
+
+def _check_specs(graph: Graph) -> None:
+    for node in graph.nodes:
+        for nested in graphs_in(node):
+            _check_specs(nested)
+        inferred = infer_node(node, graph.call(node))
+        for name, spec in zip(node.outputs, inferred, strict=False):
+            known = graph.tensors[name] if name else spec
+            if spec.dtype != known.dtype or not may_agree(spec.shape, known.shape):
+                raise _broken(f"tensor {name!r} is {known}, but its node gives {spec}", str(node))
 
 
 def _undefined(graph: Graph, name: str) -> str:

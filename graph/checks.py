@@ -8,11 +8,12 @@ whoever asked for its shapes.
 from __future__ import annotations
 
 import operator as comparisons
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 from numpy.typing import DTypeLike
 
+from .dims import may_agree
 from .dtypes import dtype_of
 from .errors import OperatorError
 from .operator import Call, find_operator
@@ -225,7 +226,7 @@ class Input:
         """Check that it has another input's shape."""
         if self.spec is not None and other.spec is not None:
             words = f"that of {other._argument}, {other.spec}"
-            holds = _may_agree(self.spec.shape, other.spec.shape)
+            holds = may_agree(self.spec.shape, other.spec.shape)
             self._check.that(holds, f"shape of {self._argument}", words, self.spec)
         return self
 
@@ -240,12 +241,3 @@ class Input:
         known = self._check.call.value(self._index) is not None
         self._check.that(not known, self._argument, "computed or fed", "a constant")
         return self
-
-
-def _may_agree(a: Sequence[Any] | None, b: Sequence[Any] | None) -> bool:
-    """True unless shapes are known to differ; lengths that are not numbers may be anything."""
-    if a is None or b is None:
-        return True
-    return len(a) == len(b) and all(
-        x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True)
-    )

@@ -125,3 +125,12 @@ def normalise_axes(axes: Iterable[int], rank: int, what: str = "axes") -> tuple[
     if len(set(listed)) != len(listed):
         raise ShapeError(f"{what} {list(listed)} name a dimension twice", fix="name each once")
     return listed
+
+
+def may_agree(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
+    """True unless shapes are known to differ; lengths that are not numbers may be anything."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(
+        x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True)
+    )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ..check import check
+from ..check import check_structure
 from ..errors import GraphError, ParseError, PlaitError
 from ..infer import infer_node
 from ..ir import Graph, Node, call_of
@@ -95,7 +95,7 @@ class Assembly:
             self.precisions,
         )
         try:
-            return check(graph)
+            return check_structure(graph)
         except GraphError as error:
             error.at = f"{error.at}, {self.at}"
             error.fix = _EXPORT

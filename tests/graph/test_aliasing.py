@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import plait as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.aliasing import joins_of, only_copies, runs_of, views_of
 from plait.graph.ir import Graph
-from plait.graph.operator import Alias
+from plait.graph.operator import Alias, define, unregister_operator
 from plait.graph.tensor import Array
 
 SHAPES = st.lists(st.sampled_from([1, 1, 2, 3]), min_size=1, max_size=4).map(tuple)
@@ -171,3 +172,31 @@ def test_an_output_that_is_not_asked_for_is_no_view() -> None:
     builder.output(second, second)
     graph = builder.build()
     assert views_of(graph, graph.nodes[0]) == (Alias(1, 0, ITEM),)
+
+
+OUTSIDE = [
+    ("parts", [Alias(0, 0, ITEM)], "share bytes 4 to 20 of int32[4], which has 16"),
+    ("parts", [Alias(0, 0, -ITEM)], "share bytes -4 to 12 of int32[4], which has 16"),
+    ("parts", [Alias(0, 2)], "there is no output 0 or no input 2"),
+    ("joins", [Alias(0, 0), Alias(0, 1, ITEM)], "share bytes 4 to 20 of int32[4], which has 16"),
+    ("joins", [Alias(1, 0)], "there is no output 1 or no input 0"),
+    ("joins", [Alias(0, 0), Alias(0, 1)], "inputs overlap in output 0, at byte 0"),
+]
+
+
+@pytest.mark.parametrize(("rule", "aliases", "what"), OUTSIDE)
+def test_a_rule_that_names_bytes_that_are_not_there_is_refused(
+    rule: str, aliases: list[Alias], what: str
+) -> None:
+    """A plan lays other tensors beside them: their nodes' results would be overwritten."""
+    name = f"test_aliasing.{rule}"
+    chosen: dict[str, Any] = {rule: lambda call: aliases}
+    define(name, inputs="x y", **chosen)(lambda call: [call.spec(0)])
+    try:
+        graph = made(name, "x0", "x1", shapes=[(4,), (4,)])
+        with pytest.raises(pl.OperatorError) as caught:
+            runs_of(graph, graph.nodes[0])
+    finally:
+        unregister_operator(name)
+    assert caught.value.what.startswith(f"the rule {rule!r} of {name} is wrong: ")
+    assert caught.value.what.endswith(what)

@@ -195,3 +195,44 @@ def test_an_order_passes_exactly_when_it_is_topological(data: st.DataObject) -> 
     else:
         with pytest.raises(GraphError, match="later node"):
             check(replace(graph, nodes=tuple(nodes)))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [TensorSpec("int8", (3,)), TensorSpec("float32", (4,)), TensorSpec("float32", (3, 1))],
+)
+def test_an_inner_spec_that_its_node_does_not_give_is_found(spec: TensorSpec) -> None:
+    graph = replace(valid(), tensors={**valid().tensors, "h": spec})
+    assert broken(graph) == (f"tensor 'h' is {spec}, but its node gives {SPEC}", RELU)
+
+
+def test_a_spec_may_say_more_or_less_than_its_node() -> None:
+    for shape in (None, ("n",)):
+        graph = replace(valid(), tensors={**valid().tensors, "h": TensorSpec("float32", shape)})
+        assert check(graph) is graph
+
+
+@pytest.mark.parametrize("value", [2, "much", (0.5,), True])
+def test_an_attribute_of_another_type_is_found(value: object) -> None:
+    b = GraphBuilder("g")
+    b.output("y", b.op("Elu", b.input("x", "float32", (3,)), name="elu", alpha=0.5))
+    with pytest.raises(GraphError, match="alpha"):
+        check(node(b.build(), 0, attributes={"alpha": value}))
+
+
+def test_an_attribute_out_of_range_is_found() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", "float32", (3, 2))
+    b.output("y", b.op("Softmax", x, name="softmax", axis=1))
+    with pytest.raises(GraphError, match="axis"):
+        check(node(b.build(), 0, attributes={"axis": 2}))
+
+
+def test_what_is_wrong_inside_of_a_nested_graph_is_found() -> None:
+    inner = valid()
+    b = GraphBuilder("outer")
+    condition, x = b.input("condition", "bool", ()), b.input("x", "float32", (3,))
+    b.output("y", b.op("If", condition, x, name="if", then_branch=inner, else_branch=inner))
+    wrong = replace(inner, tensors={**inner.tensors, "h": TensorSpec("int8", (3,))})
+    graph = node(b.build(), 0, attributes={"then_branch": wrong, "else_branch": inner})
+    assert broken(graph) == (f"tensor 'h' is int8[3], but its node gives {SPEC}", RELU)
