@@ -7,6 +7,7 @@ node as further inputs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 
 from .dims import UNKNOWN
@@ -17,6 +18,10 @@ from .tensor import Array, Dim, TensorSpec
 
 Specs = Sequence[TensorSpec | None]
 Values = Sequence[Array | None]
+
+_found: ContextVar[dict[object, tuple[tuple[TensorSpec, ...], object]] | None]
+_found = ContextVar("plait result specs", default=None)
+"""What graphs came to, while one node is inferred, and the objects whose ids are in the key."""
 
 
 def graphs_in(node: Node) -> tuple[Graph, ...]:
@@ -90,6 +95,22 @@ def result_specs(graph: Graph, specs: Specs, values: Values = ()) -> tuple[Tenso
     ShapeError
         As `called`.
     """
+    found = _found.get()
+    if found is None:  # the outermost one
+        token = _found.set({})
+        try:
+            return result_specs(graph, specs, values)
+        finally:
+            _found.reset(token)
+    # Every loop asks for its body's specs a few times, so that for those of loops in loops in loops
+    # there would be no end of it.
+    key = id(graph), tuple(specs), tuple(map(id, values))
+    if key not in found:
+        found[key] = _result_specs(graph, specs, values), (graph, values)
+    return found[key][0]
+
+
+def _result_specs(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSpec, ...]:
     inferred = called(graph, specs, values)
     known = {_inside(dim): dim for spec in specs if spec is not None for dim in spec.shape or ()}
 

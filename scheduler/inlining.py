@@ -23,7 +23,8 @@ from ..graph.operators.control import axis_of, chosen_branch, repeats
 from ..graph.tensor import Array
 
 UNROLLED_NODES = 256
-"""Loops that would become more nodes than this are run by the session, body by body."""
+"""Loops that would become more nodes than this are run by the session, body by body. A loop in a
+loop has its share of what the outer one may become, so that all of them together stay small."""
 
 _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 """The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
@@ -31,10 +32,14 @@ _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """What stands in the place of a node: constants by name, and nodes in order."""
+    """What stands in the place of a node: constants by name, and nodes in order.
+
+    `allowance` is how many nodes a loop among them may become.
+    """
 
     constants: Mapping[str, Array]
     nodes: Sequence[Node]
+    allowance: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +50,22 @@ class Namespace:
     tensors: Names
 
 
-def inlined(node: Node, call: Call, names: Namespace) -> Inlined | None:
-    """Return what a node of control flow comes down to; None where that is not known yet."""
-    writer = _Writer(node, names)
+def inlined(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
+    """Return what a node of control flow comes down to.
+
+    None where that is not known yet, or a loop would become more nodes than the allowance.
+    """
+    writer, steps = _Writer(node, names), 1
     if node.op == "If":
         condition = call.value(0)
         if condition is None:
             return None
         results = writer.copy(chosen_branch(call, bool(condition.item())), node.inputs[1:])
         writer.publish(results, node.outputs)
-    elif node.op == "Loop":
-        if not _unroll_loop(writer, node, call):
-            return None
-    elif not _unroll_scan(writer, node, call):
-        return None
-    return Inlined(writer.constants, writer.nodes)
+    else:
+        unroll = _unroll_loop if node.op == "Loop" else _unroll_scan
+        steps = unroll(writer, node, call, allowance)
+    return Inlined(writer.constants, writer.nodes, allowance // steps) if steps else None
 
 
 def path_of(name: str) -> str:
@@ -67,13 +73,14 @@ def path_of(name: str) -> str:
     return _MADE.sub("", name)
 
 
-def _unroll_loop(writer: _Writer, node: Node, call: Call) -> bool:
+def _unroll_loop(writer: _Writer, node: Node, call: Call, allowance: int) -> int:
+    """Write a Loop as its steps; return how many, 0 where it has to stay."""
     body, trips, condition = node.attributes["body"], call.value(0), call.value(1)
     if trips is None or (call.has(1) and condition is None):
-        return False
+        return 0
     count = max(int(trips.item()), 0) if condition is None or condition.item() else 0
-    if not repeats(body) or not _is_short(body, count):
-        return False
+    if not repeats(body) or not _is_short(body, count, allowance):
+        return 0
     states, captured = _split(node, 2)
     rows: list[list[str]] = []
     for step in range(count):
@@ -84,24 +91,25 @@ def _unroll_loop(writer: _Writer, node: Node, call: Call) -> bool:
     writer.publish(states, node.outputs[: len(states)])
     for index, name in enumerate(node.outputs[len(states) :]):
         writer.stack([row[index] for row in rows], 0, name)
-    return True
+    return count
 
 
-def _unroll_scan(writer: _Writer, node: Node, call: Call) -> bool:
+def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int:
+    """Write a Scan as its steps; return how many, 0 where it has to stay."""
     body, n_scanned = node.attributes["body"], node.attributes["num_scan_inputs"]
     given, captured = _split(node, 0)
     states, scanned = given[: len(given) - n_scanned], given[len(given) - n_scanned :]
     directions = node.attributes["scan_input_directions"] or (0,) * n_scanned
     specs = [call.spec(len(states) + index) for index in range(n_scanned)]
     if not all(spec.is_static for spec in specs):
-        return False
+        return 0
     axes = [
         normalise_axis(axis_of(call, "scan_input_axes", index), len(spec.static_shape))
         for index, spec in enumerate(specs)
     ]
     count = specs[0].static_shape[axes[0]]
-    if not _is_short(body, count):
-        return False
+    if not _is_short(body, count, allowance):
+        return 0
     rows: list[list[str]] = []
     for step in range(count):
         slices = [
@@ -120,7 +128,7 @@ def _unroll_scan(writer: _Writer, node: Node, call: Call) -> bool:
         if index < len(backwards) and backwards[index]:
             column.reverse()
         writer.stack(column, axis_of(call, "scan_output_axes", index), name)
-    return True
+    return count
 
 
 def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
@@ -129,9 +137,9 @@ def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
     return list(node.inputs[first:end]), list(node.inputs[end:])
 
 
-def _is_short(body: Graph, count: int) -> bool:
+def _is_short(body: Graph, count: int, allowance: int) -> bool:
     """True when unrolling is worth it; not for no iteration, which has nothing to stack."""
-    return count > 0 and count * sum(1 for _ in all_nodes(body)) <= UNROLLED_NODES
+    return count > 0 and count * sum(1 for _ in all_nodes(body)) <= allowance
 
 
 class _Writer:

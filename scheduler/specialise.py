@@ -24,6 +24,7 @@ from ..graph.operator import Call, Specs
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.passes import Applied, Pass, fold_constants, name_of
 from ..graph.tensor import Array, Dim, TensorSpec, spec_of
+from . import inlining
 from .errors import FeedError
 from .inlining import Namespace, inlined
 
@@ -71,7 +72,7 @@ def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True
 def _swept(graph: Graph, shapes: Shapes | None, folds: bool) -> _Sweep:
     sweep = _Sweep(graph, bind_inputs(graph, shapes or {}), folds)
     for node in graph.nodes:
-        sweep.visit(node)
+        sweep.visit(node, inlining.UNROLLED_NODES)
     return sweep
 
 
@@ -143,15 +144,16 @@ class _Sweep:
         nodes = (node.name for node in self._graph.nodes)
         return Namespace(Names(nodes), Names(self._graph.tensors))
 
-    def visit(self, node: Node) -> None:
+    def visit(self, node: Node, allowance: int) -> None:
+        """Take a node in; loops may become as many nodes as the allowance."""
         call = call_of(node, self._tensors, self._values)
         specs = self._inferred(node, call)
-        if node.op in CONTROL_FLOW and (plain := inlined(node, call, self._names)):
+        if node.op in CONTROL_FLOW and (plain := inlined(node, call, self._names, allowance)):
             self._constants.update(plain.constants)
             self._values.update(plain.constants)
             self._tensors.update({name: spec_of(v) for name, v in plain.constants.items()})
             for written in plain.nodes:
-                self.visit(written)
+                self.visit(written, plain.allowance)
             return
         self._tensors.update(
             {name: spec for name, spec in zip(node.outputs, specs, strict=True) if name}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import plait as pl
@@ -11,6 +13,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nested_graphs import doubled, doubling_body, growing_body, running_sum_body, scaled
+from plait.graph import nested
+from plait.graph.infer import infer_shapes
 from plait.graph.ir import Graph
 from plait.scheduler import inlining
 from plait.scheduler.running import starter
@@ -128,6 +132,53 @@ def test_a_loop_of_known_length_is_unrolled_into_the_plan(trips: int) -> None:
     found = pl.run(plan, {"x": X})
     np.testing.assert_array_equal(found["last"], last)
     np.testing.assert_array_equal(found["rows"], rows)
+
+
+def in_loops(body: Graph, levels: int, trips: int | None) -> Graph:
+    """Return a body of Loop whose state goes through loops in each other, the given one inmost."""
+    for _ in range(levels):
+        b = pl.GraphBuilder("outer")
+        step, going = b.input("step", "int64", ()), b.input("going", "bool", ())
+        state = b.input("state", "float32", ("n",))
+        count = step if trips is None else np.int64(trips)
+        b.output("goes_on", b.op("Identity", going))
+        b.output("next", b.op("Loop", count, np.bool_(True), state, body=body))
+        body = b.build()
+    return body
+
+
+@pytest.mark.parametrize(("levels", "trips"), [(1, 2), (3, 20), (7, 3)])
+def test_loops_in_loops_become_few_nodes_together(levels: int, trips: int) -> None:
+    b = pl.GraphBuilder("inmost")
+    _, going = b.input("step", "int64", ()), b.input("going", "bool", ())
+    state = b.input("state", "float32", ("n",))
+    b.output("goes_on", b.op("Identity", going))
+    b.output("next", b.op("Add", state, np.float32(1)))
+    plan = pl.plan(looping(in_loops(b.build(), levels, trips), trips=trips), shapes={"x": (3,)})
+    assert len(plan.graph.nodes) <= (levels + 1) * inlining.UNROLLED_NODES
+    if trips ** (levels + 1) < 1000:
+        last = pl.run(plan, {"x": X})["last"]
+        np.testing.assert_array_equal(last, X + trips ** (levels + 1))
+
+
+def test_lengths_that_grow_in_loops_in_loops_take_no_exponential_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, called = 0, nested.called
+
+    def counted(*arguments: Any) -> Graph:
+        nonlocal asked
+        asked += 1
+        return called(*arguments)
+
+    monkeypatch.setattr(nested, "called", counted)
+    counts = []
+    for levels in (5, 10):
+        graph = looping(in_loops(growing_body(), levels, None))
+        asked, x = 0, pl.TensorSpec("float32", (3,))
+        infer_shapes(replace(graph, tensors={**graph.tensors, "x": x}))
+        counts.append(asked)
+    assert counts[1] <= 8 * counts[0], "cubic, not twice as many for each level"
 
 
 @pytest.mark.parametrize("trips", [0, 1, 4])

@@ -43,6 +43,9 @@ def expand(model: Any, at: str) -> Any:
         expandable = [key for key in sorted(missing) if _has_body(key)]
         if not expandable:
             break
+        for node in all_nodes(model.graph):
+            if _key(node) in expandable:
+                _check_call(node, at)
         model = _written_out(_completed(model, expandable), expandable, at)
     return model
 
@@ -64,7 +67,41 @@ def _has_body(key: Key) -> bool:
     if not defs.has(op, domain):
         return False
     schema: Any = defs.get_schema(op, domain)  # its type stubs leave these two out
+    if any(_holds_no_tensor(formal) for formal in (*schema.inputs, *schema.outputs)):
+        return False
     return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _holds_no_tensor(formal: Any) -> bool:
+    """True for sequences and the like: plait lacks them, and the package breaks down on some."""
+    return not all(name.startswith("tensor(") for name in formal.types)
+
+
+def _check_call(node: Any, at: str) -> None:
+    """Raise ParseError unless a node is called as its operator's schema says.
+
+    The package writes out in C++, where it takes that for granted.
+    """
+    from onnx import defs
+
+    domain, op = _key(node)
+    schema: Any = defs.get_schema(op, domain)  # its type stubs leave some things out
+    given = {text(attribute.name): attribute.type for attribute in node.attribute}
+    known = schema.attributes
+    fits = (
+        schema.min_input <= len(node.input) <= schema.max_input
+        and schema.min_output <= len(node.output) <= schema.max_output
+        and all(node.input[: schema.min_input])
+        and len(given) == len(node.attribute)
+        and all(name in known and int(known[name].type) == kind for name, kind in given.items())
+        and all(name in given for name, attribute in known.items() if attribute.required)
+    )
+    if not fits:
+        raise ParseError(
+            f"{op} is not called as ONNX defines it",
+            at=f"node {text(node.name)!r}, {at}",
+            fix="export the model again: onnx.checker.check_model tells what is wrong",
+        )
 
 
 def _completed(model: Any, expandable: list[Key]) -> Any:

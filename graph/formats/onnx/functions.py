@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import ParseError
-from .nested import all_nodes
+from .nested import GRAPH
+from .nodes import DEFAULT_DOMAINS
 from .tensors import text
 
 Key: TypeAlias = tuple[str, str, str]
 """A function's domain, name and overload."""
 
-MOST_NODES = 1_000_000
-"""Functions that call functions may grow without bound: a model of more nodes is refused."""
+MOST_NBYTES = 1 << 26
+"""Functions call functions, so that a few bytes may come to any number: a model that comes to more
+than this, and to more than `MOST_TIMES` its own size, is refused."""
+
+MOST_TIMES = 10
+
+NODE_NBYTES = 1 << 10
+"""What a node takes that is written out, beside the bytes that it has in the file."""
+
+DEEPEST = 100
+"""Calls, and graphs inside of nodes, in each other: those who write them out do so recursively."""
 
 
 def without_functions(model: Any, at: str) -> Any:
@@ -26,14 +36,7 @@ def without_functions(model: Any, at: str) -> Any:
     """
     if not model.functions:
         return model
-    sizes = _sizes(model, at)
-    total = sum(sizes.get(_called(node), 1) for node in all_nodes(model.graph))
-    if total > MOST_NODES:
-        raise ParseError(
-            f"the model's functions, written out, come to {total} nodes",
-            at=at,
-            fix=f"export the model with at most {MOST_NODES}",
-        )
+    _Reckoning(model, at).check()
     from onnx import inliner
 
     try:
@@ -46,41 +49,98 @@ def without_functions(model: Any, at: str) -> Any:
         ) from error
 
 
-def _sizes(model: Any, at: str) -> Mapping[Key, int]:
-    """Return how many nodes each function comes to."""
-    calls = {
-        (text(each.domain), text(each.name), _overload(each)): [
-            _called(node) for node in all_nodes(each)
-        ]
-        for each in model.functions
-    }
-    waits = {key: {one for one in called if one in calls} for key, called in calls.items()}
-    readers: dict[Key, list[Key]] = {key: [] for key in calls}
-    for key, needed in waits.items():
-        for one in needed:
-            readers[one].append(key)
-    sizes: dict[Key, int] = {}
-    ready = [key for key, needed in waits.items() if not needed]
-    while ready:
-        key = ready.pop()
-        sizes[key] = sum(sizes.get(one, 1) for one in calls[key])
-        for reader in readers[key]:
-            waits[reader].discard(key)
-            if not waits[reader]:
-                ready.append(reader)
-    if len(sizes) < len(calls):
-        stuck = next(key for key in calls if key not in sizes)
-        raise ParseError(
-            f"the function {stuck[1]!r} calls itself, directly or through others",
-            at=at,
-            fix="export the model again: functions of ONNX may not",
-        )
-    return sizes
+class _Given(NamedTuple):
+    """A graph that is an attribute of a node, and where it was written down.
+
+    Attributes
+    ----------
+    graph : GraphProto
+    given : Mapping of str to _Given
+        The graphs among the attributes of the function around it, which it may refer to.
+    callers : tuple of Key
+        The functions around it.
+    """
+
+    graph: Any
+    given: Mapping[str, _Given | None]
+    callers: tuple[Key, ...]
 
 
-def _called(node: Any) -> Key:
-    return text(node.domain), text(node.op_type), _overload(node)
+class _Reckoning:
+    """What a model comes to, reckoned before anything is written out.
+
+    Every call is followed, until that is too much: what a function comes to depends on the graphs
+    that it is given, which may call functions and hold other graphs.
+    """
+
+    def __init__(self, model: Any, at: str) -> None:
+        self._model, self._at = model, at
+        self._functions: dict[Key, Any] = {}
+        for one in model.functions:
+            key = _key(one.domain, one.name, one)
+            if key in self._functions:
+                raise self._refusal(f"the function {key[1]!r} is defined twice")
+            self._functions[key] = one
+        self._most = max(MOST_NBYTES, MOST_TIMES * model.ByteSize())
+        self._nbytes = 0
+        self._known: dict[Key, int] = {}
+        """What functions come to that are given no graphs."""
+
+    def check(self) -> None:
+        """Raise ParseError if the model comes to too much, or would never end."""
+        self._follow(self._model.graph, {}, (), 0)
+        for key in self._functions:
+            self._call(key, {}, (), 0)  # those that nobody calls may be written out all the same
+
+    def _follow(
+        self, body: Any, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
+    ) -> None:
+        """Count the nodes of a graph or function, and all that they come to."""
+        if depth > DEEPEST:
+            raise self._refusal(f"functions and graphs are over {DEEPEST} deep in each other")
+        self._spend(body.ByteSize() + NODE_NBYTES * len(body.node))
+        for node in body.node:
+            graphs: dict[str, _Given | None] = {}
+            for attribute in node.attribute:
+                if attribute.ref_attr_name:
+                    graphs[attribute.name] = given.get(attribute.ref_attr_name)
+                elif attribute.type == GRAPH:
+                    graphs[attribute.name] = _Given(attribute.g, given, callers)
+                    self._nbytes -= attribute.g.ByteSize()  # counted where it is put
+            key = _key(node.domain, node.op_type, node)
+            if key in self._functions:
+                self._call(key, graphs, callers, depth)
+            else:
+                for one in filter(None, graphs.values()):
+                    self._follow(*one, depth + 1)
+
+    def _call(
+        self, key: Key, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
+    ) -> None:
+        if key in callers:
+            raise self._refusal(f"the function {key[1]!r} calls itself, directly or through others")
+        is_plain = not any(given.values())
+        if is_plain and key in self._known:
+            self._spend(self._known[key])
+            return
+        before = self._nbytes
+        self._follow(self._functions[key], given, (*callers, key), depth + 1)
+        if is_plain:
+            self._known[key] = self._nbytes - before
+
+    def _spend(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+        if self._nbytes > self._most:
+            raise self._refusal(
+                f"the model's functions, written out, come to more than {self._most:,} bytes"
+            )
+
+    def _refusal(self, what: str) -> ParseError:
+        return ParseError(what, at=self._at, fix="export the model again, without functions")
 
 
-def _overload(proto: Any) -> str:
-    return text(getattr(proto, "overload", ""))
+def _key(domain: Any, name: Any, proto: Any) -> Key:
+    """Return the key of a function, or of the one that a node may call."""
+    found = text(domain)
+    overload = text(getattr(proto, "overload", ""))
+    return "" if found in DEFAULT_DOMAINS else found, text(name), overload

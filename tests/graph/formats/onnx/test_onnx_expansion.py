@@ -58,8 +58,34 @@ def test_a_window_that_is_written_out_has_the_values_of_its_formula(tmp_path: Pa
 
 def test_what_cannot_be_written_out_is_named() -> None:
     broken = model("SwiGLU", opset=21)  # which has no such operator
+    broken.graph.node[0].input.append("size")
     with pytest.raises(pl.UnknownOperatorError, match="SwiGLU"):
         read_model(broken, "broken.onnx")
+
+
+def test_an_operator_that_takes_sequences_is_named_and_not_written_out() -> None:
+    body = helper.make_graph([], "body", [helper.make_tensor_value_info("x", 1, None)], [])
+    with pytest.raises(pl.UnknownOperatorError, match="SequenceMap"):
+        read_model(model("SequenceMap", body=body), "m")
+
+
+MISCALLED: dict[str, dict[str, Any]] = {
+    "of another type": {"periodic": 0.5},
+    "unknown": {"perodic": 1},
+}
+
+
+@pytest.mark.parametrize("attributes", MISCALLED.values(), ids=MISCALLED)
+def test_nothing_is_written_out_that_is_called_wrongly(attributes: dict[str, Any]) -> None:
+    with pytest.raises(pl.ParseError, match="HannWindow is not called as ONNX defines it"):
+        read_model(model("HannWindow", **attributes), "m")
+
+
+def test_nothing_is_written_out_that_lacks_an_input() -> None:
+    lacking = model("HannWindow")
+    lacking.graph.node[0].input[:] = [""]
+    with pytest.raises(pl.ParseError, match="HannWindow is not called as ONNX defines it"):
+        read_model(lacking, "m")
 
 
 def test_a_failure_of_the_writing_out_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
