@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .options import EXIT_CODES, PATH, as_json, params_option
-from .output import print_json
+from .output import print_json, print_text
 from .plan import load_graph
 
 
@@ -63,7 +63,7 @@ def convert(
     if as_json:
         print_json({"output": str(output), **counts, "constants_nbytes": nbytes})
     else:
-        click.echo(
+        print_text(
             f"wrote {output}: {counts['nodes']} nodes, "
             f"{counts['constants']} constants of {nbytes / 2**20:.1f} MiB"
         )

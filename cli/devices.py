@@ -11,8 +11,8 @@ import click
 from ..graph.printing import seconds_text
 from .cluster import devices_of, joined, ray_option
 from .inputs import CommandError
-from .options import EXIT_CODES, EXIT_FAILED, as_json
-from .output import check_writable, print_json, print_note, print_table, writing
+from .options import EXIT_CODES, EXIT_FAILED, PATH, as_json
+from .output import check_writable, print_json, print_note, print_table
 
 if TYPE_CHECKING:
     from ..devices import DeviceStatus
@@ -66,8 +66,7 @@ def show_devices(
             _print_speeds(costs)
     if known is not None and costs is not None:
         assert file is not None
-        with writing(Path(file)):
-            known.merged(costs).save(file)
+        known.merged(costs).save(file)
         print_note(f"wrote {file}")
     if names and not all(status.found for status in found):
         click.get_current_context().exit(EXIT_FAILED)
@@ -80,7 +79,7 @@ def _check_file(file: str, known: Sequence[str]) -> None:
             f"--measure takes a file, and {file!r} is a device",
             fix=f"plait devices {file} --measure",
         )
-    check_writable(Path(file))
+    check_writable(PATH.convert(file, None, None))
 
 
 def _known_costs(file: str) -> Costs:

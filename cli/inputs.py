@@ -15,6 +15,7 @@ from ..graph.dtypes import is_extension, kind_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph
 from ..graph.tensor import Array, TensorSpec
+from .members import array_name
 
 RANDOM = "random"
 
@@ -263,7 +264,7 @@ def _load(file: Path) -> Array | dict[str, Array]:
             loaded: Any = np.load(opened, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
-            arrays = {name: loaded[name] for name in loaded.files}
+            arrays = {array_name(name): loaded[name] for name in loaded.files}
         # A member of another kind comes back as its bytes.
         return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     except Exception as error:  # damaged files make numpy and zipfile raise many kinds

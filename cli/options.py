@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .inputs import Feeds
+from .inputs import CommandError, Feeds
 from .output import print_error, print_note
 
 if TYPE_CHECKING:
@@ -18,7 +18,20 @@ SHOWN_ERRORS = 10
 IN_FLIGHT = 4
 """How many items are under way at a time, where nobody says otherwise."""
 
-PATH = click.Path(path_type=Path)
+
+class _File(click.Path):
+    """A path; no command reads or writes a file as a standard stream."""
+
+    def convert(self, value: Any, *context: Any) -> Any:
+        if value == "-":
+            raise CommandError(
+                "'-' is not the name of a file, and no standard stream either here",
+                fix="name a file; ./- is one that is called -",
+            )
+        return super().convert(value, *context)
+
+
+PATH = _File(path_type=Path)
 
 EXIT_CODES = """
 \b

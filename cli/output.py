@@ -14,8 +14,11 @@ from typing import Any
 import click
 import numpy as np
 
+from ..graph.escaping import printable
+from ..graph.formats.files import replacing
 from ..graph.tensor import Array, spec_of
 from .inputs import CommandError
+from .members import member_name
 
 
 def summarise(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
@@ -32,6 +35,11 @@ def print_summary(arrays: Mapping[str, Array]) -> None:
     print_table(("output", "spec", "min", "max", "mean"), rows, right=("min", "max", "mean"))
 
 
+def print_text(text: str, *, to_stderr: bool = False) -> None:
+    """Print text, in which names from files may stand."""
+    click.echo(printable(text), err=to_stderr)
+
+
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
@@ -44,13 +52,13 @@ def print_table(
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     watched = sys.stdout is not None and sys.stdout.isatty()
     console = Console(width=None if watched else 400, markup=False, highlight=False)
     with console.capture() as printed:
         console.print(table)
     lines = (line.rstrip() for line in printed.get().splitlines())
-    click.echo("\n".join(line for line in lines if line))
+    print_text("\n".join(line for line in lines if line))
 
 
 def print_json(value: Any) -> None:
@@ -60,17 +68,17 @@ def print_json(value: Any) -> None:
 
 def print_note(text: str) -> None:
     """Print a remark on stderr."""
-    click.echo(f"note: {text}", err=True)
+    print_text(f"note: {text}", to_stderr=True)
 
 
 def print_error(error: BaseException, where: str = "") -> None:
     """Print what is wrong, where, and how to fix it, on stderr."""
     notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
-    click.echo("\n".join([f"error: {where}{error}", *notes]), err=True)
+    print_text("\n".join([f"error: {where}{error}", *notes]), to_stderr=True)
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to an .npz file.
+    """Write arrays to an .npz file, each as the member that `member_name` says.
 
     Raises
     ------
@@ -78,9 +86,12 @@ def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
         If the file cannot be written.
     """
     # numpy.savez takes names as keyword arguments, and fails for an array called "file".
-    with writing(file), zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        replacing(file, CommandError) as opened,
+        zipfile.ZipFile(opened, "w", zipfile.ZIP_STORED) as archive,
+    ):
         for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+            with archive.open(f"{member_name(name)}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ..graph.escaping import printable
+from ..graph.formats.files import read_file, replace_file
 from .inputs import CommandError
 from .options import EXIT_CODES, EXIT_FAILED, PATH
-from .output import check_writable, print_json, writing
+from .output import check_writable, print_json, print_text
 
 if TYPE_CHECKING:
     from ..scheduler.packing.blocks import Packing
@@ -68,26 +71,22 @@ def pack(
     fits = capacity is None or packing.nbytes <= capacity
     text = table.with_offsets(packing.offsets)
     if output is not None:
-        with writing(output):
-            output.write_bytes(text.encode())
+        replace_file(output, [text.encode()], CommandError)
     elif not as_json:
-        click.echo(text.encode(), nl=False)
+        shown = printable(text) if sys.stdout.isatty() else text
+        click.echo(shown.encode(), nl=False)
     if as_json:
         print_json({**_summary(packing), "capacity": capacity, "fits": fits})
     else:
-        click.echo(_describe(packing), err=True)
+        print_text(_describe(packing), to_stderr=True)
     if not fits:
-        click.echo(f"error: no packing inside {capacity:,} bytes was found", err=True)
+        print_text(f"error: no packing inside {capacity:,} bytes was found", to_stderr=True)
         click.get_current_context().exit(EXIT_FAILED)
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode()
-    except OSError as error:
-        raise CommandError(
-            f"cannot read {file}: {error.strerror or error}", fix="name a CSV file"
-        ) from error
+        return bytes(read_file(file, CommandError)).decode()
     except UnicodeDecodeError as error:
         raise CommandError(f"{file} is no text", fix="name a CSV file in UTF-8") from error
 

@@ -22,7 +22,7 @@ from .options import (
     seed_option,
     trace_option,
 )
-from .output import check_writable, print_json, print_note, writing
+from .output import check_writable, print_json, print_note, print_text
 from .parsing import parse_factors
 from .plan import Request, asks_for_plan
 
@@ -102,9 +102,8 @@ def profile(
         if alone is not static:
             again = run_stream(alone, make_item, count, None, what="measuring", measure=True)
             measured = again.profile or measured
-        with writing(file):
-            found = completed(Costs.from_profile(measured, alone), alone, first)
-            known.merged(found).save(file)
+        found = completed(Costs.from_profile(measured, alone), alone, first)
+        known.merged(found).save(file)
         print_note(f"wrote {file}")
     if html is not None:
         from ..scheduler.explain.html import write_html
@@ -115,7 +114,7 @@ def profile(
         asked = {"what_if": answer.to_dict()} if answer is not None else {}
         print_json({**measured.to_dict(), **asked})
     else:
-        click.echo(measured.table() + (f"\n\n{answer}" if answer is not None else ""))
+        print_text(measured.table() + (f"\n\n{answer}" if answer is not None else ""))
     exit_if_failed(streamed)
 
 

@@ -10,7 +10,7 @@ import click
 
 from .inputs import CommandError, Feeds, parse_input
 from .options import EXIT_CODES, PATH, as_json, print_notes, seed_option
-from .output import check_writable, print_json
+from .output import check_writable, print_json, print_text
 from .parsing import parse_devices, parse_shapes
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def quantize(
         save(made.graph, output)
     _show(made, judged, names, costs, as_json)
     if output is not None and not as_json:
-        click.echo(f"wrote {output}")
+        print_text(f"wrote {output}")
 
 
 def _arguments(
@@ -164,9 +164,9 @@ def _show(
     accuracy = made.accuracy(items, devices)
     found = made.costs(items, devices)[:SHOWN_COSTS] if costs else []
     if not as_json:
-        click.echo(made.report(accuracy))
+        print_text(made.report(accuracy))
         for node, sqnr_db in found:
-            click.echo(f"{node} alone: {sqnr_db:.1f} dB")
+            print_text(f"{node} alone: {sqnr_db:.1f} dB")
         return
     listed: Mapping[str, Any] = {name: one.to_dict() for name, one in accuracy.items()}
     alone = {"costs": dict(found)} if costs else {}

@@ -25,6 +25,7 @@ from .output import (
     make_folder,
     print_json,
     print_summary,
+    print_text,
     summarise,
     write_arrays,
 )
@@ -75,7 +76,7 @@ def run(
     if as_json:
         print_json({"outputs": summarise(outputs), "seconds": elapsed_s})
     elif output is not None:
-        click.echo(f"wrote {', '.join(outputs)} to {output}")
+        print_text(f"wrote {', '.join(outputs)} to {output}")
     else:
         print_summary(outputs)
 
@@ -161,5 +162,5 @@ def stream(
         batch = streaming.arguments.get("batch")
         batches = f" batches of {batch}" if batch else ""
         where = " on each replica" if size else ""
-        click.echo(f"{streamed}, up to {plan.in_flight}{batches} in flight{where}")
+        print_text(f"{streamed}, up to {plan.in_flight}{batches} in flight{where}")
     exit_if_failed(streamed)

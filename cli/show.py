@@ -11,7 +11,7 @@ from ..graph.printing import to_dot
 from .inputs import CommandError
 from .models import models_option, plan_on_models
 from .options import EXIT_CODES, PATH, as_json, html_option, in_flight
-from .output import check_writable, print_json, print_note
+from .output import check_writable, print_json, print_note, print_text
 from .plan import Request, asks_for_plan
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ def show_plan(
     if before is not None:
         _print_diff(before, plan, as_json=as_json)
     elif explain_passes and not as_json:
-        click.echo(explained(plan.applied))
+        print_text(explained(plan.applied))
     elif dot:
         outer = {node.name: plan.assignment[node.name] for node in plan.graph.nodes}
-        click.echo(to_dot(plan.graph, outer))
+        print_text(to_dot(plan.graph, outer))
     elif as_json:
         print_json(plan.to_dict())
     else:
-        click.echo(plan.report(nodes=nodes))
+        print_text(plan.report(nodes=nodes))
 
 
 def _print_diff(before: Plan, after: Plan, *, as_json: bool) -> None:
@@ -102,4 +102,4 @@ def _print_diff(before: Plan, after: Plan, *, as_json: bool) -> None:
     if as_json:
         print_json(found.to_dict())
     else:
-        click.echo(str(found))
+        print_text(str(found))

@@ -9,7 +9,7 @@ import click
 from .inputs import CommandError
 from .models import models_option, plan_on_models
 from .options import EXIT_CODES, as_json, faster_option, in_flight, trace_option
-from .output import check_writable, print_json
+from .output import check_writable, print_json, print_text
 from .parsing import parse_factors
 from .plan import Request, asks_for_plan
 
@@ -69,4 +69,4 @@ def simulate(
     if as_json:
         print_json(found.to_dict())
     else:
-        click.echo(found.table())
+        print_text(found.table())

@@ -16,7 +16,7 @@ from ..graph.errors import PlaitError
 from ..scheduler.session import Session
 from .cluster import Size, opened
 from .live import LiveView
-from .output import progress, write_arrays, writing
+from .output import progress, write_arrays
 from .streaming import Streaming
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ def _profile(session: Session | ReplicaPool) -> Profile | None:
 def save_trace(profile: Profile | None, trace: Path | None) -> None:
     """Save a profile's timeline, if a file is named."""
     if profile is not None and trace is not None:
-        with writing(trace):
-            profile.save(trace)
+        profile.save(trace)
 
 
 async def _consume(

@@ -8,6 +8,7 @@ may be offered by an installed package, whose entry point is then imported, and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -60,8 +61,20 @@ def register(
     Raises
     ------
     DeviceError
-        If the name is taken.
+        If the name is taken, or is none, or nothing of that kind makes devices.
     """
+    if not isinstance(name, str) or not name.partition(":")[0]:
+        raise DeviceError(
+            f"{name!r} is no name of a device", fix="use a kind, 'npu', or an exact name, 'npu:0'"
+        )
+    for what, value in (("factory", factory), ("instances", instances or tuple)):
+        if not callable(value):
+            raise DeviceError(
+                f"the {what} of {name!r} is {value!r}",
+                fix="pass a function of the name that returns a device"
+                if what == "factory"
+                else "pass a function that returns names",
+            )
     if name in _factories:
         raise DeviceError(
             f"device {name!r} is registered already", fix=f"unregister({name!r}) first"
@@ -85,6 +98,8 @@ def find(name: str) -> Device:
     DeviceUnavailableError
         If no such kind is registered, and the message lists what is; or its package is broken.
     """
+    if not isinstance(name, str):
+        raise DeviceError(f"{name!r} is no name of a device", fix="use one such as 'cpu'")
     kind = name.split(":", 1)[0]
     factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
     if factory is None:
@@ -115,12 +130,13 @@ def probe(name: str) -> DeviceStatus:
         device.open()
     except DeviceError as error:
         return DeviceStatus(name, False, error.what)
+    except Exception as error:  # of other packages' devices, and of systems that lack something
+        return DeviceStatus(name, False, f"{type(error).__name__}: {error}")
     try:
-        _self_check(device)
+        with closing(device):
+            _self_check(device)
     except Exception as error:
         return DeviceStatus(name, False, f"self-check failed: {error}", memory_bytes)
-    finally:
-        device.close()
     return DeviceStatus(name, True, "self-check passed", memory_bytes)
 
 

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+from .escaping import listing, printable
+
 
 class PlaitError(Exception):
     """Base of all errors that plait raises on purpose.
@@ -45,10 +47,10 @@ class PlaitError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         if self.at:
-            lines.append(f"  at:  {self.at}")
+            lines.append(listing([f"  at:  {self.at}"]))
         if self.fix:
             lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def again(self) -> Self:
         """Return the same error anew: of one that is raised twice, the traces and notes mix."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .attribute import Attributes
+from .escaping import listing
 from .operator import Call, Operator, find_operator
 from .tensor import Array, TensorSpec
 
@@ -58,7 +59,7 @@ class Node:
     def __str__(self) -> str:
         inputs = ", ".join(name or "-" for name in self.inputs)
         outputs = ", ".join(name or "-" for name in self.outputs)
-        return f"node {self.name!r}: {self.op}({inputs}) -> {outputs}"
+        return listing([f"node {self.name!r}: {self.op}({inputs}) -> {outputs}"])
 
 
 @dataclass(frozen=True, eq=False)

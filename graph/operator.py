@@ -277,8 +277,10 @@ def register_operator(operator: Operator) -> None:
     Raises
     ------
     GraphError
-        If the name is taken.
+        If the name is taken, or is none.
     """
+    if not isinstance(operator.name, str) or not operator.name:
+        raise GraphError(f"{operator.name!r} is no name of an operator", fix="use some text")
     known = _operators.get(operator.name)
     if known is not None and not _redefines(operator, known):
         raise GraphError(
@@ -316,7 +318,11 @@ def find_operator(name: str, at: object = None) -> Operator:
     """
     try:
         return _operators[name]
-    except KeyError:
+    except (KeyError, TypeError):
+        if not isinstance(name, str):
+            raise OperatorError(
+                f"{name!r} is no name of an operator", fix="use text, such as 'Add'"
+            ) from None
         if _is_installed(name):
             return _operators[name]
         close = difflib.get_close_matches(name, [*_operators, *offered(OPERATORS)], n=3)

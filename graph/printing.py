@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .errors import GraphError
+from .escaping import listing, printable
 from .ir import Graph, Node
 from .operator import is_operator
 from .tensor import Array
@@ -35,7 +36,7 @@ def to_text(graph: Graph) -> str:
       y: float32[batch, 2] = Add(x, constant.1)  # shift
       output    y
     """
-    return "\n".join(_lines(graph))
+    return listing(_lines(graph))
 
 
 def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
@@ -208,7 +209,7 @@ def _arrow(graph: Graph, source: str, target: str, name: str) -> str:
 
 def _quoted(text: str) -> str:
     r"""Return a DOT string; `\` starts an escape in labels, so it is doubled first."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 

@@ -130,7 +130,7 @@ def _make(
     effects: bool,
 ) -> Operator:
     _check_function(function)
-    label = name or f"{function.__module__}.{function.__qualname__}"
+    label = name if name is not None else f"{function.__module__}.{function.__qualname__}"
     formals: list[str] = []
     attributes: dict[str, Attribute] = {}
     for parameter in _parameters(function):

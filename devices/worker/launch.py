@@ -24,6 +24,14 @@ START_S = 60.0
 END_S = 5.0
 """How long a worker may live without its connection, before it is killed."""
 
+_NEEDED = (
+    (signal, "pthread_sigmask"),
+    (socket, "socketpair"),
+    (socket, "send_fds"),
+    (socket, "recv_fds"),
+)
+"""What POSIX has, and not every system."""
+
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
 # Its modules come from where ours come from, installed or not.
@@ -56,6 +64,11 @@ def launch(name: str, cores: int | None = None) -> Launched:
     DeviceUnavailableError
         If it does not start, or is another plait.
     """
+    lacking = [f"{of.__name__}.{what}" for of, what in _NEEDED if not hasattr(of, what)]
+    if lacking:
+        raise DeviceUnavailableError(
+            f"{name!r} takes what this system lacks: {', '.join(lacking)}", fix="use 'cpu'"
+        )
     with ExitStack() as undo:
         flags = SharedArena(WINDOW * array("q").itemsize)
         undo.callback(flags.close)

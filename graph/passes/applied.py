@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..escaping import listing
 from ..ir import Graph, Node
 
 
@@ -44,7 +45,7 @@ class Applied:
         listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         where = f" in {self.inside}" if self.inside else ""
         nodes = f"{self.before:,} -> {self.after:,} nodes"
-        return f"{self.name}{where}: {nodes} ({listed or 'constants'})"
+        return listing([f"{self.name}{where}: {nodes} ({listed or 'constants'})"])
 
     def within(self, node: str) -> Applied:
         """Return the same of a graph inside of a node: its nodes are named by their paths."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ..errors import PlanError
 from ..planning import Plan
@@ -117,7 +118,7 @@ class PlanDiff:
         }
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return listing(_lines(self))
 
 
 def diff(before: Plan, after: Plan) -> PlanDiff:

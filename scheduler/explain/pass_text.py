@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...graph.escaping import listing
 from ...graph.passes import Applied
 from ...graph.printing import counted, seconds_text
 
@@ -34,7 +35,7 @@ def explained(applied: Sequence[Applied]) -> str:
             lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]
             if len(names) > LISTED_NAMES:
                 lines.append(f"  and {counted(len(names) - LISTED_NAMES, 'node')} more")
-    return "\n".join(lines)
+    return listing(lines)
 
 
 def _titled(one: Applied) -> str:

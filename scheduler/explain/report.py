@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...devices.device import Device, Remote, Routed
+from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier
@@ -44,7 +45,7 @@ def report(plan: Plan, *, nodes: bool) -> str:
     parts.append(reason_lines(plan))
     if nodes:
         parts.append(node_lines(plan))
-    return "\n\n".join(text for part in parts if (text := "\n".join(part)))
+    return "\n\n".join(text for part in parts if (text := listing(part)))
 
 
 def _heading(plan: Plan) -> Iterator[str]:

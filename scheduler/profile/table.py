@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...graph.escaping import listing
+
 if TYPE_CHECKING:
     from .profile import Profile
 
@@ -34,7 +36,7 @@ def profile_table(profile: Profile) -> str:
         _steps(profile),
         _nodes(profile),
     )
-    return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines)
+    return "\n\n".join(listing(lines) for lines in map(list, parts) if lines)
 
 
 def _totals(profile: Profile) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...graph.escaping import listing
 from ..costs import Costs
 from ..errors import SessionError
 from ..planning import Plan
@@ -69,9 +70,11 @@ class WhatIf:
     def __str__(self) -> str:
         question = ", ".join(f"{name} were {factor:g}" for name, factor in self.faster.items())
         limit = f"; then {self.limit} limits it" if self.limit is not None else ""
-        return (
-            f"if {question} times as fast, the stream would be {self.gain:.1%} faster "
-            f"and an item's latency {self.latency_gain:.1%} shorter{limit}"
+        return listing(
+            [
+                f"if {question} times as fast, the stream would be {self.gain:.1%} faster "
+                f"and an item's latency {self.latency_gain:.1%} shorter{limit}"
+            ]
         )
 
     def _item_s(self, simulation: Simulation) -> float:

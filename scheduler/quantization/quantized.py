@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...graph.check import check
+from ...graph.escaping import listing
 from ...graph.ir import Graph
 from ...graph.passes import merge_common, simplify
 from ...graph.passes.absorb_clip import absorb_clip
@@ -142,7 +143,7 @@ class Quantized:
                 f"error {one.max_error:.3g} at most, {one.mean_error:.3g} on average{same}"
             )
         lines += [f"in floats: {name}: {reason}" for name, reason in self.kept.items()]
-        return "\n".join(lines)
+        return listing(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was done as plain values, for JSON."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted
 from ..costs import Costs
 from ..planning import Plan
@@ -173,7 +174,7 @@ class Simulation:
                 f"memory {name}: {bytes_text(use.planned_nbytes)} planned, at most "
                 f"{bytes_text(use.held_nbytes)} held and {bytes_text(use.occupied_nbytes)} needed"
             )
-        return "\n".join([*lines, "", *self._step_table(), "", *self._path_table()])
+        return listing([*lines, "", *self._step_table(), "", *self._path_table()])
 
     def __str__(self) -> str:
         return self.table()

@@ -67,7 +67,7 @@ def test_a_damaged_file_is_a_mistake(file: Path) -> None:
 def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
     result = plait(tmp_path / "none.csv")
     assert result.exit_code == 2
-    assert "cannot read" in result.stderr
+    assert "there is no such file" in result.stderr
 
 
 def test_bytes_that_are_no_text_are_a_mistake(file: Path) -> None:

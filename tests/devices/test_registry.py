@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,3 +147,36 @@ def test_a_factory_that_raises_is_no_crash() -> None:
     with pytest.raises(DeviceUnavailableError, match="cannot be made: ZeroDivisionError: inside"):
         registry.find("broken")
     assert not registry.probe("broken").found
+
+
+@pytest.mark.parametrize("name", ["", None, 3, ":0", b"cpu"])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(DeviceError, match="is no name of a device") as caught:
+        devices.register(name, CpuDevice)
+    assert caught.value.fix
+
+
+def test_what_makes_no_devices_is_refused() -> None:
+    with pytest.raises(DeviceError, match="the factory of 'fake' is None"):
+        devices.register("fake", None)  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match=r"the instances of 'fake' is \('fake:0',\)"):
+        devices.register("fake", CpuDevice, instances=("fake:0",))  # type: ignore[arg-type]
+    assert "fake" not in devices.names()
+    with pytest.raises(DeviceError, match="None is no name of a device"):
+        devices.find(None)  # type: ignore[arg-type]
+
+
+def test_a_look_at_a_device_that_raises_anything_says_what() -> None:
+    class OpenFails(CpuDevice):
+        def open(self, cores: int | None = None) -> None:
+            raise AttributeError("module 'signal' has no attribute 'pthread_sigmask'")
+
+    class CloseFails(CpuDevice):
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("it is stuck")
+
+    devices.register("opens", OpenFails)
+    devices.register("closes", CloseFails)
+    assert devices.probe("opens").reason.startswith("AttributeError: module 'signal'")
+    assert devices.probe("closes").reason == "self-check failed: it is stuck"

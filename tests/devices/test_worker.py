@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -390,3 +392,19 @@ def test_opening_and_closing_leaves_no_descriptor() -> None:
         live()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_system_without_signals_and_descriptors_of_posix_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    monkeypatch.delattr(socket, "socketpair")
+    monkeypatch.delattr(socket, "send_fds")
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    for name in ("cpu", "worker"):
+        status = pl.devices.probe(name)
+        assert status.found == (name == "cpu")
+    assert status.reason == (
+        "'worker' takes what this system lacks: "
+        "signal.pthread_sigmask, socket.socketpair, socket.send_fds"
+    )
