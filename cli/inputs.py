@@ -14,6 +14,7 @@ import numpy as np
 from ..graph.dtypes import is_extension, kind_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph
+from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import Array, TensorSpec
 from .members import array_name
 
@@ -89,12 +90,13 @@ def _by_input(
     loaded: Array | dict[str, Array], file: Path, name: str | None, graph: Graph
 ) -> dict[str, Array]:
     if isinstance(loaded, np.ndarray):
-        if name is None and len(graph.inputs) != 1:
+        inputs = _asked_for(graph)
+        if name is None and len(inputs) != 1:
             raise CommandError(
                 f"{file} does not say which input it feeds",
-                fix=f"--input NAME={file}, where NAME is one of: {', '.join(graph.inputs)}",
+                fix=f"--input NAME={file}, where NAME is one of: {', '.join(inputs)}",
             )
-        return {name or graph.inputs[0]: loaded}
+        return {name or inputs[0]: loaded}
     if name is None:
         return loaded
     if name in loaded:
@@ -129,6 +131,11 @@ def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
         limits = np.iinfo(spec.dtype)
         return generator.integers(limits.min, limits.max + 1, shape).astype(spec.dtype)
     return generator.integers(0, 100, shape).astype(spec.dtype)
+
+
+def _asked_for(graph: Graph) -> list[str]:
+    """Return the inputs that users have to think of: the key of random numbers follows a seed."""
+    return [name for name in graph.inputs if name != RANDOM_KEY]
 
 
 class Feeds:
@@ -181,7 +188,7 @@ class Feeds:
         seen: set[str] = set()
         for given in givens:
             seen.update(self._take(given, seen))
-        missing = [name for name in graph.inputs if name not in seen]
+        missing = [name for name in _asked_for(graph) if name not in seen]
         if missing and not fill and not any(g.name is None and not g.files for g in givens):
             raise CommandError(
                 f"nothing is given for {', '.join(missing)}",
@@ -206,7 +213,9 @@ class Feeds:
         generator = np.random.default_rng([self._seed, index])
         specs = bind_inputs(self._graph, {n: a.shape for n, a in arrays.items()})
         for name in self._graph.inputs:
-            if name not in arrays:
+            if name == RANDOM_KEY:
+                arrays.setdefault(name, np.array([self._seed, index], np.uint64))
+            elif name not in arrays:
                 arrays[name] = random_array(self._static(name, specs[name]), generator)
         return arrays
 

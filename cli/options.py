@@ -75,7 +75,13 @@ inputs_option = click.option(
     metavar="[NAME=]SOURCE",
     help="What to feed: FILE.npy, FILE.npz, or random. Without NAME, all arrays of an .npz file.",
 )
-seed_option = click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(min=0, max=2**64 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of random inputs, and of random numbers that the model draws.",
+)
 
 
 def exit_if_failed(streamed: Streamed) -> None:

@@ -38,7 +38,10 @@ def is_known_ahead(
         return tensors[node.inputs[0]].is_static
     if any(name and name not in values for name in node.inputs):
         return False
-    return node.operator.function is None and not node.operator.effects
+    operator = node.operator
+    if operator.draws is not None and operator.draws(node.inputs):
+        return False
+    return operator.function is None and not operator.effects
 
 
 def evaluated(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:

@@ -47,6 +47,13 @@ def has_effects(node: Node) -> bool:
     )
 
 
+def draws(node: Node) -> bool:
+    """True when a node draws random numbers, itself or by a node of a nested graph."""
+    if node.operator.draws is not None:
+        return node.operator.draws(node.inputs)
+    return any(draws(inner) for graph in graphs_in(node) for inner in graph.nodes)
+
+
 def acts_outside(node: Node) -> bool:
     """True when a node has effects that a session cannot take back, as it can assignments."""
     return has_effects(node) and node.op not in (VARIABLE, ASSIGN)

@@ -93,6 +93,9 @@ AliasRule: TypeAlias = Callable[[Call], Iterable[Alias]]
 """Returns what shares bytes in a node of static shapes."""
 
 
+DrawsRule: TypeAlias = Callable[[Sequence[str]], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """A kind of computation.
@@ -120,6 +123,10 @@ class Operator:
         The kernel allows the output to overwrite the input.
     effects : bool
         True when a node must run although nobody reads it.
+    draws : callable, optional
+        Says of a node's inputs, by name or ``""``, whether it draws random numbers. Such nodes are
+        no function of their inputs: `plait.graph.randomness` makes them that before they are
+        planned.
     function : callable, optional
         The Python function of a Python operator, or the class whose instances its nodes are.
     bounded : str, optional
@@ -138,6 +145,7 @@ class Operator:
     views: Pairs = ()
     inplace: Pairs = ()
     effects: bool = False
+    draws: DrawsRule | None = field(default=None, compare=False)
     function: Callable[..., Any] | None = field(default=None, compare=False)
     bounded: str | None = None
     module: str = ""
@@ -214,6 +222,7 @@ def define(
     joins: AliasRule | None = None,
     inplace: Pairs = (),
     effects: bool = False,
+    draws: DrawsRule | None = None,
     bound: InferRule | None = None,
 ) -> Callable[[InferRule], InferRule]:
     """Register an operator whose shape rule is the decorated function.
@@ -243,6 +252,7 @@ def define(
                 views,
                 inplace,
                 effects,
+                draws,
                 bounded=bounded,
                 module=module,
                 parts=parts,

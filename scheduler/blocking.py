@@ -33,6 +33,7 @@ def run(
     *,
     pin: Pins | None = None,
     fetches: None = None,
+    seed: int = 0,
 ) -> dict[str, Array]: ...
 
 
@@ -44,6 +45,7 @@ def run(
     *,
     pin: Pins | None = None,
     fetches: Fetches,
+    seed: int = 0,
 ) -> Any: ...
 
 
@@ -54,6 +56,7 @@ def run(
     *,
     pin: Pins | None = None,
     fetches: Fetches | None = None,
+    seed: int = 0,
 ) -> Any:
     """Plan a graph, open a session, run one item, close the session.
 
@@ -67,6 +70,8 @@ def run(
         As in `plan`.
     fetches : str, list, tuple or Mapping, optional
         What to compute instead of all outputs, as for `Session.run`.
+    seed : int, default 0
+        Of random numbers, as for a `Session`.
 
     Raises
     ------
@@ -87,7 +92,7 @@ def run(
     planned = graph if isinstance(graph, Plan) else plan(graph, devices, pin=pin)
 
     async def once() -> Any:
-        async with Session(planned) as session:
+        async with Session(planned, seed=seed) as session:
             return await session.run(inputs, fetches)
 
     return _block_on(once)

@@ -13,6 +13,7 @@ from ..devices.device import Device
 from ..devices.exchange import exchanges
 from ..devices.memory import HOST_MEMORIES
 from ..graph.ir import Graph
+from ..graph.operators.randomness import RANDOM_KEY
 from .errors import PlanError
 
 On: TypeAlias = str | Mapping[str, str] | None
@@ -56,7 +57,7 @@ def checked_ends(
         If they name what the graph or the plan does not have, or devices that share no arrays.
     """
     found = Ends(
-        _mapped("inputs_on", inputs_on, graph.inputs),
+        _mapped("inputs_on", inputs_on, [name for name in graph.inputs if name != RANDOM_KEY]),
         _mapped("outputs_on", outputs_on, graph.outputs),
     )
     for name in found.devices:

@@ -21,6 +21,7 @@ async def run_one(
     """Run one item and return its outputs by name, or what is fetched: `Session.run`."""
     fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
     names = ALL if fetched is None else fetched.names
+    inputs = carrier.keys.added(inputs)
     flight = Flight(on_done=carrier.announce)
     flight.marks.asked_ns = flight.marks.given_ns = carrier.now_ns()
     try:

@@ -11,6 +11,7 @@ from ..devices.device import Device
 from ..graph.check import check
 from ..graph.ir import Graph
 from ..graph.passes import PASSES, Pass, fold_constants, fuse_chains, run_passes, selected
+from ..graph.randomness import with_random_key
 from . import deciding
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
 from .bounds import Bounds, checked_bounds
@@ -127,11 +128,12 @@ def plan(
     (4, 2)
     """
     check_arguments(graph, pin, shapes, max_in_flight, passes)
+    graph = with_random_key(check(graph))
     chosen = selected(passes)
     listed, replicas = grouped(devices)
     prototypes, given = prototypes_of(listed)
     pins = without_ranges(pin or {}, replicas)
-    check_pins(check(graph), prototypes, pins)
+    check_pins(graph, prototypes, pins)
     if not isinstance(memory_limits, Mapping | None):
         raise PlanError(
             f"memory_limits is {memory_limits!r}", fix="map devices or memories to bytes"

@@ -19,6 +19,7 @@ from .flying import run_one
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
+from .running.keys import Keys
 from .running.runtime import Runtime
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
@@ -41,6 +42,9 @@ class Session:
         called on the session's loop and should return at once; what it raises is logged.
     faults : FaultPolicy, optional
         What to do when devices die or hang.
+    seed : int, default 0
+        What random numbers follow from, together with the number of the item, counted from 0 in the
+        order of calls and sources. Below 2⁶⁴; a graph that draws none ignores it.
 
     Examples
     --------
@@ -64,6 +68,7 @@ class Session:
         trace: bool = True,
         on_event: Observer | None = None,
         faults: FaultPolicy | None = None,
+        seed: int = 0,
     ) -> None:
         if not isinstance(plan, Plan):
             raise SessionError(
@@ -74,6 +79,8 @@ class Session:
         self._measure, self._trace = measure, trace
         self._announcer = Announcer(on_event)
         self._faults = faults or FaultPolicy()
+        self._seed = seed
+        Keys(plan, seed)  # which raises now if it is none
         self._runtime: Runtime | None = None
         self._profile: Profile | None = None
         self._streams = 0
@@ -93,6 +100,7 @@ class Session:
             trace=self._trace,
             announcer=self._announcer,
             faults=self._faults,
+            seed=self._seed,
         )
         await runtime.open()
         self._runtime = runtime

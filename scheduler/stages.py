@@ -12,6 +12,7 @@ import trio
 
 from ..graph.ir import Graph, Node
 from ..graph.operators.control import CONTROL_FLOW
+from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.state import reading
 from ..graph.tensor import Array, TensorSpec, frozen_copy, spec_of
 from .boundaries import Padded, cut, deciding, frontier, is_decided
@@ -109,7 +110,11 @@ class Entry:
         self._plan = plan
         self._kept = kept
         self._deciding: set[str] = set()
-        self._switches = [n for n in graph.inputs if graph.tensors[n].dtype.kind in "biu"]
+        self._switches = [
+            name
+            for name in graph.inputs
+            if graph.tensors[name].dtype.kind in "biu" and name != RANDOM_KEY
+        ]
         self._settings: set[tuple[bytes, ...]] = set()
         self._set: set[str] = set()
 

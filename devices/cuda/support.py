@@ -43,6 +43,7 @@ DENIED: dict[str, tuple[Question, str]] = {
     "CumSum": (_always, "its axis is read by the host on each run"),
     "MaxPoolGradient": (_always, _NO_SCATTER),
     "MaxUnpool": (_always, "cupy.unravel_index has the host check the indices on each run"),
+    "Philox": (_always, "its numbers are drawn by numpy"),
     "Pow": (_takes_integer_power, "integer exponents are read by the host on each run"),
     "RoiAlign": (_always, "its regions are read by the host on each run"),
     "ScatterElements": (_reduces, _NO_SCATTER),

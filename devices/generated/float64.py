@@ -9,6 +9,7 @@ import numpy as np
 from ...graph.infer import infer_node
 from ...graph.ir import Node
 from ...graph.operator import Call
+from ...graph.operators.randomness import NORMAL
 from .arithmetic import SHORT_POWERS
 
 
@@ -48,7 +49,12 @@ def _has_wide_quotients(call: Call) -> bool:
     return call.spec(1).dtype.kind != "f" or call.attributes["precision"] == "float64"
 
 
+def _is_normal(call: Call) -> bool:
+    return bool(call.attributes["distribution"] == NORMAL)
+
+
 _ON_THE_WAY: Mapping[str, Callable[[Call], bool]] = {
+    "Philox": _is_normal,
     "Pow": _is_wide_power,
     "QuantizeLinear": _has_wide_quotients,
     "Range": _is_float,

@@ -19,6 +19,8 @@ Unary = Callable[[Term, Term, Term], Term]
 Binary = Callable[[Term, Term, Term, Term], Term]
 
 flat("Ceil", "EyeLike", "Floor", "Hardmax", "Round", "Sign")
+flat("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+flat("Bernoulli", "Multinomial", "Philox")
 
 _UNARY: dict[str, Unary] = {
     "Abs": lambda dy, x, y: dy * x.op("Sign"),
@@ -160,8 +162,15 @@ gradient("CastLike")(_cast)
 
 @gradient("Dropout")
 def dropout(at: Adjoint) -> Gradients:
-    """Nothing is dropped: the gradient passes."""
-    yield 0, at.dy
+    """Where something is dropped nothing passes, elsewhere 1 / (1 - ratio) times as much."""
+    training = at.optional(2)
+    if training is None or (training.value is not None and not training.value.any()):
+        yield 0, at.dy
+        return
+    given = at.optional(1)
+    ratio = at.formula.constant(0.5, at.dy.dtype) if given is None else given.cast(at.dy.dtype)
+    scale = (1 - ratio.where(training)).op("Reciprocal")
+    yield 0, (at.dy * scale).where(at.output(1))
 
 
 @gradient("Where")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ..builder import GraphBuilder
 from ..ir import Node
-from ..nested import all_nodes, graphs_in
+from ..nested import all_nodes, draws, graphs_in
 from ..operators.state import AFTER
 from ..ordering import needed_for
 from ..tensor import TensorSpec
@@ -154,7 +154,9 @@ def is_again(node: Node) -> bool:
 
 
 def may_repeat(node: Node) -> bool:
-    """True when a node computes the same again: it has no effects, and calls no function."""
+    """True when a node computes the same again: it calls no function, draws and affects nothing."""
+    if draws(node):
+        return False
     nested = (inner for graph in graphs_in(node) for _, _, inner in all_nodes(graph))
     operators = [node.operator, *(inner.operator for inner in nested)]
     return not any(one.effects or one.function is not None for one in operators)

@@ -12,6 +12,7 @@ from ..builder import GraphBuilder
 from ..dtypes import kind_of
 from ..errors import GraphError
 from ..ir import Node
+from ..nested import draws, graphs_in
 from .adjoint import Adjoint
 from .formula import Formula, Term
 from .recomputation import Recomputation
@@ -78,6 +79,12 @@ class Reverse:
                 at=str(node),
                 fix="write it with other operators, or register a rule with "
                 "plait.graph.gradients.gradient",
+            )
+        if graphs_in(node) and draws(node):  # its graphs are run anew, where they would draw anew
+            raise GraphError(
+                f"no gradient of {node.op}: a graph inside of it draws random numbers",
+                at=str(node),
+                fix="draw them outside, and hand them in",
             )
         self.formula.prefix = f"gradient/{node.name}/"
         gradients = [self.total(tensor) if tensor else None for tensor in node.outputs]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import Graph, Node
-from ..nested import graphs_in, has_effects
+from ..nested import draws, graphs_in, has_effects
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
 from .rewriting import Rewriter
@@ -63,7 +63,7 @@ def _reread(node: Node, to: dict[str, str]) -> Node:
 def _is_pure(node: Node) -> bool:
     if node.operator.function is not None or node.op == "Dropout" or graphs_in(node):
         return False
-    return not has_effects(node)
+    return not has_effects(node) and not draws(node)
 
 
 def _details(node: Node) -> Hashable:

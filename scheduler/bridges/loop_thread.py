@@ -58,6 +58,7 @@ class SessionArguments(TypedDict, total=False):
     trace: bool
     on_event: Observer | None
     faults: FaultPolicy | None
+    seed: int
 
 
 class Job(Generic[T]):

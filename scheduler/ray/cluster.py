@@ -160,6 +160,7 @@ class Cluster:
         max_in_flight: int | None = None,
         faults: FaultPolicy | None = None,
         on_event: Observer | None = None,
+        seed: int = 0,
     ) -> ReplicaPool:
         """Return a pool of replicas, each of them a session of the plan on a host of its own.
 
@@ -184,6 +185,8 @@ class Cluster:
             How often items of lost replicas are run again, and when others are started.
         on_event : callable, optional
             Called with what happens, as a `Session` does.
+        seed : int, default 0
+            Of random numbers: a pool draws what one session would, whichever replica it is.
 
         Examples
         --------
@@ -210,6 +213,7 @@ class Cluster:
             start_timeout_s=self.start_timeout_s,
             faults=faults,
             on_event=on_event,
+            seed=seed,
         )
 
     def blocking_replicas(

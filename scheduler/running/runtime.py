@@ -24,6 +24,7 @@ from .by_shapes import ByShapes
 from .feeds import own_feeds
 from .handing import borrowed
 from .item import Flight
+from .keys import Keys
 from .landing import Landing
 from .open_devices import OpenDevices
 from .open_plans import OpenPlans
@@ -47,9 +48,13 @@ class Runtime:
         Told what observers should know.
     faults : FaultPolicy
         What to do when devices die.
+    seed : int, default 0
+        Of random numbers.
 
     Attributes
     ----------
+    keys : Keys
+        Those of items that draw random numbers.
     now_ns : callable
         The clock that items are timed with.
     variables : Variables
@@ -60,9 +65,17 @@ class Runtime:
     """
 
     def __init__(
-        self, plan: Plan, *, measure: bool, trace: bool, announcer: Announcer, faults: FaultPolicy
+        self,
+        plan: Plan,
+        *,
+        measure: bool,
+        trace: bool,
+        announcer: Announcer,
+        faults: FaultPolicy,
+        seed: int = 0,
     ) -> None:
         self.plan = plan
+        self.keys = Keys(plan, seed)
         self._announcer = announcer
         self.recorder = Recorder(keeps=trace, measures=measure)
         self._devices = OpenDevices(plan)

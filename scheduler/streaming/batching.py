@@ -18,6 +18,7 @@ import numpy as np
 
 from ...graph.errors import PlaitError, ShapeError
 from ...graph.ir import Graph
+from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import Array, Dim
 from ..bounds import NO_BOUNDS, Bounds
 from ..errors import FeedError, SessionError
@@ -75,7 +76,7 @@ def batching_of(
         If the graph does not take or yield batches.
     """
     found: dict[Dim | None, str] = {}
-    for name in graph.inputs:
+    for name in filter(_is_stacked, graph.inputs):
         found.setdefault(_first_dim(graph, name, "an input of this graph"), name)
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
@@ -151,7 +152,8 @@ class Batch:
             If it fits into no batch of this graph.
         """
         arrays = check_feeds(self._batching.graph, inputs, self._batching.unneeded)
-        length, limit = _length(arrays), self._batching.most
+        stacked = {name: array for name, array in arrays.items() if _is_stacked(name)}
+        length, limit = _length(stacked), self._batching.most
         if limit is not None and length > limit:
             raise FeedError(
                 f"an item of {length} rows does not fit into a batch of {limit}",
@@ -177,6 +179,8 @@ class Batch:
         rows, padded = self._rows, self._batching.padded(self._rows)
         return {
             name: _stack([feeds[name] for feeds in self._feeds], rows, padded)
+            if _is_stacked(name)
+            else self._feeds[0][name]
             for name in self._batching.graph.inputs
         }
 
@@ -227,6 +231,11 @@ def _share_marks(member: Flight, batch: Flight) -> None:
     own, shared = member.marks, batch.marks
     own.admitted_ns, own.fed_ns = shared.admitted_ns, shared.fed_ns
     own.finished_ns, own.landed_ns = shared.finished_ns, shared.landed_ns
+
+
+def _is_stacked(name: str) -> bool:
+    """True for inputs but the key of random numbers, of which that of the first item is taken."""
+    return name != RANDOM_KEY
 
 
 def _first_dim(graph: Graph, name: str, what: str) -> Dim | None:

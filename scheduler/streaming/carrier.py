@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from ...graph.tensor import Array
 from ..planning import Plan
 from ..running.item import Flight
+from ..running.keys import Keys
 from ..running.spares import Spares
 
 T = TypeVar("T")
@@ -19,6 +20,11 @@ class Carrier(Protocol):
     @property
     def plan(self) -> Plan:
         """What it runs."""
+        ...
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of random numbers."""
         ...
 
     @property

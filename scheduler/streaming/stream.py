@@ -90,6 +90,7 @@ class Results:
                     inputs = self._runtime.borrowed(await anext(iterator))
                 except StopAsyncIteration:
                     break
+                inputs = self._runtime.keys.added(inputs)
                 flight.marks.given_ns = self._runtime.now_ns()
                 index += 1
                 self._unfinished += 1

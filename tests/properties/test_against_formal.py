@@ -34,8 +34,12 @@ OPERATORS = tuple(
     if ".graph.operators." in find_operator(name).infer.__module__
     and not name.startswith(("cvm.", "Bounded."))
     and name not in RUN_BY_SESSIONS
+    and (find_operator(name).draws is None or name == "Dropout")
 )
-"""All that have a kernel, or one for what they compute into larger buffers."""
+"""All that have a kernel, or one for what they compute into larger buffers.
+
+What draws random numbers is written with Philox; of Dropout there is what drops nothing.
+"""
 
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
 

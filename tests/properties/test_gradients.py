@@ -68,7 +68,11 @@ VALUES: dict[tuple[str, int], Values] = {
 FIXED = {"OneHot": (0, 1), "Resize": (1, 2, 3), "Where": (0,)}
 """Inputs that are floats at times, but choose rather than compute."""
 
-ELSEWHERE = ("After", "Assign", "Compress", "If", "Loop", "Scan")
+ELSEWHERE = (
+    *("After", "Assign", "Compress", "If", "Loop", "Scan"),
+    *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+    *("RandomUniform", "RandomUniformLike"),
+)
 """Operators of which a node alone tells little; they have tests of their own."""
 RECURRENT = ("GRU", "LSTM", "RNN")
 """Operators whose steps have second gradients of their own."""

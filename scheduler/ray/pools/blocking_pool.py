@@ -32,6 +32,7 @@ class ReplicaArguments(TypedDict, total=False):
     max_in_flight: int | None
     faults: FaultPolicy | None
     on_event: Observer | None
+    seed: int
 
 
 class BlockingReplicaPool:

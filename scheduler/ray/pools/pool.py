@@ -20,6 +20,7 @@ from ...planning import Plan
 from ...running.by_fetches import ALL
 from ...running.feeds import check_feeds
 from ...running.item import Flight
+from ...running.keys import Keys
 from ...running.landing import are_small
 from ...running.slots import session_closed
 from ...running.spares import Spares, copied, most_nbytes
@@ -57,10 +58,11 @@ class Pool:
     keeps : bool
         Whether a replica keeps what items leave there, so that none stands in for another.
     announcer : Announcer
+    keys : Keys
 
     Attributes
     ----------
-    plan, spares, now_ns
+    plan, keys, spares, now_ns
         As streams need them.
     done, failed : int
         Items that have ended, and those among them that failed.
@@ -77,8 +79,10 @@ class Pool:
         replays: int,
         keeps: bool,
         announcer: Announcer,
+        keys: Keys,
     ) -> None:
         self.plan = plan
+        self.keys = keys
         self.spares = Spares(most_nbytes(plan))
         self.now_ns = time.perf_counter_ns
         self.done = self.failed = 0

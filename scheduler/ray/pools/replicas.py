@@ -19,6 +19,7 @@ from ...faults import FaultPolicy
 from ...fetches import Fetches
 from ...flying import run_one
 from ...planning import Plan
+from ...running.keys import Keys
 from ...streaming.options import OnError, StreamArguments, StreamOptions, stream_options
 from ...streaming.sources import Source
 from ...streaming.stream import Results, open_stream
@@ -62,6 +63,7 @@ class ReplicaPool:
         start_timeout_s: float = 60.0,
         faults: FaultPolicy | None = None,
         on_event: Observer | None = None,
+        seed: int = 0,
     ) -> None:
         plan = cargo.plan
         _check(plan, n, max_in_flight)
@@ -78,6 +80,7 @@ class ReplicaPool:
         self._start_timeout_s = start_timeout_s
         self._faults = faults or FaultPolicy()
         self._announcer = Announcer(on_event)
+        self._keys = Keys(plan, seed)
         self._shipment: tuple[Any, ...] = ()
         self._pool: Pool | None = None
         self._fleet: Fleet | None = None
@@ -228,6 +231,7 @@ class ReplicaPool:
             replays=0 if self._keeps or self._acts else self._faults.replays,
             keeps=self._keeps,
             announcer=self._announcer,
+            keys=self._keys,
         )
         failure: BaseException | None = None
         try:

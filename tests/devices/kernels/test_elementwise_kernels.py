@@ -11,7 +11,6 @@ from arrays import FLOATS, INTEGERS, NUMBERS, SIGNED_INTEGERS, AnyArray, operand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.kernels.blocks import BLOCK
-from plait.graph.errors import ShapeError
 from single_node import onnx_reference, run_node
 
 FEW = settings(max_examples=25)
@@ -326,19 +325,6 @@ def test_dropout_keeps_everything_in_inference() -> None:
 
     np.testing.assert_array_equal(y, x)
     assert mask.all()
-
-
-def test_dropout_refuses_to_train() -> None:
-    inputs: list[AnyArray | None] = [
-        np.ones(3, "float32"),
-        np.array(0.5, "float32"),
-        np.array(True),
-    ]
-
-    with pytest.raises(ShapeError, match="asks for training_mode"):
-        run_node("Dropout", inputs, constant={2})
-    with pytest.raises(ShapeError, match="training_mode is computed"):
-        run_node("Dropout", inputs)
 
 
 def test_onnx_numbers_dtypes_as_this_test_expects() -> None:

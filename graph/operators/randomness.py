@@ -1,0 +1,161 @@
+"""Operators that draw random numbers, and the generator that they come down to.
+
+Those of ONNX are no functions of their inputs: `plait.graph.randomness` writes them with `Philox`,
+which is one of a key, before a graph is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..attribute import Attribute, Kind
+from ..dims import UNKNOWN
+from ..errors import ShapeError
+from ..operator import Call, Specs, define
+from ..tensor import TensorSpec
+from .inputs import FLOATS, check_dtype, check_rank, integers, listed_rank, may_equal, of_rank
+
+PHILOX = "Philox"
+UNIFORM, NORMAL, INTEGER = "uniform", "normal", "integer"
+RANDOM_KEY = "random_key"
+"""The input of a graph that sessions feed, unless callers do."""
+KEY_SPEC = TensorSpec("uint64", (2,))
+"""What it holds: the seed, and the number of the item."""
+
+_DTYPES = {"uint64": (INTEGER,), "float32": (UNIFORM, NORMAL), "float64": (UNIFORM, NORMAL)}
+_OPERATIONS = 25
+"""About how many an element takes."""
+
+
+def always(inputs: Sequence[str]) -> bool:
+    """Say that a node draws whatever its inputs are."""
+    return True
+
+
+def _work(call: Call, outputs: Specs) -> int:
+    return _OPERATIONS * outputs[0].size
+
+
+@define(
+    PHILOX,
+    inputs="key shape",
+    attributes={
+        "distribution": Attribute(Kind.STRING, UNIFORM, choices=(INTEGER, UNIFORM, NORMAL)),
+        "dtype": Attribute(Kind.DTYPE, "float32"),
+        "sequence": Attribute(Kind.INT, 0, minimum=0),
+        "seeded": Attribute(Kind.BOOL, False),
+    },
+    cost=_work,
+)
+def infer_philox(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the shape given, in the dtype given.
+
+    The generator is Philox4x64-10, keyed by (seed, `sequence`), or (0, `sequence`) where `seeded`.
+    Block b, from 1 on, is what it makes of the counter (b, item, 0, 0): four words of 64 bits, or
+    eight of 32, the lower half of a word first. Element i comes from word i, of as many bits as it
+    has itself:
+
+    ========  ======================  ============================
+    numbers   float32                 float64, of integers uint64
+    ========  ======================  ============================
+    integer                           word
+    uniform   ⌊word / 2⁸⌋ / 2²⁴       ⌊word / 2¹¹⌋ / 2⁵³
+    normal    Φ⁻¹((word + ½) / 2³²)   Φ⁻¹((⌊word / 2¹²⌋ + ½) / 2⁵²)
+    ========  ======================  ============================
+
+    Φ⁻¹ is `plait.graph.normal_quantile`, in double precision, rounded once.
+
+    Source: Salmon, Moraes, Dror, Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
+    """
+    key, dtype = call.spec(0), TensorSpec(call.attributes["dtype"], ()).dtype
+    fits = key.shape is None or (key.rank == 1 and may_equal(key.shape[0], 2))
+    if key.dtype != KEY_SPEC.dtype or not fits:
+        raise ShapeError(f"the key is {key}", fix=f"pass {KEY_SPEC}: a seed and a number")
+    if call.attributes["distribution"] not in _DTYPES.get(dtype.name, ()):
+        raise ShapeError(
+            f"there are no {call.attributes['distribution']} numbers of {dtype.name}",
+            fix="draw integers as uint64, others as float32 or float64, and insert a Cast",
+        )
+    shape = integers(call, 1, "the shape")
+    if shape is None:
+        return (of_rank(TensorSpec(dtype), listed_rank(call, 1)),)
+    return (TensorSpec(dtype, _checked(shape)),)
+
+
+_SEED = {"seed": Attribute(Kind.FLOAT, None)}
+_SHAPE = {"shape": Attribute(Kind.INTS), "dtype": Attribute(Kind.DTYPE, "float32")}
+_LIKE = {"dtype": Attribute(Kind.DTYPE, None)}
+_NORMAL = {"mean": Attribute(Kind.FLOAT, 0.0), "scale": Attribute(Kind.FLOAT, 1.0)}
+_UNIFORM = {"low": Attribute(Kind.FLOAT, 0.0), "high": Attribute(Kind.FLOAT, 1.0)}
+
+
+def _made(call: Call) -> Sequence[TensorSpec]:
+    made = TensorSpec(call.attributes["dtype"], _checked(call.attributes["shape"]))
+    check_dtype(made, FLOATS, "the output")
+    return (made,)
+
+
+def _made_like(call: Call) -> Sequence[TensorSpec]:
+    made = TensorSpec(call.attributes["dtype"] or call.spec(0).dtype, call.spec(0).shape)
+    check_dtype(made, FLOATS, "the output")
+    return (made,)
+
+
+@define("RandomNormal", inputs="", attributes={**_NORMAL, **_SEED, **_SHAPE}, draws=always)
+def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the shape and dtype given."""
+    return _made(call)
+
+
+@define("RandomUniform", inputs="", attributes={**_UNIFORM, **_SEED, **_SHAPE}, draws=always)
+def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the shape and dtype given."""
+    return _made(call)
+
+
+@define("RandomNormalLike", inputs="x", attributes={**_NORMAL, **_SEED, **_LIKE}, draws=always)
+def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, in the dtype given if any is."""
+    return _made_like(call)
+
+
+@define("RandomUniformLike", inputs="x", attributes={**_UNIFORM, **_SEED, **_LIKE}, draws=always)
+def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, in the dtype given if any is."""
+    return _made_like(call)
+
+
+@define("Bernoulli", inputs="x", attributes={**_SEED, **_LIKE}, draws=always)
+def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
+    """Infer: like x, which are probabilities, in the dtype given if any is."""
+    check_dtype(call.spec(0), FLOATS)
+    return (TensorSpec(call.attributes["dtype"] or call.spec(0).dtype, call.spec(0).shape),)
+
+
+@define(
+    "Multinomial",
+    inputs="x",
+    attributes={
+        "dtype": Attribute(Kind.DTYPE, "int32", choices=("int32", "int64")),
+        "sample_size": Attribute(Kind.INT, 1, minimum=0),
+        **_SEED,
+    },
+    draws=always,
+)
+def infer_multinomial(call: Call) -> Sequence[TensorSpec]:
+    """Infer: for each row of logarithms of probabilities so many classes."""
+    x = call.spec(0)
+    check_dtype(x, FLOATS)
+    check_rank(x, 2, "(samples, classes)")
+    if x.rank is not None and x.rank > 2:
+        raise ShapeError(f"the input is {x}", fix="reshape it to (samples, classes)")
+    if x.shape is not None and x.shape[1] == 0:
+        raise ShapeError("there are no classes to choose from", fix="pass one or more")
+    rows = UNKNOWN if x.shape is None else x.shape[0]
+    return (TensorSpec(call.attributes["dtype"], (rows, call.attributes["sample_size"])),)
+
+
+def _checked(shape: Sequence[int]) -> tuple[int, ...]:
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"{list(shape)} is not a shape", fix="use lengths ≥ 0")
+    return tuple(shape)
