@@ -6,12 +6,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, BinaryIO, NoReturn, TypeAlias
 
 from .files import Refuse, read_file
 
-Source: TypeAlias = bytes | bytearray | memoryview | str | os.PathLike[str]
-"""A file's bytes, or its path."""
+Source: TypeAlias = bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO
+"""A file's bytes, its path, or the file itself, open for reading."""
 
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 """Half a surrogate pair, escaped, or one of a whole pair."""
@@ -19,6 +19,8 @@ _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 def content_of(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
     """Return the bytes, and what to call them: the path, or the name that is given."""
+    if callable(read := getattr(source, "read", None)):
+        source, name = _taken_from(read, refuse, name), str(getattr(source, "name", name))
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source), name
     if not isinstance(source, str | os.PathLike):
@@ -26,6 +28,19 @@ def content_of(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
             f"a {type(source).__name__} is no file", at=name, fix="pass its bytes, or its path"
         )
     return bytes(read_file(source, refuse)), os.fspath(source)
+
+
+def _taken_from(read: Callable[[], Any], refuse: Refuse, name: str) -> bytes:
+    """Return the rest of a file that is open."""
+    try:
+        content = read()
+    except (OSError, ValueError) as error:
+        raise refuse(
+            f"cannot read the file: {error}", at=name, fix="open it for reading"
+        ) from error
+    if not isinstance(content, bytes):
+        raise refuse("the file is open as text", at=name, fix='open it with mode="rb"')
+    return content
 
 
 def json_in(

@@ -14,6 +14,7 @@ from ...extras import import_extra
 from ...ir import Graph
 from ...operator import is_operator
 from ..files import reading
+from ..sources import Source, content_of
 from .expansion import expand
 from .graphs import GraphReader, Model
 from .nested import all_nodes
@@ -25,11 +26,16 @@ from .upgrade import NEWEST_OPSET, OLDEST_OPSET, newest_name
 _PROTOBUF_LIMIT = 2**31 - 1
 
 
-def load_onnx(path: str | os.PathLike[str]) -> Graph:
+def load_onnx(source: Source) -> Graph:
     """Return the graph in an ONNX model.
 
     Tensor names are those of the model;
     nodes without a name get one, such as ``Conv_12``.
+
+    Parameters
+    ----------
+    source : path, bytes, or binary file object
+        Data in files beside the model is only found by its path.
 
     Raises
     ------
@@ -39,11 +45,14 @@ def load_onnx(path: str | os.PathLike[str]) -> Graph:
     GraphError
         If its nodes do not fit together.
     """
-    return read_model(_parse(Path(path)), path)
+    data, name = _content(source)
+    return read_model(_parse(data, name), name, alone=not isinstance(source, str | os.PathLike))
 
 
-def read_model(model: Any, path: str | os.PathLike[str]) -> Graph:
+def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False) -> Graph:
     """Return the graph in a `ModelProto`; data beside it is looked for next to `path`.
+
+    There is none if it is `alone`.
 
     Raises
     ------
@@ -57,36 +66,48 @@ def read_model(model: Any, path: str | os.PathLike[str]) -> Graph:
         (entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS),
         default=OLDEST_OPSET,
     )
-    common = Model(str(path), opset, TensorReader(Path(path)))
+    common = Model(str(path), opset, TensorReader(Path(path), alone=alone))
     return GraphReader(model.graph, common, Path(path).stem).graph()
 
 
-def _parse(path: Path) -> Any:
+def _content(source: Source) -> tuple[bytes, str]:
+    """Return a model's bytes and what to call it; a file that is too large is not even read."""
+    if not isinstance(source, str | os.PathLike):
+        data, name = content_of(source, "model", ParseError)
+        _check_size(len(data), name)
+        return data, name
+    with reading(source) as file:
+        _check_size(os.fstat(file.fileno()).st_size, os.fspath(source))
+        return file.read(), os.fspath(source)
+
+
+def _check_size(nbytes: int, at: str) -> None:
+    if nbytes > _PROTOBUF_LIMIT:
+        raise ParseError(
+            "the file is larger than 2 GB, which protobuf cannot read",
+            at=at,
+            fix="save the model with external data: onnx.save(..., save_as_external_data=True)",
+        )
+
+
+def _parse(data: bytes, at: str) -> Any:
     """Return the ModelProto in a file; protobuf bounds what it allocates by the file's size."""
     missing = "reading ONNX models takes the package 'onnx'"
     onnx = import_extra("onnx", missing, "pip install 'plait[onnx]'", ParseError)
-    with reading(path) as file:
-        if os.fstat(file.fileno()).st_size > _PROTOBUF_LIMIT:
-            raise ParseError(
-                "the file is larger than 2 GB, which protobuf cannot read",
-                at=str(path),
-                fix="save the model with external data: onnx.save(..., save_as_external_data=True)",
-            )
-        data = file.read()
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's own error types differ between its implementations
-        raise _not_onnx(path) from error
+        raise _not_onnx(at) from error
     if not model.HasField("graph"):
-        raise _not_onnx(path)
+        raise _not_onnx(at)
     return model
 
 
-def _not_onnx(path: Path) -> ParseError:
+def _not_onnx(at: str) -> ParseError:
     return ParseError(
         "neither a .plait file nor an ONNX model, or a damaged one",
-        at=str(path),
+        at=at,
         fix="pass a file that plait.save or an ONNX exporter wrote",
     )
 

@@ -86,10 +86,12 @@ class TensorReader:
     ----------
     path : Path
         The model; data beside it is confined to its folder.
+    alone : bool, default False
+        True where the model came without a folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, alone: bool = False) -> None:
+        self._path, self._alone = path, alone
         self._read: dict[Path, memoryview] = {}
 
     def read(self, tensor: Any, what: str) -> Array:
@@ -135,6 +137,12 @@ class TensorReader:
 
     def _beside(self, location: str, at: str) -> memoryview:
         """Return the bytes of a file beside the model, which is read once."""
+        if self._alone:
+            raise ParseError(
+                f"the data is beside the model, in {location!r}",
+                at=at,
+                fix="pass the path of the model, or save it as one file",
+            )
         path = self._confined(location, at)
         if path not in self._read:
             try:

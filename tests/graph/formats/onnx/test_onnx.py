@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import io
 import itertools
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from plait.graph.errors import (
     ShapeError,
     UnknownOperatorError,
 )
-from plait.graph.formats.onnx import load_onnx
+from plait.graph.formats.onnx import load_onnx, read_model
 from plait.graph.operator import define
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
@@ -51,6 +52,48 @@ def test_a_model_computes_what_it_says(tmp_path: Path) -> None:
 
     (y,) = by_kernels(graph, {"x": np.array([[1, 1], [-5, 3]], "float32")})
     np.testing.assert_array_equal(y, [[2, 0], [0, 1]])
+
+
+HOLDERS: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "memoryview": memoryview,
+    "file object": io.BytesIO,
+}
+
+
+@pytest.mark.parametrize("source", HOLDERS.values(), ids=HOLDERS)
+def test_a_model_is_read_from_what_holds_its_bytes(source: Callable[[bytes], Any]) -> None:
+    """Row T21."""
+    made = model([node("Relu", "x", "y")], X)
+    assert load_onnx(source(made.SerializeToString())) == read_model(made, "model")
+
+
+def test_a_model_is_read_from_an_open_file(tmp_path: Path) -> None:
+    made = model([node("Relu", "x", "y")], X)
+    path = written(made, tmp_path)
+    with path.open("rb") as file:
+        assert load_onnx(file) == load_onnx(path)
+        with pytest.raises(ParseError, match="nor an ONNX model") as caught:  # at its end
+            load_onnx(file)
+    assert str(path) in str(caught.value)
+    with pytest.raises(ParseError, match="closed file"):
+        load_onnx(file)
+
+
+@pytest.mark.parametrize("source", [None, 3, ["m.onnx"], io.StringIO("m")])
+def test_what_holds_no_bytes_is_no_model(source: Any) -> None:
+    with pytest.raises(ParseError) as caught:
+        load_onnx(source)
+    assert caught.value.fix
+
+
+def test_data_beside_a_model_is_not_found_without_its_path(tmp_path: Path) -> None:
+    made = model([node("Add", "x w", "y")], X, constants={"w": np.ones(2, "float32")})
+    onnx.external_data_helper.set_external_data(made.graph.initializer[0], "w.bin")
+    with pytest.raises(ParseError, match=r"beside the model, in 'w\.bin'") as caught:
+        load_onnx(made.SerializeToString())
+    assert "path" in str(caught.value.fix)
 
 
 def test_nodes_without_names_get_unique_ones(tmp_path: Path) -> None:
