@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from ..graph.errors import PlaitError
+from ..graph.errors import PlaitError, all_told
 from ..graph.ir import Graph, Node
 from ..graph.life import Life, has_life
 from ..graph.tensor import Array
@@ -72,22 +72,20 @@ class Lives:
         Raises
         ------
         KernelError, DeviceError
-            What the first that failed raised; the others are closed all the same.
+            What the first that failed raised, with what others did in its notes; all the rest is
+            closed.
         """
         with self._lock:
             closings, self._closings = self._closings, []
             self._open.clear()
-        first: list[PlaitError] = []
+        errors: list[PlaitError] = []
         for close in reversed(closings):
             try:
                 close()
             except PlaitError as error:
-                if first:
-                    first[0].add_note(f"and then: {error}")
-                else:
-                    first.append(error)
-        if first:
-            raise first.pop()  # a name for it would keep this frame alive, and that keeps others
+                errors.append(error)
+        if errors:
+            raise all_told(errors)
 
     def _start(
         self,

@@ -128,7 +128,7 @@ def probe(name: str) -> DeviceStatus:
         device = find(name)
         memory_bytes = device.capabilities.memory_bytes
         device.open()
-    except DeviceError as error:
+    except PlaitError as error:
         return DeviceStatus(name, False, error.what)
     except Exception as error:  # of other packages' devices, and of systems that lack something
         return DeviceStatus(name, False, f"{type(error).__name__}: {error}")

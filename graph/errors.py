@@ -104,3 +104,16 @@ class WireError(PlaitError):
 
 class InternalError(PlaitError):
     """Plait broke one of its own invariants: please report it."""
+
+
+def all_told(errors: list[Any]) -> BaseException:
+    """Return the first of several errors, with the others in its notes; leave the list empty.
+
+    One that is to end the program, such as Ctrl-C, comes before all others. Raise what is returned
+    without a name for it: a frame with a name for an error keeps what the error's frames keep.
+    """
+    ranked = sorted(errors, key=lambda error: isinstance(error, Exception))
+    errors.clear()
+    for other in ranked[1:]:
+        ranked[0].add_note(f"and then: {other or type(other).__name__}")
+    return ranked[0]  # type: ignore[no-any-return]

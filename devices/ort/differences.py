@@ -27,8 +27,9 @@ def difference(node: Node, call: Call) -> str | None:
         return "the length of its output depends on values"
     if node.operator.effects:
         return "it has effects"
-    if any(map(_is_empty, call.inputs, call.values)):
-        return "tensors without elements end the process in some of its kernels"
+    for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
+        if _is_empty(spec, value):
+            return f"{name!r} has no elements: some of its kernels end the process then"
     found = _DIFFERENCES.get(node.op)
     return found.what if found is not None and found.concerns(call) else None
 
@@ -75,6 +76,7 @@ _DIFFERENCES: Mapping[str, _Difference] = {
     ),
     "ConvInteger": _Difference(_several(2, 3), "zero points are one for all"),
     "Div": _DIVIDING,
+    "LRN": _Difference(lambda call: call.spec(0).rank != 4, "inputs of other ranks than 4 fail"),
     "MatMulInteger": _Difference(_several(2), "zero points of a are one for all"),
     "MaxUnpool": _Difference(lambda call: call.has(2), "indices count in the smaller shape"),
     "Mod": _DIVIDING,

@@ -13,7 +13,7 @@ from ...graph.ir import Graph
 from ..errors import KernelError
 from ..event import CancelledWorkError, Event
 from ..memory import View
-from .runtime import runtime, summary
+from .runtime import runtime, summary, told
 from .session import Session, describe
 
 _NODE = re.compile(r"running \w+ node\. Name:'(.*?)' Status Message: (.*)", re.DOTALL)
@@ -33,20 +33,25 @@ class OrtProgram:
         self.graph: Graph = session.graph
         self._device = device
         self._session = session
-        bound = (*self.graph.inputs, *self.graph.outputs)
+        inputs, outputs = session.computed.inputs, session.computed.outputs
+        bound = (*inputs, *outputs)
         self._views = {name: views[name] for name in bound}  # a pointer alone keeps nothing alive
         self._new_options = runtime().RunOptions
+        self._run: Any = _nothing
+        self._binding: Any = None
+        if session.inference is None:
+            return
         binding = session.inference.io_binding()
-        for name in self.graph.inputs:
+        for name in inputs:
             binding.bind_input(*_place(name, views[name]))
-        for name in self.graph.outputs:
+        for name in outputs:
             binding.bind_output(*_place(name, views[name]))
         # The public method checks, before each run, what is known here once and for all.
         inference = getattr(session.inference, "_sess", None)
         inner = getattr(binding, "_iobinding", None)
         if inference is None or inner is None:
             inference, inner = session.inference, binding
-        self._run: Any = inference.run_with_iobinding
+        self._run = inference.run_with_iobinding
         self._binding = inner
 
     def run(self, event: Event) -> None:
@@ -73,8 +78,14 @@ class OrtProgram:
         found = _NODE.search(str(error))
         for node in self.graph.nodes:
             if found is not None and node.name == found[1]:
-                return KernelError(found[2].strip(), at=f"{node}, on device {self._device!r}")
+                return KernelError(
+                    told(found[2]) or summary(error), at=f"{node}, on device {self._device!r}"
+                )
         return KernelError(summary(error), at=describe(self.graph, self._device))
+
+
+def _nothing(*_: object) -> None:
+    """Stand for a run where there is nothing to compute."""
 
 
 def _place(name: str, view: View) -> tuple[Any, ...]:

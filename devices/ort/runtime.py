@@ -6,7 +6,10 @@ import re
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from ...graph.extras import import_extra
+from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.formats.onnx.upgrade import NEWEST_OPSET
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph, Node
@@ -21,7 +24,10 @@ _SILENT = 4
 """The level of log messages that nothing reaches: what matters is raised too."""
 
 _MAX_SUMMARY = 300
-_PREFIX = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : (\S+\.(cc|h):\d+ )?")
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_PLACE = re.compile(r"^(?P<file>\S+\.(?:cc|cpp|cu|h|hpp)):\d+ ")
+_SIGNATURE = re.compile(r"^[^(]*\([^()]*\)(?: const)?(?: \[with [^\]]*\])? ")
+_CONDITION = re.compile(r"^.* was false\. ?(?=\S)")
 
 
 @cache
@@ -84,10 +90,40 @@ def newest_opset() -> int:
     ) from refused
 
 
+@cache
+def binds_extensions() -> bool:
+    """Say whether buffers of dtypes that numpy lacks can be bound: since 1.20."""
+    binding = load(to_onnx(_negation(), opset=newest_opset()), options(1)).io_binding()
+    place = np.zeros(1, np.int64)
+    try:
+        binding.bind_input("x", "cpu", 0, ELEMENT_TYPE_OF["bfloat16"], (1,), place.ctypes.data)
+    except Exception:
+        return False
+    return True
+
+
 def summary(error: Exception) -> str:
     """Return what ONNX Runtime says, without its codes and the places in its source."""
-    lines = _PREFIX.sub("", str(error)).strip().splitlines()
-    return lines[0][:_MAX_SUMMARY] if lines else type(error).__name__
+    return told(str(error)) or type(error).__name__
+
+
+def told(message: str) -> str:
+    """Return the first line of a message that is for users.
+
+    In front of it may be a code, a place in a source file, the function that is there, and the
+    condition of a check, which stays where nothing else is said.
+    """
+    text = _CODE.sub("", message.strip())
+    place = _PLACE.match(text)
+    if place is not None:
+        text = text[place.end() :]
+        if "/" in place["file"]:
+            text = text.replace("(anonymous namespace)", "").replace("operator()", "")
+            text = _SIGNATURE.sub("", text)
+        else:  # the function's name alone
+            text = text.partition(" ")[2] or text
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _CONDITION.sub("", lines[0])[:_MAX_SUMMARY] if lines else ""
 
 
 def _negation() -> Graph:

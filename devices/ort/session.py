@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import replace
 from typing import Any
 
 from ...graph.dtypes import is_extension
@@ -11,8 +12,8 @@ from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import KernelError
-from .masks import with_whole_masks
 from .runtime import load, newest_opset, options, runtime, summary
+from .support import computes_nothing
 
 EMBEDDED_BYTES = 1024
 """Larger constants are handed over as they are, not copied into the model and out again.
@@ -30,26 +31,53 @@ class Session:
     ----------
     graph : Graph
         Kept, so that no other one gets its identity meanwhile.
-    inference : onnxruntime.InferenceSession
+    computed : Graph
+        What ONNX Runtime has of it: the nodes whose results have elements.
+    inference : onnxruntime.InferenceSession or None
+        None where there are no such nodes.
     """
 
-    __slots__ = ("__weakref__", "graph", "inference")
+    __slots__ = ("__weakref__", "computed", "graph", "inference")
 
     def __init__(self, graph: Graph, threads: int, device: str) -> None:
         self.graph = graph
-        large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
-        chosen = options(threads)
-        try:
-            values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
-            chosen.add_external_initializers(list(large), values)
-            model = to_onnx(with_whole_masks(graph), opset=newest_opset(), outside=large)
-            self.inference: Any = load(model, chosen)
-        except Exception as error:
-            raise KernelError(
-                f"ONNX Runtime does not take the subgraph: {summary(error)}",
-                at=describe(graph, device),
-                fix="pin its nodes to another device",
-            ) from error
+        self.computed = _with_results(graph)
+        self.inference: Any = None
+        if self.computed.nodes:
+            self.inference = _load(self.computed, threads, device)
+
+
+def _load(graph: Graph, threads: int, device: str) -> Any:
+    large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
+    chosen = options(threads)
+    try:
+        values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
+        chosen.add_external_initializers(list(large), values)
+        return load(to_onnx(graph, opset=newest_opset(), outside=large), chosen)
+    except Exception as error:
+        raise KernelError(
+            f"ONNX Runtime does not take the subgraph: {summary(error)}",
+            at=describe(graph, device),
+            fix="pin its nodes to another device",
+        ) from error
+
+
+def _with_results(graph: Graph) -> Graph:
+    """Return a graph without the nodes that have nothing to compute, and what only they need.
+
+    What makes elements of tensors without any is not on these devices.
+    """
+    needed, kept = set(graph.outputs), []
+    for node in reversed(graph.nodes):
+        if needed.isdisjoint(node.outputs) or computes_nothing(node, graph.output_specs(node)):
+            continue
+        needed.update(node.inputs)
+        kept.append(node)
+    if len(kept) == len(graph.nodes):
+        return graph
+    part = graph.extract(kept[::-1], graph.name)
+    written = {name for node in kept for name in node.outputs}
+    return replace(part, outputs=tuple(name for name in graph.outputs if name in written))
 
 
 def _is_handed_over(array: Array) -> bool:

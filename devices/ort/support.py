@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from ...graph.dtypes import is_extension
 from ...graph.formats.onnx.forms import refusal
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.infer import infer_node
@@ -12,7 +13,7 @@ from ...graph.operator import Call
 from ...graph.tensor import Array, TensorSpec
 from ..device import Support
 from .differences import difference
-from .runtime import load, newest_opset, options, summary
+from .runtime import binds_extensions, load, newest_opset, options, runtime, summary
 
 KEPT_ANSWERS = 4096
 SMALL = 64
@@ -29,14 +30,34 @@ def supports(node: Node, call: Call) -> Support:
         spec if name else None
         for name, spec in zip(node.outputs, infer_node(node, call), strict=True)
     ]
+    if computes_nothing(node, outputs):
+        return Support(True, "there is nothing to compute")
+    present = [spec for spec in (*call.inputs, *outputs) if spec is not None]
     reason = (
         refusal(node, call.inputs, outputs, newest_opset())
         or difference(node, call)
+        or _unbound(present)
         or _refused_by_runtime(node, call, outputs)
     )
     if reason is None:
         return Support(True, "ONNX Runtime has a kernel")
     return Support(False, f"no kernel for {node.op!r} on 'ort' devices: {reason}")
+
+
+def _unbound(specs: Sequence[TensorSpec]) -> str | None:
+    """Return why buffers of one of the specs cannot be given to this release; None if all can."""
+    for spec in specs:
+        if is_extension(spec.dtype) and not binds_extensions():
+            version = runtime().__version__
+            return f"onnxruntime {version} takes no buffers of {spec.dtype.name}: 1.20 does"
+    return None
+
+
+def computes_nothing(node: Node, outputs: Sequence[TensorSpec | None]) -> bool:
+    """True when none of a node's results has elements, so that ONNX Runtime need not run it."""
+    if node.operator.bounded is not None or node.operator.effects:
+        return False
+    return all(spec is None or (spec.is_static and not spec.size) for spec in outputs)
 
 
 def _refused_by_runtime(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | None:

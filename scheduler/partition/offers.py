@@ -12,7 +12,7 @@ from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ..costs import Costs
 from .decision import Option
-from .partition import support, tried, unsupported
+from .partition import Homeless, support, unsupported
 from .pins import Pins, pin_of
 
 
@@ -88,13 +88,12 @@ def ask(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Offers:
         if not able:
             by = "" if pattern is None else f"pinned to {pins[pattern]} by {pattern!r}: "
             whys = (answers[d].reason if by else f"{names[d]}: {answers[d].reason}" for d in wanted)
-            why = f"{by}{'; '.join(whys)}{tried(graph, node, devices, pins)}"
-            homeless.append(f"{node.name!r} ({node.op}): {why}")
+            homeless.append(Homeless(graph, node, f"{by}{'; '.join(whys)}"))
         supports.append(answers)
         pinned.append(pattern)
         allowed.append(able)
     if homeless:
-        raise unsupported(graph, homeless, devices)
+        raise unsupported(graph, homeless, devices, pins)
     return Offers(graph, devices, supports, pinned, allowed)
 
 

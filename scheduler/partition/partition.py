@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ...devices.device import Device, Support
 from ...graph.infer import asking
@@ -28,10 +29,12 @@ __all__ = [
     "check_pins",
     "may_merge",
     "support",
-    "tried",
 ]
 
 MAX_LISTED = 20
+"""Lines of an error."""
+MAX_NAMED = 3
+"""Nodes of one line."""
 
 SESSION = "session"
 """Stands in place of a device where a node is control flow that waits for values."""
@@ -75,19 +78,19 @@ def by_preference(
     """
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    homeless: list[str] = []
+    homeless: list[Homeless] = []
     for path, around, node in all_nodes(graph):
         if node.op in CONTROL_FLOW:
             assignment[path], reasons[path] = SESSION, "decided when its inputs are known"
             continue
-        device, reason = _choose(around, replace(node, name=path), devices, pins)
+        named = replace(node, name=path)
+        device, reason = _choose(around, named, devices, pins)
         if device is None:
-            more = tried(around, replace(node, name=path), devices, pins)
-            homeless.append(f"{path!r} ({node.op}): {reason}{more}")
+            homeless.append(Homeless(around, named, reason))
         else:
             assignment[path], reasons[path] = device, reason
     if homeless:
-        raise unsupported(graph, homeless, devices)
+        raise unsupported(graph, homeless, devices, pins)
     return assignment, reasons
 
 
@@ -120,12 +123,6 @@ class _Placing:
         return _choose(graph, node, self.devices, self.pins)[0]
 
 
-def tried(graph: Graph, node: Node, devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return what a node that finds no device could be written out as, and why that is no help."""
-    found = attempts(graph, node, may_merge(devices, pins).why_not)
-    return "".join(f"; {one}" for one in found)
-
-
 def support(graph: Graph, node: Node, device: Device) -> Support:
     """Say whether a device can run a node of a graph."""
     bounded = node.operator.bounded
@@ -134,18 +131,69 @@ def support(graph: Graph, node: Node, device: Device) -> Support:
         return device.supports(asked, call)
 
 
+class Homeless(NamedTuple):
+    """A node that finds no device, the graph that it is in, and why."""
+
+    graph: Graph
+    node: Node
+    reason: str
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What those have in common that one line tells of."""
+        return self.node.op, self.reason
+
+
 def unsupported(
-    graph: Graph, homeless: Sequence[str], devices: Mapping[str, Device]
+    graph: Graph, homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: Pins
 ) -> UnsupportedOpError:
     """Return the error of nodes that find no device."""
-    listed = "\n    ".join(homeless[:MAX_LISTED])
-    more = len(homeless) - MAX_LISTED
+    alike: dict[tuple[str, str], list[Homeless]] = {}
+    for each in homeless:
+        alike.setdefault(each.kind, []).append(each)
+    kinds = list(alike.values())
+    lines = [f"{_named(group)}: {_why(group[0], devices, pins)}" for group in kinds[:MAX_LISTED]]
+    if len(kinds) > MAX_LISTED:
+        lines.append(f"and {sum(map(len, kinds[MAX_LISTED:]))} more")
     return UnsupportedOpError(
         f"{len(homeless)} of {len(graph.nodes)} nodes run on none of the devices they may use:\n"
-        f"    {listed}" + (f"\n    and {more} more" if more > 0 else ""),
+        "    " + "\n    ".join(lines),
         at=f"graph {graph.name!r}, devices {', '.join(devices)}",
-        fix="add a device that supports them ('cpu'), change the pins, or register kernels",
+        fix=_way_out(homeless, devices, pins),
     )
+
+
+def _named(group: Sequence[Homeless]) -> str:
+    """Return the names of nodes of one operator, the first ones."""
+    names = ", ".join(repr(each.node.name) for each in group[:MAX_NAMED])
+    more = f" and {len(group) - MAX_NAMED} more" if len(group) > MAX_NAMED else ""
+    return f"{names}{more} ({group[0].node.op})"
+
+
+def _why(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
+    """Return why a node finds no device, and why it is no help to write it out as others.
+
+    Not where those fail for the same reason, which is not their operator then.
+    """
+    cause = one.reason.rpartition(": ")[2]
+    others = attempts(one.graph, one.node, may_merge(devices, pins).why_not)
+    return "; ".join((one.reason, *(other for other in others if not other.endswith(cause))))
+
+
+def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: Pins) -> str:
+    """Return what to do: another pin, where that is all it takes, else another device."""
+    able = [
+        name
+        for name, device in devices.items()
+        if all(support(each.graph, each.node, device).ok for each in homeless)
+    ]
+    if able:
+        given = dict.fromkeys(pin_of(each.node, pins) for each in homeless)
+        changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
+        return f"change the pin {changed}: {able[0]!r} runs them"
+    if any(name.split(":")[0] == "cpu" for name in devices):
+        return "register kernels for them, or change the graph"
+    return "add a device that supports them ('cpu'), change the pins, or register kernels"
 
 
 def _choose(

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ...devices.device import Device
+from ...devices.errors import DeviceError
 from ...devices.host import core_count
 from ...devices.registry import find
+from ...graph.errors import PlaitError
 from ..costs.overheads import computes_here
 from ..partition.partition import SESSION
 from ..planning import Plan
@@ -69,7 +71,7 @@ class OpenDevices:
         """Yield what to call to close each of them, the last one first."""
         for name, device in reversed(self.by_name.items()):
             shared = name in self._plan.given
-            yield partial(close_shared, device) if shared else device.close
+            yield partial(_close, name, partial(close_shared, device) if shared else device.close)
         self.by_name.clear()
 
     def _cores(self) -> int:
@@ -82,3 +84,15 @@ class OpenDevices:
     def _planned_for(self) -> set[str]:
         """Return the devices that have nodes; replicas are not among them."""
         return set(self._plan.assignment.values()) - {SESSION}
+
+
+def _close(name: str, close: Callable[[], None]) -> None:
+    """Close a device; what it raises names the device."""
+    try:
+        close()
+    except PlaitError as error:
+        error.at = error.at or f"device {name!r}, which was closed"
+        raise
+    except Exception as error:
+        what = f"closing it failed: {type(error).__name__}: {error}"
+        raise DeviceError(what, at=f"device {name!r}") from error

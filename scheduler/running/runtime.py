@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from ...devices.forking import give_up_in_children
+from ...graph.errors import all_told
 from ..errors import forked_session
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
@@ -163,8 +164,11 @@ class Runtime:
             if self.plan.is_static:
                 for slots in await self._by_fetches.whole.open_own(self.plan.max_in_flight):
                     await self._pace.on_thread(slots.fill)
-        except BaseException:
-            await self.close()
+        except BaseException as error:
+            try:
+                await self.close()
+            except Exception as other:
+                error.add_note(f"and then: {other}")
             raise
 
     async def close(self) -> None:
@@ -173,7 +177,8 @@ class Runtime:
         Raises
         ------
         Exception
-            What the first device that failed to close raised; the others are closed all the same.
+            What the first device that failed to close raised, with what others did in its notes;
+            all are closed.
         """
         errors: list[BaseException] = []
         closed = trio.Event()
@@ -186,7 +191,7 @@ class Runtime:
                 except KeyboardInterrupt as error:
                     errors.append(error)
         if errors:
-            raise errors[0]
+            raise all_told(errors)
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
         self._closing = True

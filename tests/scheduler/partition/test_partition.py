@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import plait as pl
 import pytest
@@ -125,9 +127,34 @@ def test_all_unsupported_nodes_are_listed_with_the_reasons() -> None:
         pl.plan(chain("Relu", "Add", "Add"), PrivateDevice("npu", lacks=["Add"]))
     message = str(caught.value)
     assert "2 of 3 nodes" in message
-    assert "'n1' (Add): npu: no kernel for 'Add'" in message
-    assert "'n2' (Add)" in message
-    assert "fix:" in message
+    assert "    'n1', 'n2' (Add): npu: no kernel for 'Add' on this device\n" in message
+    assert "fix: add a device that supports them ('cpu')" in message
+
+
+def test_nodes_that_lack_the_same_are_one_line() -> None:
+    with pytest.raises(pl.UnsupportedOpError) as caught:
+        pl.plan(chain("Relu", *["Add"] * 30), PrivateDevice("npu", lacks=["Add", "Relu", "Max"]))
+    lines = caught.value.what.splitlines()
+    assert [line.strip().split(": ")[0] for line in lines[1:]] == [
+        "'n0' (Relu)",
+        "'n1', 'n2', 'n3' and 27 more (Add)",
+    ]
+
+
+@pytest.mark.parametrize("strategy", ["auto", "preference"])
+def test_a_pin_is_to_be_changed_where_that_helps(strategy: Literal["auto", "preference"]) -> None:
+    devices: list[str | PrivateDevice] = [PrivateDevice("npu", lacks=["Add"]), "cpu"]
+    with pytest.raises(pl.UnsupportedOpError) as caught:
+        pl.plan(chain("Relu", "Add", "Add"), devices, pin={"n*": "npu"}, strategy=strategy)
+    assert caught.value.fix == "change the pin 'n*': 'cpu' runs them"
+
+
+def test_a_device_that_is_there_is_not_recommended() -> None:
+    b = pl.GraphBuilder("g")
+    b.output("y", b.op("Erf", b.input("x", "float32", (2,))))
+    with pytest.raises(pl.UnsupportedOpError) as caught:
+        pl.plan(b.build(), PrivateDevice("cpu:1", lacks=["Erf"]))
+    assert caught.value.fix == "register kernels for them, or change the graph"
 
 
 def test_a_pin_to_a_device_that_lacks_the_operator_is_refused() -> None:

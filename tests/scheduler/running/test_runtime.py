@@ -100,6 +100,39 @@ async def test_every_device_is_closed_even_if_one_fails_to() -> None:
     assert closed.is_set()
 
 
+class Unclosable(PrivateDevice):
+    """Fails to close, in a way of its own."""
+
+    def close(self) -> None:
+        super().close()
+        raise pl.DeviceError("the driver failed") if self.name == "a" else ValueError(self.name)
+
+
+async def test_what_all_devices_say_that_fail_to_close_is_told() -> None:
+    plan = pl.plan(relu(2), [Unclosable(name) for name in "abc"])
+    with pytest.raises(pl.DeviceError) as raised:
+        async with pl.Session(plan) as session:
+            await session.run({"x": X})
+    assert raised.value.what == "closing it failed: ValueError: c"
+    told = "\n".join(raised.value.__notes__)
+    assert "and then: closing it failed: ValueError: b\n  at:  device 'b'" in told
+    assert "and then: the driver failed\n  at:  device 'a', which was closed" in told
+
+
+async def test_what_fails_to_close_does_not_hide_why_a_session_does_not_open() -> None:
+    class Shut(PrivateDevice):
+        def open(self, cores: int | None = None) -> None:
+            raise pl.DeviceUnavailableError("the door is shut")
+
+    plan = pl.plan(relu(2), [Unclosable("b"), Shut("shut")])
+    with pytest.raises(pl.DeviceUnavailableError, match="the door is shut") as raised:
+        async with pl.Session(plan):
+            pass
+    assert raised.value.__notes__ == [
+        "and then: closing it failed: ValueError: b\n  at:  device 'b'"
+    ]
+
+
 async def test_a_device_given_as_an_object_serves_sessions_until_the_last_one_ends() -> None:
     plan = pl.plan(relu(2), PrivateDevice("given"))
     async with pl.Session(plan) as first:
