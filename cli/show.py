@@ -85,7 +85,7 @@ def show_plan(
     if before is not None:
         _print_diff(before, plan, as_json=as_json)
     elif explain_passes and not as_json:
-        print_text(explained(plan.applied))
+        print_text(explained(plan.applied, plan.dead))
     elif dot:
         outer = {node.name: plan.assignment[node.name] for node in plan.graph.nodes}
         print_text(to_dot(plan.graph, outer))

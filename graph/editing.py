@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .attribute import Kind
 from .check import check
 from .errors import GraphError
 from .infer import infer_changed
-from .ir import Graph, Node
+from .ir import Graph, Node, no_node_error
 from .names import Names
 from .operator import find_operator
 from .ordering import in_order
+from .parameters import Number
 from .passes.merging import with_nodes
 from .passes.wiring import Wiring
 from .tensor import Dim, TensorSpec, spec_of
@@ -74,10 +76,10 @@ class Editor:
         Raises
         ------
         GraphError
-            If there is none of that name.
+            If there is none of that name; the message names those that are alike.
         """
         if name not in self:
-            raise GraphError(f"there is no node {name!r}", at=self._graph.name, fix="see nodes")
+            raise no_node_error(name, self._wiring.names, self._graph.name)
         return self._wiring.node(name)
 
     def add(
@@ -174,6 +176,36 @@ class Editor:
             raise _refused(f"it does not read {strange[0]!r}", node)
         self._unlinked = {one for one in self._unlinked if one[0] != name or one[1] not in to}
         changed = replace(node, inputs=tuple(to.get(one, one) for one in node.inputs))
+        self._wiring.exchange([node], [changed], node)
+        return changed
+
+    def set_attribute(self, name: str, attribute: str, value: Any) -> Node:
+        """Give a node another value of one attribute, and return it as it is then.
+
+        Parameters
+        ----------
+        name : str
+            The node's.
+        attribute : str
+        value : object
+            Checked as in `add`; None stands for the default. A `plait.graph.parameters.Number` is
+            taken in the view that fits: an integer attribute takes the 32-bit integer, any other
+            the 32-bit float, so that what does not fit is the nearest that does.
+
+        Raises
+        ------
+        GraphError
+            If there is no such node.
+        OperatorError
+            If its operator has no such attribute, or the value is none for it.
+        """
+        node = self.node(name)
+        declared = node.operator.attributes.get(attribute)
+        if isinstance(value, Number):
+            whole = declared is not None and declared.kind is Kind.INT
+            value = value.int32 if whole else value.float32
+        given = {**node.attributes, attribute: value}
+        changed = replace(node, attributes=node.operator.complete(given, str(node)))
         self._wiring.exchange([node], [changed], node)
         return changed
 

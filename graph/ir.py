@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .attribute import Attributes
+from .errors import GraphError
 from .escaping import listing
 from .operator import Call, Operator, find_operator
 from .tensor import Array, TensorSpec
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 VARIABLE, ASSIGN = "Variable", "Assign"
 """The operators of state: what the outputs of the second are, variables hold for the next item."""
+
+MOST_COMPARED = 20_000
+"""Names that are gone through for those that are like another: so many take a second."""
 
 ABSENT = ""
 """The name that stands for an optional input that is not given."""
@@ -96,6 +101,31 @@ class Graph:
     precisions: Mapping[str, int] = field(default_factory=dict)
     prepared: frozenset[str] = frozenset()
     variables: Mapping[str, Node] = field(default_factory=dict)
+
+    def node(self, name: str) -> Node:
+        """Return the node of a name.
+
+        Raises
+        ------
+        GraphError
+            If there is none; the message names those whose names are alike.
+
+        Examples
+        --------
+        >>> import plait as pl
+        >>> b = pl.GraphBuilder("net")
+        >>> b.output("y", b.op("Elu", b.input("x", "float32", (4,)), name="bend"))
+        >>> b.build().node("bend").attributes["alpha"]
+        1.0
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            raise no_node_error(name, self._by_name, self.name)
+        return found
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
@@ -181,6 +211,14 @@ class Graph:
         from .printing import to_text
 
         return to_text(self)
+
+
+def no_node_error(name: str, names: Iterable[str], graph: str) -> GraphError:
+    """Return the error for a name that no node of a graph has; it tells those that are alike."""
+    names = list(names)
+    close = get_close_matches(str(name), names) if len(names) <= MOST_COMPARED else []
+    alike = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the graph's nodes"
+    return GraphError(f"there is no node {name!r}", at=graph, fix=alike)
 
 
 def _structure(graph: Graph) -> tuple[object, ...]:

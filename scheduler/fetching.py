@@ -58,6 +58,7 @@ def fetching(plan: Plan, names: Collection[str], request: Request) -> Plan:
         replicas=plan.replicas,
         applied=(*folded, *made.applied),
         source=source,
+        dead=plan.dead,
         unneeded=plan.unneeded.union(whole.inputs).difference(source.inputs),
     )
 

@@ -10,7 +10,15 @@ from itertools import chain
 from ..devices.device import Device
 from ..graph.check import check
 from ..graph.ir import Graph
-from ..graph.passes import PASSES, Pass, fold_constants, fuse_chains, run_passes, selected
+from ..graph.passes import (
+    PASSES,
+    Pass,
+    dead_nodes,
+    fold_constants,
+    fuse_chains,
+    run_passes,
+    selected,
+)
 from ..graph.randomness import with_random_key
 from . import deciding
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
@@ -163,8 +171,8 @@ def plan(
     part, folded = specialised(graph, shapes, chosen)
     checked = {} if bounds is None else checked_bounds(part, bounds)
     made = planned(part, checked, request, given, chosen)
-    applied = (*folded, *made.applied)
-    return replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph)
+    applied, dead = (*folded, *made.applied), dead_nodes(graph)
+    return replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph, dead=dead)
 
 
 def planned(

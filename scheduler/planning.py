@@ -98,6 +98,8 @@ class Plan:
     """What is computed when it is opened, as a plan for one item; its outputs are prepared here."""
     source: Graph | None = field(repr=False, compare=False, default=None)
     """The graph as it was before all passes, where that is known."""
+    dead: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
+    """The nodes of the caller's graph that no output needs, and why: they are dropped."""
     unneeded: frozenset[str] = frozenset()
     """Inputs that the plan was rid of by `fetching`; they may be fed all the same."""
 
@@ -239,7 +241,7 @@ class Plan:
         return self._fetching_as_much(made)
 
     def _fetching_as_much(self, made: Plan) -> Plan:
-        return replace(made, source=self.source, unneeded=self.unneeded)
+        return replace(made, source=self.source, dead=self.dead, unneeded=self.unneeded)
 
     @property
     def _simplified(self) -> tuple[Applied, ...]:

@@ -13,7 +13,7 @@ from ..ir import Graph
 from .applied import Applied
 from .bounds import merge_bounds
 from .bypass import bypass_identities
-from .dead import remove_dead
+from .dead import dead_nodes, remove_dead
 from .duplicates import merge_common, share_constants
 from .expand import attempts, expand_unsupported
 from .fold_constants import fold_constants
@@ -46,6 +46,7 @@ __all__ = [
     "bypass_identities",
     "cancel_pairs",
     "combiner",
+    "dead_nodes",
     "expand_unsupported",
     "expander",
     "fold_constants",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from ...graph.escaping import listing
 from ...graph.passes import Applied
 from ...graph.printing import counted, seconds_text
 
 LISTED_NAMES = 200
+LISTED_DEAD = 20
 
 
 def pass_lines(applied: Sequence[Applied]) -> Iterator[str]:
@@ -23,11 +25,22 @@ def pass_lines(applied: Sequence[Applied]) -> Iterator[str]:
         yield f"  {_titled(one):{width}}  {one.before:5,} -> {one.after:5,}  {_counts(one)}"
 
 
-def explained(applied: Sequence[Applied]) -> str:
-    """Return what each pass did to which node."""
+def dead_lines(dead: Mapping[str, str]) -> Iterator[str]:
+    """Yield the nodes that no output needs, and why."""
+    if not dead:
+        return
+    yield f"dead: {counted(len(dead), 'node')} that no output needs, dropped"
+    for name, why in islice(dead.items(), LISTED_DEAD):
+        yield f"  {name}: {why}"
+    if len(dead) > LISTED_DEAD:
+        yield f"  and {counted(len(dead) - LISTED_DEAD, 'node')} more"
+
+
+def explained(applied: Sequence[Applied], dead: Mapping[str, str]) -> str:
+    """Return what each pass did to which node, and which nodes were dead before all of them."""
     if not applied:
-        return "passes: none of them found anything to do"
-    lines = list(pass_lines(applied))
+        return "\n".join(["passes: none of them found anything to do", *dead_lines(dead)])
+    lines = [*pass_lines(applied), *dead_lines(dead)]
     for one in applied:
         lines += ["", f"{_titled(one)}, {seconds_text(one.seconds)}"]
         for what in ("rewritten", "added", "removed"):

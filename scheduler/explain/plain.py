@@ -45,6 +45,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "memory_limits": dict(plan.memory_limits or {}),
         "precision": dict(plan.precision),
         "passes": [_pass(one) for one in plan.applied],
+        "dead": dict(plan.dead),
         "predicted": None if prediction is None else asdict(prediction),
         "decision": None if plan.decision is None else _decision(plan.decision),
         "at_open": None if plan.once is None else _at_open(plan.once),

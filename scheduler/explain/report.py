@@ -17,7 +17,7 @@ from .again_text import again_lines
 from .decision_text import decision_lines, node_lines, reason_lines
 from .life_text import life_lines
 from .memory_text import memory_lines
-from .pass_text import pass_lines
+from .pass_text import dead_lines, pass_lines
 from .plain import flops_of
 from .precision_text import precision_lines
 from .prediction import predicted
@@ -32,6 +32,7 @@ def report(plan: Plan, *, nodes: bool) -> str:
     parts = [_heading(plan)]
     if plan.applied:
         parts.append(pass_lines(plan.applied))
+    parts.append(dead_lines(plan.dead))
     if plan.once is not None:
         parts.append(_at_open(plan.once))
     parts.append(_subgraphs(plan))

@@ -46,6 +46,16 @@ def test_what_each_pass_did_is_explained_with_names(folder: Path) -> None:
     assert "rewritten  product: Mul -> Swish" in said
 
 
+def test_dead_nodes_are_explained(folder: Path) -> None:
+    b = pl.GraphBuilder("dead")
+    x = b.input("x", "float32", (2,))
+    b.op("Neg", x, name="unused", outputs=["n"])
+    b.output("y", b.op("Relu", x))
+    pl.save(b.build(), folder / "dead.plait")
+    said = plait(folder, "plan", "dead.plait", "--explain-passes").stdout
+    assert "dead: 1 node that no output needs, dropped\n  unused: nothing reads 'n'" in said
+
+
 def test_that_no_pass_found_anything_is_said(folder: Path) -> None:
     said = plait(folder, "plan", "swish.plait", "--passes", "none", "--explain-passes").stdout
     assert "none of them" in said

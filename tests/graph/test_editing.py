@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
+from plait.graph.parameters import FLT_MAX, Number
 
 
 def chain() -> Graph:
@@ -166,6 +167,67 @@ def test_inputs_become_constants() -> None:
     graph = editor.result()
     assert graph.inputs == ()
     assert graph.tensors["y"].shape == (3, 2)
+
+
+def softened() -> Graph:
+    """Return Reshape(Celu(x)), transposed by a node that has a permutation."""
+    b = pl.GraphBuilder("softened")
+    bent = b.op("Celu", b.input("x", "float32", (2, 3)), alpha=0.5, name="bend")
+    b.output("y", b.op("Transpose", bent, perm=(0, 1), name="turn"))
+    return b.build()
+
+
+def test_one_attribute_of_a_node_is_set_and_what_follows_is_inferred_again() -> None:
+    """Row L9: a node by its name, then the attribute by its own."""
+    graph = softened()
+    editor = graph.edit()
+    assert editor.set_attribute("bend", "alpha", 2).attributes["alpha"] == 2.0
+    assert editor.set_attribute("turn", "perm", [1, 0]).attributes["perm"] == (1, 0)
+    changed = editor.result()
+    assert changed.node("bend").attributes == {"alpha": 2.0}
+    assert changed.tensors["y"].shape == (3, 2)
+    assert graph.node("bend").attributes["alpha"] == 0.5
+    assert pl.run(changed, {"x": -np.ones((2, 3), "float32")})["y"][0, 0] == pytest.approx(
+        2 * np.expm1(-0.5)
+    )
+
+
+def test_an_attribute_set_to_none_has_its_default() -> None:
+    editor = softened().edit()
+    assert editor.set_attribute("bend", "alpha", None).attributes["alpha"] == 1.0
+
+
+def test_numbers_of_32_bits_are_set_in_the_view_that_fits() -> None:
+    """Row L9: by the saturating setter of rows L32 and L33."""
+    editor = softened().edit()
+    largest = editor.set_attribute("bend", "alpha", Number.of(1e300))
+    assert largest.attributes["alpha"] == FLT_MAX
+    b = pl.GraphBuilder("joined")
+    x = b.input("x", "float32", (2, 3))
+    b.output("y", b.op("Concat", x, x, axis=0, name="join"))
+    joined = b.build().edit()
+    assert joined.set_attribute("join", "axis", Number.of(1.9)).attributes["axis"] == 1
+    assert joined.result().tensors["y"].shape == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "value", "complaint", "fix"),
+    [
+        ("bent", "alpha", 1.0, "no node 'bent'", "did you mean 'bend'"),
+        ("nothing", "alpha", 1.0, "no node 'nothing'", "see the graph's nodes"),
+        ("bend", "beta", 1.0, "Celu has no attribute 'beta'", "it has: alpha"),
+        ("bend", "alpha", "much", "must be a number, got 'much'", "pass a number"),
+        ("turn", "perm", Number.of(1), "must be a sequence", "pass a sequence"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_and_nothing_changes(
+    name: str, attribute: str, value: object, complaint: str, fix: str
+) -> None:
+    editor = softened().edit()
+    with pytest.raises(pl.GraphError, match=complaint) as caught:
+        editor.set_attribute(name, attribute, value)
+    assert fix in str(caught.value.fix)
+    assert editor.result() == softened()
 
 
 def test_shapes_downstream_of_a_change_are_inferred_again() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.builder import GraphBuilder
 from plait.graph.check import check
-from plait.graph.errors import OperatorError
+from plait.graph.errors import GraphError, OperatorError
 from plait.graph.ir import Graph, Node, topological_layers
 from plait.graph.tensor import TensorSpec
 
@@ -80,6 +80,20 @@ def test_a_constant_that_is_not_a_number_equals_itself() -> None:
 
 def test_a_graph_equals_nothing_else() -> None:
     assert diamond() != "diamond"
+
+
+def test_a_node_is_looked_up_by_its_name() -> None:
+    b = GraphBuilder("net")
+    b.output(
+        "y", b.op("Exp", b.op("Neg", b.input("x", "float32", (2,)), name="first"), name="last")
+    )
+    graph = b.build()
+    assert graph.node("last") is graph.nodes[1]
+    with pytest.raises(GraphError, match="there is no node 'frist'") as caught:
+        graph.node("frist")
+    assert (caught.value.at, caught.value.fix) == ("net", "did you mean 'first'?")
+    with pytest.raises(GraphError, match="there is no node 'x'"):
+        graph.node("x")  # a tensor, and no node
 
 
 def test_a_tensor_knows_its_producer() -> None:

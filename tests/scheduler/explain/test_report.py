@@ -168,3 +168,48 @@ def test_json_is_of_the_documented_form() -> None:
     (region, *_) = values["memory"]["host"]["regions"]
     assert region["copies"] >= 1
     assert [step["kind"] for step in values["steps"]].count("transfer") == 2
+
+
+def half_used() -> Graph:
+    b = pl.GraphBuilder("half used")
+    x = b.input("x", "float32", (6,))
+    left = b.op("Exp", x, name="left", outputs=["l"])[0]
+    b.op("Split", left, name="parts", outputs=["p", "q"], num_outputs=2)
+    b.op("Neg", left, name="negated", outputs=["n"])
+    b.output("y", b.op("Relu", x, name="used"))
+    return b.build()
+
+
+def test_dead_nodes_are_told_with_the_reason() -> None:
+    plan = pl.plan(half_used())
+    assert "dead: 3 nodes that no output needs, dropped\n" in plan.report()
+    dead = plan.to_dict()["dead"]
+    assert list(dead.values()) == [
+        "'l' is only read by 'parts', 'negated', which are dead",
+        "nothing reads 'p', 'q'",
+        "nothing reads 'n'",
+    ]
+    for name, why in dead.items():
+        assert f"\n  {name}: {why}\n" in plan.report()
+
+
+def test_dead_nodes_are_told_of_plans_for_shapes_and_for_some_outputs() -> None:
+    plan = pl.plan(half_used(), passes=())
+    found = [plan, plan.again(2), plan.fetching("l")]
+    assert all(one.dead == plan.dead for one in found)
+    assert len(plan.dead) == 3
+
+
+def test_nothing_is_said_of_dead_nodes_where_there_are_none() -> None:
+    plan = split()
+    assert "dead" not in plan.report()
+    assert plan.to_dict()["dead"] == {}
+
+
+def test_of_many_dead_nodes_the_first_are_listed() -> None:
+    b = pl.GraphBuilder("mostly dead")
+    x = b.input("x", "float32", (6,))
+    for _ in range(30):
+        b.op("Neg", x)
+    b.output("y", b.op("Relu", x))
+    assert "\n  and 10 nodes more\n" in pl.plan(b.build()).report()
