@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .scheduler import (
         AsyncioSession,
         BlockingSession,
+        Carried,
         Costs,
         DeadlineError,
         DeviceModel,
@@ -78,6 +79,7 @@ __version__ = VERSION
 __all__ = [
     "AsyncioSession",
     "BlockingSession",
+    "Carried",
     "Checkpoint",
     "Checkpoints",
     "Costs",

@@ -4,6 +4,7 @@ from ..devices.model import DeviceModel
 from .blocking import run
 from .bridges.asyncio_session import AsyncioSession
 from .bridges.blocking_session import BlockingSession
+from .carried import Carried
 from .costs import Costs
 from .errors import (
     DeadlineError,
@@ -31,6 +32,7 @@ from .streaming.stream import Results
 __all__ = [
     "AsyncioSession",
     "BlockingSession",
+    "Carried",
     "Costs",
     "DeadlineError",
     "DeviceModel",

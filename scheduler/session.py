@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, overload
@@ -11,6 +11,7 @@ from typing import Any, overload
 import trio
 
 from ..graph.tensor import Array
+from .carried import Carried
 from .errors import SessionError, forked_session
 from .events import Announcer, Observer
 from .faults import FaultPolicy
@@ -278,6 +279,27 @@ class Session:
             If there is no such variable, or a value is not of its dtype and shape.
         """
         await self._open_runtime().variables.assign(values)
+
+    async def reset_variables(self, names: Iterable[str] | None = None) -> None:
+        """Have variables hold again what they began with: all of them, or those that are named.
+
+        After the items under way, all or none, as `assign`. What counts steps, and what an
+        optimiser keeps, are variables too.
+
+        Raises
+        ------
+        FeedError
+            If there is no such variable.
+        """
+        await self._open_runtime().variables.reset(names)
+
+    async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
+        """Have variables hold what those of another graph held, by name; say what did not fit.
+
+        Values of the same name, dtype and shape are assigned, as by `assign`. Others are not, and
+        variables of which there is no value stay as they are.
+        """
+        return await self._open_runtime().variables.carry(values)
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
         """Write what all variables hold to a file, wholly or not at all.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 
 from ...graph.tensor import Array
+from ..carried import Carried
 from ..errors import SessionError
 from ..fetches import Fetches
 from ..planning import Plan
@@ -141,6 +142,16 @@ class AsyncioSession:
         """Have variables hold other values, as `Session.assign` does."""
         loop = self._open_loop()
         await _done(loop, partial(loop.session.assign, values))
+
+    async def reset_variables(self, names: Iterable[str] | None = None) -> None:
+        """Have variables hold again what they began with, as `Session.reset_variables` does."""
+        loop = self._open_loop()
+        await _done(loop, partial(loop.session.reset_variables, names))
+
+    async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
+        """Have variables hold another graph's values, as `Session.carry_variables` does."""
+        loop = self._open_loop()
+        return await _done(loop, partial(loop.session.carry_variables, values))
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
         """Write what all variables hold to a file, as `Session.save_variables` does."""

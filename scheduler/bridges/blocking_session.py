@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack, overload
 import trio
 
 from ...graph.tensor import Array
+from ..carried import Carried
 from ..errors import SessionError
 from ..fetches import Fetches
 from ..planning import Plan
@@ -122,12 +123,24 @@ class BlockingSession:
 
     @property
     def variables(self) -> Mapping[str, Array]:
-        """What all variables hold at one moment, as `Session.fetch_variables` returns it."""
-        return self._done(self._loop.session.fetch_variables)
+        """What all variables hold at one moment, as `fetch_variables` returns it."""
+        return self.fetch_variables()
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Have variables hold other values, as `Session.assign` does."""
         self._done(partial(self._loop.session.assign, values))
+
+    def fetch_variables(self) -> dict[str, Array]:
+        """Return what all variables hold at one moment, as `Session.fetch_variables` does."""
+        return self._done(self._loop.session.fetch_variables)
+
+    def reset_variables(self, names: Iterable[str] | None = None) -> None:
+        """Have variables hold again what they began with, as `Session.reset_variables` does."""
+        self._done(partial(self._loop.session.reset_variables, names))
+
+    def carry_variables(self, values: Mapping[str, Any]) -> Carried:
+        """Have variables hold another graph's values, as `Session.carry_variables` does."""
+        return self._done(partial(self._loop.session.carry_variables, values))
 
     def save_variables(self, path: str | os.PathLike[str]) -> None:
         """Write what all variables hold to a file, as `Session.save_variables` does."""

@@ -6,7 +6,7 @@ or nothing, while nobody reads: where it lies changes places with what is read, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,10 @@ import trio
 from ...devices.device import Device
 from ...devices.errors import DeviceLostError
 from ...devices.memory import HOST_MEMORIES
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
 from ...graph.state import variables_of
 from ...graph.tensor import Array, TensorSpec
+from ..carried import Carried
 from ..errors import FeedError, SessionError
 from ..initial import initial_values
 from .held import HeldValues
@@ -262,6 +263,43 @@ class Variables:
         finally:
             self._turns.leave(me)
 
+    async def carry(self, values: Mapping[str, Any]) -> Carried:
+        """Have variables hold those values that are like them, as `assign`; say what became of all.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        """
+        arrays: dict[str, Array] = {}
+        unlike: dict[str, str] = {}
+        for name in values.keys() & self._nodes.keys():
+            array = np.array(values[name])
+            if (difference := self._difference(name, array)) is None:
+                arrays[name] = array
+            else:
+                unlike[name] = difference
+        await self.assign(arrays)
+        return Carried(
+            tuple(name for name in self._nodes if name in arrays),
+            {name: unlike[name] for name in self._nodes if name in unlike},
+            tuple(name for name in values if name not in self._nodes),
+            tuple(name for name in self._nodes if name not in values),
+        )
+
+    async def reset(self, names: Iterable[str] | None) -> None:
+        """Have variables hold again what they began with: all of them, or some.
+
+        Raises
+        ------
+        FeedError
+            If there is no such variable.
+        SessionError
+            If the session is being closed.
+        """
+        nodes = self._nodes if names is None else {name: self._node(name) for name in names}
+        await self.assign(await self._pace.on_thread(partial(initial_values, nodes)))
+
     async def hold(self, arrays: Mapping[str, Array]) -> None:
         """Have variables hold arrays that nobody changes, once nobody reads; for who has the turn.
 
@@ -278,16 +316,27 @@ class Variables:
             open_plan.turn(self.held.turned)
             open_plan.brought = self.held.changes
 
-    def _checked(self, name: str, value: Any) -> Array:
+    def _node(self, name: str) -> Node:
         if name not in self._nodes:
             raise FeedError(
                 f"there is no variable {name!r}",
                 fix=f"there are: {', '.join(self._nodes) or 'none'}",
             )
-        array, spec = np.array(value), self.held.spec(name)
-        if array.shape != spec.static_shape or array.dtype.newbyteorder("=") != spec.dtype:
-            given = TensorSpec(array.dtype, array.shape)
-            raise FeedError(f"the variable {name!r} is {spec}, the value {given}", fix="convert it")
-        array = array.astype(spec.dtype, copy=False)
+        return self._nodes[name]
+
+    def _checked(self, name: str, value: Any) -> Array:
+        self._node(name)
+        array = np.array(value)
+        difference = self._difference(name, array)
+        if difference is not None:
+            raise FeedError(f"the variable {name!r} {difference}", fix="convert it")
+        array = array.astype(self.held.spec(name).dtype, copy=False)
         array.flags.writeable = False
         return array
+
+    def _difference(self, name: str, value: Array) -> str | None:
+        """Return what a variable is and a value for it, None where they are alike."""
+        spec = self.held.spec(name)
+        if value.shape == spec.static_shape and value.dtype.newbyteorder("=") == spec.dtype:
+            return None
+        return f"is {spec}, the value {TensorSpec(value.dtype, value.shape)}"

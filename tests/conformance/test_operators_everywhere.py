@@ -151,7 +151,7 @@ def _words() -> Case:
     b = pl.GraphBuilder("Philox")
     key = b.input("key", "uint64", (2,))
     shape, given = b.constant(np.array([3, 7])), {"distribution": "integer", "dtype": "uint64"}
-    b.output("y", b.op("Philox", key, shape, stream=9, **given))
+    b.output("y", b.op("Philox", key, shape, sequence=9, **given))
     generator = np.random.Philox(key=[5, 9], counter=[0, 6, 0, 0])
     words = generator.random_raw(21).reshape(3, 7)
     return Case("philox", b.build(), {"key": np.array([5, 6], "uint64")}, {"y": words})

@@ -309,6 +309,57 @@ async def test_callers_replace_values_all_or_none() -> None:
         assert totals(session) == (7, 3)
 
 
+async def test_variables_are_brought_back_to_what_they_began_with() -> None:
+    """Row F7."""
+    b = pl.GraphBuilder("counting")
+    first = pl.learning.filled((2,), 5.0)
+    w, v = b.variable("w", first), b.variable("v", np.arange(2, dtype="float32"))
+    both = b.group(b.assign(w, b.op("Neg", v)), b.assign(v, b.op("Add", w, v)))
+    b.output("both", both)
+    async with pl.Session(pl.plan(b.build())) as session:
+        for _ in range(3):
+            await session.run({})
+        held = await session.fetch_variables()
+        await session.reset_variables(["w"])
+        assert session.variables["w"].tolist() == [5, 5]
+        assert session.variables["v"].tolist() == held["v"].tolist() != [0, 1]
+        with pytest.raises(pl.FeedError, match="there is no variable 'u'"):
+            await session.reset_variables(["v", "u"])
+        assert session.variables["v"].tolist() == held["v"].tolist()
+        await session.reset_variables()
+        assert session.variables["v"].tolist() == [0, 1]
+        await session.run({})
+        assert session.variables["v"].tolist() == [5, 6]
+
+
+async def test_values_are_carried_to_another_graph_with_a_report_of_what_did_not_fit() -> None:
+    """Row F1."""
+    b = pl.GraphBuilder("wider")
+    for name, shape in (("total", (2,)), ("count", (3,)), ("own", (1,))):
+        b.output(f"now {name}", b.variable(name, np.full(shape, 7, "float32")))
+    async with pl.Session(pl.plan(counting())) as session:
+        await train(session, [1, 2])
+        values = {**session.variables, "more": np.zeros(1), "most": [1, [2]]}
+        assert (await session.carry_variables(session.variables)).is_whole
+    async with pl.Session(pl.plan(b.build())) as session:
+        carried = await session.carry_variables(values)
+        assert session.variables["total"].tolist() == [3, 3]
+        assert session.variables["count"].tolist() == [7, 7, 7]
+        assert (await session.run({}))["now total"].tolist() == [3, 3]
+    assert carried.taken == ("total",)
+    assert carried.unlike == {"count": "is float32[3], the value float32[]"}
+    assert carried.unknown == ("more", "most")
+    assert carried.left == ("own",)
+    assert not carried.is_whole
+    assert str(carried).splitlines() == [
+        "1 variables taken",
+        "  count: is float32[3], the value float32[]",
+        "  more: no variable here",
+        "  most: no variable here",
+        "  own: no value, left as it is",
+    ]
+
+
 async def test_values_are_read_only_copies() -> None:
     async with pl.Session(pl.plan(counting())) as session:
         value = np.ones(2, np.float32)
@@ -414,7 +465,11 @@ def test_synchronous_code_trains(tmp_path: Path) -> None:
         session.assign({"count": np.float32(9)})
         assert session.variables["count"] == 9
         session.load_variables(tmp_path / "values")
-        assert session.variables["count"] == 2
+        assert session.fetch_variables()["count"] == 2
+        session.reset_variables()
+        assert session.fetch_variables()["count"] == 0
+        assert session.carry_variables({"count": np.float32(4)}).left == ("total",)
+        assert session.variables["count"] == 4
 
 
 def test_asyncio_code_trains(tmp_path: Path) -> None:
@@ -427,6 +482,11 @@ def test_asyncio_code_trains(tmp_path: Path) -> None:
             await session.assign({"count": np.float32(9)})
             await session.load_variables(tmp_path / "values")
             assert (await session.fetch_variables())["count"] == 2
+            await session.reset_variables(["count"])
+            carried = await session.carry_variables({"total": np.ones(2, "float32")})
+            assert carried.taken == ("total",)
+            held = await session.fetch_variables()
+            assert (float(held["count"]), held["total"].tolist()) == (0, [1, 1])
 
     asyncio.run(main())
 
