@@ -118,7 +118,8 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
 
     A file of that name is replaced, wholly or not at all; whoever has it open keeps the old one.
     A `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest
-    opset that has it: no Python functions, no nested graphs, and attributes as 32-bit floats.
+    opset that has it: no nested graphs, attributes as 32-bit floats, and what is not ONNX's by its
+    name, `acme.Fetch` as Fetch of the domain `acme`.
     LightNet's JSON and text form, ``.net``, with weights beside them that end in ``.wts``, hold
     convolutional networks.
 

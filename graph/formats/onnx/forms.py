@@ -68,6 +68,26 @@ _CHANGES: Mapping[str, _Change] = {
 """Operators that meant something else before an opset; from opset 21 on, by their change logs."""
 
 
+def domain_and_type(op: str) -> tuple[str, str]:
+    """Return what ONNX calls an operator: "acme.Fetch" is Fetch, of the domain "acme"."""
+    domain, _, name = op.rpartition(".")
+    return domain, name
+
+
+def refusal_of_own(node: Node) -> str | None:
+    """Return why an operator of a domain of its own cannot be written; None when it can.
+
+    Nothing but its name says what it computes: whoever reads the model must know that.
+    """
+    function = node.operator.function
+    if function is not None and node.op == f"{function.__module__}.{function.__qualname__}":
+        return "Python functions travel in ONNX models by name: @operator(name='domain.Name')"
+    for name, attribute in node.operator.attributes.items():
+        if attribute.kind not in _FIELDS:
+            return f"its attribute {name!r} is {attribute.kind.value}"
+    return None
+
+
 def refusal(
     node: Node,
     inputs: Sequence[TensorSpec | None],
@@ -80,8 +100,6 @@ def refusal(
     """
     if node.op in (VARIABLE, ASSIGN):
         return f"ONNX has no {node.op}: save plait.freeze(graph, values)"
-    if node.operator.function is not None:
-        return "Python functions do not travel in ONNX models"
     schema = _schema(node.op, opset)
     if schema is None:
         newest = _schema(node.op, None)

@@ -15,7 +15,14 @@ from ...printing import counted
 from ...tensor import Array, TensorSpec
 from ..container import ALIGNMENT
 from ..files import replace_file
-from .forms import ELEMENT_TYPE_OF, attribute_protos, refusal, tensor_proto
+from .forms import (
+    ELEMENT_TYPE_OF,
+    attribute_protos,
+    domain_and_type,
+    refusal,
+    refusal_of_own,
+    tensor_proto,
+)
 from .upgrade import NEWEST_OPSET
 
 OLDEST_WRITTEN = 21
@@ -32,6 +39,9 @@ MAX_LISTED = 10
 def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] = ()) -> Any:
     """Return a graph as an ONNX model (`onnx.ModelProto`).
 
+    An operator that ONNX does not have is written if its name has a dot: `acme.Fetch` becomes Fetch
+    of the domain `acme`. Tools other than plait must know it.
+
     Parameters
     ----------
     graph : Graph
@@ -44,8 +54,8 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     Raises
     ------
     GraphError
-        If nodes cannot be expressed: Python functions, operators that ONNX or the opset lacks or
-        defines otherwise. The message lists them with the reasons.
+        If nodes cannot be expressed: Python functions without a name of their own, operators that
+        ONNX or the opset lacks or defines otherwise. The message lists them with the reasons.
     """
     onnx = _onnx()
     newest = min(NEWEST_OPSET, onnx.defs.onnx_opset_version())
@@ -53,10 +63,14 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     reasons = list(_reasons(graph, version))
     if reasons:
         raise _refusal_of(reasons, graph, is_newest=version == newest)
+    domains = sorted({domain_and_type(node.op)[0] for node in graph.nodes} - {""})
     return onnx.ModelProto(
         ir_version=IR_VERSION,
         producer_name=PRODUCER,
-        opset_import=[onnx.OperatorSetIdProto(domain="", version=version)],
+        opset_import=[
+            onnx.OperatorSetIdProto(domain="", version=version),
+            *(onnx.OperatorSetIdProto(domain=domain, version=1) for domain in domains),
+        ],
         graph=onnx.GraphProto(
             name=graph.name,
             input=[_value(name, graph.tensors[name]) for name in graph.inputs],
@@ -64,7 +78,8 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
             node=[
                 onnx.NodeProto(
                     name=node.name,
-                    op_type=node.op,
+                    domain=domain_and_type(node.op)[0],
+                    op_type=domain_and_type(node.op)[1],
                     input=node.inputs,
                     output=node.outputs,
                     attribute=attribute_protos(node),
@@ -151,7 +166,8 @@ def _reasons(graph: Graph, opset: int) -> Iterator[str]:
             [graph.tensors[name] if name else None for name in names]
             for names in (node.inputs, node.outputs)
         )
-        reason = refusal(node, inputs, outputs, opset)
+        is_own = bool(domain_and_type(node.op)[0])
+        reason = refusal_of_own(node) if is_own else refusal(node, inputs, outputs, opset)
         if reason is not None:
             yield f"{node.name!r}: {reason}"
     for name in (*graph.inputs, *graph.constants):

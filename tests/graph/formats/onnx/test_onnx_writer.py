@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import by_runtime
 from onnx_suite import suite
-from plait.graph.attribute import REQUIRED, Kind
+from plait.graph.attribute import REQUIRED, Attribute, Kind
 from plait.graph.dtypes import dtype_of
 from plait.graph.errors import GraphError
 from plait.graph.formats.onnx import read_model
@@ -20,7 +20,7 @@ from plait.graph.formats.onnx.tensors import ELEMENT_TYPES
 from plait.graph.formats.onnx.upgrade import NEWEST_OPSET
 from plait.graph.formats.onnx.writer import OLDEST_WRITTEN, save_onnx, to_onnx
 from plait.graph.ir import Graph
-from plait.graph.operator import find_operator, operators
+from plait.graph.operator import Call, define, find_operator, operators
 from python_functions import fail
 
 OPSETS = range(OLDEST_WRITTEN, NEWEST_OPSET + 1)
@@ -162,6 +162,72 @@ def test_dtypes_are_numbers_in_onnx() -> None:
     assert attribute.i == TensorProto.INT8
 
 
+# Domains of their own
+
+KINDS: dict[Kind, Any] = {
+    Kind.INT: -3,
+    Kind.FLOAT: 0.5,
+    Kind.BOOL: True,
+    Kind.STRING: "añ",
+    Kind.INTS: (1, 2),
+    Kind.FLOATS: (0.5, -1.0),
+    Kind.BOOLS: (True, False),
+    Kind.STRINGS: ("a", "b"),
+    Kind.DTYPE: "bfloat16",
+}
+
+
+@pytest.mark.usefixtures("forget_operators")
+@pytest.mark.parametrize("domain", ["acme", "org.acme.nets"])
+def test_operators_of_other_domains_come_back_with_all_their_attributes(domain: str) -> None:
+    attributes = {kind.name.lower(): Attribute(kind) for kind in KINDS}
+
+    @define(f"{domain}.Mix", inputs="x y?", outputs="a b?", attributes=attributes)
+    def infer(call: Call) -> tuple[pl.TensorSpec, ...]:
+        return call.spec(0), call.spec(0)
+
+    b = pl.GraphBuilder("mixed")
+    x = b.input("x", "float32", ("n", 2))
+    given = {kind.name.lower(): value for kind, value in KINDS.items()}
+    a, second = b.op(f"{domain}.Mix", b.op("Relu", x), x, outputs=2, **given)
+    b.output("y", b.op("Add", a, second))
+    graph = b.build()
+    model = to_onnx(graph)
+
+    onnx.checker.check_model(model)
+    assert [(node.domain, node.op_type) for node in model.graph.node][1] == (domain, "Mix")
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": 21, domain: 1}
+    assert read_model(model, "written") == graph
+
+
+@pytest.mark.usefixtures("forget_operators")
+def test_a_python_function_comes_back_by_its_name(tmp_path: Path) -> None:
+    @pl.operator(name="acme.scaled")
+    def scaled(x: Any, *, by: float = 0.1) -> Any:
+        return x * np.float32(by)
+
+    b = pl.GraphBuilder("scaling")
+    b.output("y", b.call(scaled, b.call(scaled, b.input("x", "float32", (2,))), by=2.0))
+    pl.save(b.build(), tmp_path / "scaling.onnx")
+    graph = pl.load(tmp_path / "scaling.onnx")
+    assert graph == b.build()
+    np.testing.assert_allclose(pl.run(graph, {"x": np.ones(2, np.float32)})["y"], [0.2, 0.2])
+
+
+def test_exact_operators_come_back() -> None:
+    graph = single("cvm.clip", ("int32", (3,)), a_min=-1, a_max=1)
+    assert read_model(to_onnx(graph), "written") == graph
+
+
+@pytest.mark.usefixtures("forget_operators")
+def test_a_graph_in_an_operator_of_another_domain_is_refused() -> None:
+    define("acme.Map", inputs="x", attributes={"body": Attribute(Kind.GRAPH)})(
+        lambda call: [call.spec(0)]
+    )
+    with pytest.raises(GraphError, match="its attribute 'body' is a graph"):
+        to_onnx(single("acme.Map", ("float32", (3,)), body=dense()))
+
+
 # What cannot be written
 
 
@@ -174,7 +240,7 @@ def test_everything_that_cannot_be_written_is_listed_with_the_reason() -> None:
         to_onnx(b.build(), opset=26)
     assert raised.value.what.splitlines() == [
         "2 parts of the graph cannot be written as ONNX:",
-        "    'mine': Python functions do not travel in ONNX models",
+        "    'mine': Python functions travel in ONNX models by name: @operator(name='domain.Name')",
         "    'floored': Mod of opset 26 leaves open what becomes of remainders of floats that "
         "round down",
     ]
