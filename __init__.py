@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from .graph.formats import (
         Checkpoint,
         Checkpoints,
+        Format,
         freeze,
         load,
         load_weights,
+        register_format,
         save,
         save_weights,
         weights_of,
@@ -93,6 +95,7 @@ __all__ = [
     "FaultPolicy",
     "FeedError",
     "FetchError",
+    "Format",
     "Graph",
     "GraphBuilder",
     "GraphError",
@@ -134,6 +137,7 @@ __all__ = [
     "plan",
     "quantize",
     "ray",
+    "register_format",
     "run",
     "save",
     "save_weights",
@@ -145,8 +149,8 @@ __all__ = [
 ]
 
 _FORMATS = (
-    *("Checkpoint", "Checkpoints", "freeze", "load", "load_weights", "save", "save_weights"),
-    *("weights_of", "with_weights"),
+    *("Checkpoint", "Checkpoints", "Format", "freeze", "load", "load_weights", "register_format"),
+    *("save", "save_weights", "weights_of", "with_weights"),
 )
 
 

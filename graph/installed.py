@@ -17,7 +17,7 @@ from .errors import PlaitError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-OPERATORS, DEVICES = "plait.operators", "plait.devices"
+OPERATORS, DEVICES, FORMATS = "plait.operators", "plait.devices", "plait.formats"
 """The groups of entry points."""
 
 Offers: TypeAlias = "Mapping[str, list[EntryPoint]]"

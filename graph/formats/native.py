@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..check import check
-from ..errors import UnknownOperatorError
+from ..errors import ParseError, UnknownOperatorError
 from ..ir import Graph
 from ..operator import is_operator
 from .assembly import Assembly
@@ -19,6 +19,7 @@ from .constants import ConstantWriter, read_constant
 from .container import GRAPHS, Data
 from .files import read_file, replace_file
 from .header import Header, pack_header, unpack_header
+from .sources import Source, content_of
 
 
 def dump_bytes(graph: Graph) -> bytes:
@@ -61,10 +62,11 @@ def load_bytes(data: Data, at: str = "bytes") -> Graph:
     return read_graph(header, blob, at)
 
 
-def load_native(path: str | os.PathLike[str]) -> Graph:
-    """Return the graph in a `.plait` file, whose constants are used where they were read to.
+def load_native(source: Source) -> Graph:
+    """Return the graph in a `.plait` file, given as its bytes or path.
 
-    The file may be changed, replaced or deleted afterwards.
+    Its constants are used where they lie, or were read to. The file may be changed, replaced or
+    deleted afterwards.
 
     Raises
     ------
@@ -73,7 +75,9 @@ def load_native(path: str | os.PathLike[str]) -> Graph:
     GraphError
         If it holds a graph that does not fit together.
     """
-    return load_bytes(read_file(path), os.fspath(path))
+    if isinstance(source, str | os.PathLike):
+        return load_bytes(read_file(source), os.fspath(source))
+    return load_bytes(*content_of(source, "bytes", ParseError))
 
 
 def is_native(head: bytes) -> bool:

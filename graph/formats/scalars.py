@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from ..errors import GraphError, ParseError
+from ..errors import GraphError, ParseError, ShapeError
 
 T = TypeVar("T")
 
@@ -71,9 +71,10 @@ class ScalarReader:
             value = whole()
             if self.left:
                 raise ValueError(f"{self.left} bytes too many")
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, ShapeError, msgpack.UnpackException) as error:
+            detail = error.what if isinstance(error, ShapeError) else str(error)
             raise ParseError(
-                f"the header is damaged: {str(error) or type(error).__name__}",
+                f"the header is damaged: {detail or type(error).__name__}",
                 at=f"{self._at}, byte {self._unpacker.tell()} of the header",
                 fix="save it again",
             ) from error

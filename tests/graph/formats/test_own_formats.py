@@ -1,0 +1,287 @@
+"""File formats of other packages, and models in memory (row T21)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from cvm_models import dense_symbol
+from onnx_models import model, node
+from plait.graph import formats, installed
+from plait.graph.formats import registry
+from plait.graph.formats.lightnet.writer import dump_lightnet
+
+MAGIC = b"acme\r\n"
+
+
+def graph() -> pl.Graph:
+    b = pl.GraphBuilder("small")
+    b.output("y", b.op("Relu", b.input("x", "float32", (1, 3)), name="a"))
+    return b.build()
+
+
+def read(data: memoryview, path: Path | None) -> pl.Graph:
+    return formats.load_bytes(bytes(data[len(MAGIC) :])[::-1], str(path))
+
+
+def write(made: pl.Graph) -> tuple[bytes, ...]:
+    return MAGIC, formats.dump_bytes(made)[::-1]
+
+
+def acme(**changed: Any) -> pl.Format:
+    known: dict[str, Any] = {"name": "acme", "suffixes": (".acme",), "magic": MAGIC}
+    return pl.Format(**{**known, "read": read, "write": write, **changed})
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    yield
+    registry._formats.clear()
+    installed._offers.clear()
+
+
+def test_a_file_of_ones_own_format_is_written_and_read(tmp_path: Path) -> None:
+    pl.register_format(acme())
+    pl.save(graph(), tmp_path / "m.acme")
+    assert (tmp_path / "m.acme").read_bytes().startswith(MAGIC)
+    assert pl.load(tmp_path / "m.acme") == graph()
+    assert pl.load((tmp_path / "m.acme").rename(tmp_path / "m.onnx")) == graph()
+
+
+def test_a_format_without_magic_is_told_by_its_suffix_or_name(tmp_path: Path) -> None:
+    pl.register_format(acme(magic=b""))
+    pl.save(graph(), tmp_path / "m.acme")
+    assert pl.load(tmp_path / "m.acme") == graph()
+    data = (tmp_path / "m.acme").read_bytes()
+    assert pl.load(data, format="acme") == graph()
+    assert pl.load((tmp_path / "m.acme").rename(tmp_path / "m"), format="acme") == graph()
+
+
+def test_readers_are_told_where_the_file_lies(tmp_path: Path) -> None:
+    seen: list[Path | None] = []
+
+    def noting(data: memoryview, path: Path | None) -> pl.Graph:
+        seen.append(path)
+        return read(data, path)
+
+    pl.register_format(acme(read=noting))
+    pl.save(graph(), tmp_path / "m.acme")
+    pl.load(tmp_path / "m.acme")
+    pl.load((tmp_path / "m.acme").read_bytes())
+    assert seen == [tmp_path / "m.acme", None]
+
+
+def native() -> bytes:
+    return formats.dump_bytes(graph())
+
+
+def onnx() -> bytes:
+    pytest.importorskip("onnx")
+    proto = model([node("Relu", "x", "y")], {"x": ("float32", (2,))})
+    content: bytes = proto.SerializeToString()
+    return content
+
+
+def lightnet() -> bytes:
+    return dump_lightnet(graph())[0]
+
+
+def lightnet_text() -> bytes:
+    return dump_lightnet(graph(), as_text=True)[0]
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, io.BytesIO])
+@pytest.mark.parametrize(
+    ("content", "format"),
+    [
+        (native, None),
+        (native, "plait"),
+        (onnx, None),
+        (onnx, "onnx"),
+        (lightnet, None),
+        (lightnet, "lightnet"),
+        (lightnet_text, "lightnet"),
+    ],
+)
+def test_models_come_from_memory(
+    content: Callable[[], bytes], format: str | None, wrap: Callable[[bytes], Any]
+) -> None:
+    found = pl.load(wrap(content()), format=format)
+    assert [one.op for one in found.nodes] == ["Relu"]
+    assert len(found.inputs) == 1
+
+
+def test_models_come_from_open_files(tmp_path: Path) -> None:
+    pl.save(graph(), tmp_path / "m.plait")
+    with (tmp_path / "m.plait").open("rb") as file:
+        assert pl.load(file) == graph()
+    pl.register_format(acme())
+    pl.save(graph(), tmp_path / "m.acme")
+    with (tmp_path / "m.acme").open("rb") as file:
+        assert pl.load(file) == graph()
+
+
+def test_cvm_models_need_their_parameters() -> None:
+    with pytest.raises(pl.RuntimeFailureError, match="a symbol has parameters"):
+        pl.load(json.dumps(dense_symbol()).encode())
+
+
+BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "empty": (b"", {}, "the file is empty"),
+    "number": (3, {}, "a int is no file"),
+    "none": (None, {}, "a NoneType is no file"),
+    "foreign": (b"PK\x03\x04" + bytes(99), {}, "neither a .plait file nor an ONNX model"),
+    "unknown": (b"x", {"format": "tf"}, "there is no format 'tf'"),
+    "no name": (b"x", {"format": 3}, "there is no format 3"),
+    "cut": (MAGIC, {}, "not a .plait file"),
+}
+
+
+@pytest.mark.parametrize(("source", "options", "message"), BAD.values(), ids=BAD)
+def test_what_is_no_model_is_refused(source: Any, options: dict[str, Any], message: str) -> None:
+    pl.register_format(acme())
+    with pytest.raises(pl.ParseError, match=message) as caught:
+        pl.load(source, **options)
+    assert caught.value.fix
+
+
+def test_a_file_that_is_open_as_text_is_refused() -> None:
+    with pytest.raises(pl.ParseError, match="open as text"):
+        pl.load(io.StringIO("{}"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"read": lambda data, path: 1 / 0}, "reader of format 'acme' fails: ZeroDivisionError"),
+        ({"read": lambda data, path: None}, "reader of format 'acme' made a NoneType"),
+        ({"read": None}, "files of format 'acme' are only written"),
+        ({"read": lambda data, path: _broken()}, "is read before|not defined|no node"),
+    ],
+)
+def test_readers_that_fail_are_named(changed: dict[str, Any], message: str) -> None:
+    pl.register_format(acme(**changed))
+    with pytest.raises(pl.GraphError, match=message) as caught:
+        pl.load(MAGIC)
+    assert not isinstance(caught.value, pl.InternalError)
+
+
+def _broken() -> pl.Graph:
+    whole = graph()
+    return pl.Graph("broken", whole.inputs, ("z",), whole.nodes, whole.tensors, {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"write": lambda graph: 1 / 0}, "writer of format 'acme' fails: ZeroDivisionError"),
+        ({"write": lambda graph: "text"}, "writer of format 'acme' fails: TypeError"),
+        ({"write": lambda graph: None}, "writer of format 'acme' fails: TypeError"),
+        ({"write": None}, "files of format 'acme' are only read"),
+    ],
+)
+def test_writers_that_fail_leave_nothing(
+    changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pl.register_format(acme(**changed))
+    with pytest.raises(pl.GraphError, match=message):
+        pl.save(graph(), tmp_path / "m.acme")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": ""}, "'' is no name of a format"),
+        ({"name": None}, "None is no name of a format"),
+        ({"suffixes": ".acme"}, "the suffixes are"),
+        ({"suffixes": ("acme",)}, "the suffixes are"),
+        ({"suffixes": (".a.b",)}, "the suffixes are"),
+        ({"magic": "acme"}, "the magic is 'acme'"),
+        ({"magic": b"{"}, "the magic is"),
+        ({"read": "read"}, "read is 'read'"),
+    ],
+)
+def test_a_format_that_cannot_be_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(pl.GraphError, match=message):
+        acme(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, "the name is taken"),
+        ({"name": "onnx"}, "the name is taken"),
+        ({"name": "other"}, "the suffix .acme is taken"),
+        ({"name": "other", "suffixes": (".onnx",)}, "the suffix .onnx is taken"),
+        ({"name": "other", "suffixes": (), "magic": MAGIC[:4]}, "another format begin"),
+        ({"name": "other", "suffixes": (), "magic": b"\x89plait\r\n"}, "another format begin"),
+    ],
+)
+def test_what_is_taken_is_refused(changed: dict[str, Any], message: str) -> None:
+    pl.register_format(acme())
+    with pytest.raises(pl.GraphError, match=message):
+        pl.register_format(acme(**changed))
+    assert list(registry._formats) == ["acme"]
+
+
+def test_a_format_that_is_removed_is_unknown_again(tmp_path: Path) -> None:
+    pl.register_format(acme())
+    formats.unregister_format("acme")
+    with pytest.raises(pl.GraphError, match=r"plait does not write \.acme"):
+        pl.save(graph(), tmp_path / "m.acme")
+    with pytest.raises(pl.GraphError, match="there is no format 'acme' to remove"):
+        formats.unregister_format("acme")
+    with pytest.raises(pl.GraphError, match="a dict is no format"):
+        pl.register_format({})  # type: ignore[arg-type]
+
+
+PACKAGE = """
+import plait as pl
+from plait.graph.formats import dump_bytes, load_bytes
+
+ACME = pl.Format(
+    name="acme",
+    suffixes=(".acme",),
+    read=lambda data, path: load_bytes(bytes(data)),
+    write=dump_bytes,
+)
+WRONG = 3
+"""
+
+
+@pytest.mark.parametrize("offered", ["acme", "packed"])
+def test_an_installed_package_offers_a_format(
+    offered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from installed_packages import install
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "acme_files.py").write_text(PACKAGE.replace('"acme"', f'"{offered}"'))
+    entries = {"acme": "acme_files:ACME", "wrong": "acme_files:WRONG", "gone": "acme_gone:X"}
+    install(tmp_path, "acme", "1.0", {installed.FORMATS: entries})
+    installed._offers.clear()
+    monkeypatch.delitem(__import__("sys").modules, "acme_files", raising=False)
+    pl.save(graph(), tmp_path / "m.acme")
+    assert pl.load(tmp_path / "m.acme") == graph()
+    assert pl.load((tmp_path / "m.acme").read_bytes(), format="acme") == graph()
+    with pytest.raises(pl.ParseError, match="offers 3 as format 'wrong'"):
+        pl.load(b"x", format="wrong")
+    with pytest.raises(pl.ParseError, match=r"'gone' of package acme 1\.0 cannot be loaded"):
+        pl.load(b"x", format="gone")
+    monkeypatch.delitem(__import__("sys").modules, "acme_files", raising=False)
+
+
+def test_arrays_of_a_file_in_memory_are_used_where_they_lie() -> None:
+    b = pl.GraphBuilder("g")
+    b.output("y", b.op("Add", b.input("x", "float32", (4,)), np.ones(4, "float32"), name="a"))
+    (constant,) = pl.load(formats.dump_bytes(b.build())).constants.values()
+    assert not constant.flags.owndata
+    assert not constant.flags.writeable
