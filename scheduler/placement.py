@@ -116,6 +116,7 @@ class _Placer:
     def __post_init__(self) -> None:
         used = {subgraph.device for subgraph in self.partition.subgraphs}
         reached = [self.devices[name].capabilities.accesses for name in used]
+        self.fetched = frozenset(self.graph.outputs)
         self.is_shared = any(SHARED in accesses and HOST not in accesses for accesses in reached)
 
     def place(self) -> Placement:
@@ -225,7 +226,7 @@ class _Placer:
     def _readers(self, tensor: str) -> list[str]:
         assignment = self.partition.assignment
         readers = {assignment[node.name]: None for node in self.graph.consumers[tensor]}
-        if tensor in self.graph.outputs:
+        if tensor in self.fetched:
             readers[OUTSIDE] = None
         if tensor in self.graph.assigned:  # where the variable is read, it is read by the next item
             readers.update(dict.fromkeys(self._readers(self.graph.assigned[tensor])))

@@ -10,6 +10,7 @@ writes its outputs, so all of them are touched at one point, and nothing else ha
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -220,6 +221,7 @@ class _Collector:
                 nbytes = self._graph.tensors[name].nbytes
                 place = self._input(name, device, replica)
                 runs.append(_Run(alias.offset, alias.offset + nbytes, place))
+        runs.sort(key=lambda run: (run.begin, run.end))
         moved: dict[Buffer, int] = {}
         for run in runs:
             if run.place is not None and run.place.buffer not in moved:
@@ -252,11 +254,10 @@ class _Collector:
         end = shift + inner.nbytes
         if shift < 0 or end > target.nbytes:
             return False
-        return all(
-            run.place == (inner, run.begin - shift)
-            for run in runs
-            if run.begin < end and shift < run.end
-        )
+        # Runs lie one behind the other: only those that the buffer would overlap are looked at.
+        first = bisect_right(runs, shift, key=lambda run: run.end)
+        last = bisect_left(runs, end, key=lambda run: run.begin)
+        return all(run.place == (inner, run.begin - shift) for run in runs[first:last])
 
     def _alignment(self, memory: str) -> int:
         if memory not in self._alignments:

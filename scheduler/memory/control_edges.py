@@ -15,6 +15,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from ..costs.costs import Costs
 from ..steps import Step, Transfer
 from .buffers import Buffer
@@ -121,16 +123,15 @@ def relied_upon(
     strict: HappensBefore,
 ) -> Iterator[Edge]:
     """Yield the waits that keep buffers apart which share bytes and conflict without waits."""
-    conflicts = [set(row) for row in relation.rows()]
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):
             if not sizes[index]:
                 continue  # it shares nothing, wherever it lies
             before = [(end, other) for end, other in before if end > offset]
-            for _, other in before:
-                if other in conflicts[index]:
-                    yield from _between(buffers[index], buffers[other], strict)
+            below = np.array([other for _, other in before], np.int64)
+            for other in below[np.isin(below, relation.near(index))].tolist():
+                yield from _between(buffers[index], buffers[other], strict)
             before.append((offset + sizes[index], index))
 
 

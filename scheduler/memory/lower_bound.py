@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ..packing import Block
-from ..packing.problem import Problem
+from ..packing.problem import lower_bound_of
 from ..placement import Placement
 from .buffers import Buffer, alignment_of, collect_buffers
 from .happens_before import HappensBefore
@@ -27,5 +27,5 @@ def lower_bounds(
         alignment = alignment_of(memory, devices)
         blocks = [Block(-(-one.nbytes // alignment) * alignment) for one in buffers]
         relation = relate(buffers, placement.steps, order)
-        bounds[memory] = Problem(blocks, relation.conflicts).lower_bound
+        bounds[memory] = lower_bound_of(blocks, relation.conflicts)
     return bounds

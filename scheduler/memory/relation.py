@@ -11,16 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..packing import Conflicts, Intervals, conflicts_of
+from ..packing import Conflicts, Intervals
+from ..packing.partial_order import few_conflicts_of
+from ..packing.relation import Stacked
 from ..steps import Step
 from .buffers import Buffer
 from .happens_before import HappensBefore, Point
 
-Indices = npt.NDArray[np.int64]
+MOST_PAIRS = 1_000_000
+"""With more conflicts than this, all that is known of buffers is by lane, and by what steps wait
+for each other: see `_Apart`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Relation:
 
     Attributes
     ----------
-    conflicts : Intervals or Conflicts
+    conflicts : Intervals, Conflicts or Stacked
         Which must not overlap, as the packer takes it.
     lanes : list of str or None
         The device, for buffers that one step alone touches.
@@ -37,39 +42,41 @@ class Relation:
         For every buffer the mask of the steps that touch it, numbered as in `HappensBefore`.
     """
 
-    conflicts: Intervals | Conflicts
+    conflicts: Intervals | Conflicts | Stacked
     lanes: list[str | None]
     touched: list[int]
 
-    def among(self, indices: Sequence[int]) -> Intervals | Conflicts:
+    def among(self, indices: Sequence[int]) -> Intervals | Conflicts | Stacked:
         """Return the relation between some of the buffers, in ascending order."""
-        if isinstance(self.conflicts, Intervals):
-            return self.conflicts.restrict(indices)
-        number = np.full(len(self.lanes), -1, np.int64)
-        number[np.asarray(indices, np.int64)] = np.arange(len(indices))
-        a, b = self.conflicts.pairs()
-        kept = (number[a] >= 0) & (number[b] >= 0)
-        return _of_sorted(len(indices), number[a[kept]], number[b[kept]])
+        return self.conflicts.restrict(indices)
 
-    def rows(self) -> list[list[int]]:
-        """Return for every buffer those that it must not overlap."""
-        found = self.conflicts
-        pairs = found.conflicts if isinstance(found, Intervals) else found
-        return [pairs.near(index).tolist() for index in range(len(self.lanes))]
+    def near(self, index: int) -> npt.NDArray[Any]:
+        """Return the buffers that one must not overlap."""
+        return self.conflicts.near(index)
 
 
-def relate(buffers: Sequence[Buffer], steps: Sequence[Step], order: HappensBefore) -> Relation:
-    """Compare the buffers of one memory with each other."""
+def relate(
+    buffers: Sequence[Buffer],
+    steps: Sequence[Step],
+    order: HappensBefore,
+    *,
+    most: int = MOST_PAIRS,
+) -> Relation:
+    """Compare the buffers of one memory with each other; list `most` conflicts at most."""
     touched = [_mask(buffer) for buffer in buffers]
     lanes = [_lane(mask, steps) for mask in touched]
     begins = _begins(buffers, len(order.earlier))
-    conflicts = conflicts_of(
+    writers = [[_number(point, begins) for point in buffer.writers] for buffer in buffers]
+    accesses = [[_number(point, begins) for point in buffer.accesses] for buffer in buffers]
+    conflicts: Intervals | Conflicts | Stacked | None = few_conflicts_of(
         list(_predecessors(begins, order)),
-        [[_number(point, begins) for point in buffer.writers] for buffer in buffers],
-        [[_number(point, begins) for point in buffer.accesses] for buffer in buffers],
+        writers,
+        accesses,
+        [None if lane is None else (lane, mask) for lane, mask in zip(lanes, touched, strict=True)],
+        most=most,
     )
-    if isinstance(conflicts, Conflicts):
-        conflicts = _apart_by_lanes(conflicts, touched, lanes)
+    if conflicts is None:
+        conflicts = _Apart(buffers, order, begins, lanes, touched).stacked()
     return Relation(conflicts, lanes, touched)
 
 
@@ -120,21 +127,107 @@ def _lane(mask: int, steps: Sequence[Step]) -> str | None:
     return steps[step - 1].device
 
 
-def _apart_by_lanes(
-    conflicts: Conflicts, touched: Sequence[int], lanes: Sequence[str | None]
-) -> Conflicts:
-    """Return the conflicts without those between different steps of one lane."""
-    names = {name: index for index, name in enumerate(dict.fromkeys(lanes)) if name is not None}
-    lane = np.array([-1 if name is None else names[name] for name in lanes], np.int64)
-    step = np.array([mask.bit_length() for mask in touched], np.int64)
-    a, b = conflicts.pairs()
-    kept = (lane[a] < 0) | (lane[a] != lane[b]) | (step[a] == step[b])
-    if kept.all():
-        return conflicts
-    return _of_sorted(len(touched), a[kept], b[kept])
+class _Apart:
+    """What is known without comparing buffers: an upper bound of the conflicts, near-linear.
+
+    What single steps of a device touch is apart from everything else, one step after the other. The
+    rest is apart unless the steps that touch it wait for each other, however indirectly. Among such
+    buffers, lifetimes are from the earliest that a first writer can come to the latest that an
+    access can, counted in points: exact where the steps are in a row. If access x need not come
+    before writer w, some run has w before x, so that w comes no later, at its earliest, than x at
+    its latest, and the lifetimes overlap.
+    """
+
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        order: HappensBefore,
+        begins: Sequence[int],
+        lanes: Sequence[str | None],
+        touched: Sequence[int],
+    ) -> None:
+        self._buffers, self._begins, self._lanes, self._touched = buffers, begins, lanes, touched
+        self._end = len(order.earlier) - 1
+        self._connected = _connected(order)
+        self._places = np.diff(begins)
+        self._places[0] = 0
+        self._before, self._after = np.zeros((2, self._end + 1), np.int64)
+        for step in range(1, self._end):
+            earlier = _numbers(order.earlier[step])
+            self._before[step] = self._places[earlier].sum()
+            self._after[earlier] += self._places[step]
+        inner = slice(1, self._end)
+        self._total = np.bincount(
+            self._connected[inner], self._places[inner], self._end + 1
+        ).astype(np.int64)
+
+    def stacked(self) -> Stacked:
+        """Return the parts."""
+        parts: dict[object, list[int]] = {}
+        for index, lane in enumerate(self._lanes):
+            parts.setdefault(self._part(index) if lane is None else (lane,), []).append(index)
+        found = []
+        for part, indices in parts.items():
+            if isinstance(part, int):
+                lives = [self._widest(self._buffers[index], part) for index in indices]
+            else:
+                lives = [self._in_order(self._buffers[index]) for index in indices]
+            if part is None:
+                lives = [(0, 1)] * len(indices)
+            lower, upper = zip(*lives, strict=True)
+            found.append((np.array(indices, np.int64), Intervals(lower, upper)))
+        lower, upper = zip(*map(self._in_order, self._buffers), strict=True)
+        return Stacked(tuple(found), Intervals(lower, upper))
+
+    def _part(self, index: int) -> int | None:
+        """Return which connected steps touch a buffer; None where that is not one set of them."""
+        ends = 1 | 1 << self._end
+        found = {int(self._connected[step]) for step in members(self._touched[index] & ~ends)}
+        return found.pop() if len(found) == 1 else None
+
+    def _widest(self, buffer: Buffer, part: int) -> tuple[int, int]:
+        """Return from when to when a buffer can be alive among connected steps."""
+        first = min(self._earliest(point, part) for point in buffer.writers)
+        return first, max(self._latest(point, part) for point in buffer.accesses) + 1
+
+    def _earliest(self, point: Point, part: int) -> int:
+        step, place = point
+        if step in (0, self._end):
+            return int(self._total[part]) + 1 if step else 0
+        return int(self._before[step]) + place + 1
+
+    def _latest(self, point: Point, part: int) -> int:
+        step, place = point
+        if step in (0, self._end):
+            return self._earliest(point, part)
+        after = int(self._after[step] + self._places[step]) - place
+        return int(self._total[part]) + 1 - after
+
+    def _in_order(self, buffer: Buffer) -> tuple[int, int]:
+        """Return when a buffer is alive if all steps run in their order."""
+        first = min(_number(point, self._begins) for point in buffer.writers)
+        return first, max(_number(point, self._begins) for point in buffer.accesses) + 1
 
 
-def _of_sorted(count: int, first: Indices, second: Indices) -> Conflicts:
-    """Return conflicts that are given in both directions and in order."""
-    ends = np.cumsum(np.bincount(first, minlength=count))
-    return Conflicts(np.concatenate([[0], ends]).astype(np.int64), second.astype(np.int32))
+def _numbers(mask: int) -> npt.NDArray[np.int64]:
+    """Return the numbers of the bits that are set, quickly where there are thousands."""
+    packed = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+
+
+def _connected(order: HappensBefore) -> npt.NDArray[np.int64]:
+    """Return for every step the first of those that waits connect it with, in any direction."""
+    root = list(range(len(order.earlier)))
+
+    def find(step: int) -> int:
+        while root[step] != step:
+            root[step] = root[root[step]]
+            step = root[step]
+        return step
+
+    for step in range(1, len(root) - 1):
+        for other in order.direct(step):
+            if other:
+                first, last = sorted((find(other), find(step)))
+                root[last] = first
+    return np.array([find(step) for step in range(len(root))], np.int64)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ...graph.errors import InternalError
 from .blocks import Block, Packing
-from .relation import Intervals, Relation
+from .relation import Intervals, Relation, Stacked
 
 
-def check(blocks: Sequence[Block], relation: Relation, packing: Packing) -> None:
+def check(blocks: Sequence[Block], relation: Relation | Stacked, packing: Packing) -> None:
     """Raise InternalError unless every block lies where it may.
 
     Lifetimes are swept from start to end, so blocks not alive together are never compared.
@@ -37,7 +37,7 @@ def _check_one(index: int, block: Block, offset: int, nbytes: int) -> None:
         raise InternalError(f"a block lies at {offset}, not {block.offset}", at=f"block {index}")
 
 
-def _listed(relation: Relation) -> list[tuple[int, int]]:
+def _listed(relation: Relation | Stacked) -> list[tuple[int, int]]:
     assert not isinstance(relation, Intervals)
     return [(a, b) for a in range(len(relation)) for b in relation.near(a).tolist() if a < b]
 

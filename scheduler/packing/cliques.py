@@ -14,26 +14,38 @@ MAX_BLOCKS = 5000
 
 SEEDS = 64
 
+MOST_WORK = 1_000_000
+"""So many blocks are added to cliques at most, where comparing a few thousand counts as one: what
+is cheap to prove is proven, and cliques around light blocks are the first to go."""
+
+COMPARED = 2000
+
 
 def heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple[int, ...]]:
     """Return cliques around every block, to which greed adds by size, by what is near, and both.
 
-    Each comes once, its blocks in ascending order.
+    Each comes once, its blocks in ascending order. In large problems not every block has one: those
+    come first by whose key is the largest.
     """
     weights = np.array(sizes, np.int64)
     around = _around(conflicts, weights)
     found: dict[tuple[int, ...], None] = {}
-    for key in (weights, around, weights * conflicts.degrees):
+    work = 0.0
+    keys = (weights, around, weights * conflicts.degrees)
+    for turn, key in enumerate(keys, 1):
         order = np.argsort(-key, kind="stable")
         masks = _masks(conflicts, order)
         blocks = order.tolist()
         for first, left in enumerate(masks):
+            if work > MOST_WORK * turn / len(keys):
+                break
             clique = [blocks[first]]
             while left:
                 place = (left & -left).bit_length() - 1
                 clique.append(blocks[place])
                 left &= masks[place]
             found[tuple(sorted(clique))] = None
+            work += len(clique) * (1 + len(blocks) / COMPARED)
     return list(found)
 
 

@@ -6,6 +6,7 @@ as small as the lower bound, or fits the capacity asked for, it is returned.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from time import perf_counter
@@ -17,8 +18,9 @@ from .blocks import Block, Packing, PackingError
 from .budget import Budget
 from .first_fit import orders, place
 from .improve import order_of, reorder, stack, sweep_both_sides
-from .problem import Problem
-from .relation import Conflicts, Intervals, Relation
+from .problem import Problem, lower_bound_of
+from .relation import Conflicts, Intervals, Relation, Stacked
+from .sweep import sweeps
 from .turns import take_turns
 
 Solver: TypeAlias = Literal["auto", "python", "compiled", "cpsat"]
@@ -45,7 +47,7 @@ STACKS_SHARE = 0.8
 
 def pack(
     blocks: Sequence[Block | int],
-    relation: Relation | Sequence[Iterable[int]],
+    relation: Relation | Stacked | Sequence[Iterable[int]],
     *,
     capacity: int | None = None,
     deadline_s: float = 0.5,
@@ -60,8 +62,9 @@ def pack(
     ----------
     blocks : sequence of Block or int
         What wants a place; a number is a block of so many bytes.
-    relation : Intervals, Conflicts, or sequence of iterables of int
-        Which blocks may not overlap; lists name for each block those it conflicts with.
+    relation : Intervals, Conflicts, Stacked, or sequence of iterables of int
+        Which blocks may not overlap; lists name for each block those it conflicts with. What is
+        stacked has neither offsets nor groups, and is packed part by part.
     capacity : int, optional
         Any packing of so many bytes is good enough. Without it, only the smallest possible is.
     deadline_s : float
@@ -98,6 +101,8 @@ def pack(
     """
     started = perf_counter()
     solid = [Block(block) if isinstance(block, int) else block for block in blocks]
+    if isinstance(relation, Stacked):
+        return _pack_parts(solid, relation, deadline_s, effort, started)
     if not isinstance(relation, Intervals | Conflicts):
         relation = Conflicts.of_lists(relation)
     budget = Budget(deadline_s, effort)
@@ -110,6 +115,41 @@ def pack(
     peak = max((a + block.nbytes for a, block in zip(offsets, solid, strict=True)), default=0)
     seconds = perf_counter() - started
     return Packing(offsets, peak, min(best.bound, peak), best.algorithm, seconds)
+
+
+def _pack_parts(
+    blocks: Sequence[Block],
+    relation: Stacked,
+    deadline_s: float,
+    effort: float | None,
+    started: float,
+) -> Packing:
+    """Pack each part for itself, one on top of the other; each gets its share of the effort."""
+    if any(block.offset is not None or block.group is not None for block in blocks):
+        raise PackingError(
+            "parts that are stacked have no fixed blocks and no groups",
+            fix="describe the relation by lifetimes or conflicts",
+        )
+    whole = math.lcm(*(block.alignment for block in blocks))
+    offsets, base, top = [0] * len(blocks), 0, 0
+    algorithms: dict[str, None] = {}
+    for indices, lives in relation.parts:
+        share = len(indices) / len(blocks)
+        mine = [blocks[index] for index in indices]
+        part = pack(
+            mine,
+            lives,
+            deadline_s=deadline_s * share,
+            effort=None if effort is None else effort * share,
+        )
+        for index, offset in zip(indices.tolist(), part.offsets, strict=True):
+            offsets[index] = base + offset
+        top = base + part.nbytes
+        base = -(-top // whole) * whole
+        algorithms[part.algorithm] = None
+    bound = lower_bound_of(blocks, relation)
+    algorithm = f"stacked parts: {', '.join(algorithms)}"
+    return Packing(tuple(offsets), top, bound, algorithm, perf_counter() - started)
 
 
 class _Portfolio:
@@ -134,6 +174,9 @@ class _Portfolio:
         """Try one after the other until the best is good enough, or the budget spent."""
         if not len(self._problem):
             return
+        if self._problem.is_crowded:
+            self._swept()
+            return
         partial = (self._stacked, self._in_turns, self._at_the_bound, self._ordered)
         total = (self._at_the_bound, self._ordered, self._stacked)
         rest = (self._from_both_sides, self._change, self._exact, self._in_turns)
@@ -150,6 +193,13 @@ class _Portfolio:
         """Make one packing, whatever the budget."""
         name, order = next(orders(self._problem))
         self._place(name, order, tightest=False)
+
+    def _swept(self) -> None:
+        for name, offsets in sweeps(self._problem):
+            self._budget.spend(len(self._problem))
+            self._best.offer(name, offsets)
+            if self._is_done():
+                return
 
     def _ordered(self) -> None:
         for name, order in orders(self._problem):

@@ -6,7 +6,9 @@ of Python integers, and only those of blocks alive in the sweep exist at a time:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -37,11 +39,34 @@ def conflicts_of(
     Intervals or Conflicts
         Lifetimes where the points are totally ordered, else the pairs.
     """
+    found = few_conflicts_of(predecessors, writers, accesses, [None] * len(writers))
+    assert found is not None, "there is no limit"
+    return found
+
+
+def few_conflicts_of(
+    predecessors: Sequence[Points],
+    writers: Sequence[Points],
+    accesses: Sequence[Points],
+    turns: Sequence[tuple[Hashable, Hashable] | None],
+    *,
+    most: float = inf,
+) -> Relation | None:
+    """Return what `conflicts_of` does, but None if more than so many pairs are to be listed.
+
+    Parameters
+    ----------
+    predecessors, writers, accesses : sequence of sequences of int
+    turns : sequence of (hashable, hashable) or None
+        For every block that is touched in one turn of something serial alone: what, and which turn.
+        Blocks of different turns of the same are never alive together.
+    most : float
+    """
     _check(predecessors, writers, accesses)
     touched = [sorted({*w, *a}) for w, a in zip(writers, accesses, strict=True)]
     if all(point - 1 in before for point, before in enumerate(predecessors) if point):
         return Intervals([min(w) for w in writers], [points[-1] + 1 for points in touched])
-    return _Sweep(predecessors, writers, touched).run()
+    return _Sweep(predecessors, writers, touched, turns).run(most)
 
 
 class _Sweep:
@@ -52,9 +77,15 @@ class _Sweep:
     """
 
     def __init__(
-        self, predecessors: Sequence[Points], writers: Sequence[Points], touched: Sequence[Points]
+        self,
+        predecessors: Sequence[Points],
+        writers: Sequence[Points],
+        touched: Sequence[Points],
+        turns: Sequence[tuple[Hashable, Hashable] | None],
     ) -> None:
-        self._predecessors, self._touched = predecessors, touched
+        self._predecessors, self._touched, self._turns = predecessors, touched, turns
+        self._serial: dict[Hashable, int] = defaultdict(int)
+        """The blocks of everything serial, and of each of its turns."""
         count = len(predecessors)
         self._written = [0] * count
         self._here: list[list[int]] = [[] for _ in range(count)]
@@ -62,16 +93,23 @@ class _Sweep:
         self._above = [0] * len(writers)
         owners: list[int] = []
         for block in sorted(range(len(writers)), key=lambda block: touched[block][0]):
+            first = len(owners)
             for point in set(writers[block]):
                 self._written[point] |= 1 << len(owners)
                 owners.append(block)
             self._above[block] = len(owners)
+            turn = turns[block]
+            if turn is not None:
+                mine = (1 << len(owners)) - (1 << first)
+                self._serial[turn[0]] |= mine
+                self._serial[turn] |= mine
             self._starts[touched[block][0]].append(block)
             for point in touched[block]:
                 self._here[point].append(block)
         self._owners = np.array(owners, np.int32)
 
-    def run(self) -> Conflicts:
+    def run(self, most: float) -> Conflicts | None:
+        count = 0
         after: dict[int, int] = {}
         reusable: dict[int, int] = {}
         blocks: list[int] = []
@@ -82,7 +120,11 @@ class _Sweep:
                 reusable[block] = reusable[block] & later if block in reusable else later
             for block in self._starts[point]:
                 blocks.append(block)
-                rows.append(self._row(block, reusable.pop(block)))
+                missing = self._missing(block, reusable.pop(block))
+                count += missing.bit_count()
+                if count > most:
+                    return None
+                rows.append(self._row(block, missing))
             later |= self._written[point]
             for before in self._predecessors[point]:
                 after[before] = after.get(before, 0) | later
@@ -93,11 +135,19 @@ class _Sweep:
         conflicts.chains = np.array([chains[points[0]] for points in self._touched], np.int64)
         return conflicts
 
-    def _row(self, block: int, reusable: int) -> npt.NDArray[np.int32]:
-        """Return the blocks, first written later, that may not reuse a block."""
+    def _missing(self, block: int, reusable: int) -> int:
+        """Return the writers of blocks, first written later, that may not reuse a block."""
+        above = self._above[block]
+        missing = ~(reusable >> above) & ((1 << (len(self._owners) - above)) - 1)
+        turn = self._turns[block]
+        if turn is not None:
+            missing &= ~((self._serial[turn[0]] ^ self._serial[turn]) >> above)
+        return missing
+
+    def _row(self, block: int, missing: int) -> npt.NDArray[np.int32]:
+        """Return the blocks of those writers."""
         above = self._above[block]
         count = len(self._owners) - above
-        missing = ~(reusable >> above) & ((1 << count) - 1)
         packed = np.frombuffer(missing.to_bytes(-(-count // 8), "little"), np.uint8)
         # Most of the row is zero: look into the bytes that are not.
         filled = np.flatnonzero(packed)

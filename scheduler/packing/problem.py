@@ -12,10 +12,13 @@ import numpy.typing as npt
 
 from .blocks import Block, PackingError, check_blocks
 from .cliques import MAX_BLOCKS, heavy_clique, heavy_cliques
-from .relation import Conflicts, Intervals, Relation, conflicts_in
+from .relation import Conflicts, Intervals, Relation, Stacked, conflicts_in
 
 LISTED = 1_000_000
 """Fewer conflicts than this are kept as Python's lists, which takes ten times their bytes."""
+
+MOST_PAIRS = 1_000_000
+"""With more, lifetimes are packed in order of time alone: pairs would take 100 bytes each."""
 
 
 class Problem:
@@ -75,6 +78,12 @@ class Problem:
     def cliques(self) -> list[tuple[int, ...]]:
         """Heavy cliques of conflicts."""
         return heavy_cliques(self.conflicts, self.sizes)
+
+    @property
+    def is_crowded(self) -> bool:
+        """True when there are too many pairs of lifetimes to look at each."""
+        lives = self.intervals
+        return lives is not None and max(self.fixed, default=-1) < 0 and lives.n_pairs > MOST_PAIRS
 
     @property
     def work(self) -> float:
@@ -141,6 +150,13 @@ class _Rows(Sequence[list[int]]):
 
     def __getitem__(self, block: Any) -> Any:
         return self._conflicts.near(block).tolist()
+
+
+def lower_bound_of(blocks: Sequence[Block], relation: Relation | Stacked) -> int:
+    """Return bytes that no packing can do without."""
+    if isinstance(relation, Stacked):
+        return int(loads_at(relation.lives, [block.nbytes for block in blocks]).max(initial=0))
+    return Problem(blocks, relation).lower_bound
 
 
 def loads_at(intervals: Intervals, sizes: Sequence[int]) -> npt.NDArray[np.int64]:

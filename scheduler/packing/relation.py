@@ -164,6 +164,23 @@ class Intervals:
         low[never] = high[never] = 0
         return Intervals(low, high)
 
+    def near(self, block: int) -> npt.NDArray[Any]:
+        """Return the blocks in conflict with one, without listing all pairs."""
+        lower, upper = np.asarray(self.lower), np.asarray(self.upper)
+        begins, ends = lower[block], upper[block]
+        found = (lower < ends) & (upper > begins) & (lower < upper) & (begins < ends)
+        found[block] = False
+        return np.flatnonzero(found)
+
+    @cached_property
+    def n_pairs(self) -> int:
+        """How many pairs of blocks are alive together, counted without listing them."""
+        lower, upper = np.asarray(self.lower), np.asarray(self.upper)
+        starts = np.sort(lower[lower < upper])
+        # In order of their starts, a block meets those that start before it ends: a run.
+        ends = np.searchsorted(starts, upper[lower < upper])
+        return int(ends.sum()) - len(starts) * (len(starts) + 1) // 2
+
     @cached_property
     def conflicts(self) -> Conflicts:
         """The same relation as pairs."""
@@ -176,6 +193,48 @@ class Intervals:
         first = np.repeat(np.arange(len(order)), counts)
         second = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + first + 1
         return Conflicts.of_pairs(len(self), order[first], order[second])
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Parts that never share bytes, in place of more pairs than there is memory for.
+
+    Attributes
+    ----------
+    parts : tuple of (array of int, Intervals)
+        The blocks of each part, in ascending order, and their lifetimes.
+    lives : Intervals
+        The lifetimes of all blocks in one of the orders in which all may happen: whoever is alive
+        together then cannot share bytes in any packing.
+    """
+
+    parts: tuple[tuple[Indices, Intervals], ...]
+    lives: Intervals
+
+    def __len__(self) -> int:
+        return len(self.lives)
+
+    def near(self, block: int) -> npt.NDArray[Any]:
+        """Return the blocks in conflict with one."""
+        found = np.ones(len(self), np.bool_)
+        for indices, lives in self.parts:
+            place = np.searchsorted(indices, block)
+            if place < len(indices) and indices[place] == block:
+                found[indices] = False
+                found[indices[lives.near(int(place))]] = True
+        return np.flatnonzero(found)
+
+    def restrict(self, blocks: Sequence[int]) -> Stacked:
+        """Return the parts made of some of the blocks, numbered as they are listed, ascending."""
+        chosen = np.asarray(blocks, np.int64)
+        number = np.full(len(self), -1, np.int64)
+        number[chosen] = np.arange(len(chosen))
+        parts = []
+        for indices, lives in self.parts:
+            kept = np.flatnonzero(number[indices] >= 0)
+            if len(kept):
+                parts.append((number[indices[kept]], lives.restrict(kept.tolist())))
+        return Stacked(tuple(parts), self.lives.restrict(blocks))
 
 
 Relation: TypeAlias = Intervals | Conflicts

@@ -14,10 +14,15 @@ such levels, and so several cuts:
     late      the highest: a node goes with what waits for it
     freest    the sum of the two: what differs in either is apart, and waits for less
     in order  up by one wherever, in the graph's own order, the device changes
+
+Where a group falls into hundreds of components, it is one subgraph all the same: a device runs one
+after the other anyway, and a row of nodes has less to wait for, and more bytes to share, than steps
+that nothing keeps in order.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
@@ -27,6 +32,9 @@ from ...graph.ir import Graph
 
 Parts: TypeAlias = list[list[int]]
 """The nodes of each subgraph, in a topological order."""
+
+MOST_APART = 256
+"""A group of more components than this is not taken apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +151,13 @@ def _grouped(
                 first, last = _find(root, producer), _find(root, node)
                 if first != last:
                     root[max(first, last)] = min(first, last)
-    members: dict[int, list[int]] = {}
-    for node in range(len(levels)):
-        members.setdefault(_find(root, node), []).append(node)
+    roots = [_find(root, node) for node in range(len(levels))]
+    groups = [(devices[node], levels[node]) for node in range(len(levels))]
+    counts = Counter(groups[node] for node in set(roots))
+    members: dict[object, list[int]] = {}
+    for node, group in enumerate(groups):
+        part = roots[node] if counts[group] <= MOST_APART else group
+        members.setdefault(part, []).append(node)
     # Levels never fall along an edge and components of one level are not connected.
     return sorted(members.values(), key=lambda nodes: levels[nodes[0]])
 

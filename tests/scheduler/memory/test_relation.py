@@ -24,6 +24,8 @@ from plait.scheduler.memory.control_edges import (
 )
 from plait.scheduler.memory.happens_before import HappensBefore
 from plait.scheduler.memory.relation import relate
+from plait.scheduler.packing import Block, check, pack
+from plait.scheduler.packing.relation import Stacked
 from plait.scheduler.steps import Step
 from random_graphs import graphs
 
@@ -58,11 +60,31 @@ def test_buffers_conflict_unless_the_order_or_a_lane_keeps_them_apart(
 
     for memory in {buffer.memory for buffer in found}:
         inside = [buffer for buffer in found if buffer.memory == memory]
-        rows = relate(inside, plan.steps, order).rows()
+        relation = relate(inside, plan.steps, order)
+        rows = [relation.near(index).tolist() for index in range(len(inside))]
         for i, j in combinations(range(len(inside)), 2):
             a, b = inside[i], inside[j]
             apart = over(a, b) or over(b, a) or one_lane(a, b, plan.steps)
             assert (j in rows[i]) == (i in rows[j]) == (not apart)
+
+
+@given(graphs(max_nodes=20), st.integers(0, 1 << 30))
+def test_what_is_known_without_comparing_buffers_is_never_less(graph: Graph, seed: int) -> None:
+    plan = scattered(graph, seed)
+    assert plan.placement is not None
+    order = HappensBefore(plan.steps)
+    found = collect_buffers(plan.graph, plan.placement, plan.prototypes, order)
+    for memory in {buffer.memory for buffer in found}:
+        inside = [buffer for buffer in found if buffer.memory == memory]
+        exact = relate(inside, plan.steps, order)
+        rough = relate(inside, plan.steps, order, most=-1)
+        for index in range(len(inside)):
+            assert set(exact.near(index).tolist()) <= set(rough.near(index).tolist())
+        if isinstance(rough.conflicts, Stacked):
+            blocks = [Block(64 * (1 + index % 5)) for index in range(len(inside))]
+            packing = pack(blocks, rough.conflicts)
+            check(blocks, exact.conflicts, packing)
+            assert packing.lower_bound <= pack(blocks, exact.conflicts).nbytes
 
 
 @given(graphs(max_nodes=20), st.integers(0, 1 << 30), st.integers(1, 3))
