@@ -38,7 +38,7 @@ class CpuDevice(HostDevice):
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel."""
-        return programs.supports(node, "cpu", runs_python=True, keeps_lives=True)
+        return programs.supports(node, "cpu", runs_python=True, keeps_lives=True, call=call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""

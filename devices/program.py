@@ -126,22 +126,35 @@ def kernel_error(
     return KernelError(detail, at=at, fix=fix)
 
 
-def supports(node: Node, kind: str, runs_python: bool, keeps_lives: bool = False) -> Support:
-    """Say whether a kind of device has a kernel for a node."""
+def supports(
+    node: Node,
+    kind: str,
+    runs_python: bool,
+    keeps_lives: bool = False,
+    call: Call | None = None,
+) -> Support:
+    """Say whether a kind of device has a kernel for a node.
+
+    Where the call is left out, one that serves for some calls only counts as one.
+    """
     if has_life(node.operator) and not keeps_lives:
         return Support(False, f"operators that own something do not run on {kind!r} devices")
     if node.operator.function is not None:
         if runs_python:
             return Support(True, "runs Python functions")
         return Support(False, f"Python functions do not run on {kind!r} devices")
-    if find_kernel(node.op, kind) is None:
-        return Support(False, f"no kernel for {node.op!r} on {kind!r} devices")
-    return Support(True, "has a kernel")
+    found = find_kernel(node.op, kind, call)
+    if found is None:
+        other = " that serves here" if find_kernel(node.op, kind) is not None else ""
+        return Support(False, f"no kernel for {node.op!r} on {kind!r} devices{other}")
+    if found.is_usual:
+        return Support(True, "has a kernel")
+    return Support(True, f"has the kernel {getattr(found.function, '__name__', 'without a name')}")
 
 
 def scratch(node: Node, kind: str, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
     """Return the scratch buffers of a node's kernel."""
-    found = find_kernel(node.op, kind)
+    found = find_kernel(node.op, kind, call)
     return tuple(found.scratch(call, outputs)) if found and found.scratch else ()
 
 
@@ -199,11 +212,12 @@ def bind_node(
     if node.operator.function is not None:
         specs = [graph.tensors.get(name) for name in node.outputs]
         return _python_step(node, function_of(node, living), arrays, outputs, specs)
-    found = find_kernel(node.op, kind)
+    call = graph.call(node)
+    found = find_kernel(node.op, kind, call)
     assert found is not None, node.op
     arguments: list[Any] = [xp, arrays, outputs, node.attributes]
     if found.scratch is not None:
-        count = len(found.scratch(graph.call(node), graph.output_specs(node)))
+        count = len(found.scratch(call, graph.output_specs(node)))
         arguments.append([views[scratch_name(node, i)].array for i in range(count)])
     return found.step(*arguments)
 

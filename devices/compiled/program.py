@@ -15,6 +15,7 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
 from ..device import scratch_name
+from ..kernels import find_kernel
 from ..kernels.steps import Step
 from ..memory import View
 from ..program import BoundProgram, bind_node, is_in_place
@@ -62,7 +63,10 @@ def bind(
 
 
 def _convolution(node: Node, call: Call, outputs: Specs) -> Convolution | None:
-    return convolution_of(call, outputs) if node.op == "Conv" else None
+    if node.op != "Conv":
+        return None
+    found = find_kernel(node.op, KIND, call)  # somebody's own, for calls such as this one
+    return convolution_of(call, outputs) if found is None or found.is_usual else None
 
 
 def _bind_longest(

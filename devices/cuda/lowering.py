@@ -77,7 +77,7 @@ class Lowering:
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a node runs, in one way or another; its shapes may be symbolic."""
-        support = programs.supports(node, "cuda", runs_python=False)
+        support = programs.supports(node, "cuda", runs_python=False, call=call)
         reason = why_not(node, call) if support.ok else support.reason
         if reason is None:
             return support

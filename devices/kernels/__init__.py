@@ -48,7 +48,7 @@ from . import (
     state,
     transpose,
 )
-from .registry import ANY, Kernel, find_kernel, kernel, kernels
+from .registry import ANY, Kernel, find_kernel, kernel, kernels, kernels_for
 
 __all__ = [
     "ANY",
@@ -75,6 +75,7 @@ __all__ = [
     "integer_matmul",
     "kernel",
     "kernels",
+    "kernels_for",
     "linear_attention",
     "logic",
     "matmul",

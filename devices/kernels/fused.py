@@ -34,7 +34,10 @@ _DTYPES = "biuf"
 
 def takes(node: Node, call: Call) -> bool:
     """True when a node may be part of a Fused node."""
-    if node.op not in ELEMENTWISE or find_kernel(node.op, KIND) is None:
+    if node.op not in ELEMENTWISE:
+        return False
+    found = find_kernel(node.op, KIND, call)
+    if found is None or not found.is_usual:  # chains are made of the usual ones
         return False
     specs = [spec for spec in call.inputs if spec is not None]
     if not all(spec.is_static and spec.dtype.kind in _DTYPES for spec in specs):

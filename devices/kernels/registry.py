@@ -4,6 +4,9 @@ A kernel writes into memory that the plan already owns: ``kernel(xp, inputs, out
 for any array module. One that declares scratch gets it as a fifth argument. One that says
 ``binds=True`` is called once, when a plan is opened, and returns a function of no arguments that
 does the work: what depends on shapes and attributes alone is then done once.
+
+An operator may have several kernels. One that says when it applies, or gives itself a score, stands
+beside the usual one, and is taken for the nodes for which it is the best.
 """
 
 from __future__ import annotations
@@ -23,19 +26,50 @@ Arrays: TypeAlias = Sequence[Array]
 KernelFunction: TypeAlias = Callable[..., Any]
 ScratchRule: TypeAlias = Callable[[Call, Specs], Sequence[TensorSpec]]
 """Returns the specs of the scratch buffers, given a node's static input and output specs."""
+Condition: TypeAlias = Callable[[Call], bool]
+"""Says whether a kernel serves for a call, whose specs are static."""
+Score: TypeAlias = float | Callable[[Call], float]
+"""How good a kernel is, or is for a call; 0 is the usual one's."""
 
 ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How one kind of device, or any, runs an operator."""
+    """How one kind of device, or any, runs an operator.
+
+    Attributes
+    ----------
+    op, device : str
+    function : callable
+    scratch : callable or None
+    binds : bool
+    when : callable or None
+        None where it serves for all calls.
+    score : float or callable
+    """
 
     op: str
     device: str
     function: KernelFunction
     scratch: ScratchRule | None = None
     binds: bool = False
+    when: Condition | None = None
+    score: Score = 0
+
+    @property
+    def is_usual(self) -> bool:
+        """True for the one that there is once for an operator and a kind of device."""
+        return self.when is None and self.score == 0
+
+    def serves(self, call: Call) -> bool:
+        """Say whether it is for a call."""
+        return self.when is None or bool(self.when(call))
+
+    def rank(self, call: Call) -> tuple[float, bool, bool]:
+        """Return what is larger the better it is for a call that it serves."""
+        score = self.score(call) if callable(self.score) else self.score
+        return score, self.device != ANY, self.when is not None
 
     def step(self, *arguments: Any) -> Step:
         """Return what does the work on some arguments."""
@@ -44,33 +78,84 @@ class Kernel:
 
 
 _kernels: dict[tuple[str, str], Kernel] = {}
+_others: dict[str, list[Kernel]] = {}
+"""Beside the usual ones, by operator."""
 
 
 def kernel(
-    op: str, *, device: str = ANY, scratch: ScratchRule | None = None, binds: bool = False
+    op: str,
+    *,
+    device: str = ANY,
+    scratch: ScratchRule | None = None,
+    binds: bool = False,
+    when: Condition | None = None,
+    score: Score = 0,
 ) -> Callable[[KernelFunction], KernelFunction]:
     """Register a kernel for an operator, on one kind of device (``"cuda"``) or any.
+
+    Parameters
+    ----------
+    op : str
+    device : str, default any
+    scratch : callable, optional
+        Returns the specs of the scratch buffers that it takes as its fifth argument.
+    binds : bool, default False
+        Whether it is called when a plan is opened, and returns the function that does the work.
+    when : callable, optional
+        Takes the call, with static specs, and says whether the kernel serves for it.
+    score : float or callable, default 0
+        Of the kernels that serve for a call, the one with the highest score is taken. Of equal
+        ones, that for the kind of device comes before that for any, one with a condition before
+        one without, the first that was registered before later ones.
 
     Raises
     ------
     GraphError
-        If there is one already.
+        If there is one already, and this one has neither a condition nor a score.
     """
 
     def decorate(function: KernelFunction) -> KernelFunction:
+        made = Kernel(op, device, function, scratch, binds, when, score)
+        if not made.is_usual:
+            _others.setdefault(op, []).append(made)
+            return function
         if (op, device) in _kernels:
-            raise GraphError(f"two kernels for {op!r} on {device!r}", fix="remove one")
-        _kernels[op, device] = Kernel(op, device, function, scratch, binds)
+            raise GraphError(
+                f"two kernels for {op!r} on {device!r}",
+                fix="remove one, or say by when= or score= which of them serves for what",
+            )
+        _kernels[op, device] = made
         return function
 
     return decorate
 
 
-def find_kernel(op: str, device: str) -> Kernel | None:
-    """Return the kernel for a kind of device, else the one for any, else None."""
-    return _kernels.get((op, device)) or _kernels.get((op, ANY))
+def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None:
+    """Return the best kernel for a kind of device, None where there is none.
+
+    Where the call is left out, or has shapes that are not known, so that conditions cannot be asked
+    for, it is the usual one, else any.
+    """
+    usual = _kernels.get((op, device)) or _kernels.get((op, ANY))
+    if op not in _others:
+        return usual
+    others = [each for each in _others[op] if each.device in (device, ANY)]
+    if call is None or not all(spec is None or spec.is_static for spec in call.inputs):
+        return usual or next(iter(others), None)
+    known = others if usual is None else [usual, *others]
+    return max(
+        (each for each in known if each.serves(call)),
+        key=lambda each: each.rank(call),
+        default=None,
+    )
+
+
+def kernels_for(op: str, device: str) -> tuple[Kernel, ...]:
+    """Return all kernels that may be taken on a kind of device."""
+    known = (_kernels.get((op, device)), _kernels.get((op, ANY)), *_others.get(op, ()))
+    return tuple(each for each in known if each is not None and each.device in (device, ANY))
 
 
 def kernels() -> tuple[Kernel, ...]:
     """Return all registered kernels."""
-    return tuple(_kernels.values())
+    return (*_kernels.values(), *(each for listed in _others.values() for each in listed))

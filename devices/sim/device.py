@@ -90,7 +90,7 @@ class SimDevice:
         """Say whether the model has the operator and the cpu a kernel for it."""
         if not self.model.has(node):
             return Support(False, f"{self.name!r} is modelled without {node.op!r}")
-        return programs.supports(node, "cpu", runs_python=False)
+        return programs.supports(node, "cpu", runs_python=False, call=call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of the cpu's kernel."""

@@ -80,7 +80,7 @@ class WorkerDevice:
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel, or a Python function that a worker can import."""
-        support = programs.supports(node, "cpu", runs_python=True, keeps_lives=True)
+        support = programs.supports(node, "cpu", runs_python=True, keeps_lives=True, call=call)
         try:
             if support.ok:
                 sources_of(node)

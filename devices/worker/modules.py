@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ...graph.ir import Graph, Node
 from ...graph.operator import find_operator, is_operator, operators, register_operator
 from ..errors import DeviceError
-from ..kernels import find_kernel
+from ..kernels import kernels_for
 
 MAIN = "__plait_main__"
 """The name under which a worker runs the script that its parent runs as ``__main__``."""
@@ -109,8 +109,7 @@ def _definers(node: Node) -> Iterator[Callable[..., Any]]:
         yield operator.function
         return
     yield operator.infer
-    kernel = find_kernel(node.op, "cpu")
-    if kernel is not None:
+    for kernel in kernels_for(node.op, "cpu"):  # the process has to choose among the same
         yield kernel.function
 
 

@@ -30,7 +30,7 @@ class AcmeDevice:
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say yes to what has a kernel, and to Python."""
-        return program.supports(node, KIND, runs_python=True, keeps_lives=True)
+        return program.supports(node, KIND, runs_python=True, keeps_lives=True, call=call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return what the kernel needs."""

@@ -126,7 +126,7 @@ class RayDevice:
         except DeviceLostError:
             raise
         except DeviceError as error:
-            kernels = programs.supports(node, self._kind.split(":")[0], runs_python=True)
+            kernels = programs.supports(node, self._kind.split(":")[0], runs_python=True, call=call)
             return Support(False, error.what if kernels.ok else kernels.reason)
         verdict = self._verdict(node, call, None)
         return Support(verdict.ok, verdict.reason)
