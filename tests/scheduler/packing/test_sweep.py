@@ -1,9 +1,8 @@
-"""Packing in order of time, and parts that are stacked: what there is no time to look at in pairs."""
+"""Packing in order of time, and parts that are stacked: no pair of blocks is looked at."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
@@ -19,11 +18,10 @@ in_order_of_time = settings(suppress_health_check=[HealthCheck.function_scoped_f
 
 
 @pytest.fixture
-def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pair of lifetimes is looked at."""
     monkeypatch.setattr(problem, "MOST_PAIRS", -1)
     monkeypatch.setattr(Intervals, "conflicts", None)
-    yield
 
 
 def alive_together(lives: Intervals) -> list[tuple[int, int]]:
