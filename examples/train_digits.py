@@ -67,12 +67,14 @@ class Layers:
         w = self.builder.variable(f"{name}/w", learning.he_normal(shape, self.random))
         return w, self.builder.variable(f"{name}/b", learning.zeros((n_out,)))
 
-    def dense(self, x: str, n_in: int, n_out: int, name: str) -> str:
+    def dense(self, x: str, n_out: int, name: str) -> str:
         """Return x · w + b."""
+        n_in = learning.features(self.builder, x)
         return self.op("Gemm", x, *self.weights(name, n_in, n_out), name=name)
 
-    def convolution(self, x: str, n_in: int, n_out: int, kernel: int, name: str) -> str:
+    def convolution(self, x: str, n_out: int, kernel: int, name: str) -> str:
         """Return a convolution, padded so that images stay as large."""
+        n_in = learning.features(self.builder, x, axis=1)
         weights = self.weights(name, n_out, n_in, kernel, kernel)
         return self.op("Conv", x, *weights, pads=[kernel // 2] * 4, name=name)
 
@@ -83,21 +85,21 @@ class Layers:
 
 def softmax(layers: Layers, images: str) -> str:
     """Return scores that are sums of pixels."""
-    return layers.dense(layers.op("Flatten", images), SIZE * SIZE, CLASSES, "scores")
+    return layers.dense(layers.op("Flatten", images), CLASSES, "scores")
 
 
 def mlp(layers: Layers, images: str) -> str:
     """Return the scores of a network with 100 hidden units."""
-    hidden = layers.dense(layers.op("Flatten", images), SIZE * SIZE, 100, "hidden")
-    return layers.dense(layers.op("Relu", hidden), 100, CLASSES, "scores")
+    hidden = layers.dense(layers.op("Flatten", images), 100, "hidden")
+    return layers.dense(layers.op("Relu", hidden), CLASSES, "scores")
 
 
 def lenet(layers: Layers, images: str) -> str:
     """Return the scores of two convolutions and two products: a LeNet for images of 8 × 8."""
-    x = layers.smaller(layers.convolution(images, 1, 20, 5, "first"))
-    x = layers.smaller(layers.convolution(x, 20, 50, 3, "second"))
-    hidden = layers.dense(layers.op("Flatten", x), 50 * 2 * 2, 100, "hidden")
-    return layers.dense(layers.op("Relu", hidden), 100, CLASSES, "scores")
+    x = layers.smaller(layers.convolution(images, 20, 5, "first"))
+    x = layers.smaller(layers.convolution(x, 50, 3, "second"))
+    hidden = layers.dense(layers.op("Flatten", x), 100, "hidden")
+    return layers.dense(layers.op("Relu", hidden), CLASSES, "scores")
 
 
 Model: TypeAlias = Callable[[Layers, str], str]

@@ -8,6 +8,7 @@ from ..gradients import clip_by_global_norm
 from .clipping import clip_by_norm, clip_by_value
 from .initializers import (
     fans,
+    features,
     filled,
     glorot_normal,
     glorot_uniform,
@@ -65,6 +66,7 @@ __all__ = [
     "clip_by_norm",
     "clip_by_value",
     "fans",
+    "features",
     "filled",
     "glorot_normal",
     "glorot_uniform",

@@ -115,6 +115,38 @@ def fans(shape: Lengths) -> tuple[int, int]:
     return int(shape[1]) * kernel, int(shape[0]) * kernel
 
 
+def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
+    """Return how long a tensor is along an axis: how many rows the weights behind it need.
+
+    Lengths follow from those of the inputs, through Flatten, convolutions and pools: the batch may
+    be a symbol.
+
+    Raises
+    ------
+    ShapeError
+        If the length is not known, or there is no such axis.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("digits")
+    >>> images = b.input("images", "float32", ("batch", 1, 8, 8))
+    >>> pooled = b.op("MaxPool", images, kernel_shape=[2, 2], strides=[2, 2])
+    >>> pl.learning.features(b, b.op("Flatten", pooled))
+    16
+    """
+    spec = builder.spec(tensor)
+    rank = spec.rank or 0
+    length = spec.shape[axis] if spec.shape and -rank <= axis < rank else None
+    if not isinstance(length, int):
+        raise ShapeError(
+            f"how long {tensor!r}, {spec}, is along axis {axis} is not known",
+            at=builder.name,
+            fix="declare inputs with numbers for all lengths that weights depend on",
+        )
+    return length
+
+
 def _checked(shape: Lengths) -> tuple[int, ...]:
     if not all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
         raise ShapeError(

@@ -94,3 +94,24 @@ def test_a_negative_spread_is_refused() -> None:
         learning.normal((2,), -1, 0)
     with pytest.raises(pl.GraphError, match="limit of random numbers is nan"):
         learning.uniform((2,), float("nan"), 0)
+
+
+def test_how_many_rows_weights_need_follows_from_the_shapes_of_inputs() -> None:
+    """Row F11."""
+    b = pl.GraphBuilder("lenet")
+    images = b.input("images", "float32", ("batch", 3, 28, 28))
+    kernels = np.ones((20, learning.features(b, images, axis=1), 5, 5), "float32")
+    pooled = b.op("MaxPool", b.op("Conv", images, kernels), kernel_shape=[2, 2], strides=[2, 2])
+    b.output("pooled", pooled)
+    assert learning.features(b, b.op("Flatten", "pooled")) == 20 * 12 * 12
+    assert learning.features(b, "pooled", axis=1) == 20
+
+
+@pytest.mark.parametrize(("shape", "axis"), [(("n", "m"), -1), ((2, 3), 2), ((), -1)])
+def test_a_length_that_is_not_known_is_no_number_of_rows(
+    shape: tuple[int | str, ...], axis: int
+) -> None:
+    b = pl.GraphBuilder("open")
+    b.input("x", "float32", shape)
+    with pytest.raises(pl.ShapeError, match=f"'x'.* along axis {axis} is not known"):
+        learning.features(b, "x", axis)
