@@ -86,7 +86,7 @@ class _Drawing:
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
         """Write numbers of a distribution; a `seed` that the node has is all they follow from."""
         seed = self.draft.attributes.get("seed")
-        name = self.path if seed is None else f"seed {float(seed)!r}"
+        name = self.path if seed is None else f"seed {seed!r}"
         return self.draft(
             PHILOX,
             self.key,

@@ -108,6 +108,17 @@ def made_from_shapes() -> tuple[Graph, Feeds]:
 
 
 @case
+def random_numbers() -> tuple[Graph, Feeds]:
+    nodes = Nodes("random")
+    key = np.array([2**63 + 5, 2**40 + 3], np.uint64)
+    for drawn in ("uniform", "normal"):
+        for dtype in ("float32", "float64"):
+            nodes.add("Philox", key, (70, 31), distribution=drawn, dtype=dtype, sequence=2**62)
+    nodes.add("Philox", key, (5,), distribution="integer", dtype="uint64", seeded=True)
+    return nodes.build()
+
+
+@case
 def scans() -> tuple[Graph, Feeds]:
     nodes = Nodes("scans")
     nodes.add("CumSum", numbers(3, 300), (1,))

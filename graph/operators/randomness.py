@@ -42,7 +42,7 @@ def _work(call: Call, outputs: Specs) -> int:
     attributes={
         "distribution": Attribute(Kind.STRING, UNIFORM, choices=(INTEGER, UNIFORM, NORMAL)),
         "dtype": Attribute(Kind.DTYPE, "float32"),
-        "sequence": Attribute(Kind.INT, 0, minimum=0),
+        "sequence": Attribute(Kind.INT, 0, minimum=0, maximum=2**63 - 1),
         "seeded": Attribute(Kind.BOOL, False),
     },
     cost=_work,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -10,9 +10,12 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from fake_hosts import FakeHosts, counting, doubled, item, items, pool_on, taken
+from fake_hosts import FakeHost, FakeHosts, counting, doubled, item, items, pool_on, taken
+from plait.graph.operators.randomness import RANDOM_KEY
 from plait.graph.tensor import Array
 from plait.scheduler.ray.pools.replicas import ReplicaPool
+from plait.scheduler.ray.pools.serving_sessions import Answer, Asked
+from plait.scheduler.ray.shipping import cargo
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 
@@ -265,3 +268,37 @@ async def test_status_says_where_items_are(autojump_clock: MockClock) -> None:
     assert {one["under_way"] for one in found["replicas"].values()} == {2}
     nodes = {name: (one["node"], one["process"]) for name, one in found["replicas"].items()}
     assert nodes == {host.name: (f"node {host.number}", host.number) for host in hosts.started}
+
+
+async def test_items_bring_their_keys_whichever_replica_has_them(
+    autojump_clock: MockClock,
+) -> None:
+    """Also those that run again because a replica was lost."""
+    builder = pl.GraphBuilder("drawing")
+    x = builder.input("x", "int32", ("batch",))
+    builder.output("noise", builder.op("RandomUniformLike", x, dtype="float32"))
+    builder.output("y", builder.op("Add", x, x))
+    keys: dict[int, set[tuple[int, ...]]] = {}
+
+    class Watching(FakeHost):
+        async def run_items(self, given: Iterable[Asked]) -> Answer:
+            for one in map(Asked, *zip(*given, strict=True)):
+                key = one.inputs[RANDOM_KEY]
+                keys.setdefault(int(one.inputs["x"][0]), set()).add(tuple(key.tolist()))
+            if self.number == 0 and len(keys) > 3:
+                self.die()
+            return await super().run_items(given)
+
+    class Hosts(FakeHosts):
+        async def start(self, name: str) -> FakeHost:
+            host = Watching(name, len(self.started), 0.01)
+            self.started.append(host)
+            return host
+
+    hosts = Hosts()
+    made = cargo(pl.plan(builder.build()), None, None)
+    async with ReplicaPool(made, hosts.start, hosts.put, n=2, seed=9) as pool:
+        async with pool.stream(items(20)) as results:
+            assert len([one async for one in results]) == 20
+        await pool.run(item(20))
+    assert keys == {value: {(9, value)} for value in range(21)}

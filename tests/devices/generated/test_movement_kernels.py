@@ -29,6 +29,13 @@ def test_kernels_give_what_numpy_does(name: str) -> None:
             np.testing.assert_array_equal(found[output], expected, output)
 
 
+def test_random_numbers_have_the_same_bits() -> None:
+    graph, feeds = cases.random_numbers()
+    found, wanted = run_generated(graph, feeds), pl.run(graph, feeds)
+    for output, expected in wanted.items():
+        assert found[output].tobytes() == expected.tobytes(), output
+
+
 def test_a_range_counts_in_its_own_numbers() -> None:
     b = pl.GraphBuilder("ranges")
     for dtype, numbers in (
