@@ -6,15 +6,16 @@ from pathlib import Path
 
 import click
 
-from .options import EXIT_CODES, PATH, as_json, params_option
+from .options import EXIT_CODES, PATH, as_json, operators_option, params_option
 from .output import print_json, print_text
-from .plan import load_graph
+from .plan import load_graph, register_operators
 
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("model", type=PATH)
 @click.argument("output", type=PATH)
 @params_option
+@operators_option
 @click.option("--weights", type=PATH, metavar="FILE", help="Take weights from a safetensors file.")
 @click.option(
     "--rules",
@@ -28,6 +29,7 @@ def convert(
     model: Path,
     output: Path,
     params: Path | None,
+    operators: tuple[Path, ...],
     weights: Path | None,
     rules: tuple[Path, ...],
     as_json: bool,
@@ -49,6 +51,7 @@ def convert(
     )
     from ..graph.passes.merging import always
 
+    register_operators(operators)
     graph = load_graph(model, params)
     if weights is not None:
         graph = with_weights(graph, load_weights(weights))

@@ -52,6 +52,13 @@ params_option = click.option(
     metavar="FILE",
     help="The parameters of a cvm model, where they do not lie beside it in a .params file.",
 )
+operators_option = click.option(
+    "--operators",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Register the operators that a JSON file defines first.",
+)
 html_option = click.option(
     "--html", type=PATH, metavar="FILE", help="Write a page to be opened in any browser."
 )

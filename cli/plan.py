@@ -14,7 +14,7 @@ import click
 
 from .cluster import joined, ray_option
 from .inputs import CommandError
-from .options import PATH, params_option
+from .options import PATH, operators_option, params_option
 from .parsing import (
     parse_bounds,
     parse_devices,
@@ -182,9 +182,11 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         fetched: tuple[str, ...],
         address: str | None,
         params: Path | None,
+        operators: tuple[Path, ...],
         **options: Any,
     ) -> None:
         import_modules(modules)
+        register_operators(operators)
         decisions = {
             "pin": parse_pins(pins),
             "bounds": parse_bounds(bounds),
@@ -225,6 +227,7 @@ def largest_lengths(plan: Plan) -> dict[str, int]:
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.argument("model", type=PATH),
     params_option,
+    operators_option,
     click.option(
         "--devices",
         show_default="cpu",
@@ -314,6 +317,20 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         help="Import a Python module or file first, for the operators that it registers.",
     ),
 )
+
+
+def register_operators(files: tuple[Path, ...]) -> None:
+    """Register the operators that files define.
+
+    Raises
+    ------
+    PlaitError
+        As `plait.graph.formats.load_operators`.
+    """
+    from ..graph.formats import load_operators
+
+    for file in files:
+        load_operators(file)
 
 
 def import_modules(modules: tuple[str, ...]) -> None:

@@ -84,12 +84,13 @@ class Draft:
     node : Node
     nodes : list of Node
         What was written so far.
+    rewriter : Rewriter
     """
 
     def __init__(self, rewriter: Rewriter, node: Node) -> None:
         self.node = node
         self.nodes: list[Node] = []
-        self._rewriter = rewriter
+        self.rewriter = rewriter
 
     def __call__(self, op: str, *operands: Operand, **attributes: Any) -> str:
         """Write a node of one output, and return that.
@@ -107,8 +108,8 @@ class Draft:
         while inputs and not inputs[-1]:
             inputs.pop()
         stem = f"{self.node.name}[{op.lower()}]"
-        outputs = [self._rewriter.new_tensor(stem) for _ in range(count)]
-        made = self._rewriter.make(op, inputs, outputs, name=stem, **attributes)
+        outputs = [self.rewriter.new_tensor(stem) for _ in range(count)]
+        made = self.rewriter.make(op, inputs, outputs, name=stem, **attributes)
         self.nodes.append(made)
         return outputs
 
@@ -124,11 +125,11 @@ class Draft:
 
     def spec(self, tensor: str) -> TensorSpec:
         """Return the spec of a tensor."""
-        return self._rewriter.tensors[tensor]
+        return self.rewriter.tensors[tensor]
 
     def value(self, tensor: str) -> Array | None:
         """Return the value of a constant, None for others and for an absent input."""
-        return self._rewriter.constants.get(tensor)
+        return self.rewriter.constants.get(tensor)
 
     def shape(self, tensor: str) -> tuple[int, ...] | None:
         """Return a shape that is made of numbers, None for others."""
@@ -167,7 +168,7 @@ class Draft:
                     result = self("Identity", result)
                 to[result] = output
         renamed = [_renamed(node, to) for node in self.nodes]
-        if renamed:
+        if renamed and all(one.name != self.node.name for one in renamed):
             renamed[-1] = replace(renamed[-1], name=self.node.name)
         return renamed
 
@@ -176,7 +177,7 @@ class Draft:
             value = np.asarray(value, dtype)
         elif not isinstance(value, np.ndarray):
             value = np.asarray(value, np.int64)
-        return self._rewriter.constant(value, f"{self.node.name}[constant]")
+        return self.rewriter.constant(value, f"{self.node.name}[constant]")
 
 
 def drafted(rewriter: Rewriter, node: Node, rule: Expansion) -> list[Node] | None:

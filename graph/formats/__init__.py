@@ -11,6 +11,7 @@ from ..ir import Graph
 from .checkpoints import Checkpoint, Checkpoints
 from .container import PLANS
 from .cvm import is_symbol, load_cvm
+from .definitions import load_operators
 from .files import read_file, reading
 from .freezing import freeze
 from .lightnet import is_lightnet, load_lightnet, save_lightnet
@@ -42,6 +43,7 @@ __all__ = [
     "load_lightnet",
     "load_native",
     "load_onnx",
+    "load_operators",
     "load_rules",
     "load_weights",
     "register_format",

@@ -151,6 +151,8 @@ class _Replacing:
             draft.attributes[str(key)] = value
         elif side == "ins":
             draft.inputs[_place_in(draft, side, key)] = self._tensor(value)
+        elif value is None:  # the node that goes has no name for it, so nobody reads it
+            pass
         elif not isinstance(value, Tensor):
             raise ParseError(f"{name}.outs[{key}] is {value!r}, no tensor", fix=_FIX)
         else:
@@ -220,7 +222,9 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
 
 def _fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
     """Return what is known of a tensor: dtype, ndim, dims, len, or its value."""
-    spec, constant = rewriter.tensors[tensor], rewriter.constants.get(tensor)
+    spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
+    if spec is None:  # an output, while its operator is being inferred
+        raise UnknownError
     match rest:
         case ("dtype",):
             return spec.dtype.name

@@ -115,29 +115,41 @@ def load_rules(source: Source) -> Pass:
     >>> [node.op for node in simplify(b.build(), [load_rules(rules)]).nodes]
     ['Relu']
     """
-    content, at = content_of(source, "rules", ParseError)
-    root = json_in(lambda: _without_last_commas(content.decode()), at, ParseError, _FIX)
+    root, at = read_json(source, "rules")
     if not isinstance(root, dict) or not root.keys() >= {"ops"}:
-        _refuse("these are no rules: there is no list under the key 'ops'", at)
-    _only(root, {"name", "author", "arch", "ops"}, at)
+        refuse("these are no rules: there is no list under the key 'ops'", at)
+    check_keys(root, {"name", "author", "arch", "ops"}, at)
     name = root.get("name", "rules")
     if not isinstance(name, str) or not name:
-        _refuse(f"the name is {name!r}", at)
+        refuse(f"the name is {name!r}", at)
     rules: dict[str, list[Rule]] = {}
-    for index, entry in enumerate(_list(root["ops"], f"ops, {at}")):
+    for index, entry in enumerate(as_list(root["ops"], f"ops, {at}")):
         where = f"ops[{index}], {at}"
-        fields = _object(entry, where)
-        _only(fields, {"optype", "rules"}, where)
+        fields = as_object(entry, where)
+        check_keys(fields, {"optype", "rules"}, where)
         optype = fields.get("optype")
         if not isinstance(optype, str):
-            _refuse("there is no optype", where)
+            refuse("there is no optype", where)
         find_operator(optype, at=where)
         where = f"rules for {optype}, {at}"
         made = rules.setdefault(optype, [])
         made += (
-            _rule(one, f"rule {len(made)}, {where}") for one in _list(fields.get("rules"), where)
+            read_rule(one, f"rule {len(made)}, {where}")
+            for one in as_list(fields.get("rules"), where)
         )
     return expander(Rules(name, rules))
+
+
+def read_json(source: Source, name: str) -> tuple[Any, str]:
+    """Return what a file of rules holds, and what to call it.
+
+    Raises
+    ------
+    ParseError
+        If the file is missing, or no JSON.
+    """
+    content, at = content_of(source, name, ParseError)
+    return json_in(lambda: _without_last_commas(content.decode()), at, ParseError, _FIX), at
 
 
 def _without_last_commas(text: str) -> str:
@@ -145,22 +157,29 @@ def _without_last_commas(text: str) -> str:
     return _LAST_COMMA.sub(lambda found: " " if found[1] else found[0], text)
 
 
-def _rule(value: object, at: str) -> Rule:
-    fields = _object(value, at)
-    _only(fields, _KEYS, at)
+def read_rule(value: object, at: str) -> Rule:
+    """Return the rule that a JSON value is.
+
+    Raises
+    ------
+    ParseError, OperatorError
+        If it is none, or about an operator that there is not.
+    """
+    fields = as_object(value, at)
+    check_keys(fields, _KEYS, at)
     ways = [key for key in ("replace", "match", "err") if key in fields]
     if len(ways) != 1 or ("details" in fields and ways != ["replace"]):
-        _refuse("a rule has one of replace, match and err, and details beside replace", at)
+        refuse("a rule has one of replace, match and err, and details beside replace", at)
     if fields.get("match", False) is not False:
-        _refuse("match can be false alone: the node stays", at)
-    new = tuple(_new(one, at) for one in _texts(fields.get("replace", []), at))
-    details = tuple(_detail(one, new, at) for one in _texts(fields.get("details", []), at))
+        refuse("match can be false alone: the node stays", at)
+    new = tuple(_new(one, at) for one in as_texts(fields.get("replace", []), at))
+    details = tuple(_detail(one, new, at) for one in as_texts(fields.get("details", []), at))
     if ways == ["replace"] and (not new or (len(new) > 1 and not details)):
-        _refuse("one operator stands in the place of a node, or details say what each one does", at)
+        refuse("one operator stands in the place of a node, or details say what each one does", at)
     if len({one.name for one in new}) < len(new):
-        _refuse("two new nodes have one name", at)
-    refusal = _texts([fields["err"]], at)[0] if "err" in fields else None
-    conditions = tuple(read_formula(one, at) for one in _texts(fields.get("cond", []), at))
+        refuse("two new nodes have one name", at)
+    refusal = as_texts([fields["err"]], at)[0] if "err" in fields else None
+    conditions = tuple(read_formula(one, at) for one in as_texts(fields.get("cond", []), at))
     return Rule(conditions, new, details, "match" in fields, refusal, at)
 
 
@@ -168,19 +187,19 @@ def _new(text: str, at: str) -> New:
     op, name = (*text.split(), "", "")[:2]
     find_operator(op, at=at)
     if len(text.split()) > 2 or name == "self":
-        _refuse(f"{text!r} is no operator with a name", at)
+        refuse(f"{text!r} is no operator with a name", at)
     return New(op, name)
 
 
 def _detail(text: str, new: Sequence[New], at: str) -> Detail:
     left, sign, right = text.partition("=")
     if not sign:
-        _refuse(f"{text!r} has no '='", at)
+        refuse(f"{text!r} has no '='", at)
     path = read_path(left, at)
     if len(path) != 3 or path[1] not in ("ins", "outs", "params"):
-        _refuse(f"{left.strip()!r} is none of name.ins[i], name.outs[i] and name.params[p]", at)
+        refuse(f"{left.strip()!r} is none of name.ins[i], name.outs[i] and name.params[p]", at)
     if path[0] not in [one.name for one in new]:
-        _refuse(f"no new node is called {path[0]!r}", at)
+        refuse(f"no new node is called {path[0]!r}", at)
     return Detail(path, read_formula(right, at))
 
 
@@ -200,30 +219,35 @@ def _replaced(rule: Rule, rewriter: Rewriter, node: Node) -> Sequence[Node]:
     return replacement(rule.new, rule.details, rewriter, node)
 
 
-def _object(value: object, at: str) -> dict[str, Any]:
+def as_object(value: object, at: str) -> dict[str, Any]:
+    """Return a JSON object."""
     if not isinstance(value, dict):
-        _refuse("this is no object", at)
+        refuse("this is no object", at)
     return value
 
 
-def _list(value: object, at: str) -> list[Any]:
+def as_list(value: object, at: str) -> list[Any]:
+    """Return a JSON array."""
     if not isinstance(value, list):
-        _refuse("this is no array", at)
+        refuse("this is no array", at)
     return value
 
 
-def _texts(value: object, at: str) -> list[str]:
-    found = _list(value, at)
+def as_texts(value: object, at: str) -> list[str]:
+    """Return a JSON array of strings."""
+    found = as_list(value, at)
     if not all(isinstance(one, str) for one in found):
-        _refuse("what should be text is not", at)
+        refuse("what should be text is not", at)
     return found
 
 
-def _only(fields: Mapping[str, Any], known: frozenset[str] | set[str], at: str) -> None:
+def check_keys(fields: Mapping[str, Any], known: frozenset[str] | set[str], at: str) -> None:
+    """Raise ParseError for a key that is not known."""
     for key in fields:
         if key not in known:
-            _refuse(f"{key!r} is unknown; there is {', '.join(sorted(known))}", at)
+            refuse(f"{key!r} is unknown; there is {', '.join(sorted(known))}", at)
 
 
-def _refuse(what: str, at: str) -> NoReturn:
+def refuse(what: str, at: str) -> NoReturn:
+    """Raise ParseError about a file of rules."""
     raise ParseError(what, at=at, fix=_FIX)

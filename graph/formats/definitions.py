@@ -1,0 +1,290 @@
+"""Operators as data: JSON that says what an operator is, in terms of others.
+
+::
+
+    {"operators": [{"name": "my.Shrink", "inputs": ["x"], "outputs": ["y"],
+                    "attributes": {"bound": {"kind": "float", "default": 0.5, "minimum": 0}},
+                    "rules": [{"replace": ["Abs a", "Greater g", ...],
+                               "details": ["a.ins[0] = self.ins[x]", ...]}]}]}
+
+Its rules are those of `plait.graph.formats.rules`: the first whose condition holds says which nodes
+compute it. Shapes and costs follow from these, and every device has the operator that has them. No
+code is run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..attribute import REQUIRED, Attribute, Kind
+from ..errors import OperatorError, PlaitError, ShapeError
+from ..expansions import Draft, expands
+from ..ir import Graph, Node
+from ..operator import (
+    Call,
+    Operator,
+    Specs,
+    is_operator,
+    register_operator,
+    unregister_operator,
+)
+from ..passes.rewriting import Rewriter
+from ..tensor import TensorSpec
+from .rules import (
+    Rule,
+    Rules,
+    as_list,
+    as_object,
+    as_texts,
+    check_keys,
+    read_json,
+    read_rule,
+    refuse,
+)
+from .sources import Source
+
+MOST_NODES = 100
+"""That one operator stands for, those in it counted in turn."""
+
+DEEPEST = 10
+"""Operators of files within each other."""
+
+KINDS: Mapping[str, Kind] = {
+    "int": Kind.INT,
+    "float": Kind.FLOAT,
+    "bool": Kind.BOOL,
+    "string": Kind.STRING,
+    "ints": Kind.INTS,
+    "floats": Kind.FLOATS,
+    "strings": Kind.STRINGS,
+    "dtype": Kind.DTYPE,
+}
+
+_KEYS = {"name", "inputs", "outputs", "attributes", "rules"}
+_OPERATOR = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An operator of a file.
+
+    Attributes
+    ----------
+    name : str
+    inputs, outputs : tuple of str
+        Formal names; behind those of inputs that may be absent stands ``?``.
+    attributes : Mapping of str to Attribute
+    rules : tuple of Rule
+    text : str
+        Its JSON, by which it is known again.
+    nodes, depth : int
+        How many nodes it stands for, and how many operators of files lie within each other.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+    rules: tuple[Rule, ...]
+    text: str
+    nodes: int
+    depth: int
+
+    def infer(self, call: Call) -> Sequence[TensorSpec]:
+        """Return the specs of the outputs: those of the nodes that it stands for."""
+        rewriter, _ = self._tried(call)
+        for output in self.outputs:
+            if output not in rewriter.tensors:
+                raise OperatorError(
+                    f"no node of {self.name} writes its output {output!r}",
+                    fix=f"add a detail: name.outs[0] = self.outs[{output}]",
+                )
+        return [rewriter.tensors[output] for output in self.outputs]
+
+    def cost(self, call: Call, outputs: Specs) -> int:
+        """Return the floating-point operations of the nodes that it stands for."""
+        rewriter, nodes = self._tried(call)
+        return sum(
+            int(node.operator.cost(rewriter.call(node), tuple(rewriter.specs(node))))
+            for node in nodes
+        )
+
+    def written_out(self, rewriter: Rewriter, node: Node) -> list[Node]:
+        """Return the nodes that one stands for, none of them of a file."""
+        made = Rules(self.name, {self.name: self.rules})(rewriter, node)
+        if made is None:
+            raise ShapeError(
+                f"no rule says what {self.name} is for these inputs and attributes",
+                fix="give it a rule without conditions, or fix the shapes that they ask for",
+            )
+        found: list[Node] = []
+        for one in made:
+            inner = _definitions.get(one.op)
+            found += [one] if inner is None else inner.written_out(rewriter, one)
+        return found
+
+    def _tried(self, call: Call) -> tuple[Rewriter, list[Node]]:
+        """Return the nodes for a call, in a graph of nothing but its inputs."""
+        formals = [formal.rstrip("?") for formal in self.inputs]
+        given = zip(formals, call.inputs, call.values, strict=False)
+        known = [(f"self.{name}", spec, value) for name, spec, value in given if spec is not None]
+        names = tuple(name for name, _, _ in known)
+        constants = {name: value for name, _, value in known if value is not None}
+        graph = Graph(self.name, names, (), (), {n: spec for n, spec, _ in known}, constants)
+        inputs = (f"self.{f}" if call.has(i) else "" for i, f in enumerate(formals))
+        rewriter = Rewriter(graph)
+        node = Node(self.name, self.name, tuple(inputs), self.outputs, call.attributes)
+        return rewriter, self.written_out(rewriter, node)
+
+
+_definitions: dict[str, Definition] = {}
+
+
+def _write(draft: Draft, *inputs: str) -> tuple[str, ...]:
+    """Write a node out by what its operator is now."""
+    draft.nodes += _definitions[draft.node.op].written_out(draft.rewriter, draft.node)
+    return draft.node.outputs
+
+
+def load_operators(source: Source) -> tuple[str, ...]:
+    """Register the operators that a file defines, and return their names.
+
+    A file that was loaded before may be loaded again.
+
+    Parameters
+    ----------
+    source : bytes or path
+        The content of the file, or its path.
+
+    Raises
+    ------
+    ParseError
+        If the file is missing or damaged, a formula is none, or an operator stands for too much.
+    OperatorError
+        If an operator is defined by one that there is not.
+    GraphError
+        If there is another operator of one of the names; then none is registered.
+
+    Examples
+    --------
+    >>> import numpy as np, plait as pl
+    >>> from plait.graph.formats import load_operators
+    >>> load_operators(b'''{"operators": [{
+    ...     "name": "doc.Scaled", "inputs": ["x"], "outputs": ["y"],
+    ...     "attributes": {"by": {"kind": "float", "default": 2}},
+    ...     "rules": [{"replace": ["Mul m"], "details": [
+    ...         "m.ins[0] = self.ins[x]", "m.ins[1] = self.params[by]",
+    ...         "m.outs[0] = self.outs[y]"]}]}]}''')
+    ('doc.Scaled',)
+    >>> b = pl.GraphBuilder("scaled")
+    >>> b.output("y", b.op("doc.Scaled", b.input("x", "float32", (2,)), by=3))
+    >>> pl.run(b.build(), {"x": np.array([1, 2], "float32")})["y"].tolist()
+    [3.0, 6.0]
+    """
+    root, at = read_json(source, "operators")
+    if not isinstance(root, dict) or "operators" not in root:
+        refuse("these are no operators: there is no list under the key 'operators'", at)
+    check_keys(root, {"name", "author", "operators"}, at)
+    made: dict[str, Definition] = {}
+    names = []
+    try:
+        for index, entry in enumerate(as_list(root["operators"], f"operators, {at}")):
+            name = _register(as_object(entry, f"operators[{index}], {at}"), made, at)
+            names.append(name)
+    except PlaitError:
+        for name in made:
+            unregister_operator(name)
+        raise
+    expands(*(made.keys() - _definitions.keys()), wide=False)(_write)
+    _definitions.update(made)
+    return tuple(names)
+
+
+def _register(fields: Mapping[str, Any], made: dict[str, Definition], at: str) -> str:
+    """Register one operator, unless it is there as it is."""
+    check_keys(fields, _KEYS, at)
+    name = fields.get("name")
+    if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
+        refuse(f"{name!r} is no name of an operator: words with dots between", at)
+    at = f"operator {name}, {at}"
+    text = json.dumps(fields, sort_keys=True)
+    if name in _definitions and is_operator(name) and _definitions[name].text == text:
+        return name
+    definition = _definition(name, fields, text, made, at)
+    register_operator(
+        Operator(
+            name,
+            " ".join(definition.inputs),
+            " ".join(definition.outputs),
+            definition.attributes,
+            definition.infer,
+            definition.cost,
+            module=__name__,
+        )
+    )
+    made[name] = definition
+    return name
+
+
+def _definition(
+    name: str, fields: Mapping[str, Any], text: str, made: Mapping[str, Definition], at: str
+) -> Definition:
+    inputs, outputs = (_formals(fields.get(key), key, at) for key in ("inputs", "outputs"))
+    if inputs[0].endswith("?") or any(one.endswith("?") for one in outputs):
+        refuse("the first input and all outputs are always there: no '?' behind them", at)
+    declared = as_object(fields.get("attributes", {}), f"attributes, {at}")
+    attributes = {one: _attribute(one, value, at) for one, value in declared.items()}
+    rules = tuple(
+        read_rule(one, f"rule {index}, {at}")
+        for index, one in enumerate(as_list(fields.get("rules"), f"rules, {at}"))
+    )
+    if not rules or any(rule.keeps for rule in rules):
+        refuse("an operator has rules, each with replace or err: it cannot stay as it is", at)
+    inner = [[made.get(new.op) or _definitions.get(new.op) for new in rule.new] for rule in rules]
+    nodes = max(sum(1 if one is None else one.nodes for one in listed) for listed in inner)
+    depth = 1 + max((one.depth for listed in inner for one in listed if one), default=0)
+    if nodes > MOST_NODES or depth > DEEPEST:
+        refuse(
+            f"it stands for {nodes} nodes, {depth} operators deep; at most {MOST_NODES} and "
+            f"{DEEPEST} may be",
+            at,
+        )
+    return Definition(name, inputs, outputs, attributes, rules, text, nodes, depth)
+
+
+def _formals(value: object, what: str, at: str) -> tuple[str, ...]:
+    found = tuple(as_texts(value, f"{what}, {at}"))
+    words = [one.removesuffix("?") for one in found]
+    wrong = [one for one in words if not _WORD.fullmatch(one)]
+    if not found or wrong or len(set(words)) < len(words):
+        refuse(f"{what} are {list(found)}, not one or more different names", at)
+    optional = [one.endswith("?") for one in found]
+    if optional != sorted(optional):
+        refuse(f"{what} that may be absent stand behind the others", at)
+    return found
+
+
+def _attribute(name: str, value: object, at: str) -> Attribute:
+    at = f"attribute {name!r}, {at}"
+    fields = as_object(value, at)
+    check_keys(fields, {"kind", "default", "minimum", "maximum", "choices"}, at)
+    if not _WORD.fullmatch(name):
+        refuse("its name is none", at)
+    if fields.get("kind") not in KINDS:
+        refuse(f"its kind is {fields.get('kind')!r}; there is {', '.join(KINDS)}", at)
+    least, most = (fields.get(key) for key in ("minimum", "maximum"))
+    if any(isinstance(o, bool) or not isinstance(o, int | float | None) for o in (least, most)):
+        refuse("its minimum or maximum is no number", at)
+    choices = tuple(as_list(fields["choices"], at)) if "choices" in fields else None
+    attribute = Attribute(KINDS[fields["kind"]], REQUIRED, least, most, choices)
+    if "default" not in fields:
+        return attribute
+    default = fields["default"]
+    if default is not None:
+        default = attribute.complete("the operator", name, default, at)
+    return replace(attribute, default=default)
