@@ -12,6 +12,7 @@ from .infer import asking
 from .ir import Node
 from .operator import Call
 from .tensor import Array, TensorSpec
+from .traits import DECODES
 
 FOLDED_BYTES = 1 << 24
 """Results over this size are computed when the plan is opened, not kept in it."""
@@ -33,15 +34,26 @@ def evaluate_with(evaluate: Evaluate) -> None:
 def is_known_ahead(
     node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]
 ) -> bool:
-    """True when all that a node reads is known, and running it twice is running it once."""
+    """True when all that a node reads is known, and running it twice is running it once.
+
+    Not where it decodes what is held in fewer bytes: weights stay as the model has them.
+    """
     if node.op in _SHAPES_ALONE:
         return tensors[node.inputs[0]].is_static
-    if any(name and name not in values for name in node.inputs):
+    if any(name and name not in values for name in node.inputs) or _decodes(node, tensors):
         return False
     operator = node.operator
     if operator.draws is not None and operator.draws(node.inputs):
         return False
     return operator.function is None and not operator.effects
+
+
+def _decodes(node: Node, tensors: Mapping[str, TensorSpec]) -> bool:
+    """True for weights that a model holds in fewer bytes than they would have from then on."""
+    if DECODES not in node.operator.traits:
+        return False
+    held, made = (tensors[name].dtype.itemsize for name in (node.inputs[0], node.outputs[0]))
+    return held < made
 
 
 def evaluated(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:

@@ -19,6 +19,7 @@ from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
 from .installed import OPERATORS, load, offered, package_of
 from .tensor import Array, TensorSpec
+from .traits import NO_TRAITS, UNSTATED, Float16, Trait
 
 Specs: TypeAlias = tuple[TensorSpec, ...]
 
@@ -134,6 +135,10 @@ class Operator:
         an upper bound, and says how much of them it filled. Kernels are for that one.
     module : str
         Where it is defined: the operator's family.
+    traits : Trait
+        Facts that passes ask for.
+    float16 : Float16
+        Whether it computes in float16 where that is allowed.
     """
 
     name: str
@@ -151,6 +156,8 @@ class Operator:
     module: str = ""
     parts: AliasRule | None = field(default=None, compare=False)
     joins: AliasRule | None = field(default=None, compare=False)
+    traits: Trait = NO_TRAITS
+    float16: Float16 = UNSTATED
 
     def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""
@@ -224,6 +231,8 @@ def define(
     effects: bool = False,
     draws: DrawsRule | None = None,
     bound: InferRule | None = None,
+    traits: Trait = NO_TRAITS,
+    float16: Float16 = UNSTATED,
 ) -> Callable[[InferRule], InferRule]:
     """Register an operator whose shape rule is the decorated function.
 
@@ -240,7 +249,7 @@ def define(
         if bound is not None:
             bounded = bounded_name(name)
             rule, names = _with_shapes(bound), f"{outputs.replace('?', '')} shapes"
-            register_operator(Operator(bounded, inputs, names, known, rule, cost))
+            register_operator(Operator(bounded, inputs, names, known, rule, cost, float16=float16))
         register_operator(
             Operator(
                 name,
@@ -257,6 +266,8 @@ def define(
                 module=module,
                 parts=parts,
                 joins=joins,
+                traits=traits,
+                float16=float16,
             )
         )
         return infer

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..attribute import Attribute, Kind
 from ..operator import Call, define
 from ..tensor import TensorSpec
+from ..traits import ACTIVATION, ELEMENTWISE, FOLLOWS, IN_POWERS
 from .inputs import FLOATS, NUMBERS, SIGNED, check_broadcastable, common_dtype
 from .rules import FIRST, TRANSCENDENTAL, per_element, same_of
 
@@ -15,7 +16,7 @@ def _number(default: float) -> Attribute:
     return Attribute(Kind.FLOAT, default)
 
 
-define("Relu", inputs="x", inplace=FIRST)(same_of(SIGNED))
+define("Relu", inputs="x", inplace=FIRST, traits=ACTIVATION, float16=FOLLOWS)(same_of(SIGNED))
 
 for _op, _operations, _attributes in (
     ("LeakyRelu", 2, {"alpha": _number(0.01)}),
@@ -39,6 +40,8 @@ for _op, _operations, _attributes in (
         attributes=_attributes,
         cost=per_element(_operations),
         inplace=FIRST,
+        traits=ACTIVATION,
+        float16=IN_POWERS if _op in ("Softplus", "Mish") else FOLLOWS,
     )(same_of(FLOATS))
 
 define(
@@ -47,10 +50,19 @@ define(
     attributes={"bias": _number(0.0), "lambd": _number(0.5)},
     cost=per_element(4),
     inplace=FIRST,
+    traits=ACTIVATION,
+    float16=FOLLOWS,
 )(same_of(NUMBERS))
 
 
-@define("PRelu", inputs="x slope", cost=per_element(4), inplace=FIRST)
+@define(
+    "PRelu",
+    inputs="x slope",
+    cost=per_element(4),
+    inplace=FIRST,
+    traits=ELEMENTWISE,
+    float16=FOLLOWS,
+)
 def infer_prelu(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the slope broadcasts to it, not the other way round."""
     x, slope = call.spec(0), call.spec(1)

@@ -11,6 +11,7 @@ from ..dims import UNKNOWN, floordiv, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
+from ..traits import IN_SUMS
 from ..windows import WINDOW_ATTRIBUTES, resolve_window
 from .inputs import ANY, check_dtype, integers, listed_rank, may_equal
 
@@ -26,7 +27,13 @@ def as_window(attributes: Attributes) -> Mapping[str, Any]:
     return {**attributes, "auto_pad": "NOTSET"}
 
 
-@define("Col2Im", inputs="x image_shape block_shape", attributes=_ATTRIBUTES, cost=_additions)
+@define(
+    "Col2Im",
+    inputs="x image_shape block_shape",
+    attributes=_ATTRIBUTES,
+    cost=_additions,
+    float16=IN_SUMS,
+)
 def infer_col2im(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels · cells of a block, blocks) → (batch, channels, *image)."""
     x = call.spec(0)

@@ -16,6 +16,7 @@ from ..ir import Graph
 from ..nested import merged, replace_shape, result_specs
 from ..operator import Call, define, free
 from ..tensor import Dim, TensorSpec
+from ..traits import OWN_DTYPES
 from .inputs import BOOLS, INTEGERS, check_dtype, may_equal
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
@@ -34,6 +35,7 @@ _ROUNDS = 8
     outputs="y+",
     attributes={"then_branch": _GRAPH, "else_branch": _GRAPH},
     cost=free,
+    float16=OWN_DTYPES,
 )
 def _if(call: Call) -> Sequence[TensorSpec]:
     """Y = the outputs of one branch, as the condition says.  Source: ONNX If."""
@@ -62,6 +64,7 @@ def chosen_branch(call: Call, condition: bool) -> Graph:
     outputs="y+",
     attributes={"body": _GRAPH, "captured": _CAPTURED},
     cost=free,
+    float16=OWN_DTYPES,
 )
 def _loop(call: Call) -> Sequence[TensorSpec]:
     """Y = the last states, then what each iteration put out, stacked.  Source: ONNX Loop.
@@ -114,6 +117,7 @@ def repeats(body: Graph) -> bool:
         "captured": _CAPTURED,
     },
     cost=free,
+    float16=OWN_DTYPES,
 )
 def _scan(call: Call) -> Sequence[TensorSpec]:
     """Y = the last states, then what each step over the scanned inputs put out.

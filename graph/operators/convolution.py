@@ -10,6 +10,7 @@ from ..dims import mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FOLLOWS, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES, resolve_transposed_window, resolve_window
 from .inputs import FLOATS, check_per_channel, common_dtype, may_equal, present
 
@@ -28,7 +29,14 @@ def _conv_transpose_cost(call: Call, outputs: Specs) -> int:
     return 2 * call.spec(0).size * weights + outputs[0].size * call.has(2)
 
 
-@define("Conv", inputs="x w b?", attributes=_ATTRIBUTES, cost=_conv_cost)
+@define(
+    "Conv",
+    inputs="x w b?",
+    attributes=_ATTRIBUTES,
+    cost=_conv_cost,
+    traits=PRODUCT,
+    float16=FOLLOWS,
+)
 def infer_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (features, channels/group, *kernel) → windows."""
     dtype = common_dtype(present(call), FLOATS)
@@ -65,6 +73,8 @@ def conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | 
         "output_shape": Attribute(Kind.INTS, None, minimum=1),
     },
     cost=_conv_transpose_cost,
+    traits=PRODUCT,
+    float16=FOLLOWS,
 )
 def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (channels, features/group, *kernel) → windows."""

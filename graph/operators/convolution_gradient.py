@@ -10,6 +10,7 @@ from ..dims import floordiv
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
+from ..traits import IN_SUMS, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES, resolve_window
 from .inputs import FLOATS, common_dtype, may_equal
 
@@ -29,6 +30,8 @@ def _cost(call: Call, outputs: Specs) -> int:
         "group": Attribute(Kind.INT, 1, minimum=1),
     },
     cost=_cost,
+    traits=PRODUCT,
+    float16=IN_SUMS,
 )
 def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (batch, features, *windows) → the weights' shape."""

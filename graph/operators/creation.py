@@ -10,6 +10,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Array, TensorSpec
+from ..traits import OWN_DTYPES
 from .inputs import NUMBERS, common_dtype, integers, listed_rank, of_rank
 
 
@@ -18,6 +19,7 @@ from .inputs import NUMBERS, common_dtype, integers, listed_rank, of_rank
     inputs="shape",
     attributes={"value": Attribute(Kind.NUMBER, 0), "dtype": Attribute(Kind.DTYPE, "float32")},
     cost=free,
+    float16=OWN_DTYPES,
 )
 def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, in the dtype given."""
@@ -33,6 +35,7 @@ def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     "Range",
     inputs="start limit delta",
     attributes={"stash_type": Attribute(Kind.INT, 1)},
+    float16=OWN_DTYPES,
 )
 def infer_range(call: Call) -> Sequence[TensorSpec]:
     """Infer: as many elements as steps of `delta` fit from start before limit."""

@@ -10,6 +10,7 @@ from ..dims import mul, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import IN_COORDINATES, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
 from .inputs import FLOATS, check_form, common_dtype, present
 
@@ -43,6 +44,8 @@ def _cost(call: Call, outputs: Specs) -> int:
         "offset_group": Attribute(Kind.INT, 1, minimum=1),
     },
     cost=_cost,
+    traits=PRODUCT,
+    float16=IN_COORDINATES,
 )
 def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""

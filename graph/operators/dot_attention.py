@@ -11,6 +11,7 @@ from ..dims import UNKNOWN, add, floordiv, mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
+from ..traits import IN_SUMS
 from .inputs import (
     FLOATS,
     INTEGERS,
@@ -82,6 +83,7 @@ def _cost(call: Call, outputs: Specs) -> int:
         "softmax_precision": Attribute(Kind.DTYPE, None),
     },
     cost=_cost,
+    float16=IN_SUMS,
 )
 def infer_attention(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes."""

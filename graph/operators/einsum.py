@@ -12,6 +12,7 @@ from ..dims import broadcast
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
+from ..traits import IN_SUMS, PRODUCT
 from .inputs import NUMBERS, common_dtype, present
 
 ELLIPSIS = "..."
@@ -117,7 +118,14 @@ def _einsum_cost(call: Call, outputs: Specs) -> int:
     return 2 * math.prod(length for length in lengths.values() if isinstance(length, int))
 
 
-@define("Einsum", inputs="x+", attributes={"equation": Attribute(Kind.STRING)}, cost=_einsum_cost)
+@define(
+    "Einsum",
+    inputs="x+",
+    attributes={"equation": Attribute(Kind.STRING)},
+    cost=_einsum_cost,
+    traits=PRODUCT,
+    float16=IN_SUMS,
+)
 def infer_einsum(call: Call) -> Sequence[TensorSpec]:
     """Infer: one axis for each letter of the output's term."""
     specs = present(call)

@@ -8,6 +8,22 @@ from ..attribute import Attribute, Kind
 from ..errors import ShapeError
 from ..operator import Call, Specs, define, free
 from ..tensor import TensorSpec
+from ..traits import (
+    ACTIVATION,
+    COMMUTATIVE,
+    ELEMENTWISE,
+    FOLLOWS,
+    IN_POWERS,
+    IN_QUOTIENTS,
+    IN_SLOPES,
+    IN_STEPS,
+    IN_SUMS,
+    MOVES,
+    NO_FLOATS,
+    NO_TRAITS,
+    OWN_DTYPES,
+    ROUNDS,
+)
 from .inputs import (
     ANY,
     BOOLS,
@@ -35,17 +51,28 @@ def _variadic_cost(call: Call, outputs: Specs) -> int:
     return len(call.inputs) * outputs[0].size
 
 
-for _op in ("Add", "Sub", "Mul", "Div"):
-    define(_op, inputs="a b", inplace=EITHER)(broadcast_of(NUMBERS))
+for _op, _more, _float16 in (
+    ("Add", COMMUTATIVE, FOLLOWS),
+    ("Sub", NO_TRAITS, FOLLOWS),
+    ("Mul", COMMUTATIVE, FOLLOWS),
+    ("Div", NO_TRAITS, IN_QUOTIENTS),
+):
+    define(_op, inputs="a b", inplace=EITHER, traits=ELEMENTWISE | _more, float16=_float16)(
+        broadcast_of(NUMBERS)
+    )
 
 for _op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
-    define(_op, inputs="a b", inplace=EITHER)(broadcast_of(INTEGERS))
+    define(_op, inputs="a b", inplace=EITHER, traits=ELEMENTWISE | COMMUTATIVE, float16=NO_FLOATS)(
+        broadcast_of(INTEGERS)
+    )
 
 define(
     "BitShift",
     inputs="x y",
     attributes={"direction": Attribute(Kind.STRING, choices=("LEFT", "RIGHT"))},
     cost=per_element(3),
+    traits=ELEMENTWISE,
+    float16=NO_FLOATS,
 )(broadcast_of(INTEGERS))
 
 define(
@@ -53,36 +80,82 @@ define(
     inputs="a b",
     attributes={"fmod": Attribute(Kind.BOOL, False)},
     inplace=EITHER,
+    traits=ELEMENTWISE,
+    float16=IN_STEPS,
 )(broadcast_of(NUMBERS))
 
 for _op in ("Max", "Min"):
-    define(_op, inputs="x+", cost=_variadic_cost, inplace=EITHER)(broadcast_of(NUMBERS))
+    define(
+        _op,
+        inputs="x+",
+        cost=_variadic_cost,
+        inplace=EITHER,
+        traits=ELEMENTWISE,
+        float16=FOLLOWS,
+    )(broadcast_of(NUMBERS))
 
-for _op in ("Sum", "Mean"):
-    define(_op, inputs="x+", cost=_variadic_cost, inplace=EITHER)(broadcast_of(FLOATS))
+for _op, _float16 in (("Sum", FOLLOWS), ("Mean", IN_SUMS)):
+    define(
+        _op,
+        inputs="x+",
+        cost=_variadic_cost,
+        inplace=EITHER,
+        traits=ELEMENTWISE,
+        float16=_float16,
+    )(broadcast_of(FLOATS))
 
-for _op in ("Abs", "Sign"):
-    define(_op, inputs="x", inplace=FIRST)(same_of(NUMBERS))
+for _op, _float16 in (("Abs", FOLLOWS), ("Sign", IN_STEPS)):
+    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=_float16)(same_of(NUMBERS))
 
-define("Neg", inputs="x", inplace=FIRST)(same_of(SIGNED))
-define("BitwiseNot", inputs="x", inplace=FIRST)(same_of(INTEGERS))
+define("Neg", inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=FOLLOWS)(same_of(SIGNED))
+define("BitwiseNot", inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=NO_FLOATS)(
+    same_of(INTEGERS)
+)
 
-for _op in ("Sqrt", "Reciprocal", "Floor", "Ceil", "Round"):
-    define(_op, inputs="x", inplace=FIRST)(same_of(FLOATS))
+for _op in ("Sqrt", "Reciprocal"):
+    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=IN_QUOTIENTS)(
+        same_of(FLOATS)
+    )
 
-for _op in (
-    *("Exp", "Log", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
-    *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+for _op in ("Floor", "Ceil", "Round"):
+    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE | ROUNDS, float16=IN_STEPS)(
+        same_of(FLOATS)
+    )
+
+for _op, _traits, _float16 in (
+    *((op, ELEMENTWISE, IN_POWERS) for op in ("Exp", "Log", "Sinh", "Cosh")),
+    *((op, ELEMENTWISE, IN_SLOPES) for op in ("Sin", "Cos", "Tan", "Asin", "Acos")),
+    *((op, ELEMENTWISE, IN_SLOPES) for op in ("Acosh", "Atanh")),
+    *((op, ELEMENTWISE, FOLLOWS) for op in ("Atan", "Asinh")),
+    ("Tanh", ACTIVATION, FOLLOWS),
 ):
-    define(_op, inputs="x", cost=per_element(TRANSCENDENTAL), inplace=FIRST)(same_of(FLOATS))
+    define(
+        _op,
+        inputs="x",
+        cost=per_element(TRANSCENDENTAL),
+        inplace=FIRST,
+        traits=_traits,
+        float16=_float16,
+    )(same_of(FLOATS))
 
-define("Erf", inputs="x", cost=per_element(24), inplace=FIRST)(same_of(FLOATS))
+define("Erf", inputs="x", cost=per_element(24), inplace=FIRST, traits=ELEMENTWISE, float16=FOLLOWS)(
+    same_of(FLOATS)
+)
 
-define("Identity", inputs="x", cost=free, views=FIRST)(same)
+define(
+    "Identity",
+    inputs="x",
+    cost=free,
+    views=FIRST,
+    traits=ELEMENTWISE | MOVES,
+    float16=FOLLOWS,
+)(same)
 
 
 # Not in place: the kernel reads x again after it has written y.
-@define("Pow", inputs="x y", cost=per_element(2 * TRANSCENDENTAL))
+@define(
+    "Pow", inputs="x y", cost=per_element(2 * TRANSCENDENTAL), traits=ELEMENTWISE, float16=IN_POWERS
+)
 def infer_power(call: Call) -> Sequence[TensorSpec]:
     """Infer: base and exponent broadcast together, in the base's dtype."""
     base, exponent = call.spec(0), call.spec(1)
@@ -91,7 +164,14 @@ def infer_power(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(base.dtype, broadcast_shape((base, exponent))),)
 
 
-@define("Clip", inputs="x min? max?", cost=per_element(2), inplace=FIRST)
+@define(
+    "Clip",
+    inputs="x min? max?",
+    cost=per_element(2),
+    inplace=FIRST,
+    traits=ACTIVATION,
+    float16=FOLLOWS,
+)
 def infer_clip(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the bounds are scalars of its dtype."""
     x, *bounds = present(call)
@@ -109,20 +189,40 @@ CAST_ATTRIBUTES = {
 """Both only matter for floats of 8 bits, the second one for a kind of which plait has none."""
 
 
-@define("Cast", inputs="x", attributes={"to": Attribute(Kind.DTYPE), **CAST_ATTRIBUTES})
+@define(
+    "Cast",
+    inputs="x",
+    attributes={"to": Attribute(Kind.DTYPE), **CAST_ATTRIBUTES},
+    traits=ELEMENTWISE,
+    float16=OWN_DTYPES,
+)
 def infer_cast(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype `to`."""
     check_dtype(call.spec(0), ANY)
     return (TensorSpec(call.attributes["to"], call.spec(0).shape),)
 
 
-@define("CastLike", inputs="x target_type", attributes=CAST_ATTRIBUTES)
+@define(
+    "CastLike",
+    inputs="x target_type",
+    attributes=CAST_ATTRIBUTES,
+    traits=ELEMENTWISE,
+    float16=OWN_DTYPES,
+)
 def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype of the second input."""
     return (TensorSpec(call.spec(1).dtype, call.spec(0).shape),)
 
 
-@define("BitCast", inputs="x", attributes={"to": Attribute(Kind.DTYPE)}, cost=free, views=FIRST)
+@define(
+    "BitCast",
+    inputs="x",
+    attributes={"to": Attribute(Kind.DTYPE)},
+    cost=free,
+    views=FIRST,
+    traits=ELEMENTWISE,
+    float16=OWN_DTYPES,
+)
 def infer_bit_cast(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in another dtype of the same size."""
     x = call.spec(0)
@@ -147,6 +247,7 @@ def _may_train(inputs: Sequence[str]) -> bool:
     cost=free,
     views=FIRST,  # where it drops something it is written with Philox before views matter
     draws=_may_train,
+    float16=OWN_DTYPES,
 )
 def infer_dropout(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, and a mask; nothing is dropped outside of training."""

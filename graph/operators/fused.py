@@ -14,6 +14,7 @@ from ..ir import Graph
 from ..nested import called, result_specs
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
+from ..traits import OWN_DTYPES
 
 FUSED = "Fused"
 
@@ -38,6 +39,7 @@ def _cost(call: Call, outputs: Specs) -> int:
     attributes={"body": Attribute(Kind.GRAPH)},
     cost=_cost,
     inplace=tuple((0, index) for index in range(MOST_INPUTS)),
+    float16=OWN_DTYPES,
 )
 def infer_fused(call: Call) -> Sequence[TensorSpec]:
     """Infer: as the last of the nodes, all of which have outputs of one shape."""

@@ -9,6 +9,7 @@ from ..dims import UNKNOWN, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define, free
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_COORDINATES, IN_STEPS, IN_SUMS, SELECTS
 from .inputs import (
     ANY,
     INTEGERS,
@@ -30,6 +31,8 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
     inputs="data indices",
     attributes={"batch_dims": Attribute(Kind.INT, 0, 0)},
     cost=free,
+    traits=SELECTS,
+    float16=FIRST_FOLLOWS,
 )
 def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
     """Infer: each row of indices gives the rest of data's axes, beyond those that it names."""
@@ -80,6 +83,7 @@ def _check_updates(call: Call) -> None:
     attributes=_SCATTER,
     cost=_scatter_cost,
     inplace=FIRST,
+    float16=IN_SUMS,
 )
 def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
     """Infer: like data; the updates are shaped as GatherND's output would be."""
@@ -97,6 +101,7 @@ def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
     attributes={"axis": Attribute(Kind.INT, 0), **_SCATTER},
     cost=_scatter_cost,
     inplace=FIRST,
+    float16=IN_SUMS,
 )
 def infer_scatter_elements(call: Call) -> Sequence[TensorSpec]:
     """Infer: like data; the updates are shaped like the indices."""
@@ -141,6 +146,7 @@ def _fits(part: Shape, whole: Shape, axis: int) -> bool:
     },
     cost=free,
     inplace=FIRST,
+    float16=FOLLOWS,
 )
 def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the cache; the update differs from it along `axis` only."""
@@ -172,6 +178,7 @@ def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
     inputs="indices depth values",
     attributes={"axis": Attribute(Kind.INT, -1)},
     cost=free,
+    float16=IN_COORDINATES,
 )
 def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
     """Infer: the indices' shape with an axis of length `depth` put in at `axis`."""
@@ -207,6 +214,7 @@ def _count(call: Call, index: int, what: str) -> Dim:
         "sorted": Attribute(Kind.BOOL, True),
     },
     cost=lambda call, outputs: call.spec(0).size * max(call.spec(0).size.bit_length(), 1),
+    float16=IN_STEPS,
 )
 def infer_top_k(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, with k elements along the axis."""

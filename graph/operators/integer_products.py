@@ -9,6 +9,7 @@ from ..attribute import Attribute, Kind
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import IN_SCALES, NO_FLOATS, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES
 from .convolution import conv_shape
 from .inputs import FLOATS, check_dtype, may_equal
@@ -32,6 +33,8 @@ def _conv_cost(call: Call, outputs: Specs, weights: int) -> int:
     "MatMulInteger",
     inputs="a b a_zero_point? b_zero_point?",
     cost=_product_cost,
+    traits=PRODUCT,
+    float16=NO_FLOATS,
 )
 def infer_matmul_integer(call: Call) -> Sequence[TensorSpec]:
     """Infer: numpy's rules for products, in int32; zero points are per tensor, row or column."""
@@ -45,6 +48,8 @@ def infer_matmul_integer(call: Call) -> Sequence[TensorSpec]:
     "QLinearMatMul",
     inputs="a a_scale a_zero_point b b_scale b_zero_point y_scale y_zero_point",
     cost=_product_cost,
+    traits=PRODUCT,
+    float16=IN_SCALES,
 )
 def infer_qlinear_matmul(call: Call) -> Sequence[TensorSpec]:
     """Infer: numpy's rules for products, in the dtype of the output's zero point."""
@@ -63,6 +68,8 @@ def infer_qlinear_matmul(call: Call) -> Sequence[TensorSpec]:
     inputs="x w x_zero_point? w_zero_point?",
     attributes=_WINDOW,
     cost=lambda call, outputs: _conv_cost(call, outputs, 1),
+    traits=PRODUCT,
+    float16=NO_FLOATS,
 )
 def infer_conv_integer(call: Call) -> Sequence[TensorSpec]:
     """Infer: as Conv, in int32; the weights' zero point is per tensor or per feature."""
@@ -79,6 +86,8 @@ def infer_conv_integer(call: Call) -> Sequence[TensorSpec]:
     inputs="x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point b?",
     attributes=_WINDOW,
     cost=lambda call, outputs: _conv_cost(call, outputs, 3),
+    traits=PRODUCT,
+    float16=IN_SCALES,
 )
 def infer_qlinear_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: as Conv, in the dtype of the output's zero point; the bias is int32."""

@@ -9,6 +9,7 @@ from ..dims import broadcast
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FOLLOWS, PRODUCT
 from .inputs import NUMBERS, check_broadcastable, common_dtype, may_equal, present
 
 
@@ -26,7 +27,7 @@ def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
         )
 
 
-@define("MatMul", inputs="a b", cost=_product_cost)
+@define("MatMul", inputs="a b", cost=_product_cost, traits=PRODUCT, float16=FOLLOWS)
 def infer_matmul(call: Call) -> Sequence[TensorSpec]:
     """Infer: numpy's rules; a vector is a row on the left, a column on the right."""
     a, b = call.spec(0), call.spec(1)
@@ -62,6 +63,8 @@ def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
         "transB": Attribute(Kind.BOOL, False),
     },
     cost=_product_cost,
+    traits=PRODUCT,
+    float16=FOLLOWS,
 )
 def infer_gemm(call: Call) -> Sequence[TensorSpec]:
     """Infer: alpha·A·B + beta·C on matrices, where C broadcasts to the product."""

@@ -9,6 +9,7 @@ from ..dims import UNKNOWN, add, broadcast, mul, normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FOLLOWS, MOVES, SELECTS
 from .inputs import check_rank, common_dtype, integers, is_computed, listed_rank, of_rank, present
 from .rules import joined_along_axis
 
@@ -19,6 +20,7 @@ from .rules import joined_along_axis
     attributes={"axis": Attribute(Kind.INT)},
     cost=free,
     joins=joined_along_axis,
+    float16=FOLLOWS,
 )
 def infer_concat(call: Call) -> Sequence[TensorSpec]:
     """Infer: the lengths along `axis` add up, all others agree."""
@@ -63,7 +65,7 @@ def _expand_parts(call: Call) -> Iterator[Alias]:
         yield Alias(0, 0)
 
 
-@define("Expand", inputs="x shape", cost=free, parts=_expand_parts)
+@define("Expand", inputs="x shape", cost=free, parts=_expand_parts, traits=SELECTS, float16=FOLLOWS)
 def infer_expand(call: Call) -> Sequence[TensorSpec]:
     """Infer: x broadcast together with the shape given."""
     x, shape = call.spec(0), integers(call, 1, "the shape")
@@ -95,6 +97,8 @@ def _transpose_parts(call: Call) -> Iterator[Alias]:
     attributes={"perm": Attribute(Kind.INTS, None)},
     cost=free,
     parts=_transpose_parts,
+    traits=MOVES,
+    float16=FOLLOWS,
 )
 def infer_transpose(call: Call) -> Sequence[TensorSpec]:
     """Infer: the axes in the order that `perm` says, reversed where it is absent."""
@@ -110,7 +114,7 @@ def infer_transpose(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, [x.shape[axis] for axis in order]),)
 
 
-@define("Tile", inputs="x repeats", cost=free)
+@define("Tile", inputs="x repeats", cost=free, traits=SELECTS, float16=FOLLOWS)
 def infer_tile(call: Call) -> Sequence[TensorSpec]:
     """Infer: each axis as many times as long as `repeats` says."""
     x, repeats = call.spec(0), integers(call, 1, "repeats")
@@ -132,6 +136,7 @@ PAD_MODES = ("constant", "reflect", "edge", "wrap")
     inputs="data pads constant_value? axes?",
     attributes={"mode": Attribute(Kind.STRING, "constant", choices=PAD_MODES)},
     cost=free,
+    float16=FOLLOWS,
 )
 def infer_pad(call: Call) -> Sequence[TensorSpec]:
     """Infer: each axis longer by its two pads, which may be negative."""
@@ -188,7 +193,13 @@ def _check_padded(
             )
 
 
-@define("Trilu", inputs="x k?", attributes={"upper": Attribute(Kind.BOOL, True)}, cost=free)
+@define(
+    "Trilu",
+    inputs="x k?",
+    attributes={"upper": Attribute(Kind.BOOL, True)},
+    cost=free,
+    float16=FOLLOWS,
+)
 def infer_trilu(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, a stack of matrices."""
     x = call.spec(0)

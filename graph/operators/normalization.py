@@ -9,6 +9,7 @@ from ..dims import normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
+from ..traits import FIRST_FOLLOWS, IN_SUMS
 from .inputs import (
     FLOATS,
     check_broadcastable,
@@ -44,6 +45,7 @@ _MEASURE_AND_SCALE = 7
     },
     cost=per_element(_SCALE_AND_SHIFT),
     inplace=FIRST,
+    float16=FIRST_FOLLOWS,
 )
 def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; in training mode, the running statistics too."""
@@ -69,6 +71,7 @@ def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
     attributes={"epsilon": _EPSILON},
     cost=per_element(_MEASURE_AND_SCALE),
     inplace=FIRST,
+    float16=IN_SUMS,
 )
 def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
@@ -85,6 +88,7 @@ def infer_instance_normalization(call: Call) -> Sequence[TensorSpec]:
     },
     cost=per_element(_MEASURE_AND_SCALE),
     inplace=FIRST,
+    float16=IN_SUMS,
 )
 def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, whose channels fall into equal groups."""
@@ -105,6 +109,7 @@ def infer_group_normalization(call: Call) -> Sequence[TensorSpec]:
     attributes={"axis": _AXIS, "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
     cost=per_element(_MEASURE_AND_SCALE),
     inplace=FIRST,
+    float16=IN_SUMS,
 )
 def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; the statistics have length 1 from `axis` on."""
@@ -127,6 +132,7 @@ def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     attributes={"axis": _AXIS, "epsilon": _EPSILON, "stash_type": _STASH_TYPE},
     cost=per_element(_MEASURE_AND_SCALE),
     inplace=FIRST,
+    float16=IN_SUMS,
 )
 def infer_rms_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: x's shape, scale's dtype."""
@@ -147,6 +153,7 @@ define(
         "p": Attribute(Kind.INT, 2, choices=(1, 2)),
     },
     cost=per_element(_MEASURE_AND_SCALE),
+    float16=IN_SUMS,
 )(same_along_axis(FLOATS))
 
 
@@ -156,6 +163,7 @@ define(
     attributes={"axes": Attribute(Kind.INTS, (0, 2, 3))},
     cost=per_element(_MEASURE_AND_SCALE),
     inplace=FIRST,
+    float16=IN_SUMS,
 )
 def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
@@ -181,6 +189,7 @@ def _local_response_cost(call: Call, outputs: Specs) -> int:
         "size": Attribute(Kind.INT, minimum=1),
     },
     cost=_local_response_cost,
+    float16=IN_SUMS,
 )
 def infer_local_response_normalization(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""

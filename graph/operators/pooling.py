@@ -12,6 +12,7 @@ from ..dims import UNKNOWN, add, mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_SUMS
 from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
 from .inputs import FLOATS, NUMBERS, check_dtype, check_rank, may_equal
 from .rules import per_input_element
@@ -36,6 +37,7 @@ def _window_cost(call: Call, outputs: Specs) -> int:
     outputs="y indices?",
     attributes={**_WINDOW, "storage_order": Attribute(Kind.INT, 0, choices=(0, 1))},
     cost=_window_cost,
+    float16=FOLLOWS,
 )
 def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window; indices are int64."""
@@ -50,6 +52,7 @@ def infer_max_pool(call: Call) -> Sequence[TensorSpec]:
     inputs="x",
     attributes={**_WINDOW, "count_include_pad": Attribute(Kind.BOOL, False)},
     cost=_window_cost,
+    float16=FOLLOWS,
 )
 def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window."""
@@ -58,7 +61,9 @@ def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
     return (_pooled(x, call),)
 
 
-@define("LpPool", inputs="x", attributes={**_WINDOW, "p": _POWER}, cost=_window_cost)
+@define(
+    "LpPool", inputs="x", attributes={**_WINDOW, "p": _POWER}, cost=_window_cost, float16=IN_SUMS
+)
 def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window."""
     x = call.spec(0)
@@ -66,9 +71,11 @@ def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
     return (_pooled(x, call),)
 
 
-@define("GlobalLpPool", inputs="x", attributes={"p": _POWER}, cost=per_input_element(1))
-@define("GlobalMaxPool", inputs="x", cost=per_input_element(1))
-@define("GlobalAveragePool", inputs="x", cost=per_input_element(1))
+@define(
+    "GlobalLpPool", inputs="x", attributes={"p": _POWER}, cost=per_input_element(1), float16=IN_SUMS
+)
+@define("GlobalMaxPool", inputs="x", cost=per_input_element(1), float16=FOLLOWS)
+@define("GlobalAveragePool", inputs="x", cost=per_input_element(1), float16=IN_SUMS)
 def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: each plane becomes one cell."""
     x = call.spec(0)
@@ -85,6 +92,7 @@ def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
     "MaxUnpool",
     inputs="x indices output_shape?",
     attributes={name: _WINDOW[name] for name in ("kernel_shape", "pads", "strides")},
+    float16=FIRST_FOLLOWS,
 )
 def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that a MaxPool would take to x's, or the one that is given."""

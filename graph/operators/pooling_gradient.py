@@ -11,6 +11,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Shape, TensorSpec
+from ..traits import IN_GRADIENTS
 from ..windows import WINDOW_ATTRIBUTES
 from .inputs import FLOATS, check_dtype, check_form, integers, listed_rank, may_equal
 from .pooling import pooling_window
@@ -31,6 +32,7 @@ def _additions(call: Call, outputs: Specs) -> int:
         "kernel_shape": Attribute(Kind.INTS, minimum=1),
     },
     cost=_additions,
+    float16=IN_GRADIENTS,
 )
 def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, that of the pooled tensor, which makes windows of dy's shape."""

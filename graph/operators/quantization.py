@@ -14,6 +14,7 @@ from ..dtypes import FLOATS_OF_8_BITS
 from ..errors import ShapeError
 from ..operator import Call, define
 from ..tensor import Shape, TensorSpec
+from ..traits import DECODES, IN_SCALES
 from .inputs import FLOATS, SIGNED, check_dtype, may_equal
 from .rules import per_element
 
@@ -39,6 +40,7 @@ def check_named(spec: TensorSpec, dtypes: Sequence[str], what: str) -> None:
         "saturate": Attribute(Kind.BOOL, True),
     },
     cost=per_element(4),
+    float16=IN_SCALES,
 )
 def infer_quantize(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the zero point's dtype, or the one given, or uint8."""
@@ -64,6 +66,8 @@ def infer_quantize(call: Call) -> Sequence[TensorSpec]:
     inputs="x x_scale x_zero_point?",
     attributes={**_AXIS, "output_dtype": Attribute(Kind.DTYPE, None)},
     cost=per_element(2),
+    traits=DECODES,
+    float16=IN_SCALES,
 )
 def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype given or else in the scale's."""
@@ -82,6 +86,7 @@ def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
     inputs="x",
     outputs="y y_scale y_zero_point",
     cost=per_element(6),
+    float16=IN_SCALES,
 )
 def infer_dynamic_quantize(call: Call) -> Sequence[TensorSpec]:
     """Infer: x as uint8, and the scale and zero point that its range asks for."""

@@ -9,6 +9,7 @@ from ..dims import floordiv, mul
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FIRST_FOLLOWS, FOLLOWS, MOVES, OWN_DTYPES
 from .inputs import INTEGERS, REALS, check_dtype, check_per_channel, check_rank
 
 _BLOCKS = {
@@ -17,7 +18,14 @@ _BLOCKS = {
 }
 
 
-@define("DepthToSpace", inputs="x", attributes=_BLOCKS, cost=free)
+@define(
+    "DepthToSpace",
+    inputs="x",
+    attributes=_BLOCKS,
+    cost=free,
+    traits=MOVES,
+    float16=FOLLOWS,
+)
 def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
     """Infer: channels become blocks of rows and columns."""
     x, size = call.spec(0), call.attributes["blocksize"]
@@ -29,7 +37,14 @@ def infer_depth_to_space(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, (batch, blocks, mul(size, height), mul(size, width))),)
 
 
-@define("SpaceToDepth", inputs="x", attributes=_BLOCKS, cost=free)
+@define(
+    "SpaceToDepth",
+    inputs="x",
+    attributes=_BLOCKS,
+    cost=free,
+    traits=MOVES,
+    float16=FOLLOWS,
+)
 def infer_space_to_depth(call: Call) -> Sequence[TensorSpec]:
     """Infer: blocks of rows and columns become channels."""
     x, size = call.spec(0), call.attributes["blocksize"]
@@ -61,6 +76,7 @@ def _divided(x: TensorSpec, dim: Dim, parts: int) -> Dim:
     inputs="x",
     attributes={"dtype": Attribute(Kind.DTYPE, None), "k": Attribute(Kind.INT, 0)},
     cost=free,
+    float16=OWN_DTYPES,
 )
 def infer_eye_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: a matrix of x's shape, in the dtype given or else in x's."""
@@ -80,6 +96,8 @@ def infer_eye_like(call: Call) -> Sequence[TensorSpec]:
         "time_axis": Attribute(Kind.INT, 0, 0, 1),
     },
     cost=free,
+    traits=MOVES,
+    float16=FIRST_FOLLOWS,
 )
 def infer_reverse_sequence(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; there is a length for each sequence of the batch."""

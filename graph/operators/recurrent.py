@@ -10,6 +10,7 @@ from ..dims import mul
 from ..errors import ShapeError
 from ..operator import Call, CostRule, InferRule, Specs, define
 from ..tensor import Dim, TensorSpec
+from ..traits import IN_SUMS
 from .inputs import FLOATS, INTEGERS, check_dtype, common_dtype, may_equal
 from .rules import TRANSCENDENTAL
 
@@ -181,6 +182,7 @@ def _define(name: str, gates: int, usual: Sequence[str], lstm: bool = False, **m
         outputs="y? y_h?" + (" y_c?" if lstm else ""),
         attributes=_ATTRIBUTES | more,
         cost=_cost(gates),
+        float16=IN_SUMS,
     )(_infer(gates, usual))
 
 

@@ -10,6 +10,7 @@ from ..dims import normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, InferRule, define
 from ..tensor import Dim, TensorSpec
+from ..traits import FOLLOWS, IN_POWERS, IN_STEPS, IN_SUMS
 from .inputs import (
     FLOATS,
     NUMBERS,
@@ -53,6 +54,8 @@ REDUCE_ATTRIBUTES = {
     "noop_with_empty_axes": Attribute(Kind.BOOL, False),
 }
 
+_FLOAT16 = {"ReduceMax": FOLLOWS, "ReduceMin": FOLLOWS, "ReduceLogSumExp": IN_POWERS}
+
 for _op, _kinds in {
     "ReduceSum": NUMBERS,
     "ReduceMean": NUMBERS,
@@ -70,6 +73,7 @@ for _op, _kinds in {
         inputs="data axes?",
         attributes=REDUCE_ATTRIBUTES,
         cost=per_input_element(2 + TRANSCENDENTAL if _op == "ReduceLogSumExp" else 1),
+        float16=_FLOAT16.get(_op, IN_SUMS),
     )(_reduce(_kinds))
 
 
@@ -100,6 +104,7 @@ for _op in ("ArgMax", "ArgMin"):
             "select_last_index": Attribute(Kind.BOOL, False),
         },
         cost=per_input_element(1),
+        float16=IN_STEPS,
     )(_infer_arg_extremum)
 
 
@@ -122,6 +127,7 @@ for _op in ("CumSum", "CumProd"):
             "exclusive": Attribute(Kind.BOOL, False),
             "reverse": Attribute(Kind.BOOL, False),
         },
+        float16=IN_SUMS,
     )(_infer_scan)
 
 

@@ -10,6 +10,7 @@ from ..dims import UNKNOWN, floordiv, mul, normalise_axes, product
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FOLLOWS, MOVES, NO_FLOATS
 from .inputs import ANY, check_dtype, integers, is_computed, listed_rank, of_rank
 from .rules import FIRST
 
@@ -65,6 +66,8 @@ def _left_over(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | No
     attributes={"allowzero": Attribute(Kind.BOOL, False)},
     cost=free,
     views=FIRST,
+    traits=MOVES,
+    float16=FOLLOWS,
 )
 def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that the second input says."""
@@ -82,6 +85,8 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     attributes={"axis": Attribute(Kind.INT, 1)},
     cost=free,
     views=FIRST,
+    traits=MOVES,
+    float16=FOLLOWS,
 )
 def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     """Infer: a matrix, rows from the axes before `axis`, columns from the others."""
@@ -98,7 +103,7 @@ def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
 
 
-@define("Squeeze", inputs="data axes?", cost=free, views=FIRST)
+@define("Squeeze", inputs="data axes?", cost=free, views=FIRST, traits=MOVES, float16=FOLLOWS)
 def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: without the axes given, or without all of length 1."""
     data = call.spec(0)
@@ -116,7 +121,7 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(data.dtype, [d for i, d in enumerate(data.shape) if i not in removed]),)
 
 
-@define("Unsqueeze", inputs="data axes", cost=free, views=FIRST)
+@define("Unsqueeze", inputs="data axes", cost=free, views=FIRST, traits=MOVES, float16=FOLLOWS)
 def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: with axes of length 1 inserted, counted in the output."""
     data, axes = call.spec(0), integers(call, 1, "axes")
@@ -133,6 +138,7 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     inputs="data",
     attributes={"start": Attribute(Kind.INT, 0), "end": Attribute(Kind.INT, None)},
     cost=free,
+    float16=NO_FLOATS,
 )
 def infer_shape(call: Call) -> Sequence[TensorSpec]:
     """Infer: one integer for each axis from `start` to `end`."""
@@ -147,7 +153,7 @@ def shape_range(rank: int, attributes: Attributes) -> range:
     return range(rank)[attributes["start"] : attributes["end"]]
 
 
-@define("Size", inputs="data", cost=free)
+@define("Size", inputs="data", cost=free, float16=NO_FLOATS)
 def infer_size(call: Call) -> Sequence[TensorSpec]:
     """Infer: one integer."""
     check_dtype(call.spec(0), ANY)

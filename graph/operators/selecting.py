@@ -12,6 +12,7 @@ from ..dims import UNKNOWN, mul, normalise_axis, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FIRST_FOLLOWS, IN_COORDINATES, IN_STEPS
 from .inputs import (
     ANY,
     BOOLS,
@@ -42,7 +43,7 @@ def _bound_non_zero(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec("int64", (UNKNOWN if rank is None else rank, _size(call.spec(0)))),)
 
 
-@define("NonZero", inputs="x", bound=_bound_non_zero)
+@define("NonZero", inputs="x", bound=_bound_non_zero, float16=IN_STEPS)
 def infer_non_zero(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row per axis, a column per element that is not zero."""
     (most,) = _bound_non_zero(call)
@@ -65,7 +66,13 @@ def _bound_compress(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, _replaced(x.shape, axis, _least(length, x.shape[axis]))),)
 
 
-@define("Compress", inputs="x condition", attributes={"axis": _AXIS}, bound=_bound_compress)
+@define(
+    "Compress",
+    inputs="x condition",
+    attributes={"axis": _AXIS},
+    bound=_bound_compress,
+    float16=FIRST_FOLLOWS,
+)
 def infer_compress(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, with some slices along the axis left out."""
     (most,) = _bound_compress(call)
@@ -109,6 +116,7 @@ def _bound_unique(call: Call) -> Sequence[TensorSpec]:
     attributes={"axis": _AXIS, "sorted": Attribute(Kind.BOOL, True)},
     cost=_sort_cost,
     bound=_bound_unique,
+    float16=IN_STEPS,
 )
 def infer_unique(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, without repetitions; where each is first, is now, how often."""
@@ -139,6 +147,7 @@ def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
     attributes={"center_point_box": Attribute(Kind.BOOL, False)},
     cost=lambda call, outputs: 8 * call.spec(1).size * max(call.spec(1).size.bit_length(), 1),
     bound=_bound_suppression,
+    float16=IN_COORDINATES,
 )
 def infer_suppression(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row (image, class, box) for each box that is kept."""

@@ -9,6 +9,7 @@ from ..dims import UNKNOWN, add, floordiv, mul, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import IN_SUMS
 from .inputs import (
     FLOATS,
     INTEGERS,
@@ -78,6 +79,7 @@ def _fft_cost(call: Call, outputs: Specs) -> int:
         "onesided": Attribute(Kind.BOOL, False),
     },
     cost=_fft_cost,
+    float16=IN_SUMS,
 )
 def infer_dft(call: Call) -> Sequence[TensorSpec]:
     """Infer: (*signals, 1 or 2) → the axis as long as asked for, and (*signals, 2).
@@ -130,6 +132,7 @@ def _transformed(shape: Shape, axis: int, length: Dim | None, onesided: bool, in
     outputs="output",
     attributes={"onesided": Attribute(Kind.BOOL, True)},
     cost=_fft_cost,
+    float16=IN_SUMS,
 )
 def infer_stft(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, length, 1 or 2) → (batch, frames, frequencies, 2)."""
@@ -178,6 +181,7 @@ def _frames(length: Dim, frame: Dim, step: Dim | None) -> Dim:
     outputs="output",
     attributes={"output_datatype": Attribute(Kind.DTYPE, "float32")},
     cost=lambda call, outputs: TRANSCENDENTAL * outputs[0].size,
+    float16=IN_SUMS,
 )
 def infer_mel_weight_matrix(call: Call) -> Sequence[TensorSpec]:
     """Infer: (dft_length // 2 + 1, num_mel_bins)."""

@@ -9,6 +9,7 @@ from ..dims import UNKNOWN, ceildiv, normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
+from ..traits import FIRST_FOLLOWS, FOLLOWS, SELECTS
 from .inputs import INTEGERS, check_dtype, integers, is_computed, listed_rank, of_rank
 from .rules import part_of
 
@@ -73,7 +74,14 @@ def _slice_parts(call: Call) -> Iterator[Alias]:
         yield from part_of(data, [places[0] for places in taken], [len(places) for places in taken])
 
 
-@define("Slice", inputs="data starts ends axes? steps?", cost=free, parts=_slice_parts)
+@define(
+    "Slice",
+    inputs="data starts ends axes? steps?",
+    cost=free,
+    parts=_slice_parts,
+    traits=SELECTS,
+    float16=FOLLOWS,
+)
 def infer_slice(call: Call) -> Sequence[TensorSpec]:
     """Infer: each sliced axis as long as its slice."""
     data = call.spec(0)
@@ -139,6 +147,7 @@ def _split_parts(call: Call) -> Iterator[Alias]:
     attributes={"axis": Attribute(Kind.INT, 0), "num_outputs": Attribute(Kind.INT, None, 1)},
     cost=free,
     parts=_split_parts,
+    float16=FOLLOWS,
 )
 def infer_split(call: Call) -> Sequence[TensorSpec]:
     """Infer: one part per output."""
@@ -181,6 +190,8 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     attributes={"axis": Attribute(Kind.INT, 0)},
     cost=free,
     parts=_gather_parts,
+    traits=SELECTS,
+    float16=FIRST_FOLLOWS,
 )
 def infer_gather(call: Call) -> Sequence[TensorSpec]:
     """Infer: the axis is replaced by the axes of the indices."""
@@ -195,7 +206,12 @@ def infer_gather(call: Call) -> Sequence[TensorSpec]:
 
 
 @define(
-    "GatherElements", inputs="data indices", attributes={"axis": Attribute(Kind.INT, 0)}, cost=free
+    "GatherElements",
+    inputs="data indices",
+    attributes={"axis": Attribute(Kind.INT, 0)},
+    cost=free,
+    traits=SELECTS,
+    float16=FIRST_FOLLOWS,
 )
 def infer_gather_elements(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the indices, which fit into data on all axes but `axis`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..attribute import Attribute, Kind
 from ..operator import define
+from ..traits import IN_POWERS, IN_STEPS
 from .inputs import FLOATS
 from .rules import FIRST, per_element, same_along_axis
 
@@ -11,8 +12,10 @@ _AXIS = {"axis": Attribute(Kind.INT, -1)}
 _PASSES = per_element(5)
 """Maximum, difference, exponential, sum and quotient."""
 
-define("Softmax", inputs="x", attributes=_AXIS, cost=_PASSES, inplace=FIRST)(
+define("Softmax", inputs="x", attributes=_AXIS, cost=_PASSES, inplace=FIRST, float16=IN_POWERS)(
     same_along_axis(FLOATS)
 )
-define("LogSoftmax", inputs="x", attributes=_AXIS, cost=_PASSES)(same_along_axis(FLOATS))
-define("Hardmax", inputs="x", attributes=_AXIS)(same_along_axis(FLOATS))
+define("LogSoftmax", inputs="x", attributes=_AXIS, cost=_PASSES, float16=IN_POWERS)(
+    same_along_axis(FLOATS)
+)
+define("Hardmax", inputs="x", attributes=_AXIS, float16=IN_STEPS)(same_along_axis(FLOATS))

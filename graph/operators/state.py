@@ -13,6 +13,7 @@ from ..errors import ShapeError
 from ..ir import ASSIGN, VARIABLE, Graph
 from ..operator import Call, define, free
 from ..tensor import TensorSpec
+from ..traits import FIRST_FOLLOWS, NO_FLOATS, OWN_DTYPES
 from .inputs import may_equal
 from .rules import FIRST
 
@@ -25,6 +26,7 @@ GROUP, AFTER = "Group", "After"
     attributes={"initial": Attribute(Kind.GRAPH)},
     cost=free,
     effects=True,
+    float16=OWN_DTYPES,
 )
 def infer_variable(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the one output of the graph that computes the value to begin with."""
@@ -47,6 +49,7 @@ def infer_variable(call: Call) -> Sequence[TensorSpec]:
     cost=free,
     views=((0, 1),),
     effects=True,
+    float16=OWN_DTYPES,
 )
 def infer_assign(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the variable, which the value must be like too."""
@@ -60,13 +63,13 @@ def infer_assign(call: Call) -> Sequence[TensorSpec]:
     return (variable,)
 
 
-@define(GROUP, inputs="x+", cost=free)
+@define(GROUP, inputs="x+", cost=free, float16=NO_FLOATS)
 def infer_group(call: Call) -> Sequence[TensorSpec]:
     """Infer: nothing but that all inputs are there."""
     return (TensorSpec("bool", (0,)),)
 
 
-@define(AFTER, inputs="x others+", cost=free, views=FIRST)
+@define(AFTER, inputs="x others+", cost=free, views=FIRST, float16=FIRST_FOLLOWS)
 def infer_after(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
     return (call.spec(0),)

@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import Graph, Node
 from ..resampling import CROP, read_target, resample_axes
 from ..tensor import Array
-from .matching import COMMUTATIVE
+from ..traits import COMMUTATIVE, ROUNDS
 from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
@@ -18,7 +18,6 @@ from .rewriting import Rewriter
 Question: TypeAlias = Callable[[Rewriter, Node], bool]
 """Says whether a node's first output is its first input."""
 
-_ROUNDERS = ("Floor", "Ceil", "Round")
 _NEVER_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "Abs")
 """What Relu does nothing to: none of them gives -0 where Relu would give 0."""
 
@@ -133,6 +132,12 @@ def _is_done(*ops: str) -> Question:
     return answer
 
 
+def _is_whole(rewriter: Rewriter, node: Node) -> bool:
+    """True where the input was rounded."""
+    writer = rewriter.producer(node.inputs[0])
+    return writer is not None and ROUNDS in writer.operator.traits
+
+
 def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
     """True where bounds are left out, or the input was clipped to them or to closer ones."""
     low, high = _bounds(rewriter, node)
@@ -181,19 +186,25 @@ _QUESTIONS: Mapping[str, Question] = {
     "Abs": _is_done("Abs"),
     "Sign": _is_done("Sign"),
     "Clip": _is_clipped,
-    **{op: _is_done(*_ROUNDERS) for op in _ROUNDERS},
 }
 
 _SHAPE_STAYS = frozenset(
     {
         *("Identity", "Cast", "CastLike", "BitCast", "Dropout", "Pad", "Tile", "Transpose"),
-        *("Concat", "Max", "Min", "Relu", "Abs", "Sign", "Clip", *_ROUNDERS),
+        *("Concat", "Max", "Min", "Relu", "Abs", "Sign", "Clip"),
     }
 )
-"""What has the shape of its input, even where that is not known, if the question is answered."""
+"""What has the shape of its input, even where that is not known, if the question is answered.
+
+So has what rounds.
+"""
 
 
-@gated(*_QUESTIONS)
+def _question(node: Node) -> Question | None:
+    return _is_whole if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
+
+
+@gated(*_QUESTIONS, trait=ROUNDS)
 def bypass_identities(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and their like -> x.
 
@@ -202,7 +213,7 @@ def bypass_identities(graph: Graph, may_merge: MayMerge = always) -> Graph:
     and an output.
     """
     rewriter = Rewriter(graph, may_merge)
-    for name in [node.name for node in graph.nodes if node.op in _QUESTIONS]:
+    for name in [node.name for node in graph.nodes if _question(node)]:
         node = rewriter.node(name)
         source = _source(rewriter, node)
         if source is not None and rewriter.may_drop(node):
@@ -214,11 +225,11 @@ def _source(rewriter: Rewriter, node: Node) -> str | None:
     """Return the input that a node gives back."""
     if not node.inputs[0] or not node.outputs[0]:
         return None
-    asked = _asked(rewriter, node)
-    if not _QUESTIONS[node.op](rewriter, asked):
+    asked, question = _asked(rewriter, node), _question(node)
+    if question is None or not question(rewriter, asked):
         return None
     source, made = (rewriter.tensors[name] for name in (asked.inputs[0], node.outputs[0]))
-    if source.shape is None and node.op not in _SHAPE_STAYS:
+    if source.shape is None and not (node.op in _SHAPE_STAYS or question is _is_whole):
         return None  # two unknown shapes may be two
     return asked.inputs[0] if source == made else None
 
@@ -226,7 +237,7 @@ def _source(rewriter: Rewriter, node: Node) -> str | None:
 def _asked(rewriter: Rewriter, node: Node) -> Node:
     """Return a node with what it may give back as the first of its inputs."""
     inputs = node.inputs
-    if node.op in COMMUTATIVE and inputs[0] in rewriter.constants:
+    if COMMUTATIVE in node.operator.traits and inputs[0] in rewriter.constants:
         inputs = inputs[::-1]
     if node.op == "Where":
         condition, yes, no = inputs

@@ -16,7 +16,7 @@ from ..names import Names
 from ..nested import has_effects
 from ..operator import find_operator
 from ..tensor import Array, TensorSpec
-from .half_operators import PRODUCTS, fits, halved_inputs, updates
+from .half_operators import fits, halved_inputs, starts_half, updates
 from .merging import with_nodes
 
 Takes: TypeAlias = Callable[[Graph, Node, str], bool]
@@ -103,7 +103,7 @@ class _Writer:
         """Return the tensors that become float16 with a node; none if it may not."""
         chosen = halved_inputs(node)
         names = [n for i, n in enumerate(node.inputs) if i in chosen and self._is_single(n)]
-        starts = node.op in PRODUCTS or not self._written.isdisjoint(names)
+        starts = starts_half(node) or not self._written.isdisjoint(names)
         constants = (self._constants[name] for name in names if name in self._constants)
         return names if starts and not has_effects(node) and all(map(fits, constants)) else []
 

@@ -7,28 +7,13 @@ from __future__ import annotations
 
 from ..ir import Graph, Node
 from ..names import Names
+from ..traits import ACTIVATION, MOVES, PRODUCT
 from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
 
-ACTIVATIONS = frozenset(
-    {
-        *("Celu", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu"),
-        *("Selu", "Shrink", "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh", "ThresholdedRelu"),
-    }
-)
-MOVES = frozenset(
-    ("DepthToSpace", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose")
-) | {"Unsqueeze"}
-"""What yields each element of its first input once."""
 
-PRODUCTS = frozenset(
-    ("BatchNormalization", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", "QLinearConv")
-)
-"""What computes an activation of its results on the way, on some device."""
-
-
-@gated(*ACTIVATIONS)
+@gated(trait=ACTIVATION)
 def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
 
@@ -37,7 +22,7 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
-    waiting = rewriter.find(*ACTIVATIONS)
+    waiting = rewriter.find_with(ACTIVATION)
     while waiting:
         node = waiting.pop()
         if node in rewriter:
@@ -65,7 +50,7 @@ def _hoisted(rewriter: Rewriter, names: Names, node: Node) -> list[Node]:
             _applied(rewriter, node, part, names.take(f"{node.name}/{index}"))
             for index, part in enumerate(move.inputs)
         ]
-    elif move.op in MOVES and _is_product(rewriter, move.inputs[0]):
+    elif MOVES in move.operator.traits and _is_product(rewriter, move.inputs[0]):
         outputs = list(node.outputs)
         ahead = [_applied(rewriter, node, move.inputs[0], node.name)]
     else:
@@ -83,10 +68,15 @@ def _is_product(rewriter: Rewriter, tensor: str) -> bool:
     """True for what a product yields, moved or not, that nothing else reads on the way."""
     while rewriter.is_private(tensor):
         writer = rewriter.producer(tensor)
-        if writer is None or writer.op not in MOVES:
-            return writer is not None and writer.op in PRODUCTS
+        if writer is None or MOVES not in writer.operator.traits:
+            return writer is not None and _ends_in_activations(writer)
         tensor = writer.inputs[0]
     return False
+
+
+def _ends_in_activations(node: Node) -> bool:
+    """True for what computes an activation of its results on the way, on some device."""
+    return PRODUCT in node.operator.traits or node.op == "BatchNormalization"
 
 
 def _alike(rewriter: Rewriter, split: Node, node: Node) -> list[Node]:

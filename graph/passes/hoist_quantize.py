@@ -6,15 +6,11 @@ import numpy as np
 
 from ..ir import Graph, Node
 from ..names import Names
+from ..traits import SELECTS
 from .merging import MayMerge, always
 from .pipeline import gated
 from .quantized import quantization_of
 from .rewriting import Rewriter
-
-MOVES = frozenset(
-    ("Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Resize", "Slice", "Squeeze")
-) | {"DepthToSpace", "Expand", "SpaceToDepth", "Tile", "Transpose", "Unsqueeze"}
-"""What yields elements of its first input: the largest ones, or all, in another place."""
 
 
 @gated("QuantizeLinear")
@@ -51,7 +47,7 @@ def keeps_elements(rewriter: Rewriter, move: Node) -> bool:
     if move.op == "Resize":
         nearest = move.attributes["mode"] == "nearest"
         return nearest and "crop" not in move.attributes["coordinate_transformation_mode"]
-    return move.op in MOVES
+    return move.op == "MaxPool" or SELECTS in move.operator.traits
 
 
 def _swap(rewriter: Rewriter, names: Names, move: Node, node: Node) -> list[Node]:

@@ -18,12 +18,8 @@ import numpy as np
 from ..errors import GraphError
 from ..ir import Node
 from ..tensor import Array
+from ..traits import COMMUTATIVE
 from .rewriting import Rewriter
-
-COMMUTATIVE = frozenset(
-    {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
-)
-"""Operators of two inputs whose order makes no difference in any bit."""
 
 LEAST_BUDGET = 100
 
@@ -224,7 +220,7 @@ def _matches_node(
         return
     met = so_far.nodes if pattern.shared or node in so_far.nodes else (*so_far.nodes, node)
     named = {**so_far.named, pattern.name: node} if pattern.name else so_far.named
-    commutes = node.op in COMMUTATIVE and node.inputs[0] != node.inputs[1]
+    commutes = COMMUTATIVE in node.operator.traits and node.inputs[0] != node.inputs[1]
     orders = itertools.permutations(node.inputs) if commutes else [node.inputs]
     for order in orders:
         found = [replace(so_far, nodes=met, named=named)]

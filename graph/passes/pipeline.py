@@ -14,6 +14,8 @@ from ..check import check
 from ..errors import GraphError
 from ..ir import Graph
 from ..nested import has_effects
+from ..operator import find_operator
+from ..traits import NO_TRAITS, Trait
 from .applied import Applied, applied_to
 from .inside import simplified_inside
 from .merging import MayMerge, always
@@ -27,16 +29,16 @@ ROUNDS = 4
 CHECKED = "PLAIT_CHECK_PASSES"
 """The variable of the environment that has every graph between passes checked."""
 
-_anchors: dict[Pass, frozenset[str]] = {}
+_anchors: dict[Pass, tuple[frozenset[str], Trait]] = {}
 
 P = TypeVar("P", bound=Pass)
 
 
-def gated(*ops: str) -> Callable[[P], P]:
-    """Say that a pass does nothing in graphs that have none of these operators."""
+def gated(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
+    """Say that a pass does nothing in graphs without these operators, and others of a trait."""
 
     def decorate(one: P) -> P:
-        _anchors[one] = frozenset(ops)
+        _anchors[one] = frozenset(ops), trait
         return one
 
     return decorate
@@ -71,12 +73,22 @@ def run_passes(
     for _ in range(ROUNDS):
         start = graph
         for one in passes:
-            if not _anchors.get(one, ops).isdisjoint(ops):
+            if _may_act(one, ops):
                 before, graph = graph, _run(graph, one, may_merge, done, strict)
                 ops = ops if graph is before else _ops_of(graph)
         if graph is start:
             break
     return graph, tuple(done)
+
+
+def _may_act(one: Pass, ops: frozenset[str]) -> bool:
+    """True unless a graph of these operators has none that a pass is for."""
+    if one not in _anchors:
+        return bool(ops)
+    named, trait = _anchors[one]
+    if not named.isdisjoint(ops):
+        return True
+    return bool(trait) and any(trait in find_operator(op).traits for op in ops)
 
 
 def _ops_of(graph: Graph) -> frozenset[str]:

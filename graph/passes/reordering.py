@@ -14,6 +14,7 @@ from ..dims import normalise_axes, normalise_axis
 from ..ir import Node
 from ..resampling import CROP
 from ..tensor import Array
+from ..traits import ELEMENTWISE
 from .rewriting import Rewriter
 
 Order: TypeAlias = tuple[int, ...]
@@ -42,29 +43,22 @@ class Reordered(NamedTuple):
 
 Rule: TypeAlias = Callable[[Rewriter, Node, Order], Reordered | None]
 
-ELEMENTWISE = frozenset(
-    {
-        *("Abs", "Add", "And", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
-        *("Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Equal", "Erf", "Exp", "Floor"),
-        *("Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf"),
-        *("IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod"),
-        *("Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu"),
-        *("Shrink", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub", "Sum"),
-        *("Swish", "Tanh", "ThresholdedRelu", "Where", "Xor"),
-    }
-)
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 
 def reordered(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     """Return what a node becomes, None where it cannot work in another order of axes."""
-    rule, outputs = _RULES.get(node.op), (rewriter.tensors[name] for name in node.outputs if name)
+    rule, outputs = _rule_of(node), (rewriter.tensors[name] for name in node.outputs if name)
     if rule is None or (rule is not _elementwise and _rank(rewriter, node, 0) != len(order)):
         return None
     if any(spec.rank is None for spec in outputs):
         return None
     found = rule(rewriter, node, order)
     return found if found is not None and found.moved else None
+
+
+def _rule_of(node: Node) -> Rule | None:
+    return _elementwise if ELEMENTWISE in node.operator.traits else _RULES.get(node.op)
 
 
 def _elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
@@ -241,7 +235,6 @@ def _placed(values: Sequence[int] | Array, order: Order) -> Array:
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
     **{f"Reduce{what}": _reduction for what in _REDUCTIONS},
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax", "Split"), _axis_attribute),
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg_extremum),

@@ -21,6 +21,7 @@ from ..names import Names
 from ..nested import has_effects
 from ..operator import Call, find_operator
 from ..tensor import Array, TensorSpec, spec_of
+from ..traits import Trait
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
 from .replacement import check_growth, check_replacement, refused, size_of
@@ -71,6 +72,10 @@ class Rewriter:
     def find(self, *ops: str) -> list[Node]:
         """Return the nodes of some operators, or all of them, in order."""
         return [node for node in self._wiring.nodes() if not ops or node.op in ops]
+
+    def find_with(self, trait: Trait) -> list[Node]:
+        """Return the nodes of all operators that have a trait, in order."""
+        return [node for node in self._wiring.nodes() if trait in node.operator.traits]
 
     def producer(self, tensor: str) -> Node | None:
         """Return the node that writes a tensor; inputs and constants have none."""

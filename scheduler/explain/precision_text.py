@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...graph.ir import Node
-from ...graph.passes.half_operators import FOLLOWERS, PRODUCTS, REASONS, UPDATED, updates
+from ...graph.passes.half_operators import UPDATED, starts_half, updates
 from ...graph.printing import counted
 from ..planning import Plan
 
@@ -32,7 +32,7 @@ def precision_lines(plan: Plan) -> Iterator[str]:
     )
     updated = updates(plan.graph)
     single = Counter(
-        (node.op, UPDATED if node.name in updated else _reason(node.op))
+        (node.op, UPDATED if node.name in updated else _reason(node))
         for node in nodes
         if _is_single(plan, node)
     )
@@ -45,9 +45,9 @@ def _is_single(plan: Plan, node: Node) -> bool:
     return node.op != "Cast" and node.name not in plan.halved and np.float32 in written
 
 
-def _reason(op: str) -> str:
-    if op in PRODUCTS:
+def _reason(node: Node) -> str:
+    if starts_half(node):
         return "the device does not compute it in float16, or a constant does not fit"
-    if op in FOLLOWERS:
+    if node.operator.float16.inputs:
         return "it reads nothing that is float16, or a constant does not fit"
-    return REASONS.get(op, "it is not known to be safe in float16")
+    return node.operator.float16.reason

@@ -11,6 +11,7 @@ from ...dims import broadcast
 from ...errors import OperatorError, ShapeError
 from ...operator import AliasRule, Call, CostRule, Pairs, define, elements
 from ...tensor import Shape, TensorSpec
+from ...traits import NO_FLOATS
 from ..inputs import present
 
 PREFIX = "cvm."
@@ -90,6 +91,7 @@ def exact(
             parts=parts,
             joins=joins,
             inplace=inplace,
+            float16=NO_FLOATS,
         )(infer)
         return rule
 

@@ -1,0 +1,153 @@
+"""Facts that operators state, held against what their definitions compute; none may be missing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from formal_node import formal_node
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from node_strategies.catalogue import STRATEGIES
+from plait.devices.formal.registry import find_definition
+from plait.graph.operator import define, find_operator, operators, unregister_operator
+from plait.graph.passes import run_passes, sink_transposes
+from plait.graph.traits import (
+    COMMUTATIVE,
+    ELEMENTWISE,
+    FOLLOWS,
+    MOVES,
+    ROUNDS,
+    SELECTS,
+    UNSTATED,
+    Trait,
+)
+from single_node import AnyArray, single_node_graph
+
+OWN = [op for op in operators() if find_operator(op).module.startswith("plait.graph.operators")]
+REQUIRED = {"BitShift": {"direction": "LEFT"}}
+UNEQUAL = {
+    "After": "waits for its other inputs",
+    "Assign": "has effects",
+    "BitCast": "is told a dtype",
+    "Cast": "is told a dtype",
+    "CastLike": "is told a dtype",
+    "Clip": "its bounds are scalars",
+    "Dropout": "draws numbers while training",
+    "Split": "has one part here",
+    "TensorScatter": "writes all of its cache here",
+}
+"""Operators of which what is tried here does not tell, and why."""
+
+DRAWS = settings(max_examples=10, suppress_health_check=list(HealthCheck))
+
+
+def having(trait: Trait) -> list[str]:
+    return [op for op in OWN if trait in find_operator(op).traits]
+
+
+def defined(op: str, inputs: Sequence[AnyArray | None], **attributes: Any) -> AnyArray:
+    """Return the first output by the operator's definition."""
+    return formal_node(op, inputs, attributes or REQUIRED.get(op))[0]
+
+
+def arguments(op: str) -> Iterator[list[AnyArray]]:
+    """Yield inputs of one shape that an operator takes."""
+    random = np.random.default_rng(0)
+    floats = random.uniform(0.1, 1.9, (3, 2, 1, 3, 2)).astype(np.float32)
+    integers, booleans = random.integers(0, 7, (3, 2, 1, 3, 2)).astype(np.uint8), floats > 1
+    for count, group in itertools.product((1, 2, 3), (floats, integers, booleans, "choice")):
+        chosen = [booleans[0], floats[1], floats[2]] if isinstance(group, str) else [*group]
+        try:
+            single_node_graph(op, chosen[:count], REQUIRED.get(op))
+        except (pl.PlaitError, AssertionError):
+            continue
+        yield chosen[:count]
+
+
+def acts_on_each_element(op: str) -> bool:
+    """True when an element of the result follows from those at its place, wherever that is."""
+    found = False
+    for inputs in arguments(op):
+        try:
+            before = defined(op, inputs)
+            if before.shape != inputs[0].shape or not equal(
+                defined(op, [array.T for array in inputs]).T, before
+            ):
+                return False
+            for place in ((0, 0, 0, 0), (1, 0, 1, 0), (1, 0, 2, 1)):
+                changed = [array.copy() for array in inputs]
+                for array in changed:
+                    array[place] = array[place[0] - 1, 0, place[2] - 1, place[3] - 1]
+                after = defined(op, changed)
+                after[place] = before[place]
+                if not equal(after, before):
+                    return False
+        except pl.PlaitError:  # its inputs are no numbers alone: they are indices, or sizes
+            return False
+        found = True
+    return found
+
+
+def equal(a: AnyArray, b: AnyArray) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("op", [op for op in OWN if not op.startswith("cvm.")])
+def test_operators_state_that_they_are_elementwise_if_they_are(op: str) -> None:
+    if find_definition(op) is not None and op not in UNEQUAL:
+        assert (ELEMENTWISE in find_operator(op).traits) == acts_on_each_element(op)
+
+
+def test_operators_state_that_they_commute_if_they_do() -> None:
+    for op in having(ELEMENTWISE):
+        names = find_operator(op).inputs.split()
+        if len(names) != 2 or names[-1][-1] in "?*+" or op in UNEQUAL:
+            continue
+        pairs = [inputs for inputs in arguments(op) if len(inputs) == 2]
+        swaps = [equal(defined(op, pair), defined(op, pair[::-1])) for pair in pairs]
+        assert (COMMUTATIVE in find_operator(op).traits) == all(swaps), op
+
+
+def test_every_operator_states_whether_it_computes_in_float16() -> None:
+    assert [op for op in OWN if find_operator(op).float16 == UNSTATED] == []
+
+
+@pytest.mark.parametrize("op", having(SELECTS))
+@DRAWS
+@given(data=st.data())
+def test_what_moves_or_selects_elements_makes_none(op: str, data: st.DataObject) -> None:
+    case = STRATEGIES[op](data.draw)
+    source = case.inputs[0]
+    assert source is not None
+    if source.dtype.kind not in "iub":
+        return
+    (result, *_) = formal_node(op, case.inputs, case.attributes, case.n_outputs, case.constant)
+    assert np.isin(result, source).all()
+    if MOVES in find_operator(op).traits:
+        np.testing.assert_array_equal(np.sort(result, None), np.sort(source, None))
+
+
+@pytest.mark.parametrize("op", having(ROUNDS))
+def test_what_was_rounded_is_rounded_no_further(op: str) -> None:
+    x = np.concatenate([np.arange(-4, 4, 0.125), [np.inf, -np.inf, -0.0]]).astype(np.float32)
+    for before in having(ROUNDS):
+        rounded = defined(before, [x])
+        assert defined(op, [rounded]).tobytes() == rounded.tobytes()
+
+
+def test_operators_of_packages_are_treated_by_what_they_state() -> None:
+    name = "test_traits.Cube"
+    define(name, inputs="x", traits=ELEMENTWISE, float16=FOLLOWS)(lambda call: [call.spec(0)])
+    try:
+        b = pl.GraphBuilder("turned")
+        x = b.op("Transpose", b.input("x", "float32", (2, 3)), perm=(1, 0))
+        b.output("y", b.op("Transpose", b.op(name, x), perm=(1, 0)))
+        after, _ = run_passes(b.build(), (sink_transposes,))
+    finally:
+        unregister_operator(name)
+    assert [node.op for node in after.nodes] == [name]
