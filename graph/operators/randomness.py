@@ -13,6 +13,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
+from ..traits import IN_STEPS, OWN_DTYPES
 from .inputs import FLOATS, check_dtype, check_rank, integers, listed_rank, may_equal, of_rank
 
 PHILOX = "Philox"
@@ -46,6 +47,7 @@ def _work(call: Call, outputs: Specs) -> int:
         "seeded": Attribute(Kind.BOOL, False),
     },
     cost=_work,
+    float16=OWN_DTYPES,
 )
 def infer_philox(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, in the dtype given.
@@ -101,31 +103,55 @@ def _made_like(call: Call) -> Sequence[TensorSpec]:
     return (made,)
 
 
-@define("RandomNormal", inputs="", attributes={**_NORMAL, **_SEED, **_SHAPE}, draws=always)
+@define(
+    "RandomNormal",
+    inputs="",
+    attributes={**_NORMAL, **_SEED, **_SHAPE},
+    draws=always,
+    float16=OWN_DTYPES,
+)
 def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape and dtype given."""
     return _made(call)
 
 
-@define("RandomUniform", inputs="", attributes={**_UNIFORM, **_SEED, **_SHAPE}, draws=always)
+@define(
+    "RandomUniform",
+    inputs="",
+    attributes={**_UNIFORM, **_SEED, **_SHAPE},
+    draws=always,
+    float16=OWN_DTYPES,
+)
 def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape and dtype given."""
     return _made(call)
 
 
-@define("RandomNormalLike", inputs="x", attributes={**_NORMAL, **_SEED, **_LIKE}, draws=always)
+@define(
+    "RandomNormalLike",
+    inputs="x",
+    attributes={**_NORMAL, **_SEED, **_LIKE},
+    draws=always,
+    float16=OWN_DTYPES,
+)
 def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype given if any is."""
     return _made_like(call)
 
 
-@define("RandomUniformLike", inputs="x", attributes={**_UNIFORM, **_SEED, **_LIKE}, draws=always)
+@define(
+    "RandomUniformLike",
+    inputs="x",
+    attributes={**_UNIFORM, **_SEED, **_LIKE},
+    draws=always,
+    float16=OWN_DTYPES,
+)
 def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype given if any is."""
     return _made_like(call)
 
 
-@define("Bernoulli", inputs="x", attributes={**_SEED, **_LIKE}, draws=always)
+@define("Bernoulli", inputs="x", attributes={**_SEED, **_LIKE}, draws=always, float16=IN_STEPS)
 def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, which are probabilities, in the dtype given if any is."""
     check_dtype(call.spec(0), FLOATS)
@@ -141,6 +167,7 @@ def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
         **_SEED,
     },
     draws=always,
+    float16=IN_STEPS,
 )
 def infer_multinomial(call: Call) -> Sequence[TensorSpec]:
     """Infer: for each row of logarithms of probabilities so many classes."""
