@@ -60,8 +60,9 @@ def arguments(op: str) -> Iterator[list[AnyArray]]:
     random = np.random.default_rng(0)
     floats = random.uniform(0.1, 1.9, (3, 2, 1, 3, 2)).astype(np.float32)
     integers, booleans = random.integers(0, 7, (3, 2, 1, 3, 2)).astype(np.uint8), floats > 1
-    for count, group in itertools.product((1, 2, 3), (floats, integers, booleans, "choice")):
-        chosen = [booleans[0], floats[1], floats[2]] if isinstance(group, str) else [*group]
+    choice = [booleans[0], floats[1], floats[2]]
+    groups = [list(floats), list(integers), list(booleans), choice]
+    for count, chosen in itertools.product((1, 2, 3), groups):
         try:
             single_node_graph(op, chosen[:count], REQUIRED.get(op))
         except (pl.PlaitError, AssertionError):
