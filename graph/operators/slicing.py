@@ -179,8 +179,9 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     shape = data.static_shape
     axis = normalise_axis(call.attributes["axis"], len(shape))
     places = [i + shape[axis] if i < 0 else i for i in indices.reshape(-1).tolist()]
-    if places[0] >= 0 and places == list(range(places[0], shape[axis]))[: len(places)]:
-        starts = [places[0] if i == axis else 0 for i in range(len(shape))]
+    first, end = places[0], places[0] + len(places)
+    if 0 <= first and end <= shape[axis] and places == list(range(first, end)):
+        starts = [first if i == axis else 0 for i in range(len(shape))]
         yield from part_of(data, starts, [*shape[:axis], len(places), *shape[axis + 1 :]])
 
 

@@ -93,6 +93,11 @@ def test_a_gather_outside_its_axis_is_no_view() -> None:
         assert views_of(graph, graph.nodes[0]) == ()
 
 
+def test_a_gather_from_an_axis_of_any_length_is_a_view() -> None:
+    graph = made("Gather", "x0", np.array([7, 8], np.int64), shapes=[(2**40, 2)])
+    assert views_of(graph, graph.nodes[0]) == (Alias(0, 0, 7 * 2 * 4),)
+
+
 @given(SHAPES, st.data())
 def test_inputs_of_a_concat_are_runs_exactly_where_numpy_puts_them_in_one(
     shape: tuple[int, ...], data: st.DataObject
