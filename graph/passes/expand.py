@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from ..errors import ShapeError
 from ..expansions import Expansion, drafted, expansions
+from ..infer import asking
 from ..ir import Graph, Node
 from ..nested import has_effects
 from .merging import MayMerge, Placing, always
@@ -40,7 +42,7 @@ def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
     """Yield what a node could be written out as, and what speaks against it."""
     rewriter = Rewriter(graph)
     for rule in expansions().get(node.op, ()):
-        made = drafted(rewriter, node, rule)
+        made = _drafted(rewriter, node, rule)
         if made is None:
             continue
         listed = ", ".join(dict.fromkeys(one.op for one in made))
@@ -56,6 +58,18 @@ def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
         )
 
 
+def _drafted(rewriter: Rewriter, node: Node, rule: Expansion) -> list[Node] | None:
+    """Return what a rule writes for a node; None if it says nothing, or writes what does not fit.
+
+    A kernel may take more than the simpler operators do, such as zero points of another shape.
+    """
+    try:
+        with asking(node, rewriter.call(node)):
+            return drafted(rewriter, node, rule)
+    except ShapeError:
+        return None
+
+
 def _written_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Expansion
 ) -> list[Node] | None:
@@ -67,7 +81,7 @@ def _written_out(
     for rule in expansions().get(node.op, ()):
         if rule in used:
             continue
-        made = drafted(rewriter, node, rule)
+        made = _drafted(rewriter, node, rule)
         parts: list[Node] = []
         for one in made or ():
             found = _written_out(rewriter, one, why_not, depth - 1, *used, rule)

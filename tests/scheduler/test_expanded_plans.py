@@ -53,6 +53,15 @@ class Lacking(PrivateDevice):
         return super().supports(node, call)
 
 
+def test_what_does_not_fit_in_simpler_operators_is_not_written_out() -> None:
+    b = pl.GraphBuilder("products")
+    a, scale, zero = b.input("a", "int8", (2, 2)), np.ones(1, np.float32), np.zeros(1, np.int8)
+    two = np.zeros(2, np.int8)  # zero points: QLinearMatMul takes them, DequantizeLinear does not
+    b.output("y", b.op("QLinearMatMul", a, scale, two, a, scale, zero, scale, zero))
+    with pytest.raises(pl.UnsupportedOpError, match="QLinearMatMul"):
+        pl.plan(b.build(), [Lacking("npu", lacks=("QLinearMatMul",))])
+
+
 @pytest.mark.parametrize("what", CASES)
 def test_a_device_runs_what_it_lacks_in_what_it_has(what: str) -> None:
     graph, lacks = CASES[what]
