@@ -162,8 +162,8 @@ def _dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
     dtype = draft.spec(x).dtype
     wide = _wide(dtype)
     u = drawing.numbers(UNIFORM, draft.lengths(x), wide)
-    dropped = draft.cast(ratio, wide) if ratio else draft.constant(np.asarray(0.5, wide))
-    dropped = draft("Where", training, dropped, draft.zero(u))
+    share = draft.cast(ratio, wide) if ratio else draft.constant(np.asarray(0.5, wide))
+    dropped = draft("Reshape", draft("Where", training, share, draft.zero(u)), [])
     mask = draft("GreaterOrEqual", u, dropped)
     kept = draft("Sub", draft.constant(np.asarray(1, wide)), dropped)
     scaled = draft("Mul", x, draft.cast(draft("Reciprocal", kept), dtype))

@@ -32,6 +32,7 @@ from .inputs import (
     NUMBERS,
     SIGNED,
     check_dtype,
+    check_single,
     common_dtype,
     present,
 )
@@ -253,6 +254,10 @@ def infer_dropout(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, and a mask; nothing is dropped outside of training."""
     x = call.spec(0)
     check_dtype(x, FLOATS)
+    check_single(call, 1, "the ratio")
+    check_single(call, 2, "training_mode")
+    if call.has(1):
+        check_dtype(call.spec(1), FLOATS, "the ratio")
     if call.has(2):
         check_dtype(call.spec(2), BOOLS, "training_mode")
     return (x, TensorSpec("bool", x.shape))

@@ -159,6 +159,18 @@ def test_dropout_in_training_drops_and_scales_and_so_does_its_gradient(
     np.testing.assert_allclose(found["slope"], np.where(mask, w / (1 - share), 0), tolerance)
 
 
+def test_the_mode_and_the_ratio_of_dropout_may_be_lists_of_one_and_nothing_else() -> None:
+    b = pl.GraphBuilder("listed")
+    x, mode = b.input("x", "float32", ()), b.input("mode", "bool", (1,))
+    b.output("y", b.op("Dropout", x, np.array([0.5], "float32"), mode))
+    found = pl.run(b.build(), {"x": np.float32(3), "mode": np.array([True])})["y"]
+    assert found.shape == ()
+    assert found.item() in (0, 6)
+    for modes, ratios in (([], 0.5), ([True, True], 0.5), (True, [1, 2])):
+        with pytest.raises(pl.ShapeError, match="must be one number"):
+            b.op("Dropout", x, np.array(ratios, "float32"), np.array(modes, bool))
+
+
 def test_dropout_that_is_told_so_drops_nothing() -> None:
     x = np.random.default_rng(0).normal(size=(3, 100)).astype("float32")
     found = pl.run(dropout(0.9, None), {"x": x, "w": x, "training": np.array(False)})
