@@ -180,7 +180,7 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     axis = normalise_axis(call.attributes["axis"], len(shape))
     places = [i + shape[axis] if i < 0 else i for i in indices.reshape(-1).tolist()]
     first, end = places[0], places[0] + len(places)
-    if 0 <= first and end <= shape[axis] and places == list(range(first, end)):
+    if first >= 0 and end <= shape[axis] and places == list(range(first, end)):
         starts = [first if i == axis else 0 for i in range(len(shape))]
         yield from part_of(data, starts, [*shape[:axis], len(places), *shape[axis + 1 :]])
 
