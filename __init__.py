@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import devices
+from .devices import device
 from .devices.errors import (
     DeviceError,
     DeviceLostError,
@@ -124,6 +125,7 @@ __all__ = [
     "WireError",
     "check",
     "cvm",
+    "device",
     "devices",
     "diff",
     "freeze",

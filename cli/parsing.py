@@ -36,6 +36,21 @@ def parse_devices(text: str) -> tuple[str, ...]:
     return names
 
 
+def parse_device_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return what ``DEVICE.OPTION=VALUE`` options say, by device."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        named, _, value = text.partition("=")
+        device, _, option = named.rpartition(".")
+        if not device or not option or not value:
+            raise CommandError(
+                f"--device-option {text!r} is not DEVICE.OPTION=VALUE",
+                fix="for example --device-option cpu.threads=2",
+            )
+        put_once(found.setdefault(device, {}), option, value, "--device-option")
+    return found
+
+
 def parse_pins(texts: Sequence[str]) -> dict[str, str]:
     """Return what ``NODE=DEVICE`` options say."""
     pins: dict[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -17,6 +17,7 @@ from .inputs import CommandError
 from .options import PATH, operators_option, params_option
 from .parsing import (
     parse_bounds,
+    parse_device_options,
     parse_devices,
     parse_limits,
     parse_pins,
@@ -25,6 +26,7 @@ from .parsing import (
 )
 
 if TYPE_CHECKING:
+    from ..devices import Device
     from ..graph.ir import Graph
     from ..graph.passes import Pass
     from ..scheduler.planning import Plan
@@ -65,6 +67,8 @@ class Request:
         Which is joined while the command runs.
     params : Path or None
         The parameters of a cvm model, where they do not lie beside it.
+    device_options : Mapping of str to Mapping of str to str
+        By device.
     """
 
     model: Path
@@ -75,6 +79,7 @@ class Request:
     fetched: tuple[str, ...] = ()
     cluster: Cluster | None = None
     params: Path | None = None
+    device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def plan(self, max_in_flight: int | None = None, otherwise: int = 1) -> Plan:
         """Load the model and plan it, for `otherwise` items in flight where no number is given.
@@ -96,12 +101,31 @@ class Request:
             return self._saved(max_in_flight)
         return plan(
             load_graph(self.model, self.params),
-            self.devices or ("cpu",),
+            self._with_options(self.devices or ("cpu",)),
             shapes=self.shapes,
             max_in_flight=max_in_flight or otherwise,
             costs=self.costs,
             **self.options,
         )
+
+    def _with_options(self, names: Sequence[str]) -> list[str | Device]:
+        """Return devices, those that have options as objects."""
+        from ..devices.errors import DeviceError, DeviceUnavailableError
+        from ..devices.registry import find
+
+        strange = ", ".join(name for name in self.device_options if name not in names)
+        if strange:
+            raise CommandError(
+                f"--device-option names {strange}, and the devices are {','.join(names)}",
+                fix="name one of them; replicas have none",
+            )
+        given = self.device_options
+        try:
+            return [find(name, given[name]) if name in given else name for name in names]
+        except DeviceUnavailableError:
+            raise
+        except DeviceError as error:
+            raise CommandError(error.what, fix=error.fix or "leave --device-option out") from error
 
     @property
     def is_saved(self) -> bool:
@@ -127,6 +151,8 @@ class Request:
             other.append("--costs")
         if self.params is not None:
             other.append("--params")
+        if self.device_options:
+            other.append("--device-option")
         if other:
             raise CommandError(
                 f"{', '.join(other)}: that is decided in a saved plan",
@@ -168,6 +194,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
     def with_request(
         model: Path,
         devices: str | None,
+        device_options: tuple[str, ...],
         pins: tuple[str, ...],
         shapes: tuple[str, ...],
         bounds: tuple[str, ...],
@@ -202,7 +229,8 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         names = () if devices is None else parse_devices(devices)
         sized = parse_shapes(shapes)
         cluster = joined(address, names)
-        asked = Request(model, names, sized, costs, given, fetched, cluster, params)
+        configured = parse_device_options(device_options)
+        asked = Request(model, names, sized, costs, given, fetched, cluster, params, configured)
         command(asked, **options)
 
     asking: Callable[..., None] = with_request
@@ -233,6 +261,13 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         show_default="cpu",
         metavar="NAMES",
         help="Devices in order of preference, such as worker:0,cpu.",
+    ),
+    click.option(
+        "--device-option",
+        "device_options",
+        multiple=True,
+        metavar="DEVICE.OPTION=VALUE",
+        help="Tell a device something: cpu.threads=2, or worker:0.affinity=0-3.",
     ),
     ray_option,
     click.option(

@@ -1,6 +1,7 @@
 """Devices: where nodes run, and how. One file per device behind one protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..graph.evaluation import evaluate_with
 from ..graph.ir import Node
@@ -9,6 +10,7 @@ from ..graph.tensor import Array, TensorSpec
 from .device import (
     Capabilities,
     Chaining,
+    Configured,
     Device,
     Mortal,
     Program,
@@ -16,19 +18,20 @@ from .device import (
     scratch_name,
     scratch_specs,
 )
-from .registry import DeviceStatus, find, names, probe, register, unregister
+from .options import Option, affinity, threads
+from .registry import DeviceStatus, device, find, names, probe, register, unregister
 
 
-def _cpu(name: str) -> Device:
+def _cpu(name: str, **options: Any) -> Device:
     from .cpu import CpuDevice
 
-    return CpuDevice(name)
+    return CpuDevice(name, **options)
 
 
-def _worker(name: str) -> Device:
+def _worker(name: str, **options: Any) -> Device:
     from .worker.device import WorkerDevice
 
-    return WorkerDevice(name)
+    return WorkerDevice(name, **options)
 
 
 def _sim(name: str) -> Device:
@@ -43,16 +46,16 @@ def _formal(name: str) -> Device:
     return FormalDevice(name)
 
 
-def _ort(name: str) -> Device:
+def _ort(name: str, **options: Any) -> Device:
     from .ort.device import OrtDevice
 
-    return OrtDevice(name)
+    return OrtDevice(name, **options)
 
 
-def _compiled(name: str) -> Device:
+def _compiled(name: str, **options: Any) -> Device:
     from .compiled.device import CompiledDevice
 
-    return CompiledDevice(name)
+    return CompiledDevice(name, **options)
 
 
 def _cuda(name: str) -> Device:
@@ -86,23 +89,27 @@ def _evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, 
 
 
 evaluate_with(_evaluate)
-register("cpu", _cpu)
-register("worker", _worker, instances=lambda: ("worker:0",))
+_HOST: Mapping[str, Option] = {"threads": threads, "affinity": affinity}
+
+register("cpu", _cpu, options=_HOST)
+register("worker", _worker, instances=lambda: ("worker:0",), options=_HOST)
 register("sim", _sim, instances=lambda: ("sim:npu",))
 register("formal", _formal)
-register("ort", _ort)
-register("compiled", _compiled)
+register("ort", _ort, options=_HOST)
+register("compiled", _compiled, options=_HOST)
 register("cuda", _cuda, instances=_cuda_names)
 register("opencl", _opencl, instances=_opencl_names)
 
 __all__ = [
     "Capabilities",
     "Chaining",
+    "Configured",
     "Device",
     "DeviceStatus",
     "Mortal",
     "Program",
     "Support",
+    "device",
     "find",
     "names",
     "probe",

@@ -19,6 +19,7 @@ from .host import HostDevice, physical_memory
 from .kernels.fused import takes
 from .lives import Lives
 from .memory import HOST, SHARED, View
+from .options import given
 from .program import BoundProgram
 
 
@@ -26,10 +27,25 @@ class CpuDevice(HostDevice):
     """Runs numpy kernels, and Python functions, in order, one at a time, on a thread of its own.
 
     What is over sooner than that thread would be awake may run on another one: see `run_here`.
+
+    Parameters
+    ----------
+    name : str
+    threads : int, optional
+        The most that BLAS uses in this process while the device is open; the session's share of
+        the cores when left out.
+    affinity : sequence of int, optional
+        The cores that the thread of its own is bound to.
     """
 
-    def __init__(self, name: str = "cpu") -> None:
-        super().__init__(name)
+    def __init__(
+        self,
+        name: str = "cpu",
+        *,
+        threads: int | None = None,
+        affinity: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(name, given(threads, affinity))
         self.capabilities = Capabilities(
             accesses=frozenset({HOST, SHARED}),
             memory_bytes=physical_memory(),
@@ -50,8 +66,9 @@ class CpuDevice(HostDevice):
 
     def open(self, cores: int | None = None) -> None:
         """Start the lane's thread."""
-        if cores is not None:
-            limit_threads(self, cores)
+        threads = self.options.get("threads", cores)
+        if threads is not None:
+            limit_threads(self, threads)
         self._lane.open()
 
     def compile(

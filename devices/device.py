@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ..graph.infer import asking
 from ..graph.ir import Graph, Node
@@ -254,6 +254,16 @@ class Remote(Protocol):
 
     def reached(self) -> str:
         """Return how it is reached and how fast, in words, for reports."""
+        ...
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """What a device adds that has options."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Return those that it was made with; a saved plan makes it with the same."""
         ...
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,18 @@ from .memory import SHARED, Arena, SharedArena, View, host_arena, host_view
 
 
 class HostDevice:
-    """The part of a device that is its lane and its memory; programs are left to subclasses."""
+    """The part of a device that is its lane and its memory; programs are left to subclasses.
 
-    def __init__(self, name: str) -> None:
+    Attributes
+    ----------
+    options : Mapping of str to value
+        `threads` and `affinity`, as far as they were given.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.name = name
-        self._lane = ThreadLane(f"plait-{name}")
+        self.options = options
+        self._lane = ThreadLane(f"plait-{name}", options.get("affinity", ()))
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate in this process's memory, or in shared memory."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import Context, ContextVar
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -25,10 +26,18 @@ def is_work() -> bool:
 
 
 class ThreadLane:
-    """Runs submitted work in order on a thread of its own."""
+    """Runs submitted work in order on a thread of its own.
 
-    def __init__(self, name: str) -> None:
+    Parameters
+    ----------
+    name : str
+    cores : collection of int, optional
+        The numbers of those that the thread is bound to; all that the process may use if empty.
+    """
+
+    def __init__(self, name: str, cores: Collection[int] = ()) -> None:
         self._name = name
+        self._cores = cores
         self._lock = threading.Lock()  # so that nothing is queued behind the end of the queue
         self._queue: _Queue | None = None
         self._thread: threading.Thread | None = None
@@ -46,7 +55,7 @@ class ThreadLane:
                 self._queue = SimpleQueue()
                 self._thread = threading.Thread(
                     target=_run,
-                    args=(self._queue, self._working),
+                    args=(self._queue, self._working, self._cores),
                     name=self._name,
                     daemon=True,
                 )
@@ -86,8 +95,11 @@ class ThreadLane:
     def run_here(self, event: Event, work: Callable[[], Any]) -> bool:
         """Run work on the calling thread, if the lane is idle; say whether that was so.
 
-        Its event completes on that thread, while the lane waits.
+        Its event completes on that thread, while the lane waits. A lane that is bound to cores is
+        the only one that runs there.
         """
+        if self._cores:
+            return False
         working = self._working
         if not working.acquire(blocking=False):
             return False
@@ -115,7 +127,9 @@ class ThreadLane:
         self._queue = self._thread = None
 
 
-def _run(queue: _Queue, working: threading.Lock) -> None:
+def _run(queue: _Queue, working: threading.Lock, cores: Collection[int]) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)  # of this thread alone
     # Infinities and NaNs are values here, as in ONNX; numpy's setting is per thread.
     with np.errstate(all="ignore"):
         while (item := queue.get()) is not None:

@@ -7,10 +7,11 @@ may be offered by an installed package, whose entry point is then imported, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,11 +22,12 @@ from ..graph.tensor import TensorSpec
 from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
 from .memory import ALIGNMENT, host_arena, host_view
+from .options import Option, checked
 
 SELF_CHECK_S = 60.0
 
-Factory: TypeAlias = Callable[[str], Device]
-"""Makes a device, given its full name; cheap, holds nothing yet."""
+Factory: TypeAlias = Callable[..., Device]
+"""Makes a device, given its full name, and by keyword the options that it is to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,22 @@ class DeviceStatus:
 
 _factories: dict[str, Factory] = {}
 _instances: dict[str, Callable[[], tuple[str, ...]]] = {}
+_options: dict[str, Mapping[str, Option]] = {}
 
 
 def register(
-    name: str, factory: Factory, *, instances: Callable[[], tuple[str, ...]] | None = None
+    name: str,
+    factory: Factory,
+    *,
+    instances: Callable[[], tuple[str, ...]] | None = None,
+    options: Mapping[str, Option] | None = None,
 ) -> None:
     """Register a factory for a kind (``"worker"``) or one exact name (``"sim:npu"``).
 
-    `instances` lists the names worth showing for a kind; the name itself when left out.
+    `instances` lists the names worth showing for a kind; the name itself when left out. `options`
+    are what its devices can be told by `device`: for each a function that returns the value, given
+    that or its text, or raises ValueError, which says what it takes. The factory is called with
+    them by keyword, and the device keeps them as the mapping `options`.
 
     Raises
     ------
@@ -81,20 +91,51 @@ def register(
         )
     _factories[name] = factory
     _instances[name] = instances or (lambda: (name,))
+    _options[name] = dict(options or {})
 
 
 def unregister(name: str) -> None:
     """Remove a kind or exact name; unknown ones raise DeviceUnavailableError."""
     if name not in _factories:
         raise _unknown(name)
-    del _factories[name], _instances[name]
+    del _factories[name], _instances[name], _options[name]
 
 
-def find(name: str) -> Device:
-    """Make the device of that name.
+def device(name: str, **options: Any) -> Device:
+    """Return a device with options, to plan for in place of its name.
+
+    Parameters
+    ----------
+    name : str
+        A kind, or a kind and an instance, such as ``"worker:0"``.
+    **options
+        `threads`, of ``cpu``, ``compiled``, ``ort`` and ``worker``: on how many it computes; the
+        session's share of the cores when left out. `affinity`, of the same: the numbers of the
+        cores that it is bound to. Others as registered.
 
     Raises
     ------
+    DeviceUnavailableError
+        If there is no such device.
+    DeviceError
+        If it has no such option, or the option does not take the value.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.device("cpu", threads=2).options
+    {'threads': 2}
+    """
+    return find(name, options)
+
+
+def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Device:
+    """Make the device of that name, with options if it is to have any.
+
+    Raises
+    ------
+    DeviceError
+        If it has no such option, or the option does not take the value.
     DeviceUnavailableError
         If no such kind is registered, and the message lists what is; or its package is broken.
     """
@@ -104,8 +145,10 @@ def find(name: str) -> Device:
     factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
     if factory is None:
         raise _unknown(name)
+    known = _options.get(name) or _options.get(kind) or {}
+    chosen = checked(name, known, options)
     try:
-        return factory(name)
+        return factory(name, **chosen)
     except PlaitError:
         raise
     except Exception as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+import numpy as np
 import plait as pl
 from plait.graph.tensor import Array
 
@@ -18,3 +21,16 @@ def wait_at(x: Array, *, gate: str = "") -> Array:
 def fail(x: Array) -> Array:
     """Raise."""
     raise ValueError("injected")
+
+
+@pl.operator()
+def cores_here(x: Array) -> Array:
+    """Return how many cores the thread may run on, and the first of them."""
+    cores = sorted(os.sched_getaffinity(0))
+    return np.array([len(cores), cores[0]], np.float32)
+
+
+@pl.operator()
+def blas_threads(x: Array) -> Array:
+    """Return how many threads BLAS was told to have when the process was started."""
+    return np.array([int(os.environ["OPENBLAS_NUM_THREADS"])] * 2, np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -32,11 +32,17 @@ class CompiledDevice(CpuDevice):
         If Numba is missing.
     """
 
-    def __init__(self, name: str = "compiled") -> None:
+    def __init__(
+        self,
+        name: str = "compiled",
+        *,
+        threads: int | None = None,
+        affinity: Sequence[int] | None = None,
+    ) -> None:
         self._missing = f"device {name!r} needs Numba, which is not installed"
         if find_spec("numba") is None:
             raise DeviceUnavailableError(self._missing, fix=FIX)
-        super().__init__(name)
+        super().__init__(name, threads=threads, affinity=affinity)
         self.capabilities = replace(self.capabilities, software=f"numba {version('numba')}")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:

@@ -12,6 +12,7 @@ from ..device import Capabilities, OnDone, Program, Support
 from ..event import Event
 from ..host import HostDevice, physical_memory
 from ..memory import HOST, SHARED, View
+from ..options import given
 from .program import OrtProgram
 from .runtime import newest_opset, runtime
 from .session import Sessions
@@ -27,6 +28,8 @@ class OrtDevice(HostDevice):
         ``"ort"``, or ``"ort:"`` and anything.
     threads : int, optional
         On how many threads each subgraph computes; the session's share of the cores when left out.
+    affinity : sequence of int, optional
+        The cores that these threads are bound to.
 
     Notes
     -----
@@ -35,11 +38,17 @@ class OrtDevice(HostDevice):
     does not count. A running program stops when it is cancelled, between two of its nodes.
     """
 
-    def __init__(self, name: str = "ort", *, threads: int | None = None) -> None:
-        super().__init__(name)
+    def __init__(
+        self,
+        name: str = "ort",
+        *,
+        threads: int | None = None,
+        affinity: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(name, given(threads, affinity))
         self._wanted = threads
         self._threads = threads or 1
-        self._sessions = Sessions(name)
+        self._sessions = Sessions(name, affinity or ())
 
     @cached_property
     def capabilities(self) -> Capabilities:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -43,10 +44,11 @@ def runtime() -> Any:
     return _import("onnxruntime")
 
 
-def options(threads: int, *, optimise: bool = True) -> Any:
-    """Return the options of a quiet session that computes on so many threads.
+def options(threads: int, *, cores: Sequence[int] = (), optimise: bool = True) -> Any:
+    """Return the options of a quiet session that computes on so many threads, and on these cores.
 
-    Its threads sleep when there is nothing to do: those that spin take cores from others.
+    Its threads sleep when there is nothing to do: those that spin take cores from others. The
+    first of them is the caller's; ONNX Runtime counts cores from 1.
     """
     ort = runtime()
     chosen = ort.SessionOptions()
@@ -54,6 +56,11 @@ def options(threads: int, *, optimise: bool = True) -> Any:
     chosen.inter_op_num_threads = 1
     chosen.log_severity_level = _SILENT
     chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if cores and threads > 1:
+        bound = ",".join(str(core + 1) for core in cores)
+        chosen.add_session_config_entry(
+            "session.intra_op_thread_affinities", ";".join([bound] * (threads - 1))
+        )
     if not optimise:
         chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return chosen

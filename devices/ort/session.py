@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,17 +40,16 @@ class Session:
 
     __slots__ = ("__weakref__", "computed", "graph", "inference")
 
-    def __init__(self, graph: Graph, threads: int, device: str) -> None:
+    def __init__(self, graph: Graph, threads: int, cores: Sequence[int], device: str) -> None:
         self.graph = graph
         self.computed = _with_results(graph)
         self.inference: Any = None
         if self.computed.nodes:
-            self.inference = _load(self.computed, threads, device)
+            self.inference = _load(self.computed, options(threads, cores=cores), device)
 
 
-def _load(graph: Graph, threads: int, device: str) -> Any:
+def _load(graph: Graph, chosen: Any, device: str) -> Any:
     large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
-    chosen = options(threads)
     try:
         values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
         chosen.add_external_initializers(list(large), values)
@@ -87,8 +87,9 @@ def _is_handed_over(array: Array) -> bool:
 class Sessions:
     """The sessions of one device, by subgraph; kept for as long as a program uses them."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, cores: Sequence[int] = ()) -> None:
         self._device = device
+        self._cores = cores
         self._lock = threading.Lock()
         self._sessions: weakref.WeakValueDictionary[tuple[int, int], Session] = (
             weakref.WeakValueDictionary()
@@ -100,7 +101,7 @@ class Sessions:
         with self._lock:
             session = self._sessions.get(key)
             if session is None:
-                session = self._sessions[key] = Session(graph, threads, self._device)
+                session = self._sessions[key] = Session(graph, threads, self._cores, self._device)
         return session
 
 

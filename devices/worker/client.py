@@ -13,7 +13,7 @@ import socket
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -91,6 +91,8 @@ class WorkerClient:
         How many it may use.
     on_death : callable, optional
         Called, on a thread of its own, when the process has died unasked.
+    bound : collection of int, optional
+        The cores that it is bound to.
 
     Raises
     ------
@@ -99,7 +101,11 @@ class WorkerClient:
     """
 
     def __init__(
-        self, name: str, cores: int | None = None, on_death: Callable[[], object] | None = None
+        self,
+        name: str,
+        cores: int | None = None,
+        on_death: Callable[[], object] | None = None,
+        bound: Collection[int] = (),
     ) -> None:
         self.name = name
         self._on_death = on_death
@@ -114,7 +120,7 @@ class WorkerClient:
         started: Future[None] = Future()
         # It starts the process, which lives no longer than the thread that started it.
         self._reader = threading.Thread(
-            target=self._live, args=(cores, started), name=f"plait-{name}", daemon=True
+            target=self._live, args=(cores, bound, started), name=f"plait-{name}", daemon=True
         )
         self._reader.start()
         try:
@@ -234,10 +240,10 @@ class WorkerClient:
                     self._channel.connection.shutdown(socket.SHUT_RDWR)
                 return
 
-    def _live(self, cores: int | None, started: Future[None]) -> None:
+    def _live(self, cores: int | None, bound: Collection[int], started: Future[None]) -> None:
         """Start the process, take its answers, and see it out."""
         try:
-            self._process, self._channel, self._flags = launch(self.name, cores)
+            self._process, self._channel, self._flags = launch(self.name, cores, bound)
         except BaseException as error:
             if started.set_running_or_notify_cancel():
                 started.set_exception(error)

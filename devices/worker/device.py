@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from ..kernels.fused import takes
 from ..lane import ThreadLane
 from ..lives import Lives
 from ..memory import SHARED, Arena, SharedArena, View, host_view
+from ..options import given
 from . import process
 from .client import Work, WorkerClient, closed
 from .modules import sources_of
@@ -34,16 +36,32 @@ from .objects import WorkerObjects, WorkerProgram
 class WorkerDevice:
     """Runs numpy kernels, and Python functions, in order in another process.
 
+    Parameters
+    ----------
+    name : str
+    threads : int, optional
+        How many BLAS has in the process; the session's share of the cores when left out.
+    affinity : sequence of int, optional
+        The cores that the process is bound to.
+
     Attributes
     ----------
+    options : Mapping of str to value
     life : int
         How many times a process has been started.
     mourners : list of callable
         What to call, on any thread, when the process dies.
     """
 
-    def __init__(self, name: str = "worker:0") -> None:
+    def __init__(
+        self,
+        name: str = "worker:0",
+        *,
+        threads: int | None = None,
+        affinity: Sequence[int] | None = None,
+    ) -> None:
         self.name = name
+        self.options: Mapping[str, Any] = given(threads, affinity)
         self.capabilities = Capabilities(
             memory=SHARED,
             accesses=frozenset({SHARED}),
@@ -115,7 +133,8 @@ class WorkerDevice:
                 if self._client.error is None:
                     return
                 self._client.close()
-            client = WorkerClient(self.name, cores, self._mourn)
+            threads, bound = self.options.get("threads", cores), self.options.get("affinity", ())
+            client = WorkerClient(self.name, threads, self._mourn, bound)
             self._objects = WorkerObjects(client)
             self._client = client
             self._copies.open()

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from array import array
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import NamedTuple, TypeAlias
 
@@ -54,8 +55,8 @@ class Launched(NamedTuple):
     flags: SharedArena
 
 
-def launch(name: str, cores: int | None = None) -> Launched:
-    """Start a worker process, to use so many cores, and wait until it is ready.
+def launch(name: str, cores: int | None = None, bound: Collection[int] = ()) -> Launched:
+    """Start a worker process, to use so many cores, or those alone, and wait until it is ready.
 
     It lives no longer than the calling thread.
 
@@ -77,7 +78,7 @@ def launch(name: str, cores: int | None = None) -> Launched:
         undo.callback(channel.close)
         try:
             with theirs:
-                process = _spawn(name, cores, theirs.fileno(), flags.fd)
+                process = _spawn(name, cores, bound, theirs.fileno(), flags.fd)
             undo.callback(end, process, kill=True)
             ours.settimeout(START_S)
             hello = channel.receive(Hello)
@@ -116,13 +117,18 @@ def is_stopped(process: Process) -> bool:
     return found is not None
 
 
-def _spawn(name: str, cores: int | None, connection_fd: int, flags_fd: int) -> Process:
+def _spawn(
+    name: str, cores: int | None, bound: Collection[int], connection_fd: int, flags_fd: int
+) -> Process:
     program = _PROGRAM.format(
         module_path(), __package__, name, connection_fd, flags_fd, os.getpid()
     )
     # Inherited by the process, so that Ctrl-C does not end it while it still imports.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    free = os.sched_getaffinity(0) if bound else frozenset[int]()
     try:
+        if bound:
+            os.sched_setaffinity(0, bound)  # of this thread, whose child has it from the start
         return subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
@@ -130,6 +136,8 @@ def _spawn(name: str, cores: int | None, connection_fd: int, flags_fd: int) -> P
             pass_fds=(connection_fd, flags_fd),
         )
     finally:
+        if bound:
+            os.sched_setaffinity(0, free)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -147,7 +147,7 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     graph_header, section = _split(header, at)
     reader = ScalarReader(section, at)
     wanted, values, stored = reader.read(lambda: _stored(reader, at))
-    prototypes, objects = devices_for(wanted.devices, given, at)
+    prototypes, objects = devices_for(wanted, given, at)
     check_devices(wanted, prototypes, at)
     fed = read_graph(graph_header, blob, at)
     check_operators(wanted, fed, at)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ...devices.device import Capabilities, Device
+from ...devices.device import Capabilities, Configured, Device
+from ...devices.options import as_text
 from ...devices.registry import find
 from ...graph.errors import ParseError, PlaitError
 from ...graph.ir import Graph
@@ -37,18 +38,27 @@ class Requirements:
         In order of preference.
     operators : Mapping of str to str
         For each operator in the graph what tells its definition from others.
+    options : Mapping of str to Mapping of str to str
+        Those that devices were made with, as text, by device.
     """
 
     numpy: str
     devices: Mapping[str, Capabilities]
     operators: Mapping[str, str]
+    options: Mapping[str, Mapping[str, str]]
 
 
 def requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:
     """Return what a plan of that graph for those devices depends on here and now."""
     found = _offers(devices)
     ops = sorted({node.op for _, _, node in all_nodes(graph)})
-    return Requirements(np.__version__, found, {op: definition(find_operator(op)) for op in ops})
+    options = {
+        name: as_text(device.options)
+        for name, device in devices.items()
+        if isinstance(device, Configured) and isinstance(device.options, Mapping)
+    }
+    definitions = {op: definition(find_operator(op)) for op in ops}
+    return Requirements(np.__version__, found, definitions, options)
 
 
 def definition(operator: Operator) -> str:
@@ -61,9 +71,11 @@ def definition(operator: Operator) -> str:
 
 
 def devices_for(
-    wanted: Iterable[str], given: Mapping[str, Device], at: str
+    wanted: Requirements, given: Mapping[str, Device], at: str
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    """Return the devices of a plan by name, and which of them the user gave as objects.
+    """Return the devices of a plan by name, and which of them are objects.
+
+    Those are given, or have options, which they are made with again.
 
     Raises
     ------
@@ -72,7 +84,7 @@ def devices_for(
     DeviceUnavailableError
         If this machine lacks one of them.
     """
-    names = tuple(wanted)
+    names = tuple(wanted.devices)
     strange = [name for name in given if name not in names]
     if strange:
         raise ParseError(
@@ -83,14 +95,16 @@ def devices_for(
     found: dict[str, Device] = {}
     for name in names:
         try:
-            found[name] = given[name] if name in given else find(name)
+            options = wanted.options.get(name, {})
+            found[name] = given[name] if name in given else find(name, options)
             _ = found[name].capabilities  # raises now, not in the middle, if it is missing
         except PlaitError as error:
             error.add_note(
                 f"the plan in {at} needs it; load_plan(..., devices=[...]) takes objects"
             )
             raise
-    return found, frozenset(given)
+    configured = (name for name, options in wanted.options.items() if options)
+    return found, frozenset((*given, *configured))
 
 
 def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) -> None:

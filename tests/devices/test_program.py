@@ -199,7 +199,10 @@ def test_a_kernel_of_the_device_s_kind_wins_over_the_one_for_any() -> None:
 def test_an_operator_has_one_kernel_per_kind_of_device() -> None:
     with pytest.raises(GraphError) as caught:
         kernel("Relu")(lambda xp, inputs, outputs, attributes: None)
-    assert str(caught.value) == "two kernels for 'Relu' on 'any'\n  fix: remove one"
+    assert str(caught.value) == (
+        "two kernels for 'Relu' on 'any'\n"
+        "  fix: remove one, or say by when= or score= which of them serves for what"
+    )
 
 
 def test_kernels_are_listed() -> None:
