@@ -11,6 +11,7 @@ from .devices.errors import (
     DeviceMemoryError,
     DeviceUnavailableError,
     KernelError,
+    RemoteError,
 )
 from .graph import Graph, GraphBuilder, Node, TensorSpec, check, operator, topological_layers
 from .graph.errors import (
@@ -113,6 +114,7 @@ __all__ = [
     "PlanError",
     "Profile",
     "Quantized",
+    "RemoteError",
     "Results",
     "RuntimeFailureError",
     "Session",

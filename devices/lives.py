@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from ..graph.errors import PlaitError, all_told
+from ..graph.errors import PlaitError, all_told, is_ctrl_c
 from ..graph.ir import Graph, Node
 from ..graph.life import Life, has_life
 from ..graph.tensor import Array
@@ -125,5 +125,7 @@ def _told(device: str, node: Node, what: str, work: Work) -> None:
     """Do something with a node's instance; what is raised names the node."""
     try:
         work()
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
         raise kernel_error(error, node, device, f", when it was {what}") from error

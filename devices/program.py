@@ -12,7 +12,7 @@ from operator import sub
 from typing import Any, Protocol
 
 from ..graph.aliasing import Run, only_copies, runs_of
-from ..graph.errors import PlaitError
+from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
 from ..graph.ir import Graph, Node
 from ..graph.life import Life, has_life
 from ..graph.operator import Call, Specs
@@ -101,7 +101,9 @@ class BoundProgram:
                     step()
         except CancelledWorkError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             raise kernel_error(error, self._nodes[index], self.device) from error
 
     def _stopped(self, index: int) -> CancelledWorkError:
@@ -119,9 +121,10 @@ def kernel_error(
     """Return what users see when a node's kernel or function raised."""
     at = f"{node}, on device {device!r}{when}"
     if isinstance(error, MemoryError):
-        what = f"out of memory: {error}" if str(error) else "out of memory"
+        text = text_of(error)
+        what = f"out of memory: {text}" if text else "out of memory"
         return DeviceMemoryError(what, at=at, fix="free memory, or lower max_in_flight")
-    detail = error.what if isinstance(error, PlaitError) else f"{type(error).__name__}: {error}"
+    detail = error.what if isinstance(error, PlaitError) else named_text(error)
     fix = error.fix if isinstance(error, PlaitError) else None
     return KernelError(detail, at=at, fix=fix)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..graph.errors import PlaitError
+from ..graph.errors import PlaitError, named_text, text_of
 from ..graph.installed import DEVICES, load, offered, package_of
 from ..graph.ir import Graph, Node
 from ..graph.tensor import TensorSpec
@@ -153,7 +153,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
         raise
     except Exception as error:
         raise DeviceUnavailableError(
-            f"device {name!r} cannot be made: {type(error).__name__}: {error}",
+            f"device {name!r} cannot be made: {named_text(error)}",
             at=_origin(name, kind),
             fix="repair the factory that it is registered with",
         ) from error
@@ -174,12 +174,12 @@ def probe(name: str) -> DeviceStatus:
     except PlaitError as error:
         return DeviceStatus(name, False, error.what)
     except Exception as error:  # of other packages' devices, and of systems that lack something
-        return DeviceStatus(name, False, f"{type(error).__name__}: {error}")
+        return DeviceStatus(name, False, named_text(error))
     try:
         with closing(device):
             _self_check(device)
     except Exception as error:
-        return DeviceStatus(name, False, f"self-check failed: {error}", memory_bytes)
+        return DeviceStatus(name, False, f"self-check failed: {text_of(error)}", memory_bytes)
     return DeviceStatus(name, True, "self-check passed", memory_bytes)
 
 

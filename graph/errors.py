@@ -18,6 +18,8 @@ The other layers add their own branches: `plait.devices.errors`, `plait.schedule
 
 from __future__ import annotations
 
+import signal
+import threading
 from typing import Any, ClassVar, Self
 
 from .escaping import listing, printable
@@ -115,5 +117,30 @@ def all_told(errors: list[Any]) -> BaseException:
     ranked = sorted(errors, key=lambda error: isinstance(error, Exception))
     errors.clear()
     for other in ranked[1:]:
-        ranked[0].add_note(f"and then: {other or type(other).__name__}")
+        ranked[0].add_note(f"and then: {text_of(other) or type(other).__name__}")
     return ranked[0]  # type: ignore[no-any-return]
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, also of one that fails to tell it."""
+    try:
+        return str(error)
+    except Exception:  # a __str__ of the user's
+        return f"<unprintable {type(error).__name__}>"
+
+
+def named_text(error: BaseException) -> str:
+    """Return the class and the text of an exception."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Return whether an exception may be a Ctrl-C: no fault of the function that it struck.
+
+    It strikes the main thread alone, unless the process ignores it, as workers do.
+    """
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    )

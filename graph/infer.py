@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from .dims import UNKNOWN
-from .errors import PlaitError, ShapeError
+from .errors import PlaitError, ShapeError, named_text
 from .ir import Graph, Node, call_of
 from .operator import Call, Cost
 from .tensor import Array, Dim, TensorSpec, spec_of
@@ -30,7 +30,7 @@ def asking(node: Node, call: Call) -> Iterator[None]:
         raise
     except Exception as error:
         raise ShapeError(
-            f"{node.op} cannot be understood: {type(error).__name__}: {error}",
+            f"{node.op} cannot be understood: {named_text(error)}",
             at=describe(node, call),
             fix="correct its inputs and attributes, or the rule of an operator of your own",
         ) from error

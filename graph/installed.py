@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .errors import PlaitError
+from .errors import PlaitError, is_ctrl_c, named_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -78,9 +78,11 @@ def _loaded(group: str, name: str, entries: list[EntryPoint], kind: type[PlaitEr
     try:
         with _being_loaded(group, name):
             return entries[0].load()
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
         raise kind(
-            f"{name!r} of package {packages} cannot be loaded: {type(error).__name__}: {error}",
+            f"{name!r} of package {packages} cannot be loaded: {named_text(error)}",
             at=f"{at}: {entries[0].value}",
             fix="install what it lacks, or another version of it, or uninstall it",
         ) from error

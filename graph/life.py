@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from .errors import OperatorError, PlaitError
+from .errors import OperatorError, PlaitError, named_text
 from .ir import Graph
 from .operator import Call, Operator
 from .tensor import Array, TensorSpec
@@ -161,7 +161,7 @@ class Life:
             raise
         except Exception as error:
             raise OperatorError(
-                f"{self.op}.{hook} raised {type(error).__name__}: {error}",
+                f"{self.op}.{hook} raised {named_text(error)}",
                 at=self.at,
                 fix="correct the node, or the operator",
             ) from error

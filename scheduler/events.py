@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..graph.errors import is_ctrl_c
+
 logger = logging.getLogger(__name__)
 
 
@@ -80,5 +82,7 @@ class Announcer:
         if self._observer is not None:
             try:
                 self._observer(event)
-            except Exception:
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
                 logger.exception("an observer of a session failed")

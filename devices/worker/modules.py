@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ...graph.errors import named_text
 from ...graph.ir import Graph, Node
 from ...graph.operator import find_operator, is_operator, operators, register_operator
 from ..errors import DeviceError
@@ -89,9 +90,9 @@ def import_sources(wanted: Sequence[Source]) -> None:
         if source.module not in sys.modules:
             try:
                 _import(source)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 raise DeviceError(
-                    f"a worker cannot import {_place(source)}: {type(error).__name__}: {error}",
+                    f"a worker cannot import {_place(source)}: {named_text(error)}",
                     at=f"operator {source.op!r}",
                     fix="make the module importable on its own; let a script do its work under "
                     'if __name__ == "__main__"',

@@ -112,7 +112,7 @@ class _Worker:
                 node_ns = self._run(request)
             else:
                 self._serve[request.kind](request.number)
-        except Exception as raised:
+        except BaseException as raised:  # a worker survives whatever functions of the user's raise
             error = describe(raised)
         return Done(request.sequence, started_ns, time.perf_counter_ns(), node_ns, error)
 

@@ -1,7 +1,7 @@
 """Exceptions on their way between processes: described as plain data, never pickled.
 
 A PlaitError arrives as what it was, a builtin exception too; of any other class only the name, the
-text and the traceback arrive.
+text and the traceback arrive: a RemoteError has them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import builtins
 import traceback
 from typing import Any
 
-from ...graph.errors import PlaitError, WireError
-from ..errors import DeviceError
+from ...graph.errors import PlaitError, WireError, text_of
+from ..errors import DeviceError, RemoteError
 
 MAX_TEXT = 20_000
 """Characters of a message or traceback that are sent; a message can hold a whole array's repr."""
@@ -19,7 +19,7 @@ MAX_TEXT = 20_000
 MAX_CAUSES = 8
 
 
-def describe(error: Exception) -> list[Any]:
+def describe(error: BaseException) -> list[Any]:
     """Return an exception and its causes as lists of strings and numbers.
 
     It is a list of links, outermost first, and the traceback of the innermost. A link is a class
@@ -31,8 +31,7 @@ def describe(error: Exception) -> list[Any]:
         root = link
         links.append(_describe_link(link))
         link = link.__cause__
-    lines = traceback.format_exception(type(root), root, root.__traceback__, chain=False)
-    return [links, _cut("".join(lines)) if root.__traceback__ else ""]
+    return [links, _cut(_trace(root)) if root.__traceback__ else ""]
 
 
 def rebuild(description: list[Any], where: str) -> Exception:
@@ -45,24 +44,33 @@ def rebuild(description: list[Any], where: str) -> Exception:
     """
     try:
         links, trace = description
+        frames = _frames(trace)
         cause: Exception | None = None
         for name, arguments, at, fix in reversed(links[1:]):
-            error = _make(name, arguments, at, fix)
-            if error is not None:
-                error.__cause__, cause = cause, error
+            # The trace is that of the innermost.
+            shown = frames if cause is None else ""
+            error = _make(name, arguments, at, fix) or _stand_in(name, arguments, shown)
+            error.__cause__, cause = cause, error
         name, arguments, at, fix = links[0]
         outer = _make(name, arguments, at, fix) or DeviceError(f"{name}: {arguments[0]}")
         outer.__cause__ = cause
         if trace:
-            outer.add_note(f"\nTraceback in {where}, most recent call last:\n{_frames(trace)}")
+            outer.add_note(f"\nTraceback in {where}, most recent call last:\n{frames}")
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise WireError("a message describes no error") from error
     return outer
 
 
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error, chain=False))
+    except Exception:  # it has attributes that are not what their names say
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
 def _describe_link(error: BaseException) -> list[Any]:
     kind = type(error)
-    if isinstance(error, PlaitError):
+    if isinstance(error, PlaitError) and _is_whole(error):
         return [kind.__name__, [_cut(error.what)], _cut(error.at), _cut(error.fix)]
     if kind.__module__ == "builtins":
         return [kind.__name__, _arguments(error), None, None]
@@ -79,6 +87,12 @@ def _arguments(error: BaseException) -> list[Any]:
         except TypeError:
             pass
     return [text]
+
+
+def _is_whole(error: PlaitError) -> bool:
+    """Return whether a class of the user's has left it its three parts."""
+    parts = (getattr(error, name, 0) for name in ("what", "at", "fix"))
+    return all(part is None or isinstance(part, str) for part in parts)
 
 
 def _is_plain(value: Any) -> bool:
@@ -101,6 +115,11 @@ def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> E
         return None
 
 
+def _stand_in(name: str, arguments: list[Any], frames: str) -> RemoteError:
+    (text,) = arguments[:1] or ("",)
+    return RemoteError(str(name), str(text), frames)
+
+
 def _plait_errors() -> dict[str, type[PlaitError]]:
     known: dict[str, type[PlaitError]] = {}
     kinds = [PlaitError]
@@ -112,10 +131,7 @@ def _plait_errors() -> dict[str, type[PlaitError]]:
 
 
 def _text(error: BaseException) -> str:
-    try:
-        return str(_cut(str(error)))
-    except Exception:  # a __str__ of the user's
-        return f"<unprintable {type(error).__name__}>"
+    return str(_cut(text_of(error)))
 
 
 def _cut(text: str | None) -> str | None:

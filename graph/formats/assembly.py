@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ..check import check_structure
-from ..errors import GraphError, ParseError, PlaitError
+from ..errors import GraphError, ParseError, PlaitError, named_text
 from ..infer import infer_node
 from ..ir import Graph, Node, call_of
 from ..tensor import Array, Dim, TensorSpec, spec_of
@@ -133,7 +133,7 @@ def understanding(node: Node, at: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ParseError(
-            f"{node.op} cannot be understood: {type(error).__name__}: {error}",
+            f"{node.op} cannot be understood: {named_text(error)}",
             at=where,
             fix=_EXPORT,
         ) from error

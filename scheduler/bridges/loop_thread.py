@@ -104,10 +104,11 @@ class Job(Generic[T]):
         try:
             with self._scope:
                 result = await self._function()
-        except Exception as error:
-            self.outcome.set_exception(error)
-        except BaseException:  # the session is being closed
-            self.refuse()
+        except BaseException as error:
+            if _is_cancelled(error):  # the session is being closed
+                self.refuse()
+            else:
+                self.outcome.set_exception(error)
         else:
             if self._scope.cancelled_caught:
                 self.refuse()
@@ -241,3 +242,10 @@ class LoopThread(Generic[S]):
 def closed_session() -> SessionError:
     """Return what callers see whose session is closed."""
     return SessionError("the session is closed", fix="open another one")
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Return whether nothing else went wrong than that a task was cancelled."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_cancelled, error.exceptions))
+    return isinstance(error, trio.Cancelled)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...devices.exchange import Loan
-from ...graph.errors import PlaitError
+from ...graph.errors import PlaitError, text_of
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import FeedError
@@ -69,7 +69,7 @@ def _as_array(name: str, value: Any) -> Array:
         return as_array(value)
     except Exception as error:  # other libraries raise what they like
         raise FeedError(
-            f"what is fed to input {name!r} is no array: {error}", fix="feed a numpy array"
+            f"what is fed to input {name!r} is no array: {text_of(error)}", fix="feed a numpy array"
         ) from error
 
 

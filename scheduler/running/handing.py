@@ -20,7 +20,7 @@ from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableErr
 from ...devices.event import Event
 from ...devices.exchange import Exchange, Loan
 from ...devices.memory import View
-from ...graph.errors import PlaitError
+from ...graph.errors import PlaitError, text_of
 from ...graph.tensor import Array, TensorSpec
 from ..errors import FeedError
 from ..memory.regions import Replica
@@ -56,7 +56,7 @@ def _loan(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
     except (DeviceLostError, DeviceUnavailableError) as error:
         return error
     except Exception as error:  # other libraries raise what they like
-        detail = error.what if isinstance(error, PlaitError) else error
+        detail = error.what if isinstance(error, PlaitError) else text_of(error)
         made = FeedError(
             f"what is fed to input {name!r} cannot be read on {device.name!r}: {detail}",
             fix=getattr(error, "fix", None) or "feed a plain array of the input's dtype",

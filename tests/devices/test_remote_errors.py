@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pickle
+
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.devices.errors import DeviceError, KernelError
+from plait.devices.errors import DeviceError, KernelError, RemoteError
 from plait.devices.worker.remote_errors import MAX_CAUSES, MAX_TEXT, describe, rebuild
 from plait.graph.errors import GraphError, PlaitError, ShapeError, WireError
 
@@ -86,13 +88,33 @@ def test_a_builtin_error_that_text_cannot_make_arrives_by_name_and_text() -> Non
     assert "UnicodeDecodeError: 'utf-8' codec can't decode" in str(back)
 
 
-def test_causes_arrive_in_order_without_those_of_unknown_class() -> None:
+def test_causes_arrive_in_order_with_stand_ins_for_those_of_unknown_class() -> None:
     root = raised(ValueError("root"))
     middle = raised(CustomError("middle"), root)
     back = sent(raised(KernelError("outer"), middle))
     assert type(back) is KernelError
-    assert type(back.__cause__) is ValueError
-    assert back.__cause__.__cause__ is None
+    assert isinstance(back.__cause__, RemoteError)
+    assert (back.__cause__.kind, back.__cause__.text) == (f"{__name__}.CustomError", "middle")
+    assert not back.__cause__.traceback  # that of the innermost is told
+    assert type(back.__cause__.__cause__) is ValueError
+    assert back.__cause__.__cause__.__cause__ is None
+
+
+def test_a_stand_in_for_the_innermost_cause_has_its_traceback_and_can_be_pickled() -> None:
+    back = sent(raised(KernelError("outer"), raised(CustomError("root")))).__cause__
+    assert isinstance(back, RemoteError)
+    assert "in raised" in back.traceback
+    again = pickle.loads(pickle.dumps(back))
+    assert (again.kind, again.text, again.traceback) == (back.kind, back.text, back.traceback)
+
+
+class HollowError(PlaitError):
+    def __init__(self) -> None:
+        Exception.__init__(self, "none of plait's parts")
+
+
+def test_a_plait_error_of_the_user_s_that_lacks_its_parts_arrives_as_text() -> None:
+    assert "HollowError" in str(sent(raised(HollowError())))
 
 
 def test_the_note_shows_where_the_innermost_cause_was_raised() -> None:

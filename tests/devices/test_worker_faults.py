@@ -115,8 +115,30 @@ def test_a_function_that_raises_names_its_node_and_shows_its_traceback(bench: Be
 def test_an_exception_of_another_class_is_named(bench: Bench) -> None:
     with pytest.raises(KernelError, match="CustomError: not one of Python's") as caught:
         bench.submit(functions.fail_in_its_own_way).wait(WAIT_S)
-    assert caught.value.__cause__ is None
+    cause = caught.value.__cause__
+    assert isinstance(cause, pl.RemoteError)
+    assert str(cause).endswith("worker_functions.CustomError: not one of Python's")
+    assert "in fail_in_its_own_way" in cause.traceback
     assert "in fail_in_its_own_way" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "Own"])
+def test_a_function_that_raises_what_is_no_exception_fails_its_work_alone(
+    bench: Bench, kind: str
+) -> None:
+    with pytest.raises(KernelError, match=rf"{kind}: no Exception") as caught:
+        bench.submit(functions.raise_what_is_no_exception, kind=kind).wait(WAIT_S)
+    cause = caught.value.__cause__
+    assert isinstance(cause, pl.RemoteError)
+    assert cause.kind.rpartition(".")[2] == kind
+    assert bench.works()
+
+
+def test_an_exception_that_cannot_be_printed_is_named(bench: Bench) -> None:
+    with pytest.raises(KernelError, match="MuteError: <unprintable MuteError>") as caught:
+        bench.submit(functions.fail_without_a_word).wait(WAIT_S)
+    assert isinstance(caught.value.__cause__, pl.RemoteError)
+    assert bench.works()
 
 
 def test_a_long_message_is_cut(bench: Bench) -> None:

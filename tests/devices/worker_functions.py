@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import signal
 import stat
@@ -46,6 +47,25 @@ def fail_if_negative(x: Array) -> Array:
 @pl.operator()
 def fail_in_its_own_way(x: Array) -> Array:
     raise CustomError("not one of Python's")
+
+
+class Own(BaseException):
+    pass
+
+
+@pl.operator()
+def raise_what_is_no_exception(x: Array, *, kind: str = "") -> Array:
+    raise {"Own": Own, **vars(builtins)}[kind]("no Exception")
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pl.operator()
+def fail_without_a_word(x: Array) -> Array:
+    raise MuteError
 
 
 @pl.operator()

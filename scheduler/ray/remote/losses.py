@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....devices.errors import DeviceUnavailableError
-from ....graph.errors import PlaitError
+from ....graph.errors import PlaitError, named_text
 
 
 def closed(name: str) -> DeviceUnavailableError:
@@ -13,4 +13,4 @@ def closed(name: str) -> DeviceUnavailableError:
 
 def summary(error: BaseException) -> str:
     """Return what is wrong, in one line."""
-    return error.what if isinstance(error, PlaitError) else f"{type(error).__name__}: {error}"
+    return error.what if isinstance(error, PlaitError) else named_text(error)
