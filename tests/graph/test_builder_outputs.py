@@ -74,6 +74,29 @@ def test_a_constant_is_fetched_by_a_copy() -> None:
     assert reads(b.build(), "Identity") == [("c",)]
 
 
+def test_a_tensor_goes_by_the_public_name_that_an_output_gave_it() -> None:
+    b, x = builder_with_x()
+    h = b.op("Relu", x, name="relu")
+    one = b.constant(np.ones(3, np.float32), name="one")
+    held = b.variable("held", np.zeros(3, np.float32))
+    for name, tensor in (("y", h), ("again", "y"), ("c", one), ("now", held)):
+        b.output(name, tensor)
+    assert "y" in b
+    assert "z" not in b
+    assert b.spec("again") == b.spec(h)
+    assert b.value("c") is b.value(one)
+    assert (b.own_name("again"), b.own_name("now")) == (h, held)
+    b.output("z", b.op("Neg", "y", name="neg"))
+    b.assign("now", "c", name="assign")
+    b.output("w", b.include(inner_graph(), {"a": "again"})["b"])
+    nodes = {node.name: node.inputs for node in b.build().nodes}
+    assert nodes["neg"] == nodes["output again"] == ("y",)
+    assert nodes["assign"] == ("now", "one")
+    assert nodes["inner/add"][0] == "y"
+    with pytest.raises(GraphError, match="there is no tensor 'v' yet"):
+        b.own_name("v")
+
+
 def test_an_unknown_tensor_cannot_be_an_output() -> None:
     b, _ = builder_with_x()
     with pytest.raises(GraphError) as caught:
