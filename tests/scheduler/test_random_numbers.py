@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -99,6 +100,16 @@ def test_a_single_run_draws_what_the_first_item_of_a_session_does(
     wanted: list[dict[str, bytes]],
 ) -> None:
     assert bits(pl.run(drawing(), feeds()[0], seed=3)) == wanted[0]
+
+
+def test_sessions_under_asyncio_draw_the_same(wanted: list[dict[str, bytes]]) -> None:
+    async def main() -> list[dict[str, bytes]]:
+        async with pl.AsyncioSession(pl.plan(drawing(), max_in_flight=2), seed=3) as session:
+            first = bits(await session.run(feeds()[0]))
+            async with session.stream(feeds()[1:]) as results:
+                return [first, *[bits(item.outputs) async for item in results]]
+
+    assert asyncio.run(main()) == wanted
 
 
 async def test_replicas_draw_the_same(wanted: list[dict[str, bytes]]) -> None:
