@@ -275,13 +275,14 @@ def _attribute(name: str, value: object, at: str) -> Attribute:
     check_keys(fields, {"kind", "default", "minimum", "maximum", "choices"}, at)
     if not _WORD.fullmatch(name):
         refuse("its name is none", at)
-    if fields.get("kind") not in KINDS:
-        refuse(f"its kind is {fields.get('kind')!r}; there is {', '.join(KINDS)}", at)
+    kind = fields.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        refuse(f"its kind is {kind!r}; there is {', '.join(KINDS)}", at)
     least, most = (fields.get(key) for key in ("minimum", "maximum"))
     if any(isinstance(o, bool) or not isinstance(o, int | float | None) for o in (least, most)):
         refuse("its minimum or maximum is no number", at)
     choices = tuple(as_list(fields["choices"], at)) if "choices" in fields else None
-    attribute = Attribute(KINDS[fields["kind"]], REQUIRED, least, most, choices)
+    attribute = Attribute(KINDS[kind], REQUIRED, least, most, choices)
     if "default" not in fields:
         return attribute
     default = fields["default"]

@@ -213,6 +213,7 @@ RULES = SHRINK["rules"]
         ({"outputs": ["y?"]}, "always there"),
         ({"outputs": "y"}, "no array"),
         ({"attributes": {"a": {"kind": "number"}}}, "its kind is 'number'; there is int"),
+        ({"attributes": {"a": {"kind": ["int"]}}}, "its kind is"),
         ({"attributes": {"a b": {"kind": "int"}}}, "its name is none"),
         ({"attributes": {"a": {"kind": "int", "default": 1.5}}}, "must be an integer"),
         ({"attributes": {"a": {"kind": "int", "default": 0, "minimum": 1}}}, "≥ 1, got 0"),
