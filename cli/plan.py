@@ -326,9 +326,9 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.option(
         "--passes",
         show_default="all",
-        metavar="NAME,-NAME",
-        help="Make the graph simpler by these passes alone, or by all but those with a - before "
-        "their names; none leaves every node as it is.",
+        metavar="NAME,-NAME,+NAME",
+        help="Make the graph simpler by these passes alone, by all but those with a - before "
+        "their names, or by all and those with a +; none leaves every node as it is.",
     ),
     click.option(
         "--precision",

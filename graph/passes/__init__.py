@@ -14,6 +14,7 @@ from .applied import Applied
 from .bounds import merge_bounds
 from .bypass import bypass_identities
 from .dead import dead_nodes, remove_dead
+from .decode_constants import decode_constants
 from .duplicates import merge_common, share_constants
 from .expand import attempts, expand_unsupported
 from .fold_constants import fold_constants
@@ -37,6 +38,7 @@ from .strength import reduce_strength
 from .transposes import sink_transposes
 
 __all__ = [
+    "OPTIONAL_PASSES",
     "PASSES",
     "Applied",
     "MayMerge",
@@ -47,6 +49,7 @@ __all__ = [
     "cancel_pairs",
     "combiner",
     "dead_nodes",
+    "decode_constants",
     "expand_unsupported",
     "expander",
     "fold_constants",
@@ -102,6 +105,9 @@ PASSES: tuple[Pass, ...] = (
 """In order: what is in the way of a pattern goes first, and an activation that is one node again
 leaves its scales and shifts to be folded."""
 
+OPTIONAL_PASSES: tuple[Pass, ...] = (decode_constants,)
+"""Those that only run where they are chosen."""
+
 
 def simplify(graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = always) -> Graph:
     """Return the graph after some passes; floats differ by rounding, nothing else does."""
@@ -109,11 +115,13 @@ def simplify(graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge 
 
 
 def selected(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
-    """Return the passes that functions and names stand for: ``["-fold_scale"]`` is all but one.
+    """Return the passes that functions and names stand for.
+
+    ``["-fold_scale"]`` is all but one, ``["+decode_constants"]`` all and an optional one.
 
     Raises
     ------
     GraphError
         If there is no pass of a name.
     """
-    return select(passes, PASSES)
+    return select(passes, PASSES, OPTIONAL_PASSES)

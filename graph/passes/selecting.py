@@ -9,18 +9,22 @@ from ..errors import GraphError
 from .pipeline import Pass, name_of
 
 
-def select(passes: Sequence[Pass | str], all_passes: Sequence[Pass]) -> tuple[Pass, ...]:
+def select(
+    passes: Sequence[Pass | str], all_passes: Sequence[Pass], optional: Sequence[Pass] = ()
+) -> tuple[Pass, ...]:
     """Return the passes that are meant, in order.
 
-    A name stands for plait's pass of that name; with ``-`` before it, for leaving that one out: of
-    those listed, or of all of plait's if none is listed.
+    A name stands for plait's pass of that name; with ``-`` before it, for leaving that one out, and
+    with ``+`` for running it ahead of the others: those listed, or all of plait's but the optional
+    ones if none is listed.
 
     Raises
     ------
     GraphError
         If there is no pass of that name.
     """
-    by_name = {name_of(one): one for one in all_passes}
+    by_name = {name_of(one): one for one in (*all_passes, *optional)}
+    added: list[Pass] = []
     listed: list[Pass] = []
     left_out: set[Pass] = set()
     for one in passes:
@@ -28,10 +32,13 @@ def select(passes: Sequence[Pass | str], all_passes: Sequence[Pass]) -> tuple[Pa
             listed.append(one)
         elif one.startswith("-"):
             left_out.add(_find(one[1:], by_name))
+        elif one.startswith("+"):
+            added.append(_find(one[1:], by_name))
         else:
             listed.append(_find(one, by_name))
-    base = all_passes if left_out and not listed else listed
-    return tuple(one for one in base if one not in left_out)
+    base = all_passes if (left_out or added) and not listed else listed
+    rest = (one for one in base if one not in left_out and one not in added)
+    return (*added, *rest)
 
 
 def _find(name: str, by_name: Mapping[str, Pass]) -> Pass:

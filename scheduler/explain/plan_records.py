@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, get_type_hints
 
 from ...graph.errors import ParseError
 from ...graph.formats.records import layout_of
-from ...graph.passes import PASSES, Pass
+from ...graph.passes import OPTIONAL_PASSES, PASSES, Pass
 from ..costs.costs import Costs
 from ..costs.costs_file import decode, encode
 from ..errors import PlanError
@@ -106,7 +106,11 @@ def decided(plan: Plan) -> Decided:
     PlanError
         If a pass is not one of plait's.
     """
-    strange = [getattr(one, "__name__", repr(one)) for one in plan.passes if one not in PASSES]
+    strange = [
+        getattr(one, "__name__", repr(one))
+        for one in plan.passes
+        if one not in (*PASSES, *OPTIONAL_PASSES)
+    ]
     if strange:
         raise PlanError(
             f"the plan was made with passes that are not plait's: {', '.join(strange)}",
@@ -177,4 +181,4 @@ def _text(costs: Costs) -> str:
 
 
 def _passes() -> dict[str, Pass]:
-    return {one.__name__: one for one in PASSES}
+    return {one.__name__: one for one in (*PASSES, *OPTIONAL_PASSES)}

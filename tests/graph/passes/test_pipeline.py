@@ -11,7 +11,15 @@ import plait as pl
 import pytest
 from plait.graph.errors import GraphError
 from plait.graph.ir import Graph
-from plait.graph.passes import PASSES, MayMerge, Pass, name_of, run_passes, selected
+from plait.graph.passes import (
+    PASSES,
+    MayMerge,
+    Pass,
+    decode_constants,
+    name_of,
+    run_passes,
+    selected,
+)
 from plait.graph.passes.pipeline import CHECKED, ROUNDS, gated
 
 
@@ -105,6 +113,12 @@ def test_names_behind_a_minus_are_left_out() -> None:
     names = [name_of(one) for one in selected(["-fold_scale"])]
     assert names == [name_of(one) for one in PASSES if name_of(one) != "fold_scale"]
     assert selected([*PASSES, "-fold_scale"]) == selected(["-fold_scale"])
+
+
+def test_names_behind_a_plus_run_ahead_of_all_others() -> None:
+    assert selected(["+decode_constants"]) == (decode_constants, *PASSES)
+    assert selected(["+decode_constants", "fuse_softmax"])[0] is decode_constants
+    assert len(selected(["+decode_constants", "-fold_scale"])) == len(PASSES)
 
 
 def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:

@@ -1,0 +1,71 @@
+"""Models with DequantizeLinear of their weights: these are stored once, as the model has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.graph.ir import Graph
+from plait.graph.passes import decode_constants
+from plait.graph.tensor import Array
+
+WIDTH = 32
+X = {"x": np.random.default_rng(1).standard_normal((3, WIDTH)).astype(np.float32)}
+
+
+def dequantised(weights: Array) -> Graph:
+    """Return y = relu(x · (weights · 0.01) + bias), the bias of int32 as exporters have it."""
+    b = pl.GraphBuilder("qdq")
+    zero = weights.dtype.type(0)
+    floats = b.op("DequantizeLinear", weights, np.float32(0.01), zero)
+    bias = b.op("DequantizeLinear", np.arange(WIDTH, dtype=np.int32), np.float32(0.001))
+    product = b.op("MatMul", b.input("x", "float32", ("n", WIDTH)), floats)
+    b.output("y", b.op("Relu", b.op("Add", product, bias)))
+    return b.build()
+
+
+def weights(dtype: str = "int8", width: int = WIDTH) -> Array:
+    return np.random.default_rng(0).integers(0, 120, (WIDTH, width)).astype(dtype)
+
+
+def stored(plan: pl.Plan) -> int:
+    """Return the bytes of what a plan holds for as long as it is open."""
+    graphs = [plan.graph] if plan.once is None else [plan.graph, plan.once.graph]
+    kept = sum(plan.graph.tensors[name].nbytes for name in plan.graph.prepared)
+    return kept + sum(int(a.nbytes) for graph in graphs for a in graph.constants.values())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("passes", [(), ["fold_constants"], None])
+@pytest.mark.parametrize("device", ["cpu", "formal"])
+def test_weights_stay_integers_by_whichever_passes(
+    passes: Sequence[str] | None, dtype: str, device: str
+) -> None:
+    values = weights(dtype)
+    graph = dequantised(values)
+    chosen = {} if passes is None else {"passes": passes}
+    plan = pl.plan(graph, [device], shapes={"x": X["x"].shape}, **chosen)  # type: ignore[arg-type]
+    assert [n.op for n in plan.graph.nodes].count("DequantizeLinear") >= 1
+    assert stored(plan) < values.nbytes + 2 * 4 * WIDTH + 64
+    wanted = np.maximum(X["x"] @ (values * np.float32(0.01)) + np.arange(WIDTH) * 0.001, 0)
+    np.testing.assert_allclose(pl.run(plan, X)["y"], wanted, 1e-4, 1e-4)
+
+
+def test_what_takes_no_more_bytes_is_computed_ahead() -> None:
+    plan = pl.plan(dequantised(weights()), shapes={"x": X["x"].shape})
+    assert [n.op for n in plan.graph.nodes].count("DequantizeLinear") == 1  # not of the bias
+
+
+def test_they_are_decoded_ahead_where_that_is_chosen(tmp_path: Path) -> None:
+    values = weights()
+    plain = pl.plan(dequantised(values), shapes={"x": X["x"].shape})
+    plan = pl.plan(dequantised(values), shapes={"x": X["x"].shape}, passes=["+decode_constants"])
+    assert "DequantizeLinear" not in [node.op for node in plan.graph.nodes]
+    assert stored(plan) >= 4 * values.nbytes
+    assert decode_constants(plan.graph) is plan.graph
+    assert pl.run(plan, X)["y"].tobytes() == pl.run(plain, X)["y"].tobytes()
+    plan.save(tmp_path / "decoded.plan")
+    assert stored(pl.load_plan(tmp_path / "decoded.plan")) == stored(plan)
