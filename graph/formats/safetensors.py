@@ -48,9 +48,6 @@ LENGTH = struct.Struct("<Q")
 LONGEST = 100_000_000
 """Bytes that a header may have; what others write and read has no more."""
 
-_MOST_DIMS = 64
-"""Dimensions of numpy's arrays."""
-
 _AGAIN = "download or write the file again"
 
 
@@ -123,9 +120,12 @@ class _Place:
             self._refuse("dtype, shape and data_offsets are not all there")
         if dtype not in DTYPES:
             self._refuse(f"its dtype is {dtype!r}", f"convert it to one of {', '.join(DTYPES)}")
-        if len(shape) > _MOST_DIMS or len(offsets) != 2:
-            self._refuse(f"it has {len(shape)} dimensions and {len(offsets)} offsets")
-        self.spec = TensorSpec(dtype_of(DTYPES[dtype]), shape)
+        if len(offsets) != 2:
+            self._refuse(f"it has {len(offsets)} offsets")
+        try:
+            self.spec = TensorSpec(dtype_of(DTYPES[dtype]), shape)
+        except GraphError as error:
+            self._refuse(error.what)
         self.begin, self.end = offsets
         if self.spec.nbytes != self.end - self.begin:
             self._refuse(f"bytes {self.begin} to {self.end} cannot hold {self.spec}")

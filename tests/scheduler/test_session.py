@@ -10,6 +10,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.errors import KernelError
 from plait.graph.ir import Graph
+from plait.scheduler.arguments import MOST_IN_FLIGHT
 from trio.testing import wait_all_tasks_blocked
 
 X = np.array([-1.0, 2.0], np.float32)
@@ -262,5 +263,5 @@ def test_a_session_outside_of_trio_says_what_to_do() -> None:
 
 
 async def test_a_session_for_many_items_makes_its_slots_when_they_are_needed() -> None:
-    async with pl.Session(pl.plan(simple(), max_in_flight=1_000_000)) as session:
+    async with pl.Session(pl.plan(simple(), max_in_flight=MOST_IN_FLIGHT)) as session:
         assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
