@@ -9,6 +9,7 @@ import trio
 
 from .errors import DeadlineError
 from .fetches import Fetched, Fetches
+from .queue import Place
 from .running.by_fetches import ALL
 from .running.item import Flight
 from .streaming.carrier import Carrier
@@ -16,19 +17,25 @@ from .streaming.deadlines import deadline_passed
 
 
 async def run_one(
-    carrier: Carrier, inputs: Mapping[str, Any], fetches: Fetches | None, deadline_s: float | None
+    carrier: Carrier,
+    inputs: Mapping[str, Any],
+    fetches: Fetches | None,
+    deadline_s: float | None,
+    place: Place | None = None,
 ) -> Any:
-    """Run one item and return its outputs by name, or what is fetched: `Session.run`."""
+    """Run one item and return its outputs by name, or what is fetched: `Session.run`.
+
+    With a place in a queue it is admitted when its turn comes.
+    """
     fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
     names = ALL if fetched is None else fetched.names
-    inputs = carrier.keys.added(inputs)
     flight = Flight(on_done=carrier.announce)
     flight.marks.asked_ns = flight.marks.given_ns = carrier.now_ns()
     try:
         if deadline_s is None:
-            await fly(carrier, inputs, flight, names)
+            await fly(carrier, inputs, flight, names, place=place)
         else:
-            await fly_within(deadline_s, carrier, inputs, flight, names)
+            await fly_within(deadline_s, carrier, inputs, flight, names, place)
         flight.marks.taken_ns = flight.marks.released_ns = carrier.now_ns()
         if flight.error is not None:
             raise flight.error
@@ -43,11 +50,12 @@ async def fly_within(
     inputs: Mapping[str, Any],
     flight: Flight,
     fetched: frozenset[str],
+    place: Place | None = None,
 ) -> None:
     """Take an item to its end, and give it up after so many seconds."""
     with trio.move_on_after(deadline_s) as scope:
         late = deadline_passed(deadline_s)
-        await fly(runtime, inputs, flight, fetched, late, scope)
+        await fly(runtime, inputs, flight, fetched, late, scope, place)
 
 
 async def fly(
@@ -57,10 +65,15 @@ async def fly(
     fetched: frozenset[str],
     late: DeadlineError | None = None,
     scope: trio.CancelScope | None = None,
+    place: Place | None = None,
 ) -> None:
     """Take an item to its end; if that is brought about by a scope, it is late."""
     try:
-        await runtime.admit(inputs, 1, flight, fetched)
+        if place is not None:
+            await place.wait_first()
+        await runtime.admit(runtime.keys.added(inputs), 1, flight, fetched)
+        if place is not None:
+            place.leave()
     except BaseException as error:
         flight.cause = late if scope is not None and scope.cancel_called else None
         flight.finish(error=error)

@@ -20,6 +20,7 @@ from .flying import run_one
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
+from .queue import Place
 from .running.keys import Keys
 from .running.runtime import Runtime
 from .streaming.options import OnError, stream_options
@@ -342,6 +343,18 @@ class Session:
         if self._runtime.is_inherited:
             raise forked_session()
         return self._runtime
+
+
+async def run_in_turn(
+    session: Session,
+    inputs: Mapping[str, Any],
+    fetches: Fetches | None,
+    deadline_s: float | None,
+    place: Place,
+) -> Any:
+    """Run one item that is admitted after those before it in a queue: `BlockingSession.submit`."""
+    with place:
+        return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
 
 
 def borrowed(session: object, inputs: Any) -> Any:

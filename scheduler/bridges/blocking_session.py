@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
@@ -18,11 +19,14 @@ from ..fetches import Fetches
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
-from ..session import Session, borrowed
+from ..queue import Queue
+from ..running.spares import copied
+from ..session import Session, borrowed, run_in_turn
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import check_source
 from .blocking_results import BlockingResults
 from .loop_thread import Job, LoopThread, SessionArguments
+from .submitted import SubmittedItem
 
 T = TypeVar("T")
 
@@ -58,6 +62,7 @@ class BlockingSession:
 
     def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
         self._loop = LoopThread(Session(plan, **arguments))
+        self._submitted = Queue()
         self._close = weakref.finalize(self, self._loop.close)
 
     @overload
@@ -90,6 +95,61 @@ class BlockingSession:
         session = self._loop.session
         own = borrowed(session, inputs)
         return self._done(partial(session.run, own, fetches, deadline_s=deadline_s))
+
+    def submit(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Future[Any]:
+        """Start an item and return at once what its outputs, or what is fetched, will be.
+
+        Items are admitted in the order in which they were submitted: where they assign to
+        variables, or draw random numbers, that is also the order of those. Any number may be
+        submitted; those for which there is no slot wait with copies of their inputs, so that a
+        `stream` is for sources without end.
+
+        Parameters
+        ----------
+        inputs : Mapping of str to array
+            As for `run`; arrays are copied and may be changed at once.
+        fetches : str, list, tuple or Mapping, optional
+            As for `run`.
+        deadline_s : float, optional
+            Give it up so many seconds after this.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its `result` waits, for a number of seconds if one is given, and returns or raises what
+            `run` would; Ctrl-C ends the waiting, not the item. `cancel` gives the item up as long
+            as it is not `done`. When the session is closed, what is not done fails with
+            SessionError. Callbacks run on the session's loop: they must return at once and wait
+            for nothing.
+
+        Raises
+        ------
+        SessionError
+            If the session is closed.
+
+        Examples
+        --------
+        ::
+
+            pending = [session.submit({"x": image}) for image in images]
+            show(pending[0].result(timeout=1.0)["boxes"])
+        """
+        session = self._loop.session
+        own = copied(borrowed(session, inputs), {})
+        item, place = SubmittedItem(owner=self), self._submitted.enter()
+        try:
+            job = self._loop.start(partial(run_in_turn, session, own, fetches, deadline_s, place))
+        except SessionError:
+            place.leave()
+            raise
+        item.follow(job)
+        return item
 
     def stream(
         self, source: Iterable[Mapping[str, Any]], **arguments: Unpack[StreamArguments]

@@ -1,0 +1,52 @@
+"""A queue that items pass in the order in which they came, however late their tasks begin."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import TracebackType
+
+import trio
+
+
+class Queue:
+    """Any thread may come; who waits and leaves does so on the trio thread."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[Place, None] = OrderedDict()
+
+    def enter(self) -> Place:
+        """Return a place behind all others."""
+        place = Place(self._places)
+        self._places[place] = None
+        return place
+
+
+class Place:
+    """A place in a queue: left when the block that has it ends, if not before."""
+
+    def __init__(self, places: OrderedDict[Place, None]) -> None:
+        self._places = places
+        self._is_first = trio.Event()
+
+    async def wait_first(self) -> None:
+        """Wait until all who came before have left."""
+        if next(iter(self._places)) is not self:
+            await self._is_first.wait()
+
+    def leave(self) -> None:
+        """Let the next one go on; leaving twice is allowed."""
+        if self in self._places:
+            del self._places[self]
+            if self._places:
+                next(iter(self._places))._is_first.set()
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.leave()
