@@ -66,9 +66,15 @@ def _keeps_or_shortens_mask(call: Call) -> bool:
     return masked or (call.has(MASK) and call.has(USED))
 
 
+def _has_scalar_axes(call: Call) -> bool:
+    return call.has(1) and call.spec(1).rank == 0
+
+
+_SCALAR_AXES = _Difference(_has_scalar_axes, "axes that are a scalar fail")
 _DIVIDING = _Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
 _OF_BOOLEANS = _Difference(
-    lambda call: call.spec(0).dtype.kind == "b", "booleans without elements fail"
+    lambda call: call.spec(0).dtype.kind == "b" or _has_scalar_axes(call),
+    "booleans without elements fail, and so do axes that are a scalar",
 )
 _DIFFERENCES: Mapping[str, _Difference] = {
     "Attention": _Difference(
@@ -81,7 +87,15 @@ _DIFFERENCES: Mapping[str, _Difference] = {
     "MaxUnpool": _Difference(lambda call: call.has(2), "indices count in the smaller shape"),
     "Mod": _DIVIDING,
     "QLinearMatMul": _Difference(_several(1, 2, 6, 7), "scales of a and y are one for all"),
+    "ReduceL1": _SCALAR_AXES,
+    "ReduceL2": _SCALAR_AXES,
+    "ReduceLogSum": _SCALAR_AXES,
+    "ReduceLogSumExp": _SCALAR_AXES,
     "ReduceMax": _OF_BOOLEANS,
+    "ReduceMean": _SCALAR_AXES,
     "ReduceMin": _OF_BOOLEANS,
+    "ReduceProd": _SCALAR_AXES,
+    "ReduceSum": _SCALAR_AXES,
+    "ReduceSumSquare": _SCALAR_AXES,
     "Resize": _Difference(_scales_to_corners, "corners are aligned to lengths that are rounded"),
 }

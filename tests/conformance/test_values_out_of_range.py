@@ -192,3 +192,19 @@ def test_those_that_are_allowed_mean_the_same(name: str, subject: Subject) -> No
             feeds = {name: {"x": fed.x, "v": v}[name] for name in graph.inputs}
             wanted = pl.run(graph, feeds, devices=["formal"])["y"]
             np.testing.assert_array_equal(session.run(feeds)["y"], wanted)
+
+
+@pytest.mark.parametrize("subject", DEVICES)
+def test_variables_keep_what_they_held_before_the_item_that_failed(subject: Subject) -> None:
+    b = pl.GraphBuilder("summing")
+    total = b.variable("total", np.zeros(4, np.float32))
+    row = b.op("Gather", X, b.input("i", "int64", ()), axis=0)
+    b.assign(total, b.op("Add", total, row))
+    b.output("y", row)
+    with pl.BlockingSession(planned(b.build(), subject)) as session:
+        session.run({"i": number(1)})
+        with pytest.raises(pl.KernelError):
+            session.run({"i": number(3)})
+        assert session.variables["total"].tolist() == X[1].tolist()
+        session.run({"i": number(2)})
+        assert session.variables["total"].tolist() == (X[1] + X[2]).tolist()

@@ -128,6 +128,9 @@ def test_a_number_of_threads_may_be_chosen() -> None:
         ("Div", ["int32[4]", "int32[4]"], {}, "may end the process"),
         ("Div", ["int32[4]", np.int32(0)], {}, "division by 0 fails"),
         ("Mod", ["int32[4]", np.int32(-1)], {}, "by -1 may end"),
+        ("LRN", ["float32[1, 5, 5]"], {"size": 3}, "other ranks than 4"),
+        ("ReduceL2", ["float32[4]", "int64[]"], {}, "axes that are a scalar"),
+        ("ReduceMax", ["float32[4]", "int64[]"], {}, "axes that are a scalar"),
         ("NonZero", ["float32[4]"], {}, "depends on values"),
         ("Identity", ["complex64[4]"], {}, "complex64"),
         ("Resize", ["float32[1, 1, 4, 4]", None, np.array([1, 1, 0.6, 0.6], np.float32)],
@@ -164,7 +167,7 @@ def test_shifts_are_supported_where_the_opset_says_what_becomes_of_all_bits() ->
 
 def _spec(text: str) -> tuple[str, list[int]]:
     dtype, lengths = text.rstrip("]").split("[")
-    return dtype, [int(length) for length in lengths.split(",")]
+    return dtype, [int(length) for length in lengths.split(",") if length]
 
 
 def test_integers_may_be_divided_by_constants_that_are_safe(device: OrtDevice) -> None:
