@@ -5,7 +5,7 @@ Graphs know no kernels: the layer of devices says, once, what runs a node ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from .infer import asking
@@ -16,6 +16,13 @@ from .traits import DECODES
 
 FOLDED_BYTES = 1 << 24
 """Results over this size are computed when the plan is opened, not kept in it."""
+
+SWEPT_BYTES = 1 << 25
+"""What one sweep over a graph may keep in all, or half of what its constants have if that is more:
+a few nodes may come to any number of bytes."""
+
+SMALL_BYTES = 1 << 12
+"""Results up to this size always become constants: they may be shapes, which decide others."""
 
 Evaluate: TypeAlias = Callable[[Node, Call, Sequence[TensorSpec]], dict[str, Array] | None]
 """Returns a node's outputs by name, given its call and their specs; None if it cannot run ahead."""
@@ -56,11 +63,37 @@ def _decodes(node: Node, tensors: Mapping[str, TensorSpec]) -> bool:
     return held < made
 
 
-def evaluated(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-    """Return what a node writes, of which `is_known_ahead` is true; None if that is too much."""
+class Room:
+    """How much one sweep over a graph may still keep of what it computes ahead.
+
+    Parameters
+    ----------
+    constants : iterable of Array
+        Those of the graph.
+    """
+
+    def __init__(self, constants: Iterable[Array]) -> None:
+        self._nbytes = max(SWEPT_BYTES, sum(value.nbytes for value in constants) // 2)
+
+    def takes(self, specs: Sequence[TensorSpec]) -> bool:
+        """Make room for results; False if that is too much."""
+        nbytes = sum(spec.nbytes for spec in specs)
+        if nbytes > max(self._nbytes, SMALL_BYTES):
+            return False
+        self._nbytes -= nbytes
+        return True
+
+
+def evaluated(
+    node: Node, call: Call, specs: Sequence[TensorSpec], room: Room | None = None
+) -> dict[str, Array] | None:
+    """Return what a node writes, of which `is_known_ahead` is true; None if that is too much.
+
+    Without `room`, results may be any number, but none of them large.
+    """
     if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
         return None
-    if not _evaluators:
+    if not _evaluators or not (room is None or room.takes(specs)):
         return None
     with asking(node, call):
         return _evaluators[0](node, call, specs)

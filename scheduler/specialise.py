@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..graph.errors import PlaitError, ShapeError
-from ..graph.evaluation import evaluated, is_known_ahead
+from ..graph.evaluation import Room, evaluated, is_known_ahead
 from ..graph.infer import infer_node
 from ..graph.ir import Graph, Node, call_of
 from ..graph.names import Names
@@ -133,6 +133,7 @@ class _Sweep:
         self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
         self._constants: dict[str, Array] = dict(graph.constants)
         self._values = self._constants if folds else dict(graph.constants)
+        self._room = Room(graph.constants.values())
         self._kept: list[Node] = []
         self._met: list[str] = []
         self._deciding: set[str] = set()
@@ -160,7 +161,7 @@ class _Sweep:
         )
         self._deciding |= self._decides(node, call, specs)
         known = is_known_ahead(node, self._tensors, self._values)
-        values = evaluated(node, call, specs) if known else None
+        values = evaluated(node, call, specs, self._room) if known else None
         self._values.update(values or {})
         self._met.append(node.name)
         if values is None or not self._folds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..evaluation import evaluated, is_known_ahead
+from ..evaluation import Room, evaluated, is_known_ahead
 from ..infer import infer_node
 from ..ir import Graph, Node, call_of
 from ..operators.control import CONTROL_FLOW
@@ -13,13 +13,14 @@ from .merging import MayMerge, always, with_nodes
 
 
 def fold_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """f(constants), Shape(x of a known shape) -> a constant, up to 16 MiB each.
+    """f(constants), Shape(x of a known shape) -> a constant, up to 16 MiB each, 32 MiB in all.
 
     One sweep, through shape arithmetic too: where a value decides a shape, that is known from there
     on. Python functions and nodes with effects stay; so does control flow, whose nested graphs are
     folded on their own.
     """
     tensors, values = dict(graph.tensors), dict(graph.constants)
+    room = Room(values.values())
     made: dict[str, Array] = {}
     kept: list[Node] = []
     news: set[str] = set()
@@ -29,7 +30,7 @@ def fold_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
         if known or not news.isdisjoint(node.inputs):
             call = call_of(node, tensors, values)
             specs = infer_node(node, call)
-            found = evaluated(node, call, specs) if known else None
+            found = evaluated(node, call, specs, room) if known else None
             told = zip(node.outputs, specs, strict=True)
             clearer = {n: spec for n, spec in told if n and not tensors[n].is_static}
             tensors.update(clearer)

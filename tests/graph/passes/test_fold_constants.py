@@ -9,6 +9,7 @@ import numpy as np
 import plait as pl
 import pytest
 from nested_graphs import doubled, doubling_body
+from plait.graph import evaluation
 from plait.graph.evaluation import FOLDED_BYTES
 from plait.graph.ir import Graph
 from plait.graph.passes import PASSES, Pass, fold_constants, simplify
@@ -64,6 +65,28 @@ def test_results_over_16_mib_are_not_kept() -> None:
     b.output("y", b.op("Expand", np.float32(1), length))
     graph = b.build()
     assert fold_constants(graph) is graph
+
+
+def chain(length: int, count: int) -> Graph:
+    """Return a graph of many results of so many bytes each, all made of one number."""
+    b = pl.GraphBuilder("chain")
+    y = b.op("Expand", np.float32(1), np.array([length // 4]))
+    for index in range(count):
+        b.output(f"y{index}", y := b.op("Neg", y))
+    return b.build()
+
+
+def test_many_results_that_are_large_together_are_not_kept() -> None:
+    graph = simplify(chain(FOLDED_BYTES, 30), [fold_constants])
+    kept = sum(value.nbytes for value in graph.constants.values())
+    assert FOLDED_BYTES < kept < 8 * FOLDED_BYTES
+    assert graph.nodes
+
+
+def test_small_results_are_always_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "SWEPT_BYTES", 0)
+    graph = chain(evaluation.SMALL_BYTES, 30)
+    assert ops(simplify(graph, [fold_constants])) == []
 
 
 @pl.operator(name="test_fold_constants.counted")
