@@ -54,6 +54,8 @@ class DeviceModel:
         one; 2, one for each direction.
     peers : frozenset of str
         The memories of other devices that a simulated device copies from without the host.
+    is_guess : bool
+        True when nobody has measured or told it: it follows from what kind of device it is.
 
     Raises
     ------
@@ -73,6 +75,7 @@ class DeviceModel:
     copy_queues: int = 2
     peer_bytes_per_s: float | None = None
     peers: frozenset[str] = frozenset()
+    is_guess: bool = field(default=False, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s", *self._own_peer_speed):
@@ -157,7 +160,7 @@ class DeviceModel:
             raise DeviceError(error.what, at=error.at or at, fix=error.fix) from None
 
 
-_FIELDS = tuple(one.name for one in fields(DeviceModel))
+_FIELDS = tuple(one.name for one in fields(DeviceModel) if one.compare)
 
 
 def _bad(name: str, value: object, wanted: str, at: str | None) -> DeviceError:
@@ -231,7 +234,21 @@ _HOST = DeviceModel(
     launch_s=3e-6,
     submit_s=25e-6,
     copy_queues=0,
+    is_guess=True,
 )
+
+_UNKNOWN = DeviceModel(is_guess=True)
+
+OPENCL = DeviceModel(
+    flops_per_s=1e12,
+    bytes_per_s=50e9,
+    copy_bytes_per_s=5e9,
+    copy_latency_s=50e-6,
+    launch_s=10e-6,
+    submit_s=50e-6,
+    is_guess=True,
+)
+"""A graphics card of the smaller sort: the devices themselves say more, once they are found."""
 
 BUILT_IN: Mapping[str, DeviceModel] = {
     "cpu": _HOST,
@@ -246,8 +263,10 @@ BUILT_IN: Mapping[str, DeviceModel] = {
         copy_latency_s=20e-6,
         launch_s=8e-6,
         submit_s=20e-6,
+        is_guess=True,
     ),
-    "sim": DeviceModel(memory_bytes=4 << 30),
+    "opencl": OPENCL,
+    "sim": DeviceModel(memory_bytes=4 << 30, is_guess=True),
 }
 """The models of the kinds of devices that plait comes with."""
 
@@ -257,4 +276,9 @@ def model_of(device: object, name: str) -> DeviceModel:
     own = getattr(device, "model", None)
     if isinstance(own, DeviceModel):
         return own
-    return BUILT_IN.get(name.split(":", 1)[0], DeviceModel())
+    return guess(name)
+
+
+def guess(name: str) -> DeviceModel:
+    """Return the model of a kind of devices, of which nothing but the name is known."""
+    return BUILT_IN.get(name.split(":", 1)[0], _UNKNOWN)

@@ -21,12 +21,14 @@ from ..event import Event
 from ..generated import registry as generators
 from ..generated.float64 import computes_float64
 from ..memory import HOST, SHARED, Arena, View, host_view
+from ..model import DeviceModel
 from ..program import BoundProgram
 from ..queued.device import QueuedDevice
 from ..queued.program import QueuedProgram, marked
 from ..queued.queues import DOWNLOAD, UPLOAD, Queues
 from ..queued.waiter import Job
 from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable
+from .figures import model_from
 from .memory import OpenClArena, alignment_of
 from .program import Binder
 from .streams import OpenClBackend, open_queues
@@ -89,6 +91,11 @@ class OpenClDevice(QueuedDevice[_Opened]):
                 software=f"{device.platform.name} {device.driver_version}",
             )
         return self._capabilities
+
+    @property
+    def model(self) -> DeviceModel:
+        """How fast it is taken to be until it is measured; looks for the device when asked."""
+        return model_from(self._find().device)
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a kernel can be generated for a node."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ...devices.device import Device
-from ...devices.memory import CALLER, HOST, SHARED
-from ...devices.model import BUILT_IN, DeviceModel, model_of
+from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
+from ...devices.model import DeviceModel, guess, model_of
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
@@ -38,8 +38,6 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 _ON_HOST = frozenset({"cpu", "compiled", "ort", "formal"})
-_UNLIKE = frozenset({"sim", "cuda"})
-"""Kinds whose instances may be different hardware."""
 
 PYTHON_S = 1e-4
 """What a Python operator is taken to cost where nobody measured it."""
@@ -164,12 +162,11 @@ class Costs(Figures):
     def model(self, device: str) -> DeviceModel:
         """Return a device's model: its own, that of its kind, or the built-in one."""
         found = self.models.get(device) or self.models.get(_kind(device))
-        return found or BUILT_IN.get(_kind(device), DeviceModel())
+        return found or guess(device)
 
     def is_guess(self, device: str) -> bool:
         """True when nothing is known of a device but its kind."""
-        guessed = self.model(device) == BUILT_IN.get(_kind(device), DeviceModel())
-        return guessed and not self._of(device, self.nodes)
+        return self.model(device).is_guess and not self._of(device, self.nodes)
 
     def memory_of(self, device: str) -> str:
         """Return the memory of a device."""
@@ -217,7 +214,7 @@ class Costs(Figures):
         if (source, target) in self.hops:
             return self.hops[source, target]
         kinds = _kind(source), _kind(target), source == target
-        if not _UNLIKE.isdisjoint(kinds):
+        if not (self._is_alike(source) and self._is_alike(target)):
             return None
         alike = [hop for (a, b), hop in self.hops.items() if (_kind(a), _kind(b), a == b) == kinds]
         return min(alike, default=None)
@@ -270,7 +267,7 @@ class Costs(Figures):
             alike = sorted(
                 (name != device, name != kind, _kind(name) != kind, name)
                 for name in self.nodes
-                if name == device or (kernels == _kernels(name) and kind not in _UNLIKE)
+                if name == device or (kernels == _kernels(name) and self._is_alike(device))
             )
             known: dict[Signature, Measured] = {}
             for *_, name in reversed(alike):
@@ -302,8 +299,13 @@ class Costs(Figures):
         kind = _kind(device)
         if device in table or not table:
             return device
-        others = sorted(name for name in table if _kind(name) == kind and kind not in _UNLIKE)
+        alike = self._is_alike(device)
+        others = sorted(name for name in table if _kind(name) == kind and alike)
         return kind if kind in table else next(iter(others), device)
+
+    def _is_alike(self, device: str) -> bool:
+        """True when others of its kind are the same hardware: this machine's processor."""
+        return self.memory_of(device) in HOST_MEMORIES
 
     def _owner(self, memory: str) -> str:
         return next((name for name, own in self.memories.items() if own == memory), memory)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
+import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices import find
 from plait.devices.errors import DeviceError
 from plait.devices.model import BUILT_IN, DeviceModel, model_of
+from plait.devices.opencl.device import OpenClDevice
+from plait.devices.opencl.figures import model_from
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.operator import Cost
+from pocl import pocl_device
 
 positive = st.floats(1e-12, 1e15)
 
@@ -105,3 +110,49 @@ def test_kinds_have_built_in_models() -> None:
     assert model_of(find("cpu"), "cpu") is BUILT_IN["cpu"]
     assert model_of(object(), "worker:3") is BUILT_IN["worker"]
     assert model_of(object(), "npu:0") == DeviceModel()
+
+
+def test_what_nobody_measured_or_told_is_a_guess() -> None:
+    assert model_of(find("cpu"), "cpu").is_guess
+    assert model_of(object(), "npu:0").is_guess
+    assert not DeviceModel().is_guess
+    assert not DeviceModel.from_dict(model_of(find("cpu"), "cpu").to_dict()).is_guess
+
+
+def described(*, processor: bool, units: int, mhz: int, unified: bool = False) -> Any:
+    """Return what OpenCL says of a device."""
+    return SimpleNamespace(
+        type=2 if processor else 4,
+        max_compute_units=units,
+        max_clock_frequency=mhz,
+        global_mem_size=8 << 30,
+        host_unified_memory=unified,
+    )
+
+
+def test_an_opencl_device_is_modelled_on_what_opencl_says_of_it() -> None:
+    processor = model_from(described(processor=True, units=2, mhz=2600))
+    card = model_from(described(processor=False, units=40, mhz=1700))
+    inside = model_from(described(processor=False, units=24, mhz=1150, unified=True))
+    assert 1e8 < processor.flops_per_s < 1e10
+    assert 1e9 < processor.bytes_per_s < 1e10
+    assert 1e12 < card.flops_per_s < 1e13
+    assert 1e11 < card.bytes_per_s < 1e12
+    assert processor.flops_per_s < inside.flops_per_s < card.flops_per_s
+    assert inside.bytes_per_s == 3e10
+    for model in (processor, card, inside):
+        assert model.is_guess
+        assert model.memory_bytes == 8 << 30
+    assert model_from(described(processor=False, units=0, mhz=0)).flops_per_s > 0
+
+
+def test_pocl_is_predicted_to_be_slower_than_the_cpu() -> None:
+    """Its kernels are written for graphics cards."""
+    b = pl.GraphBuilder("product")
+    x = b.input("x", "float32", (256, 256))
+    b.output("y", b.op("MatMul", x, x))
+    device = OpenClDevice(device=pocl_device())
+    model = model_of(device, "opencl:0")
+    plan = pl.plan(b.build(), ["cpu", device])
+    assert set(plan.assignment.values()) == {"cpu"}
+    assert model.kernel_s("MatMul", Cost(2 * 256**3, 3 << 18)) > 1e-3

@@ -95,6 +95,26 @@ def test_one_way_between_devices_stands_for_another_between_their_kinds() -> Non
     assert costs.hop_s("cpu", "worker:0") is None
 
 
+@pytest.mark.parametrize("kind", ["cuda", "opencl", "sim", "npu"])
+def test_what_was_measured_of_one_piece_of_hardware_says_nothing_of_another(kind: str) -> None:
+    graph = relu(64)
+    (node,) = graph.nodes
+    costs = measured(graph, 0.5, f"{kind}:0")
+    assert costs.basis(f"{kind}:0", graph, node) == "measured"
+    assert costs.basis(f"{kind}:1", graph, node) == "model"
+    assert costs.program_s(f"{kind}:1", graph) < 0.5
+    hops = Costs(hops={(f"{kind}:0", f"{kind}:1"): 2e-5, (f"{kind}:0", "cpu"): 2e-5})
+    assert hops.hop_s(f"{kind}:1", f"{kind}:2") is None
+    assert hops.hop_s(f"{kind}:1", "cpu") is None
+
+
+def test_instances_of_a_kind_that_works_in_host_memory_are_alike() -> None:
+    graph = relu(64)
+    (node,) = graph.nodes
+    costs = replace(measured(graph, 0.5, "fast:0"), memories={"fast:0": "host", "fast:1": "host"})
+    assert costs.node_s("fast:1", graph, node) == 0.5
+
+
 def test_views_take_no_time() -> None:
     b = pl.GraphBuilder("flat")
     b.output("y", b.op("Reshape", b.input("x", "float32", (2, 3)), np.array([6])))
