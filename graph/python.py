@@ -223,7 +223,7 @@ def _evaluated(annotation: Any, function: Any) -> Any:
         return annotation
     owner = run_of(function) if isinstance(function, type) else function
     try:
-        return eval(annotation, owner.__globals__)
+        return eval(annotation, inspect.unwrap(owner).__globals__)
     except Exception:  # what is imported for type checkers alone is not there
         return inspect.Parameter.empty
 
