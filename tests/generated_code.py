@@ -10,7 +10,7 @@ import numpy as np
 from plait.devices.device import scratch_name
 from plait.devices.generated.dialect import OPENCL, program_source
 from plait.devices.generated.kernel import Kernel
-from plait.devices.generated.pieces import Launch, Piece, faults_in, piece_of
+from plait.devices.generated.pieces import Launch, Piece, piece_of, traps_in
 from plait.devices.generated.registry import scratch
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
@@ -37,31 +37,31 @@ def compiled(source: str) -> Any:
 
 
 def run_generated(
-    graph: Graph, feeds: Mapping[str, Array], faults: list[str] | None = None
+    graph: Graph, feeds: Mapping[str, Array], traps: list[str] | None = None
 ) -> dict[str, Array]:
     """Return all tensors that the nodes of a static graph write, each node alone.
 
-    What kernels report is added to `faults`; where it is left out, they must report nothing. All
+    What kernels report is added to `traps`; where it is left out, they must report nothing. All
     kernels of the graph are compiled as one program: put many nodes into one graph.
     """
     pieces = [piece_of(graph, node, {}) for node in graph.nodes]
     refused = [node for node, piece in zip(graph.nodes, pieces, strict=True) if piece is None]
     assert not refused, f"not generated: {refused}"
-    return run_pieces(graph, [piece for piece in pieces if piece is not None], feeds, faults)
+    return run_pieces(graph, [piece for piece in pieces if piece is not None], feeds, traps)
 
 
 def run_pieces(
     graph: Graph,
     pieces: list[Piece],
     feeds: Mapping[str, Array],
-    faults: list[str] | None = None,
+    traps: list[str] | None = None,
 ) -> dict[str, Array]:
     """Return all tensors that the pieces write."""
     queued = [item for piece in pieces for item in piece.queued]
     kernels = [item.kernel for item in queued if isinstance(item, Launch)]
     program = compiled(program_source(OPENCL, kernels)) if kernels else None
-    may_fail = faults_in(queued)
-    words = {fault.name: np.zeros(1, np.int64) for fault in may_fail}
+    may_fail = traps_in(queued)
+    words = {trap.name: np.zeros(1, np.int64) for trap in may_fail}
     memory = _Memory(graph, {**graph.constants, **feeds, **words})
     for item in queued:
         if isinstance(item, Launch):
@@ -70,11 +70,11 @@ def run_pieces(
             end = item.begin + item.nbytes
             source = memory.bytes(item.source)[item.start : item.start + item.nbytes]
             memory.bytes(item.target)[item.begin : end] = source
-    left = ((fault.text, int(memory.array(fault.name)[0])) for fault in may_fail)
+    left = ((trap.text, int(memory.array(trap.name)[0])) for trap in may_fail)
     found = [text.format(value) for text, value in left if value]
-    assert faults is not None or not found, found
-    if faults is not None:
-        faults += found
+    assert traps is not None or not found, found
+    if traps is not None:
+        traps += found
     return {name: memory.array(name) for node in graph.nodes for name in node.outputs if name}
 
 

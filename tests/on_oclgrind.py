@@ -54,7 +54,7 @@ class Buffers:
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        nbytes = self._specs[name].nbytes if name in self._specs else WORD.nbytes  # of a fault
+        nbytes = self._specs[name].nbytes if name in self._specs else WORD.nbytes  # of a trap
         if nbytes and name not in self._made:
             flags: Any = cl.mem_flags.READ_WRITE
             given = self._given.get(name)

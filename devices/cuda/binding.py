@@ -14,12 +14,12 @@ import numpy as np
 from ...graph.ir import Graph, Node
 from ...graph.tensor import Array
 from .. import program as programs
-from ..generated.pieces import Launch, Transfer, faults_in
+from ..generated.pieces import Launch, Transfer, traps_in
 from ..kernels.steps import in_order
 from ..memory import View
 from ..program import Step
-from ..queued.faults import Faults
 from ..queued.program import Steps
+from ..queued.traps import Traps
 from .arrays import CupyArrays
 from .cublas import Cublas, Places
 from .driver import CuPy
@@ -35,11 +35,11 @@ DEVICE_TO_DEVICE = 3
 
 
 class Bound(NamedTuple):
-    """What a subgraph was bound to: steps, what must live as long as they do, and faults."""
+    """What a subgraph was bound to: steps, what must live as long as they do, and traps."""
 
     steps: Steps
     held: list[Any]
-    faults: Faults | None
+    traps: Traps | None
 
 
 class Libraries(NamedTuple):
@@ -94,7 +94,7 @@ class Binder:
             else:
                 nodes = (part.node for part in group)
                 steps += zip(nodes, binding.steps(group, stream.ptr), strict=True)
-        return Bound(steps, binding.held, binding.faults(self._device))
+        return Bound(steps, binding.held, binding.traps(self._device))
 
 
 class Recorder:
@@ -137,15 +137,15 @@ class _Binding:
         self._graph, self._views, self._constants = graph, views, constants
         self._arrays = {name: view.array for name, view in views.items()} | dict(constants)
         self._loaded = _load(libraries.modules, parts)
-        self._faults = faults_in(item for part in parts for item in part.queued or ())
-        self._words = _words(self._cupy, len(self._faults))
+        self._traps = traps_in(item for part in parts for item in part.queued or ())
+        self._words = _words(self._cupy, len(self._traps))
         self.held: list[Any] = [self._loaded, self._arrays, self._words]
 
-    def faults(self, device: str) -> Faults | None:
-        """Return the faults of the generated kernels; None where none can fail."""
-        if not self._faults:
+    def traps(self, device: str) -> Traps | None:
+        """Return the traps of the generated kernels; None where none can fail."""
+        if not self._traps:
             return None
-        return Faults(device, self._faults, self._words, partial(self._words.fill, 0))
+        return Traps(device, self._traps, self._words, partial(self._words.fill, 0))
 
     def steps(self, parts: Sequence[Part], stream: int) -> list[Step]:
         """Return what queues parts on a stream."""
@@ -188,14 +188,14 @@ class _Binding:
         return step if self._launcher is None else partial(self._launcher, step)
 
     def _address(self, name: str) -> int:
-        for index, fault in enumerate(self._faults):
-            if fault.name == name:
+        for index, trap in enumerate(self._traps):
+            if trap.name == name:
                 return int(self._words.ctypes.data) + index * WORD_NBYTES
         return int(self._arrays[name].data.ptr)
 
 
 def _words(cupy: CuPy, count: int) -> Array:
-    """Return the words of faults, (count,) int64, in page-locked memory.
+    """Return the words of traps, (count,) int64, in page-locked memory.
 
     Kernels write there as to their own memory, if slowly. So a run in which nothing is wrong costs
     the GPU nothing: the host, which reads the words after each run, has them already.

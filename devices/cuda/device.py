@@ -209,7 +209,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             parts = self._lowering.parts(subgraph, views)
             opened.warmer.warm(subgraph, parts, constants, stream)
             capture = self._graphs and not measure  # no event ends a node within a graph
-            steps, held, faults = opened.binder.bind(
+            steps, held, traps = opened.binder.bind(
                 subgraph, parts, views, constants, stream, capture=capture
             )
             if any(part.queued is None for part in parts):
@@ -218,7 +218,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             opened.copies.timed = True
             steps = marked(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        return QueuedProgram(subgraph, run, measure, (*batches, *held), faults)
+        return QueuedProgram(subgraph, run, measure, (*batches, *held), traps)
 
     def copy(
         self,

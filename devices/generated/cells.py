@@ -56,13 +56,13 @@ def typed(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
 def place(name: str, value: str, length: int) -> list[str]:
     """Return the statements that declare `name`, the place on an axis that an index stands for.
 
-    Negative ones count from the end. One outside the axis is left in `FAULT`, and stands for the
+    Negative ones count from the end. One outside the axis is left in `TRAP`, and stands for the
     first place: nothing beside the tensor is read, nor written.
     """
     given = f"given_{name}"
     return [
         f"i64 {given} = {value};",
         f"if ({given} < 0) {given} += {length};",
-        f"if ({given} < 0 || {given} >= {length}) {{ fault[0] = {value}; {given} = 0; }}",
+        f"if ({given} < 0 || {given} >= {length}) {{ trap[0] = {value}; {given} = 0; }}",
         f"const index {name} = (index){given};",
     ]

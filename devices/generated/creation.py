@@ -12,7 +12,7 @@ from .conversion import converted
 from .copying import Layout, copy
 from .functions import word
 from .indexing import contiguous, offset
-from .kernel import FAULT, Code, Kernel
+from .kernel import TRAP, Code, Kernel
 from .registry import generates
 from .types import computed_type, ctype, literal, load, store
 
@@ -126,7 +126,7 @@ def reverse_sequence(call: Call, outputs: Specs) -> Code:
     time, batch = call.attributes["time_axis"], call.attributes["batch_axis"]
     statements = [
         f"const i64 given = lengths[k{batch}];",
-        f"if (given < 0 || given > {shape[time]}) fault[0] = given;",
+        f"if (given < 0 || given > {shape[time]}) trap[0] = given;",
         f"const i64 count = given < {shape[time]} ? given : {shape[time]};",
         f"const index t = k{time} < count ? (index)count - 1 - k{time} : k{time};",
         f"y[i] = x[i + (t - k{time}) * {strides[time]}];",
@@ -135,7 +135,7 @@ def reverse_sequence(call: Call, outputs: Specs) -> Code:
         moved("x", x, "input"),
         typed("lengths", lengths, "input", 1),
         moved("y", x, "output"),
-        FAULT,
+        TRAP,
     ]
     kernel = cells("reverse_sequence", shape, parameters, statements)
-    return Code((kernel,), fault=f"sequence length {{}} is not in [0, {shape[time]}]")
+    return Code((kernel,), trap=f"sequence length {{}} is not in [0, {shape[time]}]")

@@ -10,7 +10,7 @@ from ...graph.operator import Call, Specs
 from .cells import cells, in_words, moved, place, typed
 from .copying import words_of
 from .indexing import contiguous, offset
-from .kernel import FAULT, Code
+from .kernel import TRAP, Code
 from .registry import generates
 
 
@@ -50,11 +50,11 @@ def gather(call: Call, outputs: Specs) -> Code:
         in_words("x", size, "input"),
         typed("indices", indices, "input", 1),
         in_words("y", size, "output"),
-        FAULT,
+        TRAP,
     ]
     cut = (prod(shape[:axis]), indices.size, inner)
     kernel = cells("gather", cut, parameters, statements, [x.size])
-    return Code((kernel,), fault=outside(axis, length))
+    return Code((kernel,), trap=outside(axis, length))
 
 
 @generates("GatherElements", unless=names_nothing)
@@ -73,10 +73,10 @@ def gather_elements(call: Call, outputs: Specs) -> Code:
         moved("x", x, "input"),
         typed("indices", indices, "input", 1),
         moved("y", y, "output"),
-        FAULT,
+        TRAP,
     ]
     kernel = cells("gather_elements", y.static_shape, parameters, statements, [x.size])
-    return Code((kernel,), fault=outside(axis, length))
+    return Code((kernel,), trap=outside(axis, length))
 
 
 @generates("GatherND", unless=names_nothing)
@@ -99,10 +99,10 @@ def gather_nd(call: Call, outputs: Specs) -> Code:
         in_words("x", size, "input"),
         typed("indices", indices, "input", 1),
         in_words("y", size, "output"),
-        FAULT,
+        TRAP,
     ]
     kernel = cells("gather_nd", (rows, inner), parameters, statements, [x.size, indices.size])
-    return Code((kernel,), fault=outside_of(lengths))
+    return Code((kernel,), trap=outside_of(lengths))
 
 
 def row_places(lengths: tuple[int, ...], depth: int, row: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ...graph.tensor import TensorSpec
 
-Role: TypeAlias = Literal["input", "output", "scratch", "fault"]
+Role: TypeAlias = Literal["input", "output", "scratch", "trap"]
 
 THREADS = 256
 """Threads of a group, where a kernel has no reason to want another number."""
@@ -27,7 +27,7 @@ class Parameter(NamedTuple):
     ctype : str
         Of its elements, as `types.ctype` names it.
     role : str
-        Whether it is an input, an output or a scratch buffer of the node, or its `FAULT`.
+        Whether it is an input, an output or a scratch buffer of the node, or its `TRAP`.
     number : int
         Which of them.
     """
@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
     number: int
 
 
-FAULT = Parameter("fault", "i64", "fault", 0)
+TRAP = Parameter("trap", "i64", "trap", 0)
 """Where a kernel leaves a value that it cannot use: an index outside of its axis, for one.
 
 One word, 0 until then; of several values any one. No value that is wrong is 0.
@@ -78,8 +78,8 @@ class Kernel:
 
     @property
     def may_fail(self) -> bool:
-        """True when it may be given values that it cannot use, and then leaves one in `FAULT`."""
-        return FAULT in self.parameters
+        """True when it may be given values that it cannot use, and then leaves one in `TRAP`."""
+        return TRAP in self.parameters
 
     @cached_property
     def name(self) -> str:
@@ -108,13 +108,13 @@ class Code(NamedTuple):
     kernels : tuple of Kernel
         Each reads what those before it wrote.
     scratch : tuple of TensorSpec
-    fault : str
-        What is said of a value that a kernel leaves in `FAULT`, which stands for ``{}`` in it.
+    trap : str
+        What is said of a value that a kernel leaves in `TRAP`, which stands for ``{}`` in it.
     """
 
     kernels: tuple[Kernel, ...]
     scratch: tuple[TensorSpec, ...] = ()
-    fault: str = ""
+    trap: str = ""
 
 
 def groups_of(threads_wanted: int, threads: int = THREADS) -> int:

@@ -37,7 +37,7 @@ class Transfer(NamedTuple):
     nbytes: int
 
 
-class Fault(NamedTuple):
+class Trap(NamedTuple):
     """The word where a node's kernels leave a value that they cannot use.
 
     Attributes
@@ -55,11 +55,11 @@ class Fault(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel, and the tensors, the scratch buffers and the fault it is given, by name."""
+    """A kernel, and the tensors, the scratch buffers and the trap it is given, by name."""
 
     kernel: Kernel
     buffers: tuple[str, ...]
-    fault: Fault | None = None
+    trap: Trap | None = None
 
 
 Queued: TypeAlias = Transfer | Launch
@@ -122,9 +122,9 @@ def launches(
     def buffer(parameter: Parameter) -> str:
         return named.get(parameter.name) or _buffer(node, parameter.role, parameter.number)
 
-    fault = Fault(_fault_name(node), node, code.fault)
+    trap = Trap(_trap_name(node), node, code.trap)
     return tuple(
-        Launch(kernel, tuple(map(buffer, kernel.parameters)), fault if kernel.may_fail else None)
+        Launch(kernel, tuple(map(buffer, kernel.parameters)), trap if kernel.may_fail else None)
         for kernel in code.kernels
         if kernel.groups and any(map(buffer, kernel.written))
     )
@@ -135,20 +135,20 @@ def working_nodes(graph: Graph, views: Mapping[str, View]) -> tuple[Node, ...]:
     return tuple(node for node in graph.nodes if not is_in_place(graph, node, views))
 
 
-def faults_in(queued: Iterable[object]) -> tuple[Fault, ...]:
-    """Return the faults of all launches among what is queued, each once."""
-    found = (item.fault for item in queued if isinstance(item, Launch))
-    return tuple({fault.name: fault for fault in found if fault is not None}.values())
+def traps_in(queued: Iterable[object]) -> tuple[Trap, ...]:
+    """Return the traps of all launches among what is queued, each once."""
+    found = (item.trap for item in queued if isinstance(item, Launch))
+    return tuple({trap.name: trap for trap in found if trap is not None}.values())
 
 
-def _fault_name(node: Node) -> str:
-    """Return the name of a node's fault; no tensor has it."""
-    return f"{node.name}\0fault"
+def _trap_name(node: Node) -> str:
+    """Return the name of a node's trap; no tensor has it."""
+    return f"{node.name}\0trap"
 
 
 def _buffer(node: Node, role: str, index: int) -> str:
     if role == "scratch":
         return scratch_name(node, index)
-    if role == "fault":
-        return _fault_name(node)
+    if role == "trap":
+        return _trap_name(node)
     return (node.inputs if role == "input" else node.outputs)[index]

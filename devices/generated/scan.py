@@ -16,7 +16,7 @@ from ...graph.operator import Call, Specs
 from .cells import typed
 from .functions import word
 from .indexing import index_type
-from .kernel import FAULT, THREADS, Code, Kernel, groups_of
+from .kernel import THREADS, TRAP, Code, Kernel, groups_of
 from .registry import generates
 from .types import computed_type, load, store
 
@@ -54,8 +54,8 @@ def _scanned(title: str, call: Call, operation: str, neutral: int) -> Code:
         axis = typed("axis", call.spec(1), "input", 1)
         body = head + _lines(shape) + scan.by_thread(x.size)
         most = x.size // min(shape)
-        kernel = Kernel(title, (axis, *parameters, FAULT), body, groups_of(most))
-        return Code((kernel,), fault=f"axis {{}} is outside a tensor of rank {len(shape)}")
+        kernel = Kernel(title, (axis, *parameters, TRAP), body, groups_of(most))
+        return Code((kernel,), trap=f"axis {{}} is outside a tensor of rank {len(shape)}")
     axis_number = normalise_axis(int(value.reshape(-1)[0]), len(shape))
     length, inner = shape[axis_number], prod(shape[axis_number + 1 :])
     head += f"const index length = {length}, inner = {inner};\n"
@@ -68,7 +68,7 @@ def _scanned(title: str, call: Call, operation: str, neutral: int) -> Code:
 def _lines(shape: tuple[int, ...]) -> str:
     """Return the statements that find the lines along an axis that is known at run time only.
 
-    An axis that is not there is left in `FAULT`, and stands for the first one.
+    An axis that is not there is left in `TRAP`, and stands for the first one.
     """
     rank = len(shape)
     lengths = " : ".join([*(f"at == {i} ? {shape[i]}" for i in range(rank)), "1"])
@@ -76,7 +76,7 @@ def _lines(shape: tuple[int, ...]) -> str:
     return f"""\
 i64 at = axis[0];
 if (at < 0) at += {rank};
-if (at < 0 || at >= {rank}) {{ fault[0] = axis[0]; at = 0; }}
+if (at < 0 || at >= {rank}) {{ trap[0] = axis[0]; at = 0; }}
 const index length = {lengths}, inner = {inner};
 """
 

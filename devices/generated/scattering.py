@@ -14,7 +14,7 @@ from .cells import cells, in_words, moved, place, typed
 from .copying import Layout, copy, words_of
 from .gathering import names_nothing, outside, outside_of, row_places
 from .indexing import contiguous, offset
-from .kernel import FAULT, Code, Kernel
+from .kernel import TRAP, Code, Kernel
 from .registry import generates
 
 
@@ -48,10 +48,10 @@ def scatter_elements(call: Call, outputs: Specs) -> Code:
         typed("indices", indices, "input", 1),
         moved("updates", x, "input", 2),
         moved("y", x, "output"),
-        FAULT,
+        TRAP,
     ]
     write = cells("scatter_elements", indices.static_shape, parameters, statements, [x.size])
-    return Code((_copied(x), write), fault=outside(axis, length))
+    return Code((_copied(x), write), trap=outside(axis, length))
 
 
 @generates("ScatterND", unless=_combines)
@@ -72,11 +72,11 @@ def scatter_nd(call: Call, outputs: Specs) -> Code:
         typed("indices", indices, "input", 1),
         in_words("updates", size, "input", 2),
         in_words("y", size, "output"),
-        FAULT,
+        TRAP,
     ]
     sizes = [x.size, indices.size]
     write = cells("scatter_nd", (rows, inner), parameters, statements, sizes)
-    return Code((_copied(x), write), fault=outside_of(x.static_shape[:depth]))
+    return Code((_copied(x), write), trap=outside_of(x.static_shape[:depth]))
 
 
 @generates("TensorScatter")
@@ -96,8 +96,8 @@ def tensor_scatter(call: Call, outputs: Specs) -> Code:
     if call.attributes["mode"] == "circular":
         step = f"place_i64(({step}) % {length}, {length})"
     elif call.has(2):
-        parameters.append(FAULT)
-        check = [f"if ({start} < 0 || {start} > {length - count}) fault[0] = {start};"]
+        parameters.append(TRAP)
+        check = [f"if ({start} < 0 || {start} > {length - count}) trap[0] = {start};"]
     statements = [
         *check,
         f"i64 ahead = {step};",
@@ -106,5 +106,5 @@ def tensor_scatter(call: Call, outputs: Specs) -> Code:
     ]
     cut = (prod(shape[:axis]), length, inner)
     kernel = cells("tensor_scatter", cut, parameters, statements, [update.size])
-    fault = f"{count} places from {{}} on are not on axis {axis} of length {length}"
-    return Code((kernel,), fault=fault)
+    trap = f"{count} places from {{}} on are not on axis {axis} of length {length}"
+    return Code((kernel,), trap=trap)

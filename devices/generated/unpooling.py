@@ -7,7 +7,7 @@ import math
 from ...graph.operator import Call, Specs
 from ...graph.operators.pooling import unpooled_shape
 from .indexing import contiguous, coordinates, index_type, offset
-from .kernel import FAULT, THREADS, Code, Kernel, groups_of
+from .kernel import THREADS, TRAP, Code, Kernel, groups_of
 from .reduction import input_of, output_of
 from .registry import generates
 from .types import computed_type, literal, load, store
@@ -35,7 +35,7 @@ def max_unpool(call: Call, outputs: Specs) -> Code:
         start,
         f"if (i >= {x.size}) return;",
         "const i64 place = places[i];",
-        f"if (place < 0 || place >= {math.prod(shape)}) {{ fault[0] = place; return; }}",
+        f"if (place < 0 || place >= {math.prod(shape)}) {{ trap[0] = place; return; }}",
         *coordinates("place", shape, "p", c),
         f"if ({' && '.join(inside) or '1'}) {store(y.dtype, 'y', at, value)}",
     ]
@@ -44,7 +44,7 @@ def max_unpool(call: Call, outputs: Specs) -> Code:
     return Code(
         (
             Kernel("clear", (target,), "\n".join(clear), groups_of(y.size)),
-            Kernel("unpool", (input_of(x), places, target, FAULT), "\n".join(scatter), each),
+            Kernel("unpool", (input_of(x), places, target, TRAP), "\n".join(scatter), each),
         ),
-        fault=f"index {{}} is not one of {math.prod(shape)} places",
+        trap=f"index {{}} is not one of {math.prod(shape)} places",
     )

@@ -146,12 +146,12 @@ class OpenClDevice(QueuedDevice[_Opened]):
         queues = opened.queues
         with queues.current() as stream:
             constants, held = opened.constants.place(subgraph.constants)
-            steps, faults = opened.binder.bind(stream, self.name, subgraph, views, constants)
+            steps, traps = opened.binder.bind(stream, self.name, subgraph, views, constants)
         if measure:
             self._times_copies = True
             steps = marked(steps, queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        return QueuedProgram(subgraph, run, measure, held, faults)
+        return QueuedProgram(subgraph, run, measure, held, traps)
 
     def copy(
         self,

@@ -15,13 +15,13 @@ from ..errors import DeviceError
 from ..generated.dialect import OPENCL, program_source
 from ..generated.fusing import fused
 from ..generated.kernel import Kernel
-from ..generated.pieces import Launch, Piece, Queued, faults_in
+from ..generated.pieces import Launch, Piece, Queued, traps_in
 from ..kernels.steps import in_order
 from ..memory import View
 from ..program import Step
 from ..queued.failures import first_line
-from ..queued.faults import Faults
 from ..queued.program import Steps
+from ..queued.traps import Traps
 from .driver import ClDevice, PyOpenCl
 from .memory import alignment_of
 from .streams import Prepared, Stream
@@ -60,7 +60,7 @@ class Binder:
         graph: Graph,
         views: Mapping[str, View],
         constants: Mapping[str, Any],
-    ) -> tuple[Steps, Faults | None]:
+    ) -> tuple[Steps, Traps | None]:
         """Return a step for each piece of work, which queues it on a stream, and what may fail.
 
         Raises
@@ -77,16 +77,16 @@ class Binder:
         if launches:
             with self._lock:
                 program = self._find_or_make(graph, launches, views)
-        found = faults_in(launches)
+        found = traps_in(launches)
         words = _Words(self._cl, self._context, self._setup, self._alignment, len(found))
-        buffers |= {fault.name: words.buffer(index) for index, fault in enumerate(found)}
+        buffers |= {trap.name: words.buffer(index) for index, trap in enumerate(found)}
         step = partial(self._step, stream, program, buffers)
         steps = [(piece.nodes[-1], in_order(map(step, piece.queued))) for piece in pieces]
         if not found:
             return steps, None
         node, last = steps[-1]
         steps[-1] = node, in_order((last, partial(words.download, stream)))
-        return steps, Faults(device, found, words.of_host, words.clear)
+        return steps, Traps(device, found, words.of_host, words.clear)
 
     def _step(
         self, stream: Stream, program: Any, buffers: Mapping[str, Any], queued: Queued
@@ -144,7 +144,7 @@ class Binder:
         new = {launch.kernel.name: launch for launch in launches}
         sizes = {name: view.spec.nbytes for name, view in views.items()}
         sizes |= {name: array.nbytes for name, array in graph.constants.items()}
-        sizes |= {fault.name: WORD_NBYTES for fault in faults_in(launches)}
+        sizes |= {trap.name: WORD_NBYTES for trap in traps_in(launches)}
         nbytes = max((sizes[n] for launch in new.values() for n in launch.buffers), default=0) or 1
         room = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
         self._cl.enqueue_fill_buffer(self._setup, room, b"\0", 0, nbytes)
@@ -157,7 +157,7 @@ class Binder:
 
 
 class _Words:
-    """The words of a program's faults: each at the start of a sub-buffer, and on the host.
+    """The words of a program's traps: each at the start of a sub-buffer, and on the host.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from ...graph.ir import Graph, Node
 from ..program import BoundProgram, Step
-from .faults import Faults
+from .traps import Traps
 
 Steps: TypeAlias = list[tuple[Node, Step]]
 
@@ -27,7 +27,7 @@ class QueuedProgram:
         Whether the end of each node is marked on the stream.
     held : sequence
         What it uses on the device, constants among it: they live as long as it does.
-    faults : Faults or None
+    traps : Traps or None
         What its kernels report; None where none can fail.
     """
 
@@ -35,7 +35,7 @@ class QueuedProgram:
     run: BoundProgram
     measures: bool
     held: Sequence[object]
-    faults: Faults | None = None
+    traps: Traps | None = None
 
 
 def marked(steps: Steps, mark: Callable[[str], Any]) -> Steps:

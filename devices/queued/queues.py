@@ -69,8 +69,8 @@ class Queues:
         """Queue a program, which must be one that is queued, on the compute stream."""
         assert isinstance(program, QueuedProgram)
         job = Job(Event(on_done), tuple(waits), held=program)
-        if program.faults is not None:
-            job.check = program.faults.take
+        if program.traps is not None:
+            job.check = program.traps.take
         if program.measures:
             job.marks = dict.fromkeys(node.name for node in program.graph.nodes)
         return self.put(COMPUTE, job, program.run, timed=program.measures)

@@ -59,14 +59,14 @@ def test_indices_outside_an_axis_are_reported() -> None:
     nodes.add("GatherND", cases.bits(4, 2), index.T)
     nodes.add("ScatterElements", cases.bits(1, 4), index[:, :2], -cases.bits(1, 2) - 5, axis=1)
     graph, feeds = nodes.build()
-    faults: list[str] = []
-    gathered, elements, rows, scattered = run_generated(graph, feeds, faults).values()
+    traps: list[str] = []
+    gathered, elements, rows, scattered = run_generated(graph, feeds, traps).values()
     assert gathered.tolist() == elements.tolist() == [[0, 0, 0, 0]]
     assert rows.tolist() == [[0, 1]] * 4
     assert scattered.tolist()[0][1:] == [1, 2, 3]
     said = r"index (4|-5|1099511627777|-1099511627776) is outside "
-    assert len(faults) == 4
-    assert all(re.match(said, fault) for fault in faults), faults
+    assert len(traps) == 4
+    assert all(re.match(said, trap) for trap in traps), traps
 
 
 def test_nothing_is_read_where_there_is_nothing() -> None:

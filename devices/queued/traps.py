@@ -6,28 +6,28 @@ from collections.abc import Callable, Sequence
 
 from ...graph.tensor import Array
 from ..errors import KernelError
-from ..generated.pieces import Fault
+from ..generated.pieces import Trap
 
 
-class Faults:
-    """The faults of one program, as they are after each of its runs.
+class Traps:
+    """The traps of one program, as they are after each of its runs.
 
     Parameters
     ----------
     device : str
-    faults : sequence of Fault
-    words : Array, (faults,), int64
+    traps : sequence of Trap
+    words : Array, (traps,), int64
         What the kernels left, on the host, when a run is complete; 0 where nothing was wrong.
     clear : callable
         Makes all of them 0 again, on the device as well. A program runs again only when its last
-        run is known to be complete, so that a fault is cleared before.
+        run is known to be complete, so that a trap is cleared before.
     """
 
     def __init__(
-        self, device: str, faults: Sequence[Fault], words: Array, clear: Callable[[], object]
+        self, device: str, traps: Sequence[Trap], words: Array, clear: Callable[[], object]
     ) -> None:
         self._device = device
-        self._faults = faults
+        self._traps = traps
         self._words = words
         self._clear = clear
 
@@ -36,7 +36,7 @@ class Faults:
         if not self._words.any():
             return None
         index = int(self._words.nonzero()[0][0])  # the first node: others may fail because of it
-        _, node, text = self._faults[index]
+        _, node, text = self._traps[index]
         error = KernelError(
             text.format(int(self._words[index])), at=f"{node}, on device {self._device!r}"
         )
