@@ -10,6 +10,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from ..nested import draws, graphs_in, has_effects
+from ..traits import COMMUTATIVE
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
 from .rewriting import Rewriter
@@ -34,6 +35,8 @@ def share_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
 def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(x), f(x) -> f(x), read twice: the same operator, inputs and attributes.
 
+    Where two inputs commute, in either order.
+
     Not where a node has effects, is a Python function (which may know more than its inputs) or
     runs nested graphs; nor where both are fetched.
     """
@@ -41,7 +44,7 @@ def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
     first: dict[Hashable, list[str]] = {}
     for name in [node.name for node in graph.nodes]:
         node = rewriter.node(name)
-        alike = first.setdefault((node.op, node.inputs), [])
+        alike = first.setdefault((node.op, _operands(node)), [])
         if not any(_merge(rewriter, rewriter.node(earlier), node) for earlier in alike):
             alike.append(name)
     return rewriter.result()
@@ -66,9 +69,14 @@ def _is_pure(node: Node) -> bool:
     return not has_effects(node) and not draws(node)
 
 
+def _operands(node: Node) -> tuple[str, ...]:
+    """Return the inputs, in an order of their own where theirs makes no difference."""
+    return tuple(sorted(node.inputs)) if COMMUTATIVE in node.operator.traits else node.inputs
+
+
 def _details(node: Node) -> Hashable:
     attributes = tuple((name, _frozen(value)) for name, value in node.attributes.items())
-    return node.inputs, tuple(map(bool, node.outputs)), attributes
+    return _operands(node), tuple(map(bool, node.outputs)), attributes
 
 
 def _frozen(value: Any) -> Hashable:

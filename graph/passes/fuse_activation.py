@@ -23,9 +23,28 @@ _SIX_CELLS = Pattern("Clip", (Pattern("Add", (X, 3.0)), 0.0, 6.0))
 _HARD_SIGMOID = Pattern("HardSigmoid", (X,), {"alpha": 1 / 6, "beta": 0.5})
 _ERF = Pattern("Add", (Pattern("Erf", (Pattern("Div", (X, math.sqrt(2))),)), 1.0))
 _ERF_OF_PRODUCT = Pattern("Add", (Pattern("Erf", (Pattern("Mul", (X, math.sqrt(0.5))),)), 1.0))
-_CUBE = Pattern("Mul", (Pattern("Pow", (X, 3.0)), 0.044715))
-_INNER = Pattern("Mul", (Pattern("Add", (X, _CUBE)), math.sqrt(2 / math.pi)))
-_TANH = Pattern("Add", (Pattern("Tanh", (_INNER,)), 1.0))
+
+_SQUARE = Pattern("Mul", (X, X))
+_CUBIC, _ROOT = 0.044715, math.sqrt(2 / math.pi)
+_CUBIC_SQUARES = (
+    Pattern("Mul", (_SQUARE, _CUBIC)),
+    Pattern("Mul", (Pattern("Mul", (X, _CUBIC)), X)),
+)
+_CUBES = (
+    Pattern("Mul", (Pattern("Pow", (X, 3.0)), _CUBIC)),
+    Pattern("Mul", (Pattern("Mul", (_SQUARE, X)), _CUBIC)),
+    Pattern("Mul", (Pattern("Mul", (X, _CUBIC)), _SQUARE)),
+    *(Pattern("Mul", (square, X)) for square in _CUBIC_SQUARES),
+)
+_FACTORS = tuple(Pattern("Add", (square, 1.0)) for square in _CUBIC_SQUARES)
+_INNER = (
+    *(Pattern("Mul", (Pattern("Add", (X, cube)), _ROOT)) for cube in _CUBES),
+    *(Pattern("Mul", (Pattern("Mul", (X, _ROOT)), factor)) for factor in _FACTORS),
+    *(Pattern("Mul", (Pattern("Mul", (X, factor)), _ROOT)) for factor in _FACTORS),
+)
+"""√(2/π) · (x + 0.044715 · x³), the cube as a power or as products, and with x drawn out."""
+
+_TANHS = tuple(Pattern("Add", (Pattern("Tanh", (inner,)), 1.0)) for inner in _INNER)
 
 
 def _halved(factor: Pattern) -> tuple[Pattern, ...]:
@@ -45,7 +64,7 @@ PATTERNS: tuple[tuple[Pattern, str, dict[str, Any]], ...] = (
     (Pattern("Mul", (X, _HARD_SIGMOID)), "HardSwish", {}),
     (Pattern("Mul", (X, Pattern("Sigmoid", (X,)))), "Swish", {}),
     *((pattern, "Gelu", {}) for erf in (_ERF, _ERF_OF_PRODUCT) for pattern in _halved(erf)),
-    *((pattern, "Gelu", {"approximate": "tanh"}) for pattern in _halved(_TANH)),
+    *((pattern, "Gelu", {"approximate": "tanh"}) for tanh in _TANHS for pattern in _halved(tanh)),
 )
 
 

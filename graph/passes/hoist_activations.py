@@ -17,8 +17,8 @@ from .rewriting import Rewriter
 def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
 
-    Past Reshape, Transpose and their like, and past Concat, where products come first, all of them,
-    which nothing else reads. Not past Slice, Gather or Tile: one side would compute more.
+    Past Reshape, Transpose and their like, and past Concat, in any row, where products come first,
+    all of them, which nothing else reads. Not past Slice, Gather or Tile: more would be computed.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -65,13 +65,21 @@ def _hoisted(rewriter: Rewriter, names: Names, node: Node) -> list[Node]:
 
 
 def _is_product(rewriter: Rewriter, tensor: str) -> bool:
-    """True for what a product yields, moved or not, that nothing else reads on the way."""
-    while rewriter.is_private(tensor):
-        writer = rewriter.producer(tensor)
-        if writer is None or MOVES not in writer.operator.traits:
-            return writer is not None and _ends_in_activations(writer)
-        tensor = writer.inputs[0]
-    return False
+    """True for what products yield, moved or joined or not, that nothing else reads on the way."""
+    waiting, met = [tensor], {tensor}
+    while waiting:
+        tensor = waiting.pop()
+        writer = rewriter.producer(tensor) if rewriter.is_private(tensor) else None
+        if writer is None:
+            return False
+        if writer.op == "Concat":
+            waiting += set(writer.inputs) - met
+        elif MOVES in writer.operator.traits:
+            waiting.append(writer.inputs[0])
+        elif not _ends_in_activations(writer):
+            return False
+        met.update(waiting)
+    return True
 
 
 def _ends_in_activations(node: Node) -> bool:

@@ -147,3 +147,20 @@ def test_a_square_is_a_product() -> None:
     x = np.random.default_rng(0).standard_normal(99).astype(np.float32)
     before, now = (pl.run(pl.plan(g, ["formal"], passes=()), {"x": x})["y"] for g in (graph, after))
     np.testing.assert_allclose(now, before, rtol=2e-7)
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_what_commutes_is_computed_once_in_either_order(op: str) -> None:
+    b = pl.GraphBuilder("either")
+    x, y = b.input("x", "float32", (2, 3)), b.input("y", "float32", (3,))
+    b.output("z", b.op("Sub", b.op("Exp", b.op(op, x, y)), b.op(op, y, x)))
+    after = check(merge_common(b.build()))
+    assert [node.op for node in after.nodes] == [op, "Exp", "Sub"]
+
+
+def test_what_does_not_commute_stays_two() -> None:
+    b = pl.GraphBuilder("neither")
+    x, y = b.input("x", "float32", (2,)), b.input("y", "float32", (2,))
+    b.output("z", b.op("Mul", b.op("Sub", x, y), b.op("Sub", y, x)))
+    graph = b.build()
+    assert merge_common(graph) is graph

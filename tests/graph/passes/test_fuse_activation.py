@@ -35,6 +35,32 @@ def _erf_of_product(b: pl.GraphBuilder, x: str) -> str:
     return made
 
 
+def _by_tanh(inner: Formula) -> Formula:
+    """Return the formula x / 2 · (1 + tanh of what another formula makes of x)."""
+
+    def formula(b: pl.GraphBuilder, x: str) -> str:
+        factor = b.op("Add", b.op("Tanh", inner(b, x)), _number(1))
+        made: str = b.op("Mul", b.op("Mul", x, _number(0.5)), factor)
+        return made
+
+    return formula
+
+
+def _with_cube(cube: Formula) -> Formula:
+    """Return the formula of Gelu by tanh, its cubic term by another formula."""
+    root = _number(math.sqrt(2 / math.pi))
+    return _by_tanh(lambda b, x: b.op("Mul", b.op("Add", x, cube(b, x)), root))
+
+
+def _drawn_out(square: Formula) -> Formula:
+    """Return the formula of Gelu by tanh, x drawn out of the sum."""
+    root = _number(math.sqrt(2 / math.pi))
+    return _by_tanh(
+        lambda b, x: b.op("Mul", b.op("Mul", x, root), b.op("Add", _number(1), square(b, x)))
+    )
+
+
+CUBIC = _number(0.044715)
 FORMULAS: Mapping[str, tuple[str, Formula]] = {
     "product, then sixth": (
         "HardSwish", lambda b, x: b.op("Div", b.op("Mul", x, _six(b, x)), _number(6))),
@@ -54,9 +80,29 @@ FORMULAS: Mapping[str, tuple[str, Formula]] = {
         "Gelu", lambda b, x: b.op("Mul", b.op("Mul", x, _number(0.5)), _erf(b, x))),
     "half of the factor": (
         "Gelu", lambda b, x: b.op("Mul", x, b.op("Mul", _number(0.5), _erf_of_product(b, x)))),
+    "cube as a power": (
+        "Gelu", _with_cube(lambda b, x: b.op("Mul", b.op("Pow", x, _number(3)), CUBIC))),
+    "cube as products": (
+        "Gelu",
+        _with_cube(lambda b, x: b.op("Mul", CUBIC, b.op("Mul", x, b.op("Mul", x, x))))),
+    "cube, its factor first": (
+        "Gelu",
+        _with_cube(lambda b, x: b.op("Mul", b.op("Mul", b.op("Mul", x, CUBIC), x), x))),
+    "cube, its factor in the middle": (
+        "Gelu", _with_cube(lambda b, x: b.op("Mul", x, b.op("Mul", b.op("Mul", x, x), CUBIC)))),
+    "cube of a factor and a square": (
+        "Gelu", _with_cube(lambda b, x: b.op("Mul", b.op("Mul", x, CUBIC), b.op("Mul", x, x)))),
+    "drawn out": (
+        "Gelu", _drawn_out(lambda b, x: b.op("Mul", b.op("Mul", CUBIC, x), x))),
 }  # fmt: skip
 
 UNLIKE: Mapping[str, Formula] = {
+    "cube of another": _with_cube(
+        lambda b, x: b.op("Mul", CUBIC, b.op("Mul", x, b.op("Mul", x, b.op("Neg", x))))
+    ),
+    "fourth power": _with_cube(
+        lambda b, x: b.op("Mul", CUBIC, b.op("Mul", b.op("Mul", x, x), b.op("Mul", x, x)))
+    ),
     "another bound": lambda b, x: b.op(
         "Div",
         b.op("Mul", x, b.op("Clip", b.op("Add", x, _number(3)), _number(0), _number(5))),

@@ -127,3 +127,43 @@ def test_what_is_read_between_stays() -> None:
 def test_what_is_pinned_apart_stays() -> None:
     graph = behind(lambda b, x: str(b.op("Relu", b.op("Flatten", x))))
     assert hoist_activations(graph, lambda *_: False) is graph
+
+
+def test_an_activation_goes_ahead_of_moves_and_concats_in_any_row() -> None:
+    def formula(b: pl.GraphBuilder, x: str) -> str:
+        inner = b.op(
+            "Concat", conv(b, x, 1), b.op("Reshape", conv(b, x, 2), np.array(SHAPE)), axis=1
+        )
+        moved = b.op("Transpose", inner, perm=(0, 2, 3, 1))
+        made: str = b.op("Relu", b.op("Flatten", moved))
+        return made
+
+    graph = behind(formula)
+    after = hoist_activations(graph)
+    writers = {node.outputs[0]: node.op for node in after.nodes}
+    assert [writers[node.inputs[0]] for node in after.nodes if node.op == "Relu"] == ["Conv"] * 2
+    assert_same_bits(graph, after)
+
+
+def test_an_activation_stays_where_a_part_is_no_product() -> None:
+    def formula(b: pl.GraphBuilder, x: str) -> str:
+        inner = b.op("Concat", conv(b, x, 1), b.op("Exp", x), axis=1)
+        made: str = b.op("Relu", b.op("Flatten", inner))
+        return made
+
+    graph = behind(formula)
+    assert hoist_activations(graph) is graph
+
+
+def test_an_activation_behind_doubling_concats_is_settled_at_once() -> None:
+    """Each Concat reads one tensor twice: followed part by part, there are 2⁴⁰ of them."""
+
+    def formula(b: pl.GraphBuilder, x: str) -> str:
+        x = b.op("Slice", x, np.array([0]), np.array([0]))
+        for _ in range(40):
+            x = b.op("Concat", x, x, axis=0)
+        made: str = b.op("Relu", b.op("Flatten", x))
+        return made
+
+    graph = behind(formula)
+    assert hoist_activations(graph) is graph
