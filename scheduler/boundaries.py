@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..graph.errors import ShapeError
 from ..graph.infer import asking, describe, infer_node
 from ..graph.ir import Graph, Node, call_of
 from ..graph.operator import Specs, find_operator
@@ -143,6 +144,44 @@ def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[s
         if _decided(graph, node, known, fewer):
             names = fewer
     return names
+
+
+def reason_held_up(parts: Cut, node: Node) -> str:
+    """Return in words what a node of the rest, one of the `frontier`, waits for at the boundary.
+
+    Which values decide its shapes is found by asking what would follow from ones.
+    """
+    graph = parts.rest
+    assert graph is not None, "the node is part of it"
+    late = {name: one for one in parts.padded for name in one.tensors}
+    waited = [name for name in dict.fromkeys(node.inputs) if name in late]
+    if waited:
+        return f"needs the shape of {_quoted(waited)}, which is known when that is computed"
+    if node.op in CONTROL_FLOW:
+        names = node.inputs[:1] if node.op == "If" else ()
+    else:
+        small = (n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants)
+        ones = {n: _ones(graph.tensors[n]) for n in small if graph.tensors[n].is_static}
+        names = tuple(name for name in ones if _would_decide(graph, node, ones, without=name))
+    return f"needs the values of {_quoted(names)}" if names else "needs values, not shapes alone"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _ones(spec: TensorSpec) -> Array:
+    """Return ones that take no memory to speak of."""
+    return np.broadcast_to(np.ones((), spec.dtype), spec.static_shape)
+
+
+def _would_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: str) -> bool:
+    """True when shapes do not follow from all other values, were they ones."""
+    names = [name for name in ones if name != without and np.size(ones[name]) <= DECIDING_SIZE]
+    try:
+        return not _decided(graph, node, ones, names)
+    except ShapeError:  # ones are not what fits, but they were looked at
+        return False
 
 
 def undecidable(graph: Graph, node: Node) -> PlanError:

@@ -9,7 +9,7 @@ from ...devices.device import Device, Remote, Routed
 from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
-from ..boundaries import cut, frontier
+from ..boundaries import cut, frontier, reason_held_up
 from ..partition.partition import Subgraph
 from ..planning import Plan
 from ..steps import Transfer
@@ -164,4 +164,4 @@ def _undecided(plan: Plan) -> Iterator[str]:
     yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
     held = frontier(parts.rest) if parts.rest is not None else ()
     for node in held[:LISTED_STEPS]:
-        yield f"  {node.name!r} ({node.op}): needs values, not shapes alone"
+        yield f"  {node.name!r} ({node.op}): {reason_held_up(parts, node)}"

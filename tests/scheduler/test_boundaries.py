@@ -302,3 +302,41 @@ async def test_inputs_that_need_one_plan_take_no_further_task(
             found = await session.run(feeds)
             np.testing.assert_array_equal(found["y"], -feeds["x"].reshape(2, 3))
     assert len(passages) == 1
+
+
+def held_up(b: pl.GraphBuilder) -> list[str]:
+    """Return what a plan's report says of the nodes at its first boundary."""
+    lines = pl.plan(b.build(), ["cpu"]).report().splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("memory: planned while"))
+    return [line.strip() for line in lines[start + 1 :] if line.startswith("  '")]
+
+
+def test_a_concat_of_something_as_long_as_it_turns_out_needs_no_values() -> None:
+    b = pl.GraphBuilder("found")
+    found = b.op("NonZero", b.input("x", "float32", (4, 8)), name="find")
+    b.output("y", b.op("Concat", found, np.zeros((2, 3), "int64"), axis=1, name="join"))
+    assert held_up(b) == [
+        "'join' (Concat): needs the shape of 'find', which is known when that is computed"
+    ]
+
+
+def test_the_tensor_whose_values_decide_a_shape_is_named() -> None:
+    b = pl.GraphBuilder("reshaped")
+    x, rows = b.input("x", "float32", (4, 8)), b.input("rows", "int64", (1,))
+    shape = b.op("Concat", rows, np.array([-1]), axis=0, name="shape")
+    again = b.op("Reshape", x, shape, name="again")
+    b.output("y", b.op("Concat", again, again, axis=0, name="twice"))
+    assert held_up(b) == ["'again' (Reshape): needs the values of 'shape'"]
+
+
+def test_the_condition_of_a_choice_is_named() -> None:
+    b = pl.GraphBuilder("chosen")
+    x, flag = b.input("x", "float32", (4,)), b.input("flag", "bool", ())
+    ways = []
+    for times in (1, 2):
+        way = pl.GraphBuilder(f"{times} times")
+        way.output("z", way.op("Concat", *[way.input("v", "float32", (4,))] * times, axis=0))
+        ways.append(way.build())
+    chosen = b.op("If", flag, x, then_branch=ways[0], else_branch=ways[1], name="choose")
+    b.output("y", b.op("Concat", chosen, x, axis=0, name="join"))
+    assert held_up(b) == ["'choose' (If): needs the values of 'flag'"]
