@@ -6,6 +6,9 @@ VENV ?= .venv-test
 DEMO_VENV ?= .venv-demo
 GPU_VENV ?= .venv-gpu
 GPU_ARGS ?=
+SECONDS ?= 3600
+SEED ?= $(shell date +%Y%m%d)
+GRAPHS ?= 2000
 BIN = $(VENV)/bin
 
 # Only the models in these packages are used; their code asks for torch, or a second opencv.
@@ -22,7 +25,7 @@ rm -rf build plait.egg-info
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench gpu clean install
+.PHONY: help demo test check fix bench fuzz gpu clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -48,6 +51,11 @@ fix: $(VENV)/ready  ## format, and repair what ruff can repair
 
 bench: install  ## measure; results go to benchmarks/results
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+fuzz: install  ## damaged files and random graphs, for SECONDS= with SEED=; failures are kept in .fuzz
+	$(BIN)/python tests/fuzzers/campaign.py --seconds $(SECONDS) --seed $(SEED) --keep .fuzz
+	PLAIT_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/properties/test_random_partitions.py \
+		--hypothesis-seed=$(SEED)
 
 gpu: $(GPU_VENV)/ready  ## on a machine with an NVIDIA GPU: its tests and figures, as one file of results
 	@$(call install_plait,$(GPU_VENV))
