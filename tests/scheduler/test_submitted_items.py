@@ -140,7 +140,7 @@ def test_an_item_under_way_can_be_cancelled(session: pl.BlockingSession, gate: G
     assert item.cancelled()
 
 
-@pytest.mark.parametrize("moment", range(0, 12))
+@pytest.mark.parametrize("moment", range(12))
 def test_whichever_are_cancelled_all_others_have_their_results(
     session: pl.BlockingSession, moment: int
 ) -> None:

@@ -29,8 +29,7 @@ _PROTOBUF_LIMIT = 2**31 - 1
 def load_onnx(source: Source) -> Graph:
     """Return the graph in an ONNX model.
 
-    Tensor names are those of the model;
-    nodes without a name get one, such as ``Conv_12``.
+    Tensor names are those of the model; nodes without a name get one, such as ``Conv_12``.
 
     Parameters
     ----------

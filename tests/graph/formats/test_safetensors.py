@@ -158,7 +158,10 @@ DAMAGED = {
     "too few bytes": (file_of({"w": entry(offsets=(0, 4))}, bytes(4)), "0 to 4 cannot hold"),
     "backwards": (file_of({"w": entry(offsets=(8, 0))}, bytes(8)), "8 to 0 cannot hold"),
     "a shape beyond memory": (file_of({"w": entry(shape=(2**62, 2**62))}), "cannot hold"),
-    "no bytes in many rows": (file_of({"w": entry(shape=(2**63, 0), offsets=(0, 0))}), "is not a dimension"),
+    "no bytes in many rows": (
+        file_of({"w": entry(shape=(2**63, 0), offsets=(0, 0))}),
+        "is not a dimension",
+    ),
     "cut short": (file_of({"w": entry()}, bytes(7)), "7 bytes of arrays"),
     "bytes too many": (file_of({"w": entry()}, bytes(9)), "9 bytes of arrays"),
     "a gap": (file_of({"w": entry(offsets=(4, 12))}, bytes(12)), "starts at byte 4"),
