@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
+from weakref import ref
 
 import trio
 
@@ -24,9 +25,6 @@ from ..running.pace import Pace
 from ..running.slots import session_closed
 from .policy import FaultPolicy
 from .standby import devices_of, standby
-
-KEPT_STANDBYS = 64
-"""Plans for what remains that are remembered."""
 
 Retire: TypeAlias = Callable[[str], object]
 """Takes plans out of use, given the device that is lost or back."""
@@ -65,7 +63,7 @@ class Recovery:
         self._starts: dict[str, int] = {}
         self._given_up: set[str] = set()
         self._replaced: set[frozenset[str]] = set()
-        self._standbys: dict[tuple[int, frozenset[str]], tuple[Plan, Plan | None]] = {}
+        self._standbys: dict[tuple[int, frozenset[str]], tuple[ref[Plan], Plan | None]] = {}
         self._changed = trio.Event()
         self._starting = trio.Event()
         self._scopes: set[trio.CancelScope] = set()
@@ -232,9 +230,9 @@ class Recovery:
         key = id(plan), lost
         if key not in self._standbys:
             made = await self._pace.on_thread(partial(standby, plan, lost))
-            self._standbys[key] = plan, made  # the plan too: nothing else gets its identity
-            if len(self._standbys) > KEPT_STANDBYS:
-                del self._standbys[next(iter(self._standbys))]
+            # Forgotten with the plan: then another may get its identity.
+            known = self._standbys
+            known[key] = ref(plan, lambda _: known.pop(key, None)), made
         return self._standbys[key][1]
 
     async def _prepare(self, plan: Plan, lost: frozenset[str]) -> None:

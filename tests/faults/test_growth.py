@@ -1,0 +1,58 @@
+"""What a session keeps after faults: as many objects after many losses as after a few."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import plait as pl
+import pytest
+import trio
+from plait.devices.sim import SimDevice
+from plait.scheduler.profile import recorder
+
+from .fault_graphs import answer, feeds, halves
+
+WAIT_S = 60
+PINS = {"first": "sim:a", "second": "cpu"}
+
+
+@pytest.mark.parametrize("standby", [True, False])
+async def test_losses_and_changing_shapes_leave_nothing_that_adds_up(
+    standby: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of items and stand-ins of plans are bounded, and nothing else stays."""
+    monkeypatch.setattr(recorder, "KEPT_SPANS", 200)
+    sim, draw = SimDevice("sim:a"), random.Random(1)
+    plan = pl.plan(halves("n"), [sim, "cpu"], pin=PINS, max_in_flight=2)
+    policy = pl.FaultPolicy(restart_s=0, standby=standby)
+    counts = list[int]()
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, faults=policy) as session:
+            for _ in range(5):
+                for _ in range(30):
+                    sim.lose("unplugged")
+                    for n in draw.sample(range(1, 30), 2):
+                        outputs = await session.run(feeds(1, n))
+                        assert outputs["y"].tolist() == answer(1, n)
+                    while sim.loss is not None:
+                        await trio.lowlevel.checkpoint()
+                gc.collect()
+                counts.append(len(gc.get_objects()))
+    assert counts[-1] - counts[1] < 90  # less than one for each loss: a few thousand in all
+
+
+async def test_a_stand_in_is_forgotten_with_the_plan_that_it_stands_for() -> None:
+    sim = SimDevice("sim:a")
+    plan = pl.plan(halves("n"), [sim, "cpu"], pin=PINS)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan, faults=pl.FaultPolicy(restart_s=0)) as session:
+            assert session._runtime is not None
+            recovery = session._runtime._recovery
+            for n in range(1, 20):
+                sim.lose()
+                assert (await session.run(feeds(1, n)))["y"].tolist() == answer(1, n)
+                while sim.loss is not None:
+                    await trio.lowlevel.checkpoint()
+            gc.collect()
+            assert len(recovery._standbys) <= 1
