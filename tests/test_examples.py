@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9][0-9]_*.py"))
-LIMIT_S = 5.0
 MAX_LINES = 80
 
 
@@ -20,7 +18,6 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_runs_without_arguments_and_prints_something(file: Path, tmp_path: Path) -> None:
-    before_s = os.times().children_user
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(file)],
         cwd=tmp_path,
@@ -30,8 +27,6 @@ def test_an_example_runs_without_arguments_and_prints_something(file: Path, tmp_
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
-    # Processor time, not wall time: what an example needs, whatever else the machine does.
-    assert os.times().children_user - before_s < LIMIT_S
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from cProfile import Profile
 
 import numpy as np
 import plait as pl
 import pytest
+from counted_work import calls_of
 from plait.graph.ir import Graph
 from plait.scheduler.memory.relation import relate
 from plait.scheduler.memory.verify import verify_memory
@@ -75,13 +75,6 @@ def built(add: Callable[[pl.GraphBuilder, int], None], count: int) -> Graph:
     b = pl.GraphBuilder(add.__name__)
     add(b, count)
     return b.build()
-
-
-def calls_of(run: Callable[[], object]) -> int:
-    """Return how many functions are called, with each look at a generator's next value."""
-    profile = Profile()
-    profile.runcall(run)
-    return sum(entry.callcount for entry in profile.getstats())
 
 
 @pytest.mark.parametrize(

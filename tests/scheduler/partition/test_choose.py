@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from random import Random
-from time import process_time
 
 import numpy as np
 import plait as pl
 import pytest
+from counted_work import calls_of
 from fake_devices import PrivateDevice
 from machines import branches, chain, random_graph, random_machine
 from plait import Costs
@@ -22,6 +22,9 @@ from plait.scheduler.partition.judge import Judge
 
 SEEDS = range(200)
 OBJECTIVES = (("latency", 1), ("latency", 3), ("throughput", 1), ("throughput", 4))
+
+CALLS_PER_NODE = 8000
+"""Of choosing devices for a graph of a thousand nodes, in functions."""
 
 
 def drawn(seed: int) -> tuple[Graph, list[SimDevice], dict[str, object]]:
@@ -276,10 +279,9 @@ def test_arguments_that_make_no_sense_are_refused(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_nodes_are_shared_out_within_seconds() -> None:
+def test_a_thousand_nodes_are_shared_out_with_little_work() -> None:
     random = Random(1)
     graph = random_graph(random, 1000)
     devices = {device.name: device for device in random_machine(random, 3)}
-    start = process_time()
-    next(choose(graph, devices, {}, Costs.of(devices)))
-    assert process_time() - start < 4  # a second on a quiet machine
+    calls = calls_of(lambda: next(choose(graph, devices, {}, Costs.of(devices))))
+    assert calls < CALLS_PER_NODE * len(graph.nodes)
