@@ -106,6 +106,7 @@ class _Collector:
         self._current: dict[Buffer, dict[Replica, tuple[int, int]]] = {}
         """The bytes of what has not been overwritten, so that a chain of nodes is quick to ask."""
         self._alignments: dict[str, int] = {}
+        self._parts_of: dict[str, frozenset[str]] = {}
         self._reads = reads_of(graph, placement, devices, order)
 
     def collect(self) -> list[Buffer]:
@@ -185,9 +186,32 @@ class _Collector:
             )
             if read_twice or (self._confined and not self._stays(place.buffer, replica)):
                 continue
+            # What is fed lies apart from all others: what overwrites it is copied to be joined.
+            if START in place.buffer.writers and self._joins and self._is_joined(replica):
+                continue
             if self._is_last(place, nbytes, point):
                 return place
         return None
+
+    def _is_joined(self, replica: Replica) -> bool:
+        """True for what another node in the memory joins where it may lie from the beginning."""
+        name, memory = replica
+        return any(
+            name in self._parts(reader, memory)
+            for reader in self._graph.consumers[name]
+            if reader.operator.joins is not None and reader.name not in self._leeway.apart
+        )
+
+    def _parts(self, node: Node, memory: str) -> frozenset[str]:
+        """Return the inputs of a node that may lie in its outputs in a memory."""
+        if node.name not in self._parts_of:
+            self._parts_of[node.name] = frozenset(
+                node.inputs[alias.input]
+                for alias in joins_of(self._graph, node)
+                if self._placement.home[node.outputs[alias.output]] == memory
+                and alias.offset % self._alignment(memory) == 0
+            )
+        return self._parts_of[node.name]
 
     def _stays(self, buffer: Buffer, replica: Replica) -> bool:
         """True when only steps that touch the buffer anyway read the replica."""

@@ -201,6 +201,19 @@ def test_a_concatenation_of_what_is_computed_takes_no_step() -> None:
     assert bound == [name for name in nodes if name != "join"]
 
 
+def test_what_follows_from_fed_tensors_alone_is_joined_without_a_copy() -> None:
+    """In place it would lie where they are fed, and be copied from there."""
+    b = pl.GraphBuilder("joined")
+    x, z = b.input("x", "int32", (3, ROW)), b.input("z", "int32", (3, ROW))
+    b.output("y", b.op("Concat", b.op("Neg", b.op("Abs", x)), b.op("Neg", z), axis=0, name="join"))
+    plan = pl.plan(b.build(), passes=())
+    (joined,) = [buffer for buffer in buffers_of(plan) if buffer.nbytes == 6 * ROW * 4]
+    assert sorted(joined.offsets.values()) == [0, 0, 3 * ROW * 4]
+    fed = {"x": rows(3).astype(np.int32), "z": rows(3).astype(np.int32) + 1}
+    wanted = np.concatenate([-np.abs(fed["x"]), -fed["z"]])
+    np.testing.assert_array_equal(pl.run(plan, fed)["y"], wanted)
+
+
 def test_what_is_fed_constant_or_named_twice_is_copied_into_a_concatenation() -> None:
     b = pl.GraphBuilder("joined")
     x = b.input("x", "int32", (3, ROW))
