@@ -151,10 +151,10 @@ def test_the_search_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> Non
     sizes, lives = guillotine(300, 5, 400, 1 << 20)
     looks = count()
     monkeypatch.setattr(budget, "perf_counter", lambda: next(looks) / 1000)
-    packing = pack(sizes, lives, deadline_s=0.3)
+    packing = pack(sizes, lives, deadline_s=0.05)
     check([Block(size) for size in sizes], lives, packing)
     assert not packing.is_optimal
-    assert next(looks) < 400, "it would go on for hours"
+    assert next(looks) < 100
 
 
 def test_a_capacity_is_good_enough() -> None:
