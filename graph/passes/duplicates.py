@@ -44,15 +44,16 @@ def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
     first: dict[Hashable, list[str]] = {}
     for name in [node.name for node in graph.nodes]:
         node = rewriter.node(name)
-        alike = first.setdefault((node.op, _operands(node)), [])
+        if not _is_pure(node):
+            continue
+        # Only what could be merged is compared: thousands of nodes may read the same tensor.
+        alike = first.setdefault((node.op, _details(node)), [])
         if not any(_merge(rewriter, rewriter.node(earlier), node) for earlier in alike):
             alike.append(name)
     return rewriter.result()
 
 
 def _merge(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
-    if not _is_pure(node) or _details(earlier) != _details(node):
-        return False
     to = {b: a for a, b in zip(earlier.outputs, node.outputs, strict=True) if a and b}
     return rewriter.may_merge([earlier, node], earlier) and rewriter.bypass(node, to)
 

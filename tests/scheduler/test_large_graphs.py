@@ -68,7 +68,13 @@ def nested(b: pl.GraphBuilder, count: int) -> None:
     b.output("y", x)
 
 
-GRAPHS = [independent, towers, diamonds, wide, fetched, nested]
+def alike(b: pl.GraphBuilder, count: int) -> None:
+    """All read one tensor, each with another attribute."""
+    x = b.input("x", "float32", (4, 8))
+    b.output("y", b.op("Sum", *(b.op("Elu", x, alpha=1 + i / 7) for i in range(count))))
+
+
+GRAPHS = [independent, towers, diamonds, wide, fetched, nested, alike]
 
 
 def built(add: Callable[[pl.GraphBuilder, int], None], count: int) -> Graph:
