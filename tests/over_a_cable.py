@@ -96,7 +96,7 @@ async def replicas(cluster: pl.ray.Cluster) -> dict[str, Any]:
 
 def main() -> None:
     address, what = sys.argv[1:]
-    with pl.ray.cluster(address, silence_s=2.0, start_timeout_s=10.0) as cluster:
+    with pl.ray.cluster(address, silence_s=5.0, start_timeout_s=120.0) as cluster:
         found = trio.run({"devices": devices, "replicas": replicas}[what], cluster)
     print(json.dumps(found))
 
