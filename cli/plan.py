@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..graph.errors import named_text
 from .cluster import joined, ray_option
 from .inputs import CommandError
 from .options import PATH, operators_option, params_option
@@ -384,6 +385,6 @@ def import_modules(modules: tuple[str, ...]) -> None:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:  # a module may raise anything
             raise CommandError(
-                f"cannot import {module!r}: {type(error).__name__}: {error}",
+                f"cannot import {module!r}: {named_text(error)}",
                 fix="name a module, or a .py file",
             ) from error

@@ -14,6 +14,9 @@ from .errors import OperatorError
 
 Attributes: TypeAlias = Mapping[str, Any]
 
+RESERVED = ("name", "outputs")
+"""What no attribute is called: methods that add nodes take these words themselves."""
+
 LONGEST_SHOWN = 500
 """Characters of a value in an error."""
 

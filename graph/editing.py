@@ -63,7 +63,7 @@ class Editor:
 
     def __contains__(self, name: object) -> bool:
         """True when there is a node of a name."""
-        return name in self._wiring.names
+        return isinstance(name, str) and name in self._wiring.names
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -70,10 +70,12 @@ class Room:
     ----------
     constants : iterable of Array
         Those of the graph.
+    share : float, default 0.5
+        How much of what they take, where that is more than `SWEPT_BYTES`.
     """
 
-    def __init__(self, constants: Iterable[Array]) -> None:
-        self._nbytes = max(SWEPT_BYTES, sum(value.nbytes for value in constants) // 2)
+    def __init__(self, constants: Iterable[Array], share: float = 0.5) -> None:
+        self._nbytes = max(SWEPT_BYTES, int(share * sum(value.nbytes for value in constants)))
 
     def takes(self, specs: Sequence[TensorSpec]) -> bool:
         """Make room for results; False if that is too much."""

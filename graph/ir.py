@@ -118,7 +118,7 @@ class Graph:
         >>> b.build().node("bend").attributes["alpha"]
         1.0
         """
-        found = self._by_name.get(name)
+        found = self._by_name.get(name) if isinstance(name, str) else None
         if found is None:
             raise no_node_error(name, self._by_name, self.name)
         return found

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .attribute import Attribute, Kind
+from .attribute import RESERVED, Attribute, Kind
 from .dims import broadcast
 from .errors import GraphError, OperatorError, ShapeError
 from .life import Life, check_class, run_of
@@ -190,12 +190,11 @@ _SEQUENCES = {
     Kind.FLOAT: Kind.FLOATS,
     Kind.STRING: Kind.STRINGS,
 }
-_RESERVED = ("name", "outputs")
 
 
 def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attribute:
     """Return the attribute of a keyword-only parameter, by its annotation or else its default."""
-    if parameter.name in _RESERVED:
+    if parameter.name in RESERVED:
         raise OperatorError(
             f"operator {label!r} cannot have an attribute {parameter.name!r}",
             fix="rename the parameter: GraphBuilder.call uses this word itself",
@@ -237,10 +236,14 @@ def _kind_of_annotation(annotation: Any) -> tuple[Kind | None, bool]:
         kind = _kind_of_annotation(others[0])[0] if len(others) == 1 else None
         return kind, len(others) < len(parts)
     if origin in (tuple, list, Sequence):
-        elements = {part for part in parts if part is not Ellipsis}
-        kind = _KINDS.get(elements.pop()) if len(elements) == 1 else None
+        kinds = {_kind_of_type(part) for part in parts if part is not Ellipsis}
+        kind = kinds.pop() if len(kinds) == 1 else None
         return (None if kind is None else _SEQUENCES[kind]), False
-    return (_KINDS.get(annotation) if isinstance(annotation, type) else None), False
+    return _kind_of_type(annotation), False
+
+
+def _kind_of_type(annotation: Any) -> Kind | None:
+    return _KINDS.get(annotation) if isinstance(annotation, type) else None
 
 
 def _kind_of_value(value: Any) -> Kind | None:

@@ -16,11 +16,12 @@ from . import (
     recurrent,
     reduction,
 )
-from .rules import Draft, Expansion, drafted, expands, expansions
+from .rules import Draft, Expansion, Result, drafted, expands, expansions
 
 __all__ = [
     "Draft",
     "Expansion",
+    "Result",
     "activation",
     "arithmetic",
     "attention",

@@ -174,7 +174,8 @@ class Draft:
 
     def _constant(self, value: Any, dtype: Any) -> str:
         if isinstance(value, float):
-            value = np.asarray(value, dtype)
+            with np.errstate(over="ignore"):  # what is too large for the dtype is infinite
+                value = np.asarray(value, dtype)
         elif not isinstance(value, np.ndarray):
             value = np.asarray(value, np.int64)
         return self.rewriter.constant(value, f"{self.node.name}[constant]")

@@ -20,14 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..attribute import REQUIRED, Attribute, Kind
-from ..errors import OperatorError, PlaitError, ShapeError
-from ..expansions import Draft, expands
+from ..attribute import REQUIRED, RESERVED, Attribute, Kind
+from ..errors import OperatorError, ShapeError
+from ..expansions import Draft, Result, expands
 from ..ir import Graph, Node
 from ..operator import (
     Call,
     Operator,
     Specs,
+    find_operator,
     is_operator,
     register_operator,
     unregister_operator,
@@ -124,7 +125,7 @@ class Definition:
             )
         found: list[Node] = []
         for one in made:
-            inner = _definitions.get(one.op)
+            inner = _defined(one.op)
             found += [one] if inner is None else inner.written_out(rewriter, one)
         return found
 
@@ -143,11 +144,21 @@ class Definition:
 
 
 _definitions: dict[str, Definition] = {}
+"""All that were loaded, by name: the operators may since have been taken away, or be others."""
 
 
-def _write(draft: Draft, *inputs: str) -> tuple[str, ...]:
+def _defined(op: str) -> Definition | None:
+    """Return the definition of an operator as it is now, None where it has none."""
+    known = _definitions.get(op)
+    return known if known is not None and find_operator(op).infer == known.infer else None
+
+
+def _write(draft: Draft, *inputs: str) -> Result:
     """Write a node out by what its operator is now."""
-    draft.nodes += _definitions[draft.node.op].written_out(draft.rewriter, draft.node)
+    known = _defined(draft.node.op)
+    if known is None:
+        return None
+    draft.nodes += known.written_out(draft.rewriter, draft.node)
     return draft.node.outputs
 
 
@@ -196,7 +207,7 @@ def load_operators(source: Source) -> tuple[str, ...]:
         for index, entry in enumerate(as_list(root["operators"], f"operators, {at}")):
             name = _register(as_object(entry, f"operators[{index}], {at}"), made, at)
             names.append(name)
-    except PlaitError:
+    except BaseException:
         for name in made:
             unregister_operator(name)
         raise
@@ -213,7 +224,8 @@ def _register(fields: Mapping[str, Any], made: dict[str, Definition], at: str) -
         refuse(f"{name!r} is no name of an operator: words with dots between", at)
     at = f"operator {name}, {at}"
     text = json.dumps(fields, sort_keys=True)
-    if name in _definitions and is_operator(name) and _definitions[name].text == text:
+    known = _defined(name) if is_operator(name) else None
+    if known is not None and known.text == text:
         return name
     definition = _definition(name, fields, text, made, at)
     register_operator(
@@ -245,7 +257,7 @@ def _definition(
     )
     if not rules or any(rule.keeps for rule in rules):
         refuse("an operator has rules, each with replace or err: it cannot stay as it is", at)
-    inner = [[made.get(new.op) or _definitions.get(new.op) for new in rule.new] for rule in rules]
+    inner = [[made.get(new.op) or _defined(new.op) for new in rule.new] for rule in rules]
     nodes = max(sum(1 if one is None else one.nodes for one in listed) for listed in inner)
     depth = 1 + max((one.depth for listed in inner for one in listed if one), default=0)
     if nodes > MOST_NODES or depth > DEEPEST:
@@ -275,6 +287,8 @@ def _attribute(name: str, value: object, at: str) -> Attribute:
     check_keys(fields, {"kind", "default", "minimum", "maximum", "choices"}, at)
     if not _WORD.fullmatch(name):
         refuse("its name is none", at)
+    if name in RESERVED:
+        refuse("GraphBuilder.op uses this word itself", at)
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         refuse(f"its kind is {kind!r}; there is {', '.join(KINDS)}", at)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..check import check
-from ..errors import GraphError, ParseError, PlaitError
+from ..errors import GraphError, ParseError, PlaitError, is_ctrl_c, named_text
 from ..installed import FORMATS, load, offered
 from ..ir import Graph
 from .container import GRAPHS, PLANS
@@ -114,9 +114,11 @@ class Format:
             made = self.read(data, path)
         except PlaitError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             raise ParseError(
-                f"the reader of format {self.name!r} fails: {type(error).__name__}: {error}",
+                f"the reader of format {self.name!r} fails: {named_text(error)}",
                 at=at,
                 fix="correct the file, or the reader",
             ) from error
@@ -141,12 +143,14 @@ class Format:
         try:
             made = self.write(check(graph))
             parts = [made] if isinstance(made, bytes | bytearray | memoryview) else list(made)
-            chunks = [memoryview(part) for part in parts]
+            chunks = [memoryview(part).cast("B") for part in parts]
         except PlaitError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             raise GraphError(
-                f"the writer of format {self.name!r} fails: {type(error).__name__}: {error}",
+                f"the writer of format {self.name!r} fails: {named_text(error)}",
                 at=str(path),
                 fix="choose another format, or correct the writer: it returns bytes",
             ) from error

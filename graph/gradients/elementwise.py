@@ -170,6 +170,8 @@ def dropout(at: Adjoint) -> Gradients:
     given = at.optional(1)
     ratio = at.formula.constant(0.5, at.dy.dtype) if given is None else given.cast(at.dy.dtype)
     scale = (1 - ratio.where(training)).op("Reciprocal")
+    if scale.spec.rank != 0:  # a list of one would add a dimension to a single number
+        scale = scale.op("Reshape", at.formula.constant([], "int64"))
     yield 0, (at.dy * scale).where(at.output(1))
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ..builder import GraphBuilder
+from ..dims import normalise_axis
 from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
 from ..gradients import Formula, Term
@@ -126,7 +127,9 @@ def sparse_softmax_cross_entropy(
     Raises
     ------
     ShapeError
-        If the labels are no integers, or not one for each sample.
+        If the labels are no integers, or not one for each sample; or there is no such axis.
+    GraphError
+        If `ignore_index` is none that labels of their dtype may be.
     """
     x, given = _terms(builder, "sparse_softmax_cross_entropy", logits, labels)
     _check_labels(x, given, axis)
@@ -158,7 +161,7 @@ def accuracy(builder: GraphBuilder, scores: str, labels: str, axis: int = -1) ->
     Raises
     ------
     ShapeError
-        If the labels are no integers, or not one for each sample.
+        If the labels are no integers, or not one for each sample; or there is no such axis.
     """
     x, index = _terms(builder, "accuracy", scores, labels)
     _check_labels(x, index, axis)
@@ -197,8 +200,8 @@ def _terms(builder: GraphBuilder, name: str, computed: str, wanted: str) -> tupl
 def _check_labels(x: Term, labels: Term, axis: int) -> None:
     name = labels.formula.prefix.rstrip("/")
     shape = x.spec.shape
-    if shape is not None:
-        axis %= max(len(shape), 1)
+    if shape:
+        axis = normalise_axis(axis, len(shape))
         shape = shape[:axis] + shape[axis + 1 :]
     if kind_of(labels.dtype) not in "iu" or not _may_be(shape, labels.spec.shape):
         raise ShapeError(
@@ -222,11 +225,11 @@ def _classes(x: Term, labels: Term, axis: int) -> Term:
 
 
 def _label(labels: Term, number: int) -> Term:
-    """Return a number as a label; one that the labels' dtype does not hold is none of them."""
+    """Return a number as a label; refuse one that the labels' dtype does not hold."""
     bounds = np.iinfo(labels.dtype)
-    if not bounds.min <= number <= bounds.max:
+    if not isinstance(number, int | np.integer) or not bounds.min <= number <= bounds.max:
         raise GraphError(
-            f"ignore_index is {number}, which is no {labels.dtype.name}",
+            f"ignore_index is {number!r}, which is no {labels.dtype.name}",
             fix="pass an integer that labels may be",
         )
     return labels.formula.constant(number, labels.dtype)

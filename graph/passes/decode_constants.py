@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from ..evaluation import evaluated
+from ..evaluation import Room, evaluated
 from ..infer import infer_node
 from ..ir import Graph, Node, call_of
 from ..tensor import Array
 from ..traits import DECODES
 from .merging import MayMerge, always, with_nodes
 
+MOST_TIMES = 8
+"""As many bytes as the constants have: one byte becomes eight at most, where it is decoded once."""
+
 
 def decode_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear(constants) -> a constant of floats, up to 16 MiB each.
 
-    Four times the bytes of int8, and nothing to do per item. No other pass does it.
+    Four times the bytes of int8, and nothing to do per item. No other pass does it. What a model
+    decodes again and again stays, once all of it comes to much more than the model.
     """
+    room = Room(graph.constants.values(), MOST_TIMES)
     made: dict[str, Array] = {}
     kept: list[Node] = []
     for node in graph.nodes:
@@ -22,7 +27,7 @@ def decode_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
         found = None
         if DECODES in node.operator.traits and all(name in graph.constants for name in read):
             call = call_of(node, graph.tensors, graph.constants)
-            found = evaluated(node, call, infer_node(node, call))
+            found = evaluated(node, call, infer_node(node, call), room)
         if found is None:
             kept.append(node)
         else:

@@ -142,6 +142,7 @@ class Rewriter:
         self,
         op: str,
         inputs: Sequence[str],
+        /,
         outputs: Sequence[str] | None = None,
         *,
         name: str,

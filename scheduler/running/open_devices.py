@@ -9,7 +9,7 @@ from ...devices.device import Device
 from ...devices.errors import DeviceError
 from ...devices.host import core_count
 from ...devices.registry import find
-from ...graph.errors import PlaitError
+from ...graph.errors import PlaitError, named_text
 from ..costs.overheads import computes_here
 from ..partition.partition import SESSION
 from ..planning import Plan
@@ -94,5 +94,5 @@ def _close(name: str, close: Callable[[], None]) -> None:
         error.at = error.at or f"device {name!r}, which was closed"
         raise
     except Exception as error:
-        what = f"closing it failed: {type(error).__name__}: {error}"
+        what = f"closing it failed: {named_text(error)}"
         raise DeviceError(what, at=f"device {name!r}") from error

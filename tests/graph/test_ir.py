@@ -94,6 +94,8 @@ def test_a_node_is_looked_up_by_its_name() -> None:
     assert (caught.value.at, caught.value.fix) == ("net", "did you mean 'first'?")
     with pytest.raises(GraphError, match="there is no node 'x'"):
         graph.node("x")  # a tensor, and no node
+    with pytest.raises(GraphError, match=r"there is no node \['last'\]"):
+        graph.node(["last"])  # type: ignore[arg-type]
 
 
 def test_a_tensor_knows_its_producer() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import plait as pl
@@ -157,9 +157,12 @@ def test_arrays_of_booleans_and_absent_attributes_reach_the_function() -> None:
         b.call(see, "x", flags=3)
 
 
-@pytest.mark.parametrize("annotation", ["np.ndarray", "int | str", "tuple[int, str]", "Unknown"])
+@pytest.mark.parametrize(
+    "annotation",
+    ["np.ndarray", "int | str", "tuple[int, str]", "tuple[Annotated[int, []], ...]", "Unknown"],
+)
 def test_a_type_that_no_attribute_is_of_is_refused(annotation: str) -> None:
-    namespace: dict[str, Any] = {"np": np}
+    namespace: dict[str, Any] = {"np": np, "Annotated": Annotated}
     exec(f"from __future__ import annotations\ndef f(x, *, value: {annotation}): ...", namespace)
     with pytest.raises(OperatorError, match="parameter 'value'"):
         operator(SPEC, name="test.f")(namespace["f"])

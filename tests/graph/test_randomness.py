@@ -171,6 +171,24 @@ def test_the_mode_and_the_ratio_of_dropout_may_be_lists_of_one_and_nothing_else(
             b.op("Dropout", x, np.array(ratios, "float32"), np.array(modes, bool))
 
 
+def test_the_gradient_of_one_number_is_one_number_where_dropout_has_lists_of_one() -> None:
+    b = pl.GraphBuilder("listed")
+    x, mode = b.input("x", "float32", ()), b.input("mode", "bool", (1,))
+    y = b.op("Dropout", x, np.array([0.5], "float32"), mode)
+    slope = pl.gradients(b, y, x)
+    assert b.spec(slope).shape == ()
+    b.output("y", y)
+    b.output("slope", slope)
+    found = pl.run(b.build(), {"x": np.float32(3), "mode": np.array([True])})
+    assert found["slope"] == found["y"] / 3
+
+
+def test_a_scale_beyond_its_dtype_is_infinite() -> None:
+    b = pl.GraphBuilder("large")
+    b.output("y", b.op("RandomUniform", shape=[2], low=1.0, high=1e300))
+    assert np.isinf(pl.run(b.build(), {})["y"]).all()
+
+
 def test_dropout_that_is_told_so_drops_nothing() -> None:
     x = np.random.default_rng(0).normal(size=(3, 100)).astype("float32")
     found = pl.run(dropout(0.9, None), {"x": x, "w": x, "training": np.array(False)})

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
+from plait.graph import evaluation
 from plait.graph.ir import Graph
 from plait.graph.passes import decode_constants
 from plait.graph.tensor import Array
@@ -69,3 +70,13 @@ def test_they_are_decoded_ahead_where_that_is_chosen(tmp_path: Path) -> None:
     assert pl.run(plan, X)["y"].tobytes() == pl.run(plain, X)["y"].tobytes()
     plan.save(tmp_path / "decoded.plan")
     assert stored(pl.load_plan(tmp_path / "decoded.plan")) == stored(plan)
+
+
+def test_weights_that_are_decoded_again_and_again_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "SWEPT_BYTES", 0)
+    b = pl.GraphBuilder("repeated")
+    values = b.constant(weights(width=256))
+    floats = [b.op("DequantizeLinear", values, np.float32(n + 1)) for n in range(8)]
+    b.output("y", b.op("Sum", *floats))
+    left = [node.op for node in decode_constants(b.build()).nodes]
+    assert left == ["DequantizeLinear"] * 6 + ["Sum"]

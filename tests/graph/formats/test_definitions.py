@@ -165,6 +165,38 @@ def test_a_file_may_be_loaded_again_but_no_other_of_its_names() -> None:
     assert pl.run(shrunk(), {"x": np.ones(2, "float32")})["y"].tolist() == [-1, -1]
 
 
+def test_an_operator_that_took_the_name_of_a_defined_one_is_itself() -> None:
+    load_operators(file(SHRINK, {**OUTER, "name": "test.Outer"}))
+    unregister_operator("test.Shrink")
+
+    @pl.operator(lambda x: [x], name="test.Shrink")
+    def tenfold(x: np.ndarray) -> np.ndarray:
+        return x * 10
+
+    b = pl.GraphBuilder("net")
+    b.output("y", b.op("test.Outer", b.input("x", "float32", (2,))))
+    graph = b.build()
+    fed = {"x": np.array([-1, 2], "float32")}
+    assert pl.run(graph, fed)["y"].tolist() == [-10, 20]
+    written = pl.plan(graph, passes=["expand_unsupported"]).graph.nodes
+    assert [node.op for node in written] == ["test.Shrink"]
+
+
+OUTER = {"inputs": ["x"], "outputs": ["y"], "rules": [{"replace": ["test.Shrink"]}]}
+
+
+def test_an_attribute_may_be_called_as_what_a_node_is_made_of() -> None:
+    words = {word: {"kind": "int", "default": 0} for word in ("op", "inputs")}
+    inner = {**OUTER, "name": "test.Inner", "attributes": words, "rules": [{"replace": ["Neg"]}]}
+    wires = ["i.ins[0] = self.ins[x]", "i.outs[0] = self.outs[y]"]
+    details = ["i.params[op] = 1", "i.params[inputs] = 2", *wires]
+    rule = {"replace": ["test.Inner i"], "details": details}
+    load_operators(file(inner, {**OUTER, "name": "test.Outer", "rules": [rule]}))
+    b = pl.GraphBuilder("net")
+    b.output("y", b.op("test.Outer", b.input("x", "float32", (2,))))
+    assert pl.run(b.build(), {"x": np.ones(2, "float32")})["y"].tolist() == [-1, -1]
+
+
 def doubled(levels: int) -> list[dict[str, Any]]:
     """Return operators each of which is the one before, twice."""
     made = []
@@ -220,6 +252,7 @@ RULES = SHRINK["rules"]
         ({"attributes": {"a": {"kind": "int", "minimum": "1"}}}, "is no number"),
         ({"attributes": {"a": {"kind": "int", "choices": 1}}}, "no array"),
         ({"attributes": {"a": {"kind": "int", "max": 1}}}, "'max' is unknown"),
+        ({"attributes": {"outputs": {"kind": "int"}}}, "GraphBuilder.op uses this word"),
         ({"rules": []}, "it cannot stay as it is"),
         ({"rules": [{"match": False}]}, "it cannot stay as it is"),
         ({"rules": [{"replace": ["test.Shrink"]}]}, "no operator 'test.Shrink'"),

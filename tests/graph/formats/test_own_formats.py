@@ -21,6 +21,15 @@ from plait.graph.formats.lightnet.writer import dump_lightnet
 MAGIC = b"acme\r\n"
 
 
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def fail(error: BaseException) -> Any:
+    raise error
+
+
 def graph() -> pl.Graph:
     b = pl.GraphBuilder("small")
     b.output("y", b.op("Relu", b.input("x", "float32", (1, 3)), name="a"))
@@ -162,6 +171,11 @@ def test_a_file_that_is_open_as_text_is_refused() -> None:
     [
         ({"read": lambda data, path: 1 / 0}, "reader of format 'acme' fails: ZeroDivisionError"),
         ({"read": lambda data, path: None}, "reader of format 'acme' made a NoneType"),
+        (
+            {"read": lambda data, path: fail(UnprintableError())},
+            "'acme' fails: UnprintableError: <unprint",
+        ),
+        ({"read": lambda data, path: fail(SystemExit(3))}, "'acme' fails: SystemExit: 3"),
         ({"read": None}, "files of format 'acme' are only written"),
         ({"read": lambda data, path: _broken()}, "is read before|not defined|no node"),
     ],
@@ -183,6 +197,12 @@ def _broken() -> pl.Graph:
     [
         ({"write": lambda graph: 1 / 0}, "writer of format 'acme' fails: ZeroDivisionError"),
         ({"write": lambda graph: "text"}, "writer of format 'acme' fails: TypeError"),
+        (
+            {"write": lambda graph: fail(UnprintableError())},
+            "'acme' fails: UnprintableError: <unprintable",
+        ),
+        ({"write": lambda graph: fail(SystemExit(3))}, "'acme' fails: SystemExit: 3"),
+        ({"write": lambda graph: [np.zeros((4, 4))[:, ::2]]}, "'acme' fails: TypeError"),
         ({"write": lambda graph: None}, "writer of format 'acme' fails: TypeError"),
         ({"write": None}, "files of format 'acme' are only read"),
     ],

@@ -107,7 +107,7 @@ def test_how_many_rows_weights_need_follows_from_the_shapes_of_inputs() -> None:
     assert learning.features(b, "pooled", axis=1) == 20
 
 
-@pytest.mark.parametrize(("shape", "axis"), [(("n", "m"), -1), ((2, 3), 2), ((), -1)])
+@pytest.mark.parametrize(("shape", "axis"), [(("n", "m"), -1), (("n", 3), 0), ((), -1)])
 def test_a_length_that_is_not_known_is_no_number_of_rows(
     shape: tuple[int | str, ...], axis: int
 ) -> None:
@@ -115,3 +115,10 @@ def test_a_length_that_is_not_known_is_no_number_of_rows(
     b.input("x", "float32", shape)
     with pytest.raises(pl.ShapeError, match=f"'x'.* along axis {axis} is not known"):
         learning.features(b, "x", axis)
+
+
+def test_an_axis_that_there_is_not_has_no_length() -> None:
+    b = pl.GraphBuilder("flat")
+    b.input("x", "float32", (2, 3))
+    with pytest.raises(pl.ShapeError, match="axis 2 is outside a tensor of rank 2"):
+        learning.features(b, "x", 2)

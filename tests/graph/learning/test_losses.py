@@ -170,8 +170,9 @@ def test_samples_of_the_ignored_label_count_for_nothing(
 def test_an_ignored_label_that_no_label_can_be_is_refused() -> None:
     b = pl.GraphBuilder("loss")
     x, t = b.input("x", "float32", (2, 3)), b.input("t", "int32", (2,))
-    with pytest.raises(pl.GraphError, match=r"no int32"):
-        learning.sparse_softmax_cross_entropy(b, x, t, ignore_index=2**31)
+    for label in (2**31, 1.5, "padding"):
+        with pytest.raises(pl.GraphError, match=f"ignore_index is {label!r}, which is no int32"):
+            learning.sparse_softmax_cross_entropy(b, x, t, ignore_index=label)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
@@ -194,6 +195,8 @@ def test_scores_and_labels_of_other_shapes_have_no_accuracy() -> None:
     b.input("t", "int64", (4, 1))
     with pytest.raises(pl.ShapeError, match="accuracy in measure"):
         learning.accuracy(b, "x", "t")
+    with pytest.raises(pl.ShapeError, match="axis 2 is outside a tensor of rank 2"):
+        learning.accuracy(b, "x", "t", axis=2)
 
 
 def test_the_number_of_samples_may_be_a_symbol() -> None:
