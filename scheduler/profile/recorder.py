@@ -90,8 +90,8 @@ class Recorder:
     def profile(self) -> Profile:
         """Return what is known by now."""
         nodes = [
-            NodeTime(name, op, device, count, total)
-            for (name, op, device), (count, total) in self._nodes.items()
+            NodeTime(name, op, device, count, total, least)
+            for (name, op, device), (count, total, least) in self._nodes.items()
         ]
         nodes.sort(key=lambda node: -node.total_ns)
         for _, marks, failed, *traces in self._latest:
@@ -111,6 +111,7 @@ class Recorder:
             if event is None or event.node_ns is None or isinstance(step.work, Transfer):
                 continue
             for node, spent in zip(step.work.graph.nodes, event.node_ns, strict=True):
-                total = self._nodes.setdefault((node.name, node.op, step.device), [0, 0])
-                total[0] += 1
-                total[1] += spent
+                known = self._nodes.setdefault((node.name, node.op, step.device), [0, 0, spent])
+                known[0] += 1
+                known[1] += spent
+                known[2] = min(known[2], spent)

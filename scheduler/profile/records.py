@@ -22,13 +22,23 @@ class Span(NamedTuple):
 
 
 class NodeTime(NamedTuple):
-    """The time spent in one node, over all measured items."""
+    """The time spent in one node, over all measured items.
+
+    Attributes
+    ----------
+    name, op, device : str
+    runs : int
+    total_ns : int
+    min_ns : int
+        The shortest run: what interrupts a node, or keeps it waiting, makes means longer, not this.
+    """
 
     name: str
     op: str
     device: str
     runs: int
     total_ns: int
+    min_ns: int
 
 
 class Part(NamedTuple):

@@ -99,11 +99,12 @@ def _nodes(profile: Profile) -> Iterator[str]:
     if not profile.nodes:
         return
     everything = sum(node.total_ns for node in profile.nodes) or 1
-    yield f"{'node':40} {'op':20} {'device':12} {'mean ms':>9} {'share':>6}"
+    yield f"{'node':40} {'op':20} {'device':12} {'mean ms':>9} {'min ms':>9} {'share':>6}"
     for node in profile.nodes[:LISTED_NODES]:
         yield (
             f"{node.name[:40]:40} {node.op[:20]:20} {node.device:12} "
-            f"{node.total_ns / node.runs / 1e6:9.3f} {node.total_ns / everything:6.1%}"
+            f"{node.total_ns / node.runs / 1e6:9.3f} {node.min_ns / 1e6:9.3f} "
+            f"{node.total_ns / everything:6.1%}"
         )
     more = len(profile.nodes) - LISTED_NODES
     if more > 0:

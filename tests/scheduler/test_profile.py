@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import plait as pl
 import pytest
 import trio
 from fake_devices import PrivateDevice
+from plait.devices.event import Event
 from plait.graph.ir import Graph
 from plait.scheduler.explain.chrome import trace_events
+from plait.scheduler.profile import Recorder
 
 
 def graph() -> Graph:
@@ -60,7 +63,28 @@ async def test_nodes_are_timed_only_when_asked_for() -> None:
         ("first", "npu", 4),
         ("second", "cpu", 4),
     }
-    assert "Relu" in (await profiled(1, measure=True)).table()
+    table = (await profiled(1, measure=True)).table()
+    assert "Relu" in table
+    assert "min ms" in table
+
+
+def test_the_shortest_run_of_a_node_stands_beside_all_of_them() -> None:
+    """Row T27: the minimum over runs, their count and their total."""
+    plan = pl.plan(graph(), ["cpu"], passes=())
+    recorder = Recorder(measures=True)
+    for first_ns, second_ns in ((5, 90), (3, 70), (4, 80)):
+        event = Event()
+        event.node_ns = first_ns, second_ns
+        recorder.trace(
+            cast(Any, SimpleNamespace(plan=plan, outlines=(), pools={})),
+            cast(Any, SimpleNamespace(events=(event,), times=())),
+        )
+    profile = recorder.profile()
+    assert [(node.name, node.runs, node.total_ns, node.min_ns) for node in profile.nodes] == [
+        ("second", 3, 240, 70),
+        ("first", 3, 12, 3),
+    ]
+    assert [row["min_ns"] for row in profile.to_dict()["nodes"]] == [70, 3]
 
 
 async def test_an_empty_profile_has_a_table_too(tmp_path: Path) -> None:

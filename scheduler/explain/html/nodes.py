@@ -24,6 +24,7 @@ COLUMNS = (
     "cost_us",
     "basis",
     "measured_us",
+    "min_us",
     "runs",
     "flops",
     "nbytes",
@@ -63,7 +64,11 @@ def node_table(
 def _measured(time: NodeTime | None) -> dict[str, Any]:
     if time is None or not time.runs:
         return {}
-    return {"measured_us": rounded(time.total_ns / time.runs / 1e3, 5), "runs": time.runs}
+    return {
+        "measured_us": rounded(time.total_ns / time.runs / 1e3, 5),
+        "min_us": rounded(time.min_ns / 1e3, 5),
+        "runs": time.runs,
+    }
 
 
 class _Table:

@@ -34,7 +34,7 @@ class Details {
     fact("device", deviceCell(text(nodes.device[node])));
     fact("why", nodes.reason[node] === null ? "" : text(nodes.reason[node]));
     if (nodes.cost_us[node] !== null) fact("cost", `${duration(nodes.cost_us[node])}, ${BASES[text(nodes.basis[node])]}`);
-    if (nodes.measured_us[node] !== null) fact("measured", `${duration(nodes.measured_us[node])}, mean of ${count(nodes.runs[node])}`);
+    if (nodes.measured_us[node] !== null) fact("measured", `${duration(nodes.measured_us[node])}, mean of ${count(nodes.runs[node])}; ${duration(nodes.min_us[node])} at least`);
     if (nodes.flops[node] !== null) fact("work", `${magnitude(nodes.flops[node])} flop, ${bytes(nodes.nbytes[node])} read and written`);
     this.element.replaceChildren(
       element("h3", {}, nodes.name[node]),

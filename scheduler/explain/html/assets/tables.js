@@ -31,6 +31,7 @@ function nodeTable() {
   }
   if (known("measured_us")) {
     columns.push({ title: "Measured", value: (row) => nodes.measured_us[row], cell: (row) => duration(nodes.measured_us[row]), right: true });
+    columns.push({ title: "Shortest", value: (row) => nodes.min_us[row], cell: (row) => duration(nodes.min_us[row]), right: true });
   }
   if (known("flops")) {
     columns.push({ title: "Flop", value: (row) => nodes.flops[row], cell: (row) => (nodes.flops[row] === null ? "" : magnitude(nodes.flops[row])), right: true });
