@@ -1,4 +1,4 @@
-"""What became of values that were carried from one graph's variables to another's."""
+"""Values carried from one graph's variables to those of another, and those that did not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session keeps after faults: as many objects after many losses as after a few."""
+"""Growth of a session by faults: as many objects after many losses as after a few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What draws random numbers, written with Philox: what is drawn, and what is refused."""
+"""Nodes that draw random numbers, written with Philox: their numbers, and those refused."""
 
 from __future__ import annotations
 
