@@ -16,9 +16,10 @@ import trio
 from ...devices.device import Device
 from ...devices.errors import DeviceLostError
 from ...devices.memory import HOST_MEMORIES
+from ...graph.errors import named_text
 from ...graph.ir import Graph, Node
 from ...graph.state import variables_of
-from ...graph.tensor import Array, TensorSpec
+from ...graph.tensor import Array
 from ..carried import Carried
 from ..errors import FeedError, SessionError
 from ..initial import initial_values
@@ -268,13 +269,15 @@ class Variables:
 
         Raises
         ------
+        FeedError
+            If a value is no array.
         SessionError
             If the session is being closed.
         """
         arrays: dict[str, Array] = {}
         unlike: dict[str, str] = {}
         for name in values.keys() & self._nodes.keys():
-            array = np.array(values[name])
+            array = _array(name, values[name])
             if (difference := self._difference(name, array)) is None:
                 arrays[name] = array
             else:
@@ -326,7 +329,7 @@ class Variables:
 
     def _checked(self, name: str, value: Any) -> Array:
         self._node(name)
-        array = np.array(value)
+        array = _array(name, value)
         difference = self._difference(name, array)
         if difference is not None:
             raise FeedError(f"the variable {name!r} {difference}", fix="convert it")
@@ -339,4 +342,15 @@ class Variables:
         spec = self.held.spec(name)
         if value.shape == spec.static_shape and value.dtype.newbyteorder("=") == spec.dtype:
             return None
-        return f"is {spec}, the value {TensorSpec(value.dtype, value.shape)}"
+        return f"is {spec}, the value {value.dtype.name}{list(value.shape)}"
+
+
+def _array(name: str, value: Any) -> Array:
+    """Return a copy of a variable's value."""
+    try:
+        return np.array(value)
+    except Exception as error:  # rows of different lengths, objects of any class
+        raise FeedError(
+            f"the value for the variable {name!r} is no array: {named_text(error)}",
+            fix="pass an array",
+        ) from error

@@ -332,6 +332,17 @@ async def test_variables_are_brought_back_to_what_they_began_with() -> None:
         assert session.variables["v"].tolist() == [5, 6]
 
 
+async def test_a_value_that_is_no_array_of_numbers_is_told_by_its_variable() -> None:
+    async with pl.Session(pl.plan(counting())) as session:
+        for give in (session.assign, session.carry_variables):
+            with pytest.raises(pl.FeedError, match="value for the variable 'total' is no array"):
+                await give({"total": [[1], [1, 2]]})
+        with pytest.raises(pl.FeedError, match=r"'count' is float32\[\], the value object\[\]"):
+            await session.assign({"count": None})
+        carried = await session.carry_variables({"count": "one"})
+        assert carried.unlike == {"count": "is float32[], the value str96[]"}
+
+
 async def test_values_are_carried_to_another_graph_with_a_report_of_what_did_not_fit() -> None:
     """Row F1."""
     b = pl.GraphBuilder("wider")
