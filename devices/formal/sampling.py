@@ -51,22 +51,35 @@ def grid_sample(
 
     -1 and 1 are the centres of the outermost cells, or else their outer edges. Cells outside are 0,
     those of the border, or mirrored. Source: ONNX GridSample.
+
+    A place that is NaN is interpolated to NaN, and so is an infinite one where it is mirrored. Its
+    nearest cell is outside, or else the first. ONNX says nothing of them.
     """
     spatial = x.shape[2:]
 
-    def taps(axis: int, normalized: float) -> list[Tap]:
+    def find(axis: int, normalized: float) -> float:
         length = spatial[axis]
         place = _denormalized(normalized, length, align_corners)
-        if mode != "nearest":
-            place = _moved(place, length, align_corners, padding_mode)
+        if padding_mode != "reflection":
+            place = min(max(place, -4.0), length + 3.0)  # as far outside as makes a difference
+        return place if mode == "nearest" else _moved(place, length, align_corners, padding_mode)
+
+    def taps(axis: int, place: float) -> list[Tap]:
+        if not math.isfinite(place):
+            return [(-1 if padding_mode == "zeros" else 0, 1)]
         around = TAPS[mode](place)
-        return [(_padded(cell, length, align_corners, padding_mode), w) for cell, w in around]
+        return [
+            (_padded(cell, spatial[axis], align_corners, padding_mode), w) for cell, w in around
+        ]
 
     def element(n: int, c: int, *output: int) -> Any:
         last = len(spatial) - 1
-        axes = [taps(axis, at(grid, n, *output, last - axis)) for axis in range(len(spatial))]
-        value = _read(x[n, c], axes)
-        return truncated(value) if x.dtype.kind in "iu" and mode != "nearest" else value
+        places = [find(axis, at(grid, n, *output, last - axis)) for axis in range(len(spatial))]
+        axes = [taps(axis, place) for axis, place in enumerate(places)]
+        if mode == "nearest":
+            return _read(x[n, c], axes)
+        value = math.nan if any(map(math.isnan, places)) else _read(x[n, c], axes)
+        return truncated(value) if x.dtype.kind in "iu" else value
 
     return table((*x.shape[:2], *grid.shape[1:-1]), element)
 

@@ -93,8 +93,9 @@ def grid_sample(
 
 
 def _narrow(xp: ArrayModule, total: Array, y: Array) -> None:
-    """Y = total, without its fraction where y is of an integer dtype."""
+    """Y = total, without its fraction where y is of an integer dtype, and 0 for NaN."""
     if y.dtype.kind in "iu":
+        xp.copyto(total, 0, where=xp.isnan(total))
         lowest, highest = limits(y.dtype)
         # The largest integers of 64 bits are no floats: stay below.
         high = total.dtype.type(highest)

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from ...graph.dims import normalise_axis
 from ...graph.ir import Node
 from ...graph.operator import Call
 from ...graph.operators.dot_attention import MASK, MASKED, SCORES, USED
+from ...graph.operators.inputs import integers, is_computed
+from ...graph.operators.movement import pads_by_axis
 from ...graph.tensor import Array, TensorSpec
 
 
@@ -70,6 +73,31 @@ def _has_scalar_axes(call: Call) -> bool:
     return call.has(1) and call.spec(1).rank == 0
 
 
+def _may_run_out(call: Call) -> bool:
+    """True where all parts but the last may need more than the whole, so that some have nothing."""
+    shape = call.spec(0).shape
+    if call.has(1) or shape is None:
+        return not call.has(1)
+    length = shape[normalise_axis(call.attributes["axis"], len(shape))]
+    parts = call.n_outputs
+    return not isinstance(length, int) or -(-length // parts) * (parts - 1) > length
+
+
+def _may_reflect_again(call: Call) -> bool:
+    """True where a pad may reach beyond the reflection of the other end; ONNX goes on as NumPy."""
+    if call.attributes["mode"] != "reflect":
+        return False
+    shape, pads = call.spec(0).shape, integers(call, 1, "pads")
+    if shape is None or pads is None or is_computed(call, 3):
+        return True
+    pairs = pads_by_axis(len(shape), pads, integers(call, 3, "axes"))
+    return any(
+        max(pair) > 0
+        and not (isinstance(length, int) and max(pair) < length + sum(min(pad, 0) for pad in pair))
+        for length, pair in zip(shape, pairs, strict=True)
+    )
+
+
 _SCALAR_AXES = _Difference(_has_scalar_axes, "axes that are a scalar fail")
 _DIVIDING = _Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
 _OF_BOOLEANS = _Difference(
@@ -86,6 +114,7 @@ _DIFFERENCES: Mapping[str, _Difference] = {
     "MatMulInteger": _Difference(_several(2), "zero points of a are one for all"),
     "MaxUnpool": _Difference(lambda call: call.has(2), "indices count in the smaller shape"),
     "Mod": _DIVIDING,
+    "Pad": _Difference(_may_reflect_again, "what is reflected more than once fails"),
     "QLinearMatMul": _Difference(_several(1, 2, 6, 7), "scales of a and y are one for all"),
     "ReduceL1": _SCALAR_AXES,
     "ReduceL2": _SCALAR_AXES,
@@ -98,4 +127,5 @@ _DIFFERENCES: Mapping[str, _Difference] = {
     "ReduceSum": _SCALAR_AXES,
     "ReduceSumSquare": _SCALAR_AXES,
     "Resize": _Difference(_scales_to_corners, "corners are aligned to lengths that are rounded"),
+    "Split": _Difference(_may_run_out, "equal parts that need more than there is fail"),
 }

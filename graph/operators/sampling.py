@@ -44,7 +44,11 @@ def _grid_sample_cost(call: Call, outputs: Specs) -> int:
     float16=IN_COORDINATES,
 )
 def infer_grid_sample(call: Call) -> Sequence[TensorSpec]:
-    """Infer: (batch, channels, *spatial), (batch, *outputs, rank) → (batch, channels, *outputs)."""
+    """Infer: (batch, channels, *spatial), (batch, *outputs, rank) → (batch, channels, *outputs).
+
+    Coordinates that are NaN, and infinite ones that are mirrored, are interpolated to NaN, and to 0
+    among integers. The nearest cell to them is outside, or else the first along their axis.
+    """
     x, grid = call.spec(0), call.spec(1)
     check_dtype(x, ANY)
     check_dtype(grid, FLOATS, "the grid")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,22 @@ def test_grids_are_sampled_alike(
         mode=mode,
         padding_mode=padding_mode,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_places_that_are_no_finite_numbers(
+    both: Both, mode: str, padding: str, align_corners: bool, dtype: str
+) -> None:
+    odd = [-np.inf, np.inf, np.nan, 9, 0.5]
+    grid = np.array([[[list(place) for place in product(odd, odd)]]], np.float32)
+    for rows in (1, 3):
+        x = np.arange(1, 1 + 4 * rows, dtype=dtype).reshape(1, 1, rows, 4)
+        assert both.agree(
+            "GridSample", x, grid, align_corners=align_corners, mode=mode, padding_mode=padding
+        )
 
 
 @few

@@ -128,6 +128,9 @@ def test_a_number_of_threads_may_be_chosen() -> None:
         ("Div", ["int32[4]", np.int32(0)], {}, "division by 0 fails"),
         ("Mod", ["int32[4]", np.int32(-1)], {}, "by -1 may end"),
         ("LRN", ["float32[1, 5, 5]"], {"size": 3}, "other ranks than 4"),
+        ("Pad", ["float32[1]", np.array([1, 0])], {"mode": "reflect"}, "more than once"),
+        ("Pad", ["float32[4]", np.array([-2, 2])], {"mode": "reflect"}, "more than once"),
+        ("Pad", ["float32[4]", "int64[2]"], {"mode": "reflect"}, "more than once"),
         ("ReduceL2", ["float32[4]", "int64[]"], {}, "axes that are a scalar"),
         ("ReduceMax", ["float32[4]", "int64[]"], {}, "axes that are a scalar"),
         ("NonZero", ["float32[4]"], {}, "depends on values"),
@@ -147,6 +150,31 @@ def test_what_it_would_do_otherwise_is_refused(
     support = OrtDevice().supports(node, graph.call(node))
     assert not support.ok
     assert reason in support.reason
+
+
+@pytest.mark.parametrize(
+    ("length", "parts"), [(7, 3), (1, 2), (1, 3), (5, 4), (6, 4), (6, 5), (8, 6), (0, 3)]
+)
+def test_equal_parts_may_be_more_than_there_is(length: int, parts: int) -> None:
+    b = pl.GraphBuilder("split")
+    x = b.input("x", "float32", (length,))
+    for i, part in enumerate(b.op("Split", x, outputs=parts, num_outputs=parts)):
+        b.output(f"part{i}", part)
+    fed = np.arange(length, dtype=np.float32)
+    got = pl.run(b.build(), {"x": fed}, devices=["ort", "cpu"])
+    size = -(-length // parts)
+    for i in range(parts):
+        np.testing.assert_array_equal(got[f"part{i}"], fed[i * size : (i + 1) * size])
+
+
+@pytest.mark.parametrize("pads", [[1, 1], [2, 0], [-1, 2], [-2, 1], [0, 7]])
+def test_what_is_reflected_more_than_once_goes_elsewhere(pads: list[int]) -> None:
+    fed = np.array([1, 2, 3], np.float32)
+    b = pl.GraphBuilder("pad")
+    b.output("y", b.op("Pad", b.input("x", "float32", (3,)), np.array(pads), mode="reflect"))
+    wanted = np.pad(fed[max(-pads[0], 0) :], np.maximum(pads, 0), mode="reflect")
+    got = pl.run(b.build(), {"x": fed}, devices=["ort", "cpu"])["y"]
+    np.testing.assert_array_equal(got, wanted)
 
 
 def test_shifts_are_supported_where_the_opset_says_what_becomes_of_all_bits() -> None:
