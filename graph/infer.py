@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from .dims import UNKNOWN
-from .errors import PlaitError, ShapeError, named_text
+from .errors import PlaitError, ShapeError, is_ctrl_c, named_text
 from .ir import Graph, Node, call_of
 from .operator import Call, Cost
 from .tensor import Array, Dim, TensorSpec, spec_of
@@ -21,6 +21,7 @@ def asking(node: Node, call: Call) -> Iterator[None]:
     """Name the node in errors of its operator's rules, and make ShapeErrors of foreign ones.
 
     Files, feeds and folded constants bring rules numbers that nobody thought of when writing them.
+    A rule that exits is wrong as any other, where a session asks it as well: only Ctrl-C passes.
     """
     try:
         yield
@@ -28,7 +29,9 @@ def asking(node: Node, call: Call) -> Iterator[None]:
         if error.at is None:
             error.at = describe(node, call)
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
         raise ShapeError(
             f"{node.op} cannot be understood: {named_text(error)}",
             at=describe(node, call),

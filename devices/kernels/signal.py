@@ -83,6 +83,7 @@ def stft(
     batch, samples, parts = signal.shape
     (step,) = integers(inputs, STEP) or [1]
     (length,) = integers(inputs, FRAME) or [samples if window is None else len(window)]
+    step = min(step, samples)  # one beyond all samples leaves one frame, and may fit no stride
     apart = (samples * parts, step * parts, parts, 1)
     frames = strided(xp, signal, (batch, y.shape[1], length, parts), apart)
     steps: list[Step] = []

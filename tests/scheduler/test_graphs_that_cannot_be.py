@@ -178,6 +178,24 @@ def test_a_rule_that_fails_names_its_node(rule: str) -> None:
     assert isinstance(caught.value.__cause__, IndexError)
 
 
+@pytest.mark.usefixtures("forget_operators")
+def test_a_rule_that_exits_names_its_node_and_ctrl_c_passes() -> None:
+    raised: list[BaseException] = [SystemExit(3), KeyboardInterrupt()]
+
+    @define("test.Leaving", inputs="x")
+    def infer(call: Call) -> tuple[TensorSpec, ...]:
+        raise raised.pop(0)
+
+    def build(b: pl.GraphBuilder) -> str:
+        return str(b.op("test.Leaving", b.input("x", "float32", (2,)), name="culprit"))
+
+    with pytest.raises(pl.ShapeError, match=r"cannot be understood: SystemExit: 3") as caught:
+        graph(build)
+    assert "'culprit'" in str(caught.value.at)
+    with pytest.raises(KeyboardInterrupt):
+        graph(build)
+
+
 def test_a_kernel_that_fails_when_it_is_asked_names_its_node() -> None:
     class Odd(CpuDevice):
         def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
