@@ -130,8 +130,9 @@ class _Placer:
         prepared = frozenset(chain.from_iterable(map(self._prepare, self.graph.prepared)))
         for subgraph in self.partition.subgraphs:
             for node in subgraph.graph.nodes:
+                bases = _bases(self.graph, node)
                 for name in filter(None, node.outputs):
-                    self._settle(name, subgraph.device, node)
+                    self._settle(name, subgraph.device, bases.get(name))
             reads = (
                 self.written_by.get((name, self.local[name, subgraph.device]))
                 for name in subgraph.graph.inputs
@@ -146,8 +147,11 @@ class _Placer:
         self.steps.append(step)
         return step.index
 
-    def _settle(self, tensor: str, producer: str, node: Node | None) -> None:
-        """Choose the tensor's home, and where each of its readers reads it."""
+    def _settle(self, tensor: str, producer: str, base: str | None) -> None:
+        """Choose the tensor's home, and where each of its readers reads it.
+
+        The base is the tensor whose bytes it could be a view of.
+        """
         readers = self._readers(tensor)
         accesses = {reader: self._accesses(self._end(tensor, reader)) for reader in readers}
 
@@ -156,7 +160,6 @@ class _Placer:
 
         choices = self._memories(producer)
         best = max(choices, key=served)  # of equals the first
-        base = _base(self.graph, node, tensor)
         if base is not None and (base, producer) in self.local:
             beside = self.local[base, producer]  # there it can be a view of its base
             best = beside if served(beside) >= served(best) else best
@@ -250,13 +253,12 @@ class _Placer:
         return HOST_MEMORIES if device == OUTSIDE else self.devices[device].capabilities.accesses
 
 
-def _base(graph: Graph, node: Node | None, tensor: str) -> str | None:
-    """Return the input whose bytes the tensor could be a view of."""
-    if node is not None:
-        for alias in views_of(graph, node):
-            if node.outputs[alias.output] == tensor:
-                return node.inputs[alias.input]
-    return None
+def _bases(graph: Graph, node: Node) -> dict[str, str]:
+    """Return the input, the first of them, whose bytes each output could be a view of."""
+    return {
+        node.outputs[alias.output]: node.inputs[alias.input]
+        for alias in reversed(views_of(graph, node))
+    }
 
 
 def _waits(steps: Iterable[int | None]) -> tuple[int, ...]:

@@ -48,7 +48,9 @@ def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
             continue
         # Only what could be merged is compared: thousands of nodes may read the same tensor.
         alike = first.setdefault((node.op, _details(node)), [])
-        if not any(_merge(rewriter, rewriter.node(earlier), node) for earlier in alike):
+        merges = any(_merge(rewriter, rewriter.node(earlier), node) for earlier in alike)
+        # Of those that stay because both are fetched, one is enough to compare later ones with.
+        if not merges and not any(_is_met(rewriter, rewriter.node(one), node) for one in alike):
             alike.append(name)
     return rewriter.result()
 
@@ -56,6 +58,12 @@ def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
 def _merge(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
     to = {b: a for a, b in zip(earlier.outputs, node.outputs, strict=True) if a and b}
     return rewriter.may_merge([earlier, node], earlier) and rewriter.bypass(node, to)
+
+
+def _is_met(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
+    """True where whatever could become one with a node could with an earlier one."""
+    fetched, also = (list(map(rewriter.is_output, one.outputs)) for one in (earlier, node))
+    return fetched == also and rewriter.may_merge([earlier, node], earlier)
 
 
 def _reread(node: Node, to: dict[str, str]) -> Node:

@@ -19,6 +19,7 @@ from ...devices.device import Device
 from ...devices.memory import ALIGNMENT, HOST, SHARED
 from ...graph.aliasing import joins_of, views_of
 from ...graph.ir import Graph, Node
+from ...graph.operator import Alias
 from ..placement import SCRATCH, Placement
 from ..steps import Transfer
 from .happens_before import START, HappensBefore, Point
@@ -130,21 +131,19 @@ class _Collector:
 
     def _visit(self, node: Node, device: str, point: Point) -> None:
         """Give the node's outputs and scratch their buffers."""
-        taken: list[tuple[Buffer, bool]] = []
+        taken: dict[Buffer, bool] = {}  # by outputs, and whether one overwrites what was there
+        views = self._views(node)
         may_share = node.name not in self._leeway.apart
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
             replica, nbytes = (name, self._placement.home[name]), self._graph.tensors[name].nbytes
-            place = self._viewed(node, index, device, replica) if may_share else None
+            place = self._viewed(node, views.get(index), device, replica) if may_share else None
             overwrites = place is None
             if place is None and may_share:
                 place = self._overwritten(node, index, device, replica, point)
             # Outputs may be views of one buffer, but while it is overwritten it has one taker.
-            if place is None or any(
-                place.buffer is buffer and (overwrites or overwritten)
-                for buffer, overwritten in taken
-            ):
+            if place is None or (place.buffer in taken and (overwrites or taken[place.buffer])):
                 self._add(replica, nbytes, point)
                 if self._joins and may_share:
                     self._embed(node, index, device, replica, point)
@@ -152,20 +151,23 @@ class _Collector:
             if overwrites:
                 self._replace(place, nbytes)
             self._put(replica, *place, nbytes, point)
-            taken.append((place.buffer, overwrites))
+            taken[place.buffer] = overwrites
         scratch = self._leeway.scratch(self._devices[device], self._graph, node)
         for name, nbytes in scratch.items():
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
 
-    def _viewed(self, node: Node, index: int, device: str, replica: Replica) -> _Place | None:
+    def _views(self, node: Node) -> dict[int, Alias]:
+        """Return by which alias each output may be a view, the first one where there are more."""
+        return {one.output: one for one in reversed(views_of(self._graph, node))}
+
+    def _viewed(
+        self, node: Node, alias: Alias | None, device: str, replica: Replica
+    ) -> _Place | None:
         """Return where the output is a view of an input."""
-        for alias in views_of(self._graph, node):
-            if alias.output == index:
-                base = self._input(node.inputs[alias.input], device, replica)
-                if base is None or alias.offset % self._alignment(replica[1]):
-                    return None
-                return _Place(base.buffer, base.offset + alias.offset)
-        return None
+        if alias is None or alias.offset % self._alignment(replica[1]):
+            return None
+        base = self._input(node.inputs[alias.input], device, replica)
+        return None if base is None else _Place(base.buffer, base.offset + alias.offset)
 
     def _overwritten(
         self, node: Node, index: int, device: str, replica: Replica, point: Point

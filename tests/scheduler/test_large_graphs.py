@@ -74,7 +74,21 @@ def alike(b: pl.GraphBuilder, count: int) -> None:
     b.output("y", b.op("Sum", *(b.op("Elu", x, alpha=1 + i / 7) for i in range(count))))
 
 
-GRAPHS = [independent, towers, diamonds, wide, fetched, nested, alike]
+def taken_apart(b: pl.GraphBuilder, count: int) -> None:
+    """One node of many outputs, each of which is read."""
+    x = b.input("x", "float32", (count // 2, 8))
+    for index, part in enumerate(b.op("Split", x, outputs=count // 2, axis=0)):
+        b.output(f"y{index}", b.op("Softmax", part))
+
+
+def duplicates(b: pl.GraphBuilder, count: int) -> None:
+    """All are the same, and fetched."""
+    x = b.input("x", "float32", (4, 8))
+    for index in range(count):
+        b.output(f"y{index}", b.op("Sin", x))
+
+
+GRAPHS = [independent, towers, diamonds, wide, fetched, nested, alike, taken_apart, duplicates]
 
 
 def built(add: Callable[[pl.GraphBuilder, int], None], count: int) -> Graph:
