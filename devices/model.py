@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, Self
 
 from ..graph.ir import Node
@@ -20,6 +21,9 @@ MOST_OPERATORS = 10_000
 
 MOST_PEERS = 1_000
 """How many memories of other devices."""
+
+LONGEST_S = 10_000_000
+"""Some months, for a kernel or a copy: clocks count nanoseconds in 64 bits, 292 years of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class DeviceModel:
     Raises
     ------
     DeviceError
-        If a speed is not above zero, or a time or size is below.
+        If a speed is not above zero, a size is below, or a time is not from 0 to `LONGEST_S`.
     """
 
     flops_per_s: float = 4e12
@@ -79,14 +83,19 @@ class DeviceModel:
 
     def __post_init__(self) -> None:
         for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s", *self._own_peer_speed):
-            if not getattr(self, name) > 0:
-                raise DeviceError(f"{name} is {getattr(self, name)}", fix="give a speed above 0")
-        for name in ("copy_latency_s", "launch_s", "submit_s", "memory_bytes"):
-            if not (getattr(self, name) or 0) >= 0:
-                raise DeviceError(f"{name} is {getattr(self, name)}", fix="give 0 or more")
+            value = getattr(self, name)
+            if not (_is_number(value) and value > 0):
+                raise _bad(name, value, "a speed above 0", None)
+        for name in ("copy_latency_s", "launch_s", "submit_s"):
+            value = getattr(self, name)
+            if not (_is_number(value) and 0 <= value <= LONGEST_S):
+                raise _bad(name, value, f"0 to {LONGEST_S:,} seconds", None)
+        size = self.memory_bytes
+        if size is not None and not (_is_number(size) and 0 <= size < math.inf):
+            raise _bad("memory_bytes", size, "0 or more", None)
         for op, factor in self.operators.items():
-            if not 0 < factor < math.inf:
-                raise DeviceError(f"the factor of {op!r} is {factor}", fix="give one above 0")
+            if not (_is_number(factor) and 0 < factor < math.inf):
+                raise _bad(f"the factor of {op!r}", factor, "one above 0", None)
         if self.copy_queues not in (0, 1, 2):
             raise DeviceError(f"copy_queues is {self.copy_queues}", fix="give 0, 1 or 2")
 
@@ -167,6 +176,10 @@ def _bad(name: str, value: object, wanted: str, at: str | None) -> DeviceError:
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return DeviceError(f"{name} is {shown}", at=at, fix=f"give {wanted}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _number(name: str, value: object, at: str | None) -> float:

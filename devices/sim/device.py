@@ -23,9 +23,10 @@ from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
 from ..constants import Batch, ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceLostError, DeviceMemoryError, DeviceUnavailableError
+from ..errors import DeviceError, DeviceLostError, DeviceMemoryError, DeviceUnavailableError
 from ..event import Event
 from ..memory import ALIGNMENT, HOST, HOST_MEMORIES, SHARED, Arena, View, host_arena, host_view
+from ..model import LONGEST_S
 from ..program import BoundProgram
 from .clock import Clock, RealClock
 from .engine import Engine, Job, SimEvent
@@ -141,8 +142,8 @@ class SimDevice:
         return _SimProgram(
             graph=subgraph,
             run=BoundProgram(self.name, subgraph, broken, measure=False),
-            duration_ns=_ns(self.model.submit_s + sum(nodes_s)),  # as `Costs` adds up
-            node_ns=tuple(map(_ns, nodes_s)) if measure else None,
+            duration_ns=self._ns(self.model.submit_s + sum(nodes_s)),  # as `Costs` adds up
+            node_ns=tuple(map(self._ns, nodes_s)) if measure else None,
             held=held,
         )
 
@@ -167,7 +168,7 @@ class SimDevice:
         work = partial(np.copyto, target.array, source.array)
         on_host = not HOST_MEMORIES.isdisjoint((source.arena.memory, target.arena.memory))
         take_s = self.model.copy_s if on_host else self.model.peer_copy_s
-        duration_ns = _ns(take_s(source.spec.nbytes))
+        duration_ns = self._ns(take_s(source.spec.nbytes))
         engine = UPLOAD if target.arena.memory == self.name else DOWNLOAD
         return self._put(engine, Job(event, work, duration_ns, tuple(waits)))
 
@@ -201,6 +202,14 @@ class SimDevice:
     def kill(self, event: Event, reason: str) -> bool:
         """Do nothing, and say so: what is simulated ends in time."""
         return False
+
+    def _ns(self, seconds: float) -> int:
+        if seconds > LONGEST_S:
+            raise DeviceError(
+                f"by the model of {self.name!r} a program or copy takes {seconds:.3g} s",
+                fix=f"give it speeds by which each takes at most {LONGEST_S:,} s",
+            )
+        return round(seconds * 1e9)
 
     def _put(self, engine: str, job: Job) -> Event:
         with self._lock:
@@ -266,7 +275,3 @@ def _break(node: Node, step: programs.Step, faults: Faults) -> programs.Step:
 
 def _upload(view: View, array: Array) -> None:
     np.copyto(view.array, array)
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)

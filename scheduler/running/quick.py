@@ -54,7 +54,7 @@ class Estimates:
 
     def __init__(self, seconds: Sequence[float], surprising: Collection[int] = ()) -> None:
         least = QUICK_NS + QUICK_NS // MEMORY
-        self._ns = [min(max(round(one * 1e9), least), MOST_NS) for one in seconds]
+        self._ns = [round(min(max(one * 1e9, least), MOST_NS)) for one in seconds]
         self._patience = dict.fromkeys(surprising, TRIALS)
         self._trials = [0] * len(self._ns)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices import find
 from plait.devices.errors import DeviceError
-from plait.devices.model import BUILT_IN, DeviceModel, model_of
+from plait.devices.model import BUILT_IN, LONGEST_S, DeviceModel, model_of
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.figures import model_from
 from plait.devices.sim import SimDevice, SimModel
@@ -24,7 +26,7 @@ positive = st.floats(1e-12, 1e15)
 
 @given(
     positive,
-    positive,
+    st.floats(0, LONGEST_S),
     positive,
     st.none() | st.integers(0, 1 << 40),
     st.integers(0, 2),
@@ -61,6 +63,9 @@ def test_an_operator_can_be_slower_than_its_arithmetic_says() -> None:
     assert model.kernel_s("Relu", Cost(20, 0)) == 3
 
 
+TIMES = "copy_latency_s", "launch_s", "submit_s"
+SPEEDS = "flops_per_s", "bytes_per_s", "copy_bytes_per_s"
+
 DAMAGED: dict[str, tuple[Any, str]] = {
     "no object": ([], "a device's model is"),
     "unknown": ({"speed": 1}, "has no figure 'speed'"),
@@ -88,6 +93,30 @@ def test_a_damaged_model_is_refused_with_the_place(values: Any, message: str) ->
         DeviceModel.from_dict(values, at="npu.json")
     assert caught.value.at == "npu.json"
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, value)
+            for name in TIMES
+            for value in (-1.0, math.nan, math.inf, 1e300, "1", None)
+        ),
+        *((name, value) for name in SPEEDS for value in (0, -1, math.nan, "fast", True)),
+        *(("memory_bytes", value) for value in (-1, math.nan, math.inf, "much")),
+    ],
+)
+def test_a_figure_beyond_reason_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(DeviceError, match=re.escape(f"{name} is {value!r}")) as caught:
+        DeviceModel(**{name: value})
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, "2", None])
+def test_a_factor_beyond_reason_is_refused_with_its_operator(factor: Any) -> None:
+    with pytest.raises(DeviceError, match=f"factor of 'Relu' is {factor!r}"):
+        DeviceModel(operators={"Relu": factor})
 
 
 def test_a_peer_is_copied_from_as_fast_as_the_host_unless_the_model_says_otherwise() -> None:

@@ -261,6 +261,23 @@ def test_cancelled_work_is_skipped_and_takes_no_time() -> None:
     assert second.ended_ns == second.started_ns == first.ended_ns
 
 
+@pytest.mark.parametrize(
+    ("model", "graph"),
+    [
+        (SimModel(flops_per_s=5e-324), chain("Exp", n=4)),
+        (SimModel(bytes_per_s=1e-300), chain("Relu", n=4)),
+        (SimModel(operators={"Relu": 1e300}), chain("Relu", n=4)),
+    ],
+)
+def test_a_program_longer_than_clocks_count_is_refused(model: SimModel, graph: Graph) -> None:
+    with (
+        pytest.raises(DeviceError, match=r"by the model of 'sim:a' a program .* takes") as caught,
+        Rig(SimDevice("sim:a", model, VirtualClock()), graph),
+    ):
+        pass
+    assert caught.value.fix
+
+
 def test_measuring_gives_modelled_times_for_each_node() -> None:
     with Rig(sim(), chain("Relu", "Relu", n=4), measure=True) as rig:
         event = rig.compute()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ ran_on: list[str] = []
 
 
 def test_a_step_is_quick_only_when_it_was_seen_to_be() -> None:
-    estimates = Estimates([1e-6, 1.0])
+    estimates = Estimates([1e-6, 1.0, math.inf])
     assert not estimates.is_quick(0)
     estimates.note(0, 1000)
     assert estimates.is_quick(0)
