@@ -46,12 +46,12 @@ def rebuild(description: list[Any], where: str) -> Exception:
         links, trace = description
         frames = _frames(trace)
         cause: Exception | None = None
-        for name, arguments, at, fix in reversed(links[1:]):
+        for name, arguments, at, fix in map(_parts, reversed(links[1:])):
             # The trace is that of the innermost.
             shown = frames if cause is None else ""
             error = _make(name, arguments, at, fix) or _stand_in(name, arguments, shown)
             error.__cause__, cause = cause, error
-        name, arguments, at, fix = links[0]
+        name, arguments, at, fix = _parts(links[0])
         outer = _make(name, arguments, at, fix) or DeviceError(f"{name}: {arguments[0]}")
         outer.__cause__ = cause
         if trace:
@@ -59,6 +59,15 @@ def rebuild(description: list[Any], where: str) -> Exception:
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise WireError("a message describes no error") from error
     return outer
+
+
+def _parts(link: Any) -> tuple[str, list[Any], str | None, str | None]:
+    """Return the parts of a link; TypeError if they are not what a description has."""
+    name, arguments, at, fix = link
+    texts = (part is None or isinstance(part, str) for part in (at, fix))
+    if not isinstance(name, str) or not all(map(_is_plain, arguments)) or not all(texts):
+        raise TypeError("a link has a name, plain arguments, a place and a fix")
+    return name, arguments, at, fix
 
 
 def _trace(error: BaseException) -> str:
@@ -117,7 +126,7 @@ def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> E
 
 def _stand_in(name: str, arguments: list[Any], frames: str) -> RemoteError:
     (text,) = arguments[:1] or ("",)
-    return RemoteError(str(name), str(text), frames)
+    return RemoteError(name, str(text), frames)
 
 
 def _plait_errors() -> dict[str, type[PlaitError]]:

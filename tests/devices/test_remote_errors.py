@@ -153,6 +153,15 @@ nothing = st.none() | st.integers() | st.text(max_size=5)
 junk = st.recursive(nothing, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
 
 
+def test_arguments_of_any_depth_describe_no_error() -> None:
+    deep: list[object] = []
+    for _ in range(900):
+        deep = [deep]
+    for links in ([["E", deep, None, None]], [["E", ["x"], None, None], ["E", deep, None, None]]):
+        with pytest.raises(WireError, match="describes no error"):
+            rebuild([links, ""], "worker:7")
+
+
 @given(st.lists(junk, max_size=3))
 def test_junk_is_an_error_or_a_wire_error(description: list[object]) -> None:
     try:
