@@ -252,10 +252,11 @@ class Variables:
         Raises
         ------
         FeedError
-            If there is no such variable, or a value is not like it.
+            If the values are not given by name, there is no such variable, or one is not like it.
         SessionError
             If the session is being closed.
         """
+        _check_mapping(values)
         arrays = {name: self._checked(name, value) for name, value in values.items()}
         me = object()
         await self._turns.take(me)
@@ -270,10 +271,11 @@ class Variables:
         Raises
         ------
         FeedError
-            If a value is no array.
+            If the values are not given by name, or one is no array.
         SessionError
             If the session is being closed.
         """
+        _check_mapping(values)
         arrays: dict[str, Array] = {}
         unlike: dict[str, str] = {}
         for name in values.keys() & self._nodes.keys():
@@ -300,6 +302,8 @@ class Variables:
         SessionError
             If the session is being closed.
         """
+        if isinstance(names, str) or not isinstance(names, Iterable | None):
+            raise FeedError(f"{names!r} is no list of variables", fix="list their names")
         nodes = self._nodes if names is None else {name: self._node(name) for name in names}
         await self.assign(await self._pace.on_thread(partial(initial_values, nodes)))
 
@@ -343,6 +347,14 @@ class Variables:
         if value.shape == spec.static_shape and value.dtype.newbyteorder("=") == spec.dtype:
             return None
         return f"is {spec}, the value {value.dtype.name}{list(value.shape)}"
+
+
+def _check_mapping(values: Any) -> None:
+    if not isinstance(values, Mapping):
+        raise FeedError(
+            f"the values of variables are a {type(values).__name__}",
+            fix="pass them by name, as a mapping: {'weights': array}",
+        )
 
 
 def _array(name: str, value: Any) -> Array:

@@ -518,3 +518,14 @@ async def test_variables_of_a_session_that_is_closed_are_not_read() -> None:
         session.variables["total"]
     with pytest.raises(pl.PlaitError):
         variables["total"]
+
+
+async def test_values_and_names_of_other_kinds_than_asked_for_are_refused() -> None:
+    async with pl.Session(pl.plan(counting())) as session:
+        for change in (session.assign, session.carry_variables):
+            for values in (None, 3, [("total", 1)]):
+                with pytest.raises(pl.FeedError, match="values of variables are a"):
+                    await change(values)  # type: ignore[arg-type]
+        for names in ("total", 3):
+            with pytest.raises(pl.FeedError, match="is no list of variables"):
+                await session.reset_variables(names)  # type: ignore[arg-type]
