@@ -21,6 +21,7 @@ from .errors import GraphError, OperatorError, ShapeError
 from .life import Life, check_class, run_of
 from .operator import Call, InferRule, Operator, elements, register_operator
 from .tensor import Array, Dim, TensorSpec
+from .traits import NO_TRAITS, Trait
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,6 +35,7 @@ def operator(
     n_outputs: int | None = None,
     name: str | None = None,
     effects: bool = False,
+    traits: Trait = NO_TRAITS,
 ) -> Callable[[Function], Function]:
     """Turn a function over numpy arrays into an operator, or a class with a method `run`.
 
@@ -59,6 +61,9 @@ def operator(
         The operator's name, ``module.function`` when left out. It is what a saved graph holds.
     effects : bool, default False
         True when it must run although nobody reads its outputs.
+    traits : Trait, optional
+        Facts that passes ask for, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
+        go from before the function to behind it.
 
     Raises
     ------
@@ -76,7 +81,7 @@ def operator(
     """
 
     def decorate(function: Function) -> Function:
-        made = _make(function, name, outputs, inputs, n_outputs, effects)
+        made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
         register_operator(made)
         _by_function[function] = made
         return function
@@ -128,6 +133,7 @@ def _make(
     inputs: Sequence[TensorSpec] | None,
     n_outputs: int | None,
     effects: bool,
+    traits: Trait,
 ) -> Operator:
     _check_function(function)
     label = name if name is not None else f"{function.__module__}.{function.__qualname__}"
@@ -168,6 +174,7 @@ def _make(
         elements,
         effects=effects,
         function=function,
+        traits=traits,
     )
 
 

@@ -17,6 +17,7 @@ from plait.devices.formal.registry import find_definition
 from plait.graph.operator import define, find_operator, operators, unregister_operator
 from plait.graph.passes import run_passes, sink_transposes
 from plait.graph.traits import (
+    ACTIVATION,
     COMMUTATIVE,
     ELEMENTWISE,
     FOLLOWS,
@@ -139,6 +140,28 @@ def test_what_was_rounded_is_rounded_no_further(op: str) -> None:
     for before in having(ROUNDS):
         rounded = defined(before, [x])
         assert defined(op, [rounded]).tobytes() == rounded.tobytes()
+
+
+def test_python_functions_are_treated_by_what_they_state() -> None:
+    name = "test_traits.cube"
+
+    @pl.operator(name=name, traits=ACTIVATION)
+    def cube(x: AnyArray) -> AnyArray:
+        return x**3
+
+    try:
+        b = pl.GraphBuilder("turned")
+        x = b.op("Transpose", b.input("x", "float32", (1, 2, 3)), perm=(0, 2, 1))
+        y = b.op("Transpose", b.op(name, x), perm=(0, 2, 1))
+        b.output("y", b.op(name, b.op("Conv", y, np.ones((1, 2, 1), np.float32))))
+        graph = b.build()
+        after, _ = run_passes(graph, (sink_transposes,))
+        feeds = {"x": np.arange(6, dtype=np.float32).reshape(1, 2, 3)}
+        got = pl.run(graph, feeds, devices=["cpu"])["y"]
+    finally:
+        unregister_operator(name)
+    assert [node.op for node in after.nodes] == [name, "Conv", name]
+    np.testing.assert_allclose(got, (feeds["x"] ** 3).sum(1, keepdims=True) ** 3)
 
 
 def test_operators_of_packages_are_treated_by_what_they_state() -> None:
