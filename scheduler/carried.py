@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..graph.printing import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:
@@ -33,7 +35,7 @@ class Carried:
         return not (self.unlike or self.unknown or self.left)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.taken)} variables taken"]
+        lines = [f"{counted(len(self.taken), 'variable')} taken"]
         lines += [f"{name}: {what}" for name, what in self.unlike.items()]
         lines += [f"{name}: no variable here" for name in self.unknown]
         lines += [f"{name}: no value, left as it is" for name in self.left]

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ...graph.errors import GraphError
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
@@ -111,8 +113,16 @@ def kernel(
     Raises
     ------
     GraphError
-        If there is one already, and this one has neither a condition nor a score.
+        If there is one already, and this one has neither a condition nor a score; or the condition
+        is no function, or the score neither a function nor a number.
     """
+    at = f"kernel for {op!r} on {device!r}"
+    if when is not None and not callable(when):
+        raise GraphError(f"when is {when!r}", at=at, fix="pass a function of the call")
+    if not callable(score) and not _is_number(score):
+        raise GraphError(
+            f"score is {score!r}", at=at, fix="pass a number, or a function of the call"
+        )
 
     def decorate(function: KernelFunction) -> KernelFunction:
         made = Kernel(op, device, function, scratch, binds, when, score)
@@ -128,6 +138,11 @@ def kernel(
         return function
 
     return decorate
+
+
+def _is_number(value: object) -> bool:
+    """True for what can be compared with other numbers: no text, no NaN."""
+    return isinstance(value, int | float | np.number) and value == value
 
 
 def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None:

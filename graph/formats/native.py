@@ -99,8 +99,8 @@ def read_graph(data: memoryview, blob: memoryview, at: str) -> Graph:
         raise UnknownOperatorError(
             f"operators that are not registered here: {', '.join(unknown)}",
             at=at,
-            fix="import the modules that define them with @plait.operator before loading; "
-            "on the command line with --import MODULE",
+            fix="import the modules that define them with @plait.operator before loading, or "
+            "load_operators(their file); on the command line --import MODULE or --operators FILE",
         )
     return _assembled(header, blob, at)
 

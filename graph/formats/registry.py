@@ -96,6 +96,10 @@ class Format:
                 at=at,
                 fix=f"give {_SHORTEST} to {LONGEST_MAGIC} bytes",
             )
+        if self.read is None and self.write is None:
+            raise GraphError(
+                "it is neither read nor written", at=at, fix="pass read=, write=, or both"
+            )
         for what, function in (("read", self.read), ("write", self.write)):
             if function is not None and not callable(function):
                 raise GraphError(f"{what} is {function!r}", at=at, fix="pass a function")

@@ -135,7 +135,7 @@ def sparse_softmax_cross_entropy(
     _check_labels(x, given, axis)
     index, counted = given if given.dtype == np.int32 else given.cast("int64"), None
     if ignore_index is not None:
-        counted = index.equals(_label(index, ignore_index)).op("Not")
+        counted = _counted(index, ignore_index)
         index = index.where(counted)
     logs = x.op("LogSoftmax", axis=axis)
     along = x.formula.constant([axis])
@@ -143,20 +143,24 @@ def sparse_softmax_cross_entropy(
     losses = -chosen.op("Squeeze", along)
     if counted is None:
         return _reduced(losses, reduction)
-    losses = losses.where(counted)
-    if reduction != "mean":
-        return _reduced(losses, reduction)
-    # Counted in integers: floats of 16 bits end at 65504.
-    count = counted.cast("int64").op("ReduceSum", keepdims=False)
-    count = count.op("Max", count.formula.constant(1)).cast(losses.dtype)
-    return (losses.op("ReduceSum", keepdims=False) / count).name
+    if reduction == "mean":
+        return _mean_of(losses, counted).name
+    return _reduced(losses.where(counted), reduction)
 
 
-def accuracy(builder: GraphBuilder, scores: str, labels: str, axis: int = -1) -> str:
+def accuracy(
+    builder: GraphBuilder,
+    scores: str,
+    labels: str,
+    axis: int = -1,
+    *,
+    ignore_index: int | None = None,
+) -> str:
     """Add the share of samples whose highest score, along `axis`, is that of their label.
 
     `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
-    counts. Returns a float32 of shape ().
+    counts. Samples of the label `ignore_index` are left out; without any others it is 0. Returns a
+    float32 of shape ().
 
     Raises
     ------
@@ -166,8 +170,10 @@ def accuracy(builder: GraphBuilder, scores: str, labels: str, axis: int = -1) ->
     x, index = _terms(builder, "accuracy", scores, labels)
     _check_labels(x, index, axis)
     found = x.op("ArgMax", axis=axis, keepdims=False)
-    right = found.equals(index.cast("int64"))
-    return right.cast("float32").op("ReduceMean", keepdims=False).name
+    right = found.equals(index.cast("int64")).cast("float32")
+    if ignore_index is None:
+        return right.op("ReduceMean", keepdims=False).name
+    return _mean_of(right, _counted(index, ignore_index)).name
 
 
 def _difference(builder: GraphBuilder, name: str, computed: str, wanted: str) -> Term:
@@ -224,15 +230,23 @@ def _classes(x: Term, labels: Term, axis: int) -> Term:
     return numbered(length).op("Gather", inside)
 
 
-def _label(labels: Term, number: int) -> Term:
-    """Return a number as a label; refuse one that the labels' dtype does not hold."""
+def _mean_of(values: Term, counted: Term) -> Term:
+    """Return the mean of the values that count, 0 where none does."""
+    # Counted in integers: floats of 16 bits end at 65504.
+    count = counted.cast("int64").op("ReduceSum", keepdims=False)
+    count = count.op("Max", count.formula.constant(1)).cast(values.dtype)
+    return values.where(counted).op("ReduceSum", keepdims=False) / count
+
+
+def _counted(labels: Term, ignored: int) -> Term:
+    """Return which labels count: all but one, which their dtype has to hold."""
     bounds = np.iinfo(labels.dtype)
-    if not isinstance(number, int | np.integer) or not bounds.min <= number <= bounds.max:
+    if not isinstance(ignored, int | np.integer) or not bounds.min <= ignored <= bounds.max:
         raise GraphError(
-            f"ignore_index is {number!r}, which is no {labels.dtype.name}",
+            f"ignore_index is {ignored!r}, which is no {labels.dtype.name}",
             fix="pass an integer that labels may be",
         )
-    return labels.formula.constant(number, labels.dtype)
+    return labels.equals(labels.formula.constant(ignored, labels.dtype)).op("Not")
 
 
 def _may_be(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:

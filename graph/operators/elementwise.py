@@ -260,4 +260,11 @@ def infer_dropout(call: Call) -> Sequence[TensorSpec]:
         check_dtype(call.spec(1), FLOATS, "the ratio")
     if call.has(2):
         check_dtype(call.spec(2), BOOLS, "training_mode")
+        ratio, training = call.value(1) if call.has(1) else None, call.value(2)
+        drops = training is None or training.any()
+        if ratio is not None and drops and not ((ratio >= 0) & (ratio <= 1)).all():
+            raise ShapeError(
+                f"the ratio is {ratio.item():g}, which is no share of what there is",
+                fix="use a number from 0 to 1",
+            )
     return (x, TensorSpec("bool", x.shape))

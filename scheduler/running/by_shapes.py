@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from ...graph.errors import ShapeError
 from ...graph.state import without_state
 from ...graph.tensor import Array
 from ..bounds import check_within, undecided
@@ -144,7 +145,13 @@ def _planned(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.again(key[1])
-    made = plan.for_shapes(dict(zip(plan.graph.inputs, key[0], strict=True)), key[1])
+    shapes = dict(zip(plan.graph.inputs, key[0], strict=True))
+    try:
+        made = plan.for_shapes(shapes, key[1])
+    except ShapeError as error:  # which may be said of a node deep inside
+        fed = ", ".join(f"{name}{list(shape)}" for name, shape in shapes.items())
+        error.at = f"{error.at or plan.graph.name}; fed is {fed}"
+        raise
     if plan.bounds and not made.is_static:
         raise undecided(made.graph)
     return made

@@ -103,13 +103,15 @@ def _unknown(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
 
 def _wrong_names(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str]) -> FeedError:
     missing = [name for name in graph.inputs if name not in inputs]
-    if missing:
-        return FeedError(
-            f"no value for input {', '.join(f'{n!r}: {graph.tensors[n]}' for n in missing)}",
-            at=f"graph {graph.name!r}",
-            fix="feed every input",
-        )
     extra = [name for name in _unknown(graph, inputs) if name not in unneeded]
+    if missing:
+        lacking = ", ".join(f"{name!r}: {graph.tensors[name]}" for name in missing)
+        others = f", and there is no input {', '.join(map(repr, extra))}" if extra else ""
+        return FeedError(
+            f"no value for input {lacking}{others}",
+            at=f"graph {graph.name!r}",
+            fix="feed every input by its name" if extra else "feed every input",
+        )
     return FeedError(
         f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
         fix=f"its inputs are: {', '.join(graph.inputs)}",

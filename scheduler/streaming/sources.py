@@ -15,6 +15,11 @@ Source: TypeAlias = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any
 
 def check_source(source: object, *, blocking: bool = False) -> None:
     """Raise SessionError unless items can be pulled from it, by code that may not await if so."""
+    if isinstance(source, Mapping):
+        raise SessionError(
+            f"a {type(source).__name__} is one item, not a source of items",
+            fix="stream from a list of items: [item]; or run the item",
+        )
     if not isinstance(source, Iterable if blocking else Iterable | AsyncIterable):
         kinds = "iterable" if blocking else "iterable or async iterable"
         raise SessionError(

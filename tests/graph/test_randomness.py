@@ -189,6 +189,14 @@ def test_a_scale_beyond_its_dtype_is_infinite() -> None:
     assert np.isinf(pl.run(b.build(), {})["y"]).all()
 
 
+@pytest.mark.parametrize("ratio", [-0.1, 1.5, np.nan, np.inf])
+@pytest.mark.parametrize("training", [None, True])
+def test_a_ratio_that_is_no_share_is_refused_in_training(ratio: float, training: bool) -> None:
+    with pytest.raises(pl.ShapeError, match="the ratio is"):
+        dropout(ratio, training)
+    assert dropout(ratio, False)  # nothing is dropped: it is not looked at
+
+
 def test_dropout_that_is_told_so_drops_nothing() -> None:
     x = np.random.default_rng(0).normal(size=(3, 100)).astype("float32")
     found = pl.run(dropout(0.9, None), {"x": x, "w": x, "training": np.array(False)})

@@ -80,6 +80,7 @@ async def test_an_input_and_a_constant_can_be_fetched() -> None:
     ("inputs", "message"),
     [
         ({}, r"no value for input 'x': float32\[2\]"),
+        ({"z": X}, r"no value for input 'x': float32\[2\], and there is no input 'z'"),
         ({"x": X, "z": X}, "has no input 'z'(.|\n)*its inputs are: x"),
         ({"x": X.astype("float64")}, r"got dtype 'float64'(.|\n)*np.asarray\(value, 'float32'\)"),
         ({"x": X[:1]}, r"must be float32\[2\], got shape \[1\]"),
@@ -99,6 +100,16 @@ async def test_symbols_must_stand_for_one_length() -> None:
         assert (await session.run(good))["y"].shape == (2, 2)
         with pytest.raises(pl.FeedError, match=r"input 'b'.*with n = 2"):
             await session.run({**good, "b": np.ones(3, np.float32)})
+
+
+async def test_shapes_that_do_not_fit_deep_inside_are_told_with_what_was_fed() -> None:
+    b = pl.GraphBuilder("halves")
+    b.output("y", b.op("Reshape", b.input("x", "float32", ("n",)), np.array([2, -1]), name="half"))
+    async with pl.Session(pl.plan(b.build())) as session:
+        with pytest.raises(pl.ShapeError) as caught:
+            await session.run({"x": np.zeros(3, "float32")})
+    assert "node 'half'" in str(caught.value)
+    assert "fed is x[3]" in str(caught.value)
 
 
 async def test_every_shape_gets_a_plan_of_its_own() -> None:

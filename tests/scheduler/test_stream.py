@@ -137,6 +137,13 @@ async def test_a_source_that_is_none_is_refused() -> None:
                 pytest.fail("it opened")
 
 
+async def test_an_item_is_no_source_of_items() -> None:
+    async with pl.Session(pl.plan(graph())) as session:
+        with pytest.raises(pl.SessionError, match="dict is one item, not a source"):
+            async with session.stream(item(1)):  # type: ignore[arg-type]
+                pytest.fail("it opened")
+
+
 async def test_at_least_one_item_must_be_in_flight() -> None:
     async with pl.Session(pl.plan(graph())) as session:
         with pytest.raises(pl.SessionError, match="max_in_flight is 0"):

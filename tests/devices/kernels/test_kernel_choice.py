@@ -160,6 +160,21 @@ def test_workers_import_all_kernels_that_they_may_choose_among() -> None:
     assert "somebody.kernels" in {source.module for source in sources_of(node)}
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"when": True}, "when is True"),
+        ({"score": "7"}, "score is '7'"),
+        ({"score": np.nan}, "is nan"),
+    ],
+)
+def test_conditions_and_scores_that_are_none_are_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=message) as raised:
+        add(7, **wrong)
+    assert "kernel for 'Relu' on 'any'" in str(raised.value)
+    assert found(relu()) == 1
+
+
 def test_two_usual_kernels_are_refused_with_the_way_out() -> None:
     with pytest.raises(GraphError, match="two kernels for 'Relu' on 'any'") as raised:
         add(7)

@@ -227,6 +227,7 @@ def test_writers_that_fail_leave_nothing(
         ({"magic": "acme"}, "the magic is 'acme'"),
         ({"magic": b"{"}, "the magic is"),
         ({"read": "read"}, "read is 'read'"),
+        ({"read": None, "write": None}, "neither read nor written"),
     ],
 )
 def test_a_format_that_cannot_be_is_refused(changed: dict[str, Any], message: str) -> None:

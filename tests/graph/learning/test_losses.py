@@ -189,6 +189,21 @@ def test_accuracy_is_the_share_of_samples_told_right(dtype: str) -> None:
     assert found == np.float32((x.argmax(1) == labels).mean())
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+@pytest.mark.parametrize("ignored", [0, 4, 9])
+def test_ignored_samples_have_no_share_in_the_accuracy(dtype: str, ignored: int) -> None:
+    random = np.random.default_rng(ignored)
+    x = random.normal(size=(40, 5)).astype("float32")
+    for labels in (random.integers(5, size=40), np.full(40, ignored)):
+        b = pl.GraphBuilder("measure")
+        scores, t = b.input("x", "float32", ("n", 5)), b.input("t", dtype, ("n",))
+        b.output("share", learning.accuracy(b, scores, t, ignore_index=ignored))
+        found = pl.run(b.build(), {"x": x, "t": labels.astype(dtype)})["share"]
+        kept = labels != ignored
+        right = x[kept].argmax(1) == labels[kept]
+        np.testing.assert_allclose(found, right.mean() if kept.any() else 0, rtol=1e-6)
+
+
 def test_scores_and_labels_of_other_shapes_have_no_accuracy() -> None:
     b = pl.GraphBuilder("measure")
     b.input("x", "float32", (4, 3))

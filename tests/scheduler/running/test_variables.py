@@ -363,7 +363,7 @@ async def test_values_are_carried_to_another_graph_with_a_report_of_what_did_not
     assert carried.left == ("own",)
     assert not carried.is_whole
     assert str(carried).splitlines() == [
-        "1 variables taken",
+        "1 variable taken",
         "  count: is float32[3], the value float32[]",
         "  more: no variable here",
         "  most: no variable here",
