@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 import plait as pl
 from fake_devices import PrivateDevice
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.devices.device import Program
+from plait.devices.memory import HOST, SHARED, View
 from plait.graph.ir import Graph
 from plait.scheduler.placement import OUTSIDE, Placement
 from plait.scheduler.steps import Transfer
+from random_graphs import expected, feeds, graphs
 
 
 def pair() -> Graph:
@@ -91,3 +100,54 @@ def test_an_input_nobody_reads_can_still_be_fed() -> None:
 def test_results_are_read_where_they_were_computed_if_the_host_reaches_it() -> None:
     plan = pl.plan(pair(), ["worker:0"])
     assert placement(plan).local["y", OUTSIDE] == "shared"
+
+
+class WatchedDevice(PrivateDevice):
+    """Keeps in which memories its kernels were given tensors."""
+
+    def __init__(self, name: str, accesses: frozenset[str]) -> None:
+        super().__init__(name)
+        self.capabilities = replace(self.capabilities, memory=min(accesses), accesses=accesses)
+        self.seen: set[str] = set()
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        self.seen.update(view.arena.memory for view in views.values())
+        return super().compile(subgraph, views, measure=measure)
+
+
+@settings(max_examples=30)
+@given(graphs(), st.data())
+def test_kernels_are_given_tensors_in_memories_that_their_device_accesses(
+    graph: Graph, data: st.DataObject
+) -> None:
+    """Row L24 and `mtype_eq`: what LightNet's operators check, plans have by their making."""
+    devices = {
+        name: WatchedDevice(name, frozenset(accesses))
+        for name, accesses in {
+            "private": {"memory of private"},
+            "other": {"memory of other"},
+            "both": {HOST, SHARED},
+            "sharing": {SHARED},
+        }.items()
+    }
+    pins = {node.name: data.draw(st.sampled_from(sorted(devices))) for node in graph.nodes}
+    plan = pl.plan(graph, list(devices.values()), pin=pins, passes=())
+    for step in plan.steps:
+        if isinstance(step.work, Transfer):
+            continue
+        reached = plan.prototypes[step.device].capabilities.accesses
+        where = placement(plan)
+        for node in step.work.graph.nodes:
+            read = (name for name in node.inputs if name and name not in graph.constants)
+            assert {where.local[name, step.device] for name in read} <= reached
+            assert {where.home[name] for name in filter(None, node.outputs)} <= reached
+    fed = feeds(graph)
+    with pl.BlockingSession(plan) as session:
+        results = session.run(fed)
+    for name, array in expected(graph, fed).items():
+        np.testing.assert_array_equal(results[name], array)
+    for name, device in devices.items():
+        assert device.seen <= device.capabilities.accesses
+        assert bool(device.seen) == (name in plan.assignment.values())
