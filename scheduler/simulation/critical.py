@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Literal
 
 from ..steps import Step
@@ -50,8 +51,14 @@ def critical_path(
         cause = _cause(entry, before, timeline, workload)
         times = timeline.started[entry] / 1e9, timeline.ended[entry] / 1e9
         path.append(CriticalStep(item, steps[timeline.variant[item]][step], *times, cause))
-        entry = before if before != NEVER else timeline.admitted_by[item]
+        entry = _bound(entry, timeline)
     return tuple(reversed(path))
+
+
+def _bound(entry: int, timeline: Timeline) -> int:
+    """Return what an entry waited for last: one before it, or what admitted its item."""
+    before = timeline.bound[entry]
+    return before if before != NEVER else timeline.admitted_by[entry // timeline.n_steps]
 
 
 def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> Cause:
@@ -66,38 +73,52 @@ def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> C
 def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
     """Return by how many seconds each step could end later without delaying the last landing.
 
-    Of all items the one that has least counts. Everything else keeps its order and its duration.
+    Of all items the one that has least counts. Everything else keeps its order and its duration,
+    and so does what passes between the end of a step and the start of one that waited for it last,
+    be it that threads wake up or that the host is busy: no step on the critical path has slack.
     """
     n, end = timeline.n_steps, max(timeline.landed)
     slack = [end] * (n * timeline.items)
-    after = _followers(timeline, workload)
-    for entry in sorted(range(len(slack)), key=timeline.started.__getitem__, reverse=True):
+    before = _causes(timeline, workload)
+    # Steps that take no time start together with those that wait for them: these come first here.
+    order = sorted(TopologicalSorter(before).static_order(), key=timeline.started.__getitem__)
+    after = _followers(before, order, timeline)
+    for entry in reversed(order):
         item = entry // n
         spare = end - timeline.landed[item]
         if entry != timeline.finished_by[item]:
             spare += timeline.ended[timeline.finished_by[item]] - timeline.ended[entry]
         for follower in after[entry]:
-            lag = _lag(timeline.lane[entry], timeline.lane[follower], workload)
-            gap = timeline.started[follower] - timeline.ended[entry] - lag
-            spare = min(spare, max(gap, 0) + slack[follower])
+            gap = 0
+            if entry != _bound(follower, timeline):
+                lag = _lag(timeline.lane[entry], timeline.lane[follower], workload)
+                gap = max(timeline.started[follower] - timeline.ended[entry] - lag, 0)
+            spare = min(spare, gap + slack[follower])
         slack[entry] = spare
     return tuple(min(slack[step::n]) / 1e9 for step in range(n))
 
 
-def _followers(timeline: Timeline, workload: Workload) -> list[list[int]]:
+def _causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
+    """Return for every entry its inputs, and what it waited for last."""
+    before: dict[int, set[int]] = {}
+    for entry in range(len(timeline.started)):
+        item, step = divmod(entry, timeline.n_steps)
+        inputs = (item * timeline.n_steps + wait for wait in workload.waits[step])
+        before[entry] = {*inputs, _bound(entry, timeline)} - {NEVER}
+    return before
+
+
+def _followers(
+    before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline
+) -> list[list[int]]:
     """Return for every entry those that cannot start before it has ended."""
-    n = timeline.n_steps
-    after: list[list[int]] = [[] for _ in timeline.started]
+    after: list[list[int]] = [[] for _ in order]
     latest: dict[int, int] = {}
-    for entry in sorted(range(len(after)), key=timeline.started.__getitem__):
-        item, step = divmod(entry, n)
-        before = {item * n + wait for wait in workload.waits[step]}
-        before.add(latest.get(timeline.lane[entry], NEVER))
-        bound = timeline.bound[entry]
-        before.add(bound if bound != NEVER else timeline.admitted_by[item])
-        for earlier in before - {NEVER}:
+    for entry in order:
+        lane = timeline.lane[entry]
+        for earlier in before[entry] | {latest.get(lane, NEVER)} - {NEVER}:
             after[earlier].append(entry)
-        latest[timeline.lane[entry]] = entry
+        latest[lane] = entry
     return after
 
 

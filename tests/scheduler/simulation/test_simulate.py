@@ -223,7 +223,7 @@ def test_predictions_hang_together(graph: Graph, items: int, max_in_flight: int,
         assert times == sorted(times)
     path = found.critical_path
     assert all(a.ended_s <= b.started_s for a, b in pairwise(path))
-    assert all(found.slack_s[one.step.index] < 2e-4 for one in path)
+    assert all(found.slack_s[one.step.index] == 0 for one in path)
     assert all(0 <= share <= 1 + 1e-9 for share in found.busy.values())
     assert len(found.records) == items
 
@@ -273,9 +273,9 @@ def test_what_would_take_for_ever_is_refused() -> None:
     slow = pl.simulate(on_sim(), {"sim:a": replace(MODEL, launch_s=1e6)})
     assert slow.makespan_s > 1e6
     for model in (
-        replace(MODEL, launch_s=1e300),
+        replace(MODEL, operators={"Relu": 1e300}),
         replace(MODEL, bytes_per_s=1e-300),
-        replace(MODEL, copy_latency_s=1e300),
+        replace(MODEL, copy_bytes_per_s=1e-300),
     ):
         plan = pl.plan(relus(2), [pl.modelled_device("far", model), "cpu"])
         assert set(plan.assignment.values()) == {"cpu"}
