@@ -16,8 +16,10 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from ...graph.errors import PlaitError, WireError
+from ..blocking import waiting_for
 from ..device import OnDone
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError, again
 from ..event import Event
@@ -163,8 +165,9 @@ class WorkerClient:
     def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
         """Make a request, which may bring a file along; wait for its answer, raise its error."""
         work = Work(kind, number, fd=None if file is None else file.fd)
-        self.put(work)
-        self._wait(work)
+        with waiting_for(partial(self._end_by_force, work)):
+            self.put(work)
+            self._wait(work)
         error, work.error = work.error, None
         if error is not None:
             try:
@@ -220,9 +223,15 @@ class WorkerClient:
                 # What it works at may run functions of the user's, for as long as these take.
                 is_idle = first.kind in ("forget", "end") or is_stopped(self._process)
                 reason = f"it did nothing for {ANSWER_S:g} s while it was waited for"
-                if is_idle and self.kill(first, reason):
-                    logger.warning("%s was killed: %s", self.name, reason)
+                if is_idle:
+                    self._end_by_force(first, reason)
             before = first
+
+    def _end_by_force(self, work: Work, reason: str) -> bool:
+        killed = self.kill(work, reason)
+        if killed:
+            logger.warning("%s was killed: %s", self.name, reason)
+        return killed
 
     def _send_waiting(self) -> None:
         """Send what the window has room for; the lock is held."""

@@ -29,7 +29,8 @@ class FaultPolicy:
         after so many of its deaths, but more than `replays`, between which no item has ended well
         on it. Attempts go on.
     grace_s : float, default 1.0
-        How long a worker may go on with an item that was given up, before it is killed.
+        How long a worker may go on with an item that was given up, or with opening a plan that is
+        no longer waited for, before it is killed.
     """
 
     replays: int = 5

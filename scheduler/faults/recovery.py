@@ -79,9 +79,14 @@ class Recovery:
             device.mourners.append(self._mourner)
             self._lives[name] = device.life
 
+    @property
+    def watches(self) -> bool:
+        """True when a device of the session may die."""
+        return bool(self._mortal)
+
     def concerns(self, plan: Plan) -> bool:
         """True when a plan has work for a device that may die."""
-        return bool(self._mortal) and not self._mortal.keys().isdisjoint(devices_of(plan))
+        return self.watches and not self._mortal.keys().isdisjoint(devices_of(plan))
 
     def lives(self, plan: Plan) -> Mapping[str, int | None]:
         """Return in which life each device of a plan is; None while it is lost."""

@@ -13,7 +13,7 @@ import trio
 
 from ...graph.errors import PlaitError
 from ..placement import OUTSIDE
-from .copying import Copy, copy_all, ended, mover
+from .copying import Copy, copy_all, mover
 from .executor import Execution
 from .marks import Marks
 from .open_plan import OpenPlan
@@ -21,13 +21,17 @@ from .pace import Pace
 from .slots import session_closed
 
 if TYPE_CHECKING:
+    from ..faults.watch import Watch
     from ..profile import Recorder
 
 
-async def prepare(open_plan: OpenPlan, section: OpenPlan, pace: Pace, recorder: Recorder) -> None:
+async def prepare(
+    open_plan: OpenPlan, section: OpenPlan, pace: Pace, recorder: Recorder, watch: Watch
+) -> None:
     """Compute what an open plan needs before its first item; its section is open, with a slot.
 
-    When this is cancelled, what runs on a device ends first, and nothing else starts.
+    When this is cancelled, what runs on a device ends first, and nothing else starts; a worker that
+    does not come to an end with it is killed.
 
     Raises
     ------
@@ -41,9 +45,15 @@ async def prepare(open_plan: OpenPlan, section: OpenPlan, pace: Pace, recorder: 
     execution.start()
     pace.wake()
     try:
-        await ended(done, execution.cancel)
+        steps = section.plan.steps
+        await watch.until(done, partial(watch.kill, execution, steps), execution.cancel)
+        await trio.lowlevel.checkpoint_if_cancelled()
         if not execution.is_complete:
-            raise execution.error or session_closed()
+            error, execution.error = execution.error or session_closed(), None
+            try:
+                raise error
+            finally:
+                del error, execution  # it holds this frame, and with it arenas
         marks.finished_ns = pace.now_ns()
         await copy_all([*_copies(open_plan, section)], pace)
     except PlaitError as error:

@@ -17,6 +17,7 @@ from ...graph.errors import PlaitError, ShapeError
 from ..errors import PlanError
 from ..faults.recovery import Recovery
 from ..faults.standby import devices_of
+from ..faults.watch import Watch
 from ..planning import Plan
 from ..profile.status import PlansStatus
 from .arenas import Lend
@@ -60,6 +61,7 @@ class OpenPlans:
     recorder : Recorder
     lend : callable
         Returns the arenas of regions that the session keeps.
+    watch : Watch
     variants : int
         Of every plan; each is opened for itself.
     measure : bool
@@ -73,16 +75,18 @@ class OpenPlans:
         recovery: Recovery,
         recorder: Recorder,
         lend: Lend,
+        watch: Watch,
         *,
         variants: int,
         measure: bool,
     ) -> None:
         self._opener = Opener(
-            devices, pace, recovery, self._with_room, recorder, lend, measure=measure
+            devices, pace, recovery, self._with_room, recorder, lend, watch, measure=measure
         )
         self._origins: WeakKeyDictionary[Slots, Origin] = WeakKeyDictionary()
         self._retired: list[Slots] = []
         self._pace = pace
+        self._watch = watch
         self._variants = variants
         self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
         self._resized = Resized(KEPT_SIZES * variants, KEPT_NBYTES * variants)
@@ -272,11 +276,11 @@ class OpenPlans:
     async def _with_room(self, make: Callable[[], T]) -> T:
         """Make something on a thread; if there is no memory for it, idle plans give way first."""
         try:
-            return await self._pace.on_thread(make)
+            return await self._watch.on_thread(make)
         except DeviceMemoryError:
             if not await self._evict(keep=0):
                 raise
-            return await self._pace.on_thread(make)
+            return await self._watch.on_thread(make)
 
     async def _evict(self, keep: int) -> bool:
         """Close idle plans until `keep` plans are left; say whether one was closed."""

@@ -13,6 +13,7 @@ from ...devices.device import Device
 from ...devices.errors import DeviceLostError
 from ...graph.errors import PlaitError
 from ..faults.recovery import Recovery
+from ..faults.watch import Watch
 from ..planning import Plan
 from .arenas import Lend
 from .at_open import prepare
@@ -48,6 +49,7 @@ class Opener:
         Told what was computed when plans were opened.
     lend : callable
         Returns the arenas of regions that the session keeps.
+    watch : Watch
     measure : bool
         Time every node.
     """
@@ -60,6 +62,7 @@ class Opener:
         with_room: WithRoom,
         recorder: Recorder,
         lend: Lend,
+        watch: Watch,
         *,
         measure: bool,
     ) -> None:
@@ -69,6 +72,7 @@ class Opener:
         self._with_room = with_room
         self._recorder = recorder
         self._lend = lend
+        self._watch = watch
         self._measure = measure
         self._lanes: Lanes = OpenLanes()
 
@@ -121,7 +125,7 @@ class Opener:
         """Compute what an open plan needs; the memory that this takes is freed again."""
         section = await self._with_room(partial(self._open, once, n_slots=1))
         try:
-            await prepare(open_plan, section, self._pace, self._recorder)
+            await prepare(open_plan, section, self._pace, self._recorder, self._watch)
         finally:
             await self._close(section)
 

@@ -32,7 +32,7 @@ TURN_NS = 100_000
 """Other tasks wait no longer for one that waits for nothing: a turn of the loop takes 5 to 7 µs."""
 
 
-class _Raised(NamedTuple):
+class Raised(NamedTuple):
     """What a function raised, until it is taken.
 
     What an exception's frames refer to lives as long as it does: arenas, for one. Trio keeps one
@@ -42,11 +42,18 @@ class _Raised(NamedTuple):
     errors: list[Exception]
 
 
-def _caught(function: Callable[[], T]) -> T | _Raised:
+def _caught(function: Callable[[], T]) -> T | Raised:
     try:
         return function()
     except Exception as error:
-        return _Raised([error])
+        return Raised([error])
+
+
+def result_of(outcome: T | Raised) -> T:
+    """Return what a function returned; raise what it raised."""
+    if isinstance(outcome, Raised):
+        raise outcome.errors.pop()
+    return outcome
 
 
 def virtual_clock(device: Device) -> VirtualClock | None:
@@ -148,14 +155,15 @@ class Pace:
 
     async def on_thread(self, function: Callable[[], T]) -> T:
         """Call a function that blocks; no clock moves meanwhile."""
+        return result_of(await self.try_on_thread(function))
+
+    async def try_on_thread(self, function: Callable[[], T]) -> T | Raised:
+        """Call a function that blocks; return what it raises, too, for `result_of`."""
         self._begin()
         try:
-            outcome = await trio.to_thread.run_sync(partial(_caught, function))
+            return await trio.to_thread.run_sync(partial(_caught, function))
         finally:
             self._end()
-        if isinstance(outcome, _Raised):
-            raise outcome.errors.pop()
-        return outcome
 
     def launching(self, device: Device, launch: Launch) -> Launch:
         """Return what launches a step so that no clock moves while a real device works."""

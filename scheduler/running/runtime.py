@@ -15,6 +15,7 @@ from ..errors import forked_session
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
 from ..faults.recovery import Recovery
+from ..faults.watch import Watch
 from ..planning import Plan
 from ..profile import Recorder
 from ..profile.status import Status, device_status, memory_status
@@ -84,13 +85,17 @@ class Runtime:
         self.now_ns = self._pace.now_ns
         self.checkpoint = self._pace.checkpoint
         recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
-        self.variables = Variables(plan.fed, self._devices.by_name, self._pace, recovery.examine)
+        watch = self._watch = Watch(recovery, self._pace)
+        self.variables = Variables(
+            plan.fed, self._devices.by_name, self._pace, recovery.examine, watch
+        )
         self._open_plans = OpenPlans(
             self._devices.by_name,
             self._pace,
             recovery,
             self.recorder,
             self.variables.held.lend,
+            watch,
             variants=plan.variants,
             measure=measure,
         )
@@ -108,6 +113,7 @@ class Runtime:
             announcer,
             self._dispatcher,
             self.variables,
+            watch,
         )
         self._by_parts = ByParts(
             self._pace,
@@ -163,7 +169,7 @@ class Runtime:
             await self.variables.open()
             if self.plan.is_static:
                 for slots in await self._by_fetches.whole.open_own(self.plan.max_in_flight):
-                    await self._pace.on_thread(slots.fill)
+                    await self._watch.on_thread(slots.fill)
         except BaseException as error:
             try:
                 await self.close()
@@ -200,6 +206,7 @@ class Runtime:
         self._open_plans.refuse()
         self.variables.refuse()
         self._recovery.stop()
+        self._watch.close()
         if self._admissions:
             await self._admitted.wait()
         await self.drain(self._flights)

@@ -47,6 +47,7 @@ class Starter:
     dispatcher : Dispatcher
     variables : Variables
         Items wait for their turn with them.
+    watch : Watch
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Starter:
         announcer: Announcer,
         dispatcher: Dispatcher,
         variables: Variables,
+        watch: Watch,
     ) -> None:
         self._pace = pace
         self._open_plans = open_plans
@@ -68,7 +70,7 @@ class Starter:
         self._dispatcher = dispatcher
         self._variables = variables
         self._replays = Replays(recovery, announcer, self._start_again, self._fail)
-        self._watch = Watch(recovery)
+        self._watch = watch
         self._closing = False
 
     def refuse(self) -> None:

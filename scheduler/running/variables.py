@@ -22,6 +22,7 @@ from ...graph.state import variables_of
 from ...graph.tensor import Array
 from ..carried import Carried
 from ..errors import FeedError, SessionError
+from ..faults.watch import Watch
 from ..initial import initial_values
 from .held import HeldValues
 from .item import Flight
@@ -66,6 +67,7 @@ class Variables:
     pace : Pace
     examine : callable
         Called when a device may have died.
+    watch : Watch
 
     Attributes
     ----------
@@ -80,11 +82,13 @@ class Variables:
         devices: Mapping[str, Device],
         pace: Pace,
         examine: Callable[[], object],
+        watch: Watch,
     ) -> None:
         self._nodes = variables_of(graph)
         self._devices = devices
         self._pace = pace
         self._examine = examine
+        self._watch = watch
         self._turns = Turns()
         self._bringing = trio.Lock()
         self._committing = False
@@ -132,7 +136,7 @@ class Variables:
             index = turn.number % open_plan.period
             slot = open_plan.slots.get(index)
             if slot is None:
-                slot = await self._pace.on_thread(partial(open_plan.make_slot, index))
+                slot = await self._watch.on_thread(partial(open_plan.make_slot, index))
             return Turn(slot, turn.number)
         except BaseException as error:
             self._refused(flight, error)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import plait as pl
-from plait.graph.tensor import Array
+from plait.devices.kernels import kernel
+from plait.devices.worker import process
+from plait.graph.attribute import Attribute, Kind
+from plait.graph.checks import Checks
+from plait.graph.operator import Call, define
+from plait.graph.tensor import Array, TensorSpec
 
 FATAL = 666
 
@@ -58,3 +65,39 @@ def run_out_of_memory_on_some(x: Array) -> Array:
     if x[0] == FATAL:
         raise MemoryError("8 EiB")
     return x + x
+
+
+def hang_once(path: str) -> None:
+    """Wait for ever, at a named pipe that nobody closes, the first time on a worker."""
+    if process.serving and not os.path.exists(f"{path}.reached"):
+        with open(f"{path}.reached", "w"):
+            pass
+        with open(path, "rb") as pipe:
+            pipe.read()
+
+
+@define("test.DoubleLate", inputs="x", attributes={"path": Attribute(Kind.STRING)})
+def double_late_spec(call: Call) -> tuple[TensorSpec]:
+    return (call.spec(0),)
+
+
+@kernel("test.DoubleLate")
+def double_late(
+    xp: Any, inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
+) -> None:
+    hang_once(attributes["path"])
+    xp.add(inputs[0], inputs[0], out=outputs[0])
+
+
+@pl.operator()
+class OpenedLate:
+    """Doubles; when it is opened, it hangs once."""
+
+    def prepare(self, call: Call, check: Checks) -> None:
+        self._path = call.attributes["path"]
+
+    def open(self, inputs: Sequence[Array | None]) -> None:
+        hang_once(self._path)
+
+    def run(self, x: Array, *, path: str = "") -> Array:
+        return x + x
