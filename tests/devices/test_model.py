@@ -98,11 +98,7 @@ def test_a_damaged_model_is_refused_with_the_place(values: Any, message: str) ->
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(
-            (name, value)
-            for name in TIMES
-            for value in (-1.0, math.nan, math.inf, 1e300, "1", None)
-        ),
+        *((name, value) for name in TIMES for value in (-1.0, math.nan, math.inf, "1", None)),
         *((name, value) for name in SPEEDS for value in (0, -1, math.nan, "fast", True)),
         *(("memory_bytes", value) for value in (-1, math.nan, math.inf, "much")),
     ],

@@ -264,6 +264,7 @@ def test_cancelled_work_is_skipped_and_takes_no_time() -> None:
 @pytest.mark.parametrize(
     ("model", "graph"),
     [
+        (SimModel(launch_s=1e300), chain("Relu", n=4)),
         (SimModel(flops_per_s=5e-324), chain("Exp", n=4)),
         (SimModel(bytes_per_s=1e-300), chain("Relu", n=4)),
         (SimModel(operators={"Relu": 1e300}), chain("Relu", n=4)),
