@@ -97,8 +97,20 @@ def test_a_runtime_that_runs_nothing_is_said_to_be_of_no_use(
         raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : /src/model.h:46 void f() too old\nmore")
 
     monkeypatch.setattr(runtimes, "load", fail)
-    with pytest.raises(pl.DeviceUnavailableError, match="a negation: too old"):
+    with pytest.raises(pl.DeviceUnavailableError, match="a quantised model: too old"):
         runtimes.newest_opset.__wrapped__()
+
+
+def test_it_has_the_kernels_of_quantised_models_as_they_are() -> None:
+    b = pl.GraphBuilder("rounded")
+    scale, zero = np.float32(0.5), np.int8(1)
+    rounded = b.op("QuantizeLinear", b.input("x", "float32", (3,)), scale, zero)
+    b.output("y", b.op("DequantizeLinear", rounded, scale, zero))
+    plan = pl.plan(b.build(), ["ort"])
+    assert [node.op for node in plan.graph.nodes] == ["QuantizeLinear", "DequantizeLinear"]
+    x = np.array([-9.3, 0.2, 1e9], "float32")
+    wanted = (np.clip(np.rint(x / 0.5) + 1, -128, 127) - 1) * 0.5
+    assert np.array_equal(pl.run(plan, {"x": x})["y"], wanted)
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(None, 1), (3, 3)])
