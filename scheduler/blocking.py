@@ -16,6 +16,7 @@ from ..devices.lane import is_work
 from ..graph.ir import Graph
 from ..graph.tensor import Array
 from .errors import PlanError, SessionError
+from .event_loop import run_loop
 from .fetches import Fetches
 from .make_plan import plan
 from .partition.partition import Pins
@@ -110,7 +111,7 @@ def _block_on(function: Callable[[], Awaitable[T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return trio.run(function)
+        return run_loop(function)
     return _Beside(function).wait()
 
 
@@ -137,7 +138,7 @@ class _Beside(Generic[T]):
 
     def _work(self) -> None:
         try:
-            self._outcome.set_result(trio.run(self._main))
+            self._outcome.set_result(run_loop(self._main))
         except BaseException as error:
             self._outcome.set_exception(error)
 

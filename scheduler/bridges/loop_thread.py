@@ -13,6 +13,7 @@ import trio
 
 from ...devices.forking import give_up_in_children
 from ..errors import SessionError, forked_session
+from ..event_loop import run_loop
 from ..events import Observer
 from ..faults import FaultPolicy
 from ..planning import Plan
@@ -212,7 +213,7 @@ class LoopThread(Generic[S]):
 
     def _work(self) -> None:
         try:
-            trio.run(self._main)
+            run_loop(self._main)
         except BaseException as error:
             if self._opened.done():
                 self._failure = error
