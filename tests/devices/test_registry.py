@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,9 @@ class MissingDevice(CpuDevice):
 
 
 @pytest.fixture(autouse=True)
-def _registry_as_before() -> Iterator[None]:
-    factories, instances = dict(registry._factories), dict(registry._instances)
-    yield
-    for known, before in ((registry._factories, factories), (registry._instances, instances)):
-        known.clear()
-        known.update(before)  # type: ignore[arg-type]
+def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in ("_factories", "_instances", "_options"):
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
 
 
 def test_the_cpu_is_found_by_name() -> None:
