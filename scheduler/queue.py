@@ -29,9 +29,11 @@ class Place:
         self._is_first = trio.Event()
 
     async def wait_first(self) -> None:
-        """Wait until all who came before have left."""
+        """Wait until all who came before have left; who was cancelled meanwhile gets no further."""
         if next(iter(self._places)) is not self:
             await self._is_first.wait()
+        # What follows may not wait at all, and would then run although it was cancelled.
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     def leave(self) -> None:
         """Let the next one go on; leaving twice is allowed."""
