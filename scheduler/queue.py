@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from types import TracebackType
 
 import trio
 
@@ -22,7 +21,7 @@ class Queue:
 
 
 class Place:
-    """A place in a queue: left when the block that has it ends, if not before."""
+    """A place in a queue; whoever has it leaves it in the end, whatever happens."""
 
     def __init__(self, places: OrderedDict[Place, None]) -> None:
         self._places = places
@@ -41,14 +40,3 @@ class Place:
             del self._places[self]
             if self._places:
                 next(iter(self._places))._is_first.set()
-
-    def __enter__(self) -> Place:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.leave()

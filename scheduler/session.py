@@ -353,8 +353,10 @@ async def run_in_turn(
     place: Place,
 ) -> Any:
     """Run one item that is admitted after those before it in a queue: `BlockingSession.submit`."""
-    with place:
+    try:
         return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
+    finally:
+        place.leave()
 
 
 def borrowed(session: object, inputs: Any) -> Any:

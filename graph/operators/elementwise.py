@@ -85,17 +85,12 @@ define(
     float16=IN_STEPS,
 )(broadcast_of(NUMBERS))
 
-for _op in ("Max", "Min"):
-    define(
-        _op,
-        inputs="x+",
-        cost=_variadic_cost,
-        inplace=EITHER,
-        traits=ELEMENTWISE,
-        float16=FOLLOWS,
-    )(broadcast_of(NUMBERS))
-
-for _op, _float16 in (("Sum", FOLLOWS), ("Mean", IN_SUMS)):
+for _op, _dtypes, _float16 in (
+    ("Max", NUMBERS, FOLLOWS),
+    ("Min", NUMBERS, FOLLOWS),
+    ("Sum", FLOATS, FOLLOWS),
+    ("Mean", FLOATS, IN_SUMS),
+):
     define(
         _op,
         inputs="x+",
@@ -103,7 +98,7 @@ for _op, _float16 in (("Sum", FOLLOWS), ("Mean", IN_SUMS)):
         inplace=EITHER,
         traits=ELEMENTWISE,
         float16=_float16,
-    )(broadcast_of(FLOATS))
+    )(broadcast_of(_dtypes))
 
 for _op, _float16 in (("Abs", FOLLOWS), ("Sign", IN_STEPS)):
     define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=_float16)(same_of(NUMBERS))
