@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
@@ -80,7 +80,7 @@ class Batch(NamedTuple):
     pixels: Floats
 
 
-def load(path: str | os.PathLike[str], side: int) -> Page:
+def load(path: str | os.PathLike[str] | IO[bytes], side: int) -> Page:
     """Read an image file; text is looked for in it with its shorter side at least this long."""
     with Image.open(path) as file:
         pixels = np.ascontiguousarray(np.asarray(file.convert("RGB"))[..., ::-1])
