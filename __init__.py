@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         Session,
         SessionError,
         Simulation,
+        Tuned,
         UnsupportedOpError,
         diff,
         load_plan,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         ray,
         run,
         simulate,
+        tune,
     )
 
 __version__ = VERSION
@@ -122,6 +124,7 @@ __all__ = [
     "ShapeError",
     "Simulation",
     "TensorSpec",
+    "Tuned",
     "UnknownOperatorError",
     "UnsupportedOpError",
     "WireError",
@@ -148,6 +151,7 @@ __all__ = [
     "simulate",
     "to_dot",
     "topological_layers",
+    "tune",
     "weights_of",
     "with_weights",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``plait run``, ``plan``, ``profile``, ``stream``, ``devices`` and others."""
+"""The command line: ``plait run``, ``plan``, ``profile``, ``stream``, ``tune`` and others."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .quantize import quantize
 from .run import run, stream
 from .show import show_plan
 from .simulate import simulate
+from .tune import tune
 
 
 class _Commands(click.Group):
@@ -66,3 +67,4 @@ cli.add_command(show_devices)
 cli.add_command(show_plan)
 cli.add_command(simulate)
 cli.add_command(stream)
+cli.add_command(tune)

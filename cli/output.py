@@ -143,6 +143,18 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(shown)
 
 
+@contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """Show what is being done on stderr if that is a terminal; yields what shows a line."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, markup=False).status("") as shown:
+        yield lambda text: shown.update(printable(text))
+
+
 def _summary(array: Array) -> dict[str, Any]:
     summary: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
     if array.size == 0 or array.dtype.kind == "c":

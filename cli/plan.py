@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -102,18 +102,27 @@ class Request:
             return self._saved(max_in_flight)
         return plan(
             load_graph(self.model, self.params),
-            self._with_options(self.devices or ("cpu",)),
+            self.listed_devices(),
             shapes=self.shapes,
             max_in_flight=max_in_flight or otherwise,
             costs=self.costs,
             **self.options,
         )
 
-    def _with_options(self, names: Sequence[str]) -> list[str | Device]:
-        """Return devices, those that have options as objects."""
+    def listed_devices(self) -> list[str | Device]:
+        """Return the devices to plan for, those that have options as objects.
+
+        Raises
+        ------
+        CommandError
+            If an option is none of its device's, or of a device that is not among them.
+        DeviceUnavailableError
+            If this machine lacks one of those.
+        """
         from ..devices.errors import DeviceError, DeviceUnavailableError
         from ..devices.registry import find
 
+        names = self.devices or ("cpu",)
         strange = ", ".join(name for name in self.device_options if name not in names)
         if strange:
             raise CommandError(

@@ -28,6 +28,7 @@ from .simulation.models import modelled_device
 from .simulation.simulate import simulate
 from .simulation.simulation import Simulation
 from .streaming.stream import Results
+from .tuning import Tuned, tune
 
 __all__ = [
     "AsyncioSession",
@@ -50,6 +51,7 @@ __all__ = [
     "Session",
     "SessionError",
     "Simulation",
+    "Tuned",
     "UnsupportedOpError",
     "diff",
     "load_plan",
@@ -58,4 +60,5 @@ __all__ = [
     "quantize",
     "run",
     "simulate",
+    "tune",
 ]

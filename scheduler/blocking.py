@@ -96,17 +96,25 @@ def run(
         async with Session(planned, seed=seed) as session:
             return await session.run(inputs, fetches)
 
-    return _block_on(once)
+    return block_on(
+        once, "plait.run()", "async with Session(plan) as session: await session.run(inputs)"
+    )
 
 
-def _block_on(function: Callable[[], Awaitable[T]]) -> T:
-    """Run a trio loop, on another thread if a loop runs on this."""
+def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
+    """Run a trio loop, on another thread if a loop runs on this.
+
+    Raises
+    ------
+    SessionError
+        If it was called from inside a trio task, which it would block.
+    """
     if trio.lowlevel.in_trio_run():
         if is_work():  # a quick Python function that a session runs on its loop's thread
             return _Beside(function).wait()
         raise SessionError(
-            "plait.run() would block the trio task it is called from",
-            fix="async with Session(plan) as session: await session.run(inputs)",
+            f"{called} would block the trio task it is called from",
+            fix=instead,
         )
     try:
         asyncio.get_running_loop()

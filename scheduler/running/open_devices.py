@@ -33,7 +33,7 @@ class OpenDevices:
     @property
     def used(self) -> list[Device]:
         """The open devices that have nodes to run."""
-        used = every_device(self._planned_for(), self._plan.replicas)
+        used = every_device(_planned_for(self._plan), self._plan.replicas)
         return [device for name, device in self.by_name.items() if name in used]
 
     def open(self, name: str) -> Device:
@@ -46,10 +46,10 @@ class OpenDevices:
         """
         if name in self._plan.given:
             device = self._plan.prototypes[name]
-            open_shared(device, self._cores())
+            open_shared(device, share_of_cores(self._plan))
         else:
             device = find(name)
-            device.open(self._cores())
+            device.open(share_of_cores(self._plan))
         self.by_name[name] = device
         return device
 
@@ -63,9 +63,9 @@ class OpenDevices:
         """
         device = self.by_name[name]
         if name in self._plan.given:
-            reopen_shared(device, self._cores())
+            reopen_shared(device, share_of_cores(self._plan))
         else:
-            device.open(self._cores())
+            device.open(share_of_cores(self._plan))
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call to close each of them, the last one first."""
@@ -74,16 +74,22 @@ class OpenDevices:
             yield partial(_close, name, partial(close_shared, device) if shared else device.close)
         self.by_name.clear()
 
-    def _cores(self) -> int:
-        """Return each device's share of the cores; one is left to the loop and to others."""
-        prototypes = self._plan.prototypes
-        here = (name for name in self._planned_for() if computes_here(prototypes[name]))
-        sharing = len(every_device(here, self._plan.replicas))
-        return max(1, (core_count() - 1) // max(1, sharing))
 
-    def _planned_for(self) -> set[str]:
-        """Return the devices that have nodes; replicas are not among them."""
-        return set(self._plan.assignment.values()) - {SESSION}
+def share_of_cores(plan: Plan) -> int:
+    """Return each device's share of the cores; one is left to the loop and to others."""
+    sharing = len(every_device(devices_on_host(plan), plan.replicas))
+    return max(1, (core_count() - 1) // max(1, sharing))
+
+
+def devices_on_host(plan: Plan) -> list[str]:
+    """Return the devices that have nodes and keep the host's cores busy; replicas apart."""
+    planned = _planned_for(plan)
+    return [n for n, one in plan.prototypes.items() if n in planned and computes_here(one)]
+
+
+def _planned_for(plan: Plan) -> set[str]:
+    """Return the devices that have nodes; replicas are not among them."""
+    return set(plan.assignment.values()) - {SESSION}
 
 
 def _close(name: str, close: Callable[[], None]) -> None:

@@ -1,0 +1,263 @@
+"""Tuning: each device is measured, plans are made by that and run, and the fastest is taken.
+
+A plan by costs is only as good as they are: nodes are measured one by one, and then joined by
+others, and disturbed by what runs beside them. So what a plan really takes is measured too, and fed
+back, until no new plan comes of it. What is chosen was run, and nothing that was run was faster: a
+device that can do it all alone is never lost to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...devices.device import Device
+from ...devices.errors import DeviceError
+from ...devices.host import core_count
+from ...devices.registry import device as make_device
+from ...graph.ir import Graph
+from ..arguments import costs_of
+from ..blocking import block_on
+from ..costs import Costs
+from ..costs.overheads import computes_here
+from ..errors import PlanError
+from ..make_plan import plan
+from ..partition.strategies import Objective
+from ..planning import Plan
+from .trial import Trial, measured_costs
+from .tuned import Tuned
+
+MOST_ROUNDS = 3
+TURNS = 3
+"""Of every trial; those that are compared take turns."""
+
+SAME = 0.01
+"""By what share a plan must be faster than one that was tried before, which is simpler."""
+
+Devices = str | Device | Iterable[str | Device]
+Progress = Callable[[str], object]
+
+
+def tune(
+    graph: Graph,
+    devices: Devices,
+    *,
+    feeds: Mapping[str, Any],
+    costs: Costs | str | os.PathLike[str] | None = None,
+    objective: Objective = "latency",
+    max_in_flight: int = 1,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Tuned:
+    """Find the plan that is fastest on this machine, by running items.
+
+    Each device is measured alone. Plans are then made by the costs found, run, and measured again,
+    until no other plan comes of it, in three rounds at most. The best single device is tried with
+    more threads, and for streams (``"throughput"``) as replicas.
+
+    Parameters
+    ----------
+    graph : Graph
+    devices : str, Device, or iterable of them
+        As in `plan`.
+    feeds : Mapping of str to array
+        One item, like those to come: it is run many times. The plan is for its shapes, unless
+        `bounds` are given.
+    costs : Costs or path, optional
+        What was measured before.
+    objective : {"latency", "throughput"}, default "latency"
+        Whether the time of one item is to be short, or the time per item of a stream.
+    max_in_flight : int, default 1
+        How many items a stream has under way.
+    progress : callable, optional
+        Called with a line of text about each thing that is run, before it is.
+    **options
+        Others of `plan`: `pin`, `bounds`, `passes`, `max_subgraphs`, `memory_limits`, ...
+
+    Raises
+    ------
+    PlanError
+        If there is no plan, or an option is one that tuning decides.
+    SessionError
+        If it is called from inside a trio task, which it would block.
+    KernelError, DeviceError, FeedError
+        If an item fails.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("doubled")
+    >>> x = b.input("x", "float32", ("n",))
+    >>> b.output("y", b.op("Add", x, x))
+    >>> tuned = pl.tune(b.build(), ["cpu"], feeds={"x": np.ones(1000, "float32")})
+    >>> tuned.best.name, tuned.plan.is_static
+    ('all on cpu', True)
+    """
+    if not isinstance(graph, Graph):
+        raise PlanError(
+            f"a {type(graph).__name__} is no graph",
+            fix="tune what load(path) or GraphBuilder.build() returned",
+        )
+    decided = sorted({"strategy", "shapes"} & options.keys())
+    if decided:
+        raise PlanError(
+            f"tune() is given {' and '.join(decided)}, which it decides",
+            fix="leave that out: shapes are those of the feeds",
+        )
+    if not isinstance(feeds, Mapping):
+        raise PlanError(f"feeds is {feeds!r}", fix="map the graph's inputs to arrays: one item")
+    listed: list[str | Device] = (
+        [*devices] if isinstance(devices, Iterable) and not isinstance(devices, str) else [devices]
+    )
+    options |= {"objective": objective, "max_in_flight": max_in_flight}
+    if not options.get("bounds"):
+        options["shapes"] = {name: np.shape(feeds[name]) for name in graph.inputs if name in feeds}
+    is_streamed = objective == "throughput"
+    tuning = _Tuning(graph, listed, feeds, is_streamed, options, progress or _be_quiet)
+    return block_on(
+        lambda: tuning.run(costs),
+        "plait.tune()",
+        "await trio.to_thread.run_sync(lambda: plait.tune(...))",
+    )
+
+
+def _be_quiet(_: str) -> None:
+    """Report no progress."""
+
+
+@dataclass
+class _Tuning:
+    """A tuning under way."""
+
+    graph: Graph
+    devices: Sequence[str | Device]
+    feeds: Mapping[str, Any]
+    is_streamed: bool
+    options: Mapping[str, Any]
+    progress: Progress
+    trials: list[Trial] = field(default_factory=list)
+
+    async def run(self, given: Costs | str | os.PathLike[str] | None) -> Tuned:
+        costs = costs_of(given, {}) if given is not None else Costs()
+        singles = self._singles(costs)
+        for trial in singles:
+            self.progress(f"measuring the nodes of {trial.name}")
+            costs = await self._learned(costs, trial.plan)
+        await self._compare(singles, [])
+        rounds = 0
+        for rounds in range(1, MOST_ROUNDS + 1):
+            made = self._plan(self.devices, costs=costs)
+            if any(_is_same(made, trial.plan) for trial in self.trials):
+                break
+            trial = self._trial(f"auto, round {rounds}", made)
+            self.progress(f"measuring the nodes of {trial.name}")
+            costs = await self._learned(costs, made)
+            await self._compare([trial], self._champion)
+        await self._compare([*self._variations(costs)], self._champion)
+        best = self._best
+        return Tuned(best.plan, costs, tuple(self.trials), best, rounds)
+
+    def _singles(self, costs: Costs) -> list[Trial]:
+        """Return everything on each device, and what it lacks on others."""
+        found = []
+        for device in self.devices:
+            name = _name(device)
+            try:
+                made, share = self._plan([device], costs=costs), "all"
+            except PlanError:  # it lacks some of it, or other devices are pinned to
+                others = (one for one in self.devices if one is not device)
+                try:
+                    made = self._plan([device, *others], costs=costs, strategy="preference")
+                except PlanError:  # and auto will say why, if it cannot do better
+                    continue
+                share = "most" if len({*made.assignment.values()}) > 1 else "all"
+            found.append(self._trial(f"{share} on {name}", made))
+        return found
+
+    def _variations(self, costs: Costs) -> Iterator[Trial]:
+        """Yield the best single device with more threads, and for streams with replicas."""
+        best = min(self.trials, key=lambda trial: trial.seconds, default=None)
+        used = set() if best is None else {*best.plan.assignment.values()}
+        names = [one for one in self.devices if isinstance(one, str) and used == {one}]
+        if best is None or not names or not computes_here(best.plan.prototypes[names[0]]):
+            return
+        (name,) = names
+        for devices in [_with_threads(name), *self._replicas(name)]:
+            if devices is not None:
+                try:
+                    made = self._plan([devices], costs=costs)
+                except PlanError:  # such as that items must not pass each other
+                    continue
+                has_options = not isinstance(devices, str)
+                yield Trial(_label(devices), made, self.is_streamed, is_priced=not has_options)
+
+    def _replicas(self, name: str) -> Iterator[str]:
+        kind, most = name.partition(":")[0], self.options["max_in_flight"]
+        count = 2
+        while self.is_streamed and count <= min(core_count(), most):
+            yield f"{kind}:0..{count - 1}"
+            count *= 2
+
+    def _plan(self, devices: Sequence[str | Device], **more: Any) -> Plan:
+        return plan(self.graph, devices, **{**self.options, **more})
+
+    def _trial(self, name: str, made: Plan) -> Trial:
+        return Trial(name, made, self.is_streamed)
+
+    async def _learned(self, costs: Costs, made: Plan) -> Costs:
+        """Return costs with what a plan's parts take; nothing is known where values decide."""
+        if not made.is_static:
+            return costs
+        return costs.merged(await measured_costs(made, self.feeds))
+
+    async def _compare(self, new: Sequence[Trial], known: Sequence[Trial]) -> None:
+        """Run plans in turns, among them those that are to be compared with."""
+        if not new:
+            return
+        self.trials += new
+        compared = [*known, *new]
+        for turn in range(1, TURNS + 1):
+            for place, trial in enumerate(compared):
+                self.progress(f"running {trial.name}, turn {turn} of {TURNS}")
+                compared[place] = after = await trial.turned(self.feeds)
+                self.trials[self.trials.index(trial)] = after
+
+    @property
+    def _champion(self) -> list[Trial]:
+        return [self._best] if self.trials else []
+
+    @property
+    def _best(self) -> Trial:
+        """The fastest trial; of those that hardly differ the first, which is the simplest."""
+        least = min(trial.seconds for trial in self.trials)
+        return next(one for one in self.trials if one.seconds <= least * (1 + SAME))
+
+
+def _is_same(made: Plan, other: Plan) -> bool:
+    """True when two plans run the same subgraphs on the same devices."""
+    return made.assignment == other.assignment and made.replicas == other.replicas
+
+
+def _with_threads(name: str) -> Device | None:
+    """Return a device that computes on all cores, where that is more than its share."""
+    if core_count() == 1:
+        return None
+    try:
+        return make_device(name, threads=core_count())
+    except DeviceError:  # it has no such option
+        return None
+
+
+def _name(device: str | Device) -> str:
+    return device if isinstance(device, str) else getattr(device, "name", repr(device))
+
+
+def _label(device: str | Device) -> str:
+    if isinstance(device, str):
+        return f"all on {device}"
+    return f"all on {device.name}, {core_count()} threads"

@@ -1,0 +1,134 @@
+"""Trials: a plan that is run for what it really takes.
+
+On a machine that others use as well, what they do only ever adds to a time, and comes and goes. So
+trials take turns, each in a session of its own that has the machine to itself, and the turn that
+was disturbed least counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ..costs import Costs
+from ..planning import Plan
+from ..profile import Profile, Record
+from ..session import Session
+
+WARM_UP = 2
+FEWEST, MOST = 5, 200
+"""Items of a turn."""
+
+TURN_S = 0.2
+"""For how long a turn runs, about, if its items are not too few or too many."""
+
+
+class Turn(NamedTuple):
+    """One session's time with a plan.
+
+    Attributes
+    ----------
+    latencies_s : tuple of float
+        Of every item, the shortest first.
+    wall_s : float
+        From the first admission to the last landing.
+    """
+
+    latencies_s: tuple[float, ...]
+    wall_s: float
+
+    @property
+    def median_s(self) -> float:
+        """The median latency."""
+        return self.latencies_s[len(self.latencies_s) // 2]
+
+    @property
+    def s_per_item(self) -> float:
+        """Seconds from one result to the next."""
+        return self.wall_s / len(self.latencies_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A plan, and what it took in some turns.
+
+    Attributes
+    ----------
+    name : str
+        How the plan was come by.
+    plan : Plan
+    is_streamed : bool
+        True where items were streamed, `Plan.in_flight` at a time, and not run one by one.
+    is_priced : bool
+        False where the devices have other options than when their nodes were measured.
+    turns : tuple of Turn
+    """
+
+    name: str
+    plan: Plan = field(repr=False)
+    is_streamed: bool
+    is_priced: bool = True
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """What counts: the median latency, or seconds per item, of the least disturbed turn."""
+        taken = (turn.s_per_item if self.is_streamed else turn.median_s for turn in self.turns)
+        return min(taken, default=math.inf)
+
+    @property
+    def items_per_s(self) -> float:
+        """Items per second of the turn in which there were most."""
+        return max((1 / turn.s_per_item for turn in self.turns if turn.wall_s), default=0.0)
+
+    def latency_s(self, quantile: float) -> float:
+        """Return a quantile of the latencies of all turns."""
+        every = sorted(latency for turn in self.turns for latency in turn.latencies_s)
+        return every[min(int(quantile * len(every)), len(every) - 1)] if every else 0.0
+
+    async def turned(self, feeds: Mapping[str, Any]) -> Trial:
+        """Return the trial with one more turn."""
+        profile = await run_items(self.plan, feeds, is_streamed=self.is_streamed)
+        return replace(self, turns=(*self.turns, _turn(profile.records)))
+
+
+async def measured_costs(plan: Plan, feeds: Mapping[str, Any]) -> Costs:
+    """Return what nodes, subgraphs and copies of a plan take, one item at a time."""
+    profile = await run_items(plan, feeds, is_streamed=False, measure=True)
+    return Costs.from_profile(profile, plan)
+
+
+async def run_items(
+    plan: Plan, feeds: Mapping[str, Any], *, is_streamed: bool, measure: bool = False
+) -> Profile:
+    """Return the profile of a session's items, without those that warm it up."""
+    at_once = plan.in_flight if is_streamed else 1
+    async with Session(plan, measure=measure) as session:
+        await _run(session, feeds, WARM_UP * at_once, at_once)
+        known = session.profile().records
+        warm = _turn(known[-at_once:])
+        seconds = warm.s_per_item if is_streamed else warm.median_s
+        fewest = max(FEWEST, 2 * at_once)
+        count = min(MOST, max(fewest, math.ceil(TURN_S / max(seconds, 1e-9))))
+        await _run(session, feeds, count, at_once)
+        profile = session.profile()
+    return replace(profile, records=profile.records[-count:])
+
+
+async def _run(session: Session, feeds: Mapping[str, Any], count: int, at_once: int) -> None:
+    if at_once == 1:
+        for _ in range(count):
+            await session.run(feeds)
+        return
+    async with session.stream([feeds] * count, max_in_flight=at_once) as results:
+        async for item in results:
+            _ = item.outputs  # a failure is raised here
+
+
+def _turn(records: Sequence[Record]) -> Turn:
+    latencies = sorted(record.landed_ns - record.admitted_ns for record in records)
+    first = min(record.admitted_ns for record in records)
+    wall = max(record.landed_ns for record in records) - first
+    return Turn(tuple(latency / 1e9 for latency in latencies), wall / 1e9)

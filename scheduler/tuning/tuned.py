@@ -1,0 +1,134 @@
+"""What tuning found: the plan, the costs, and what every plan that was tried took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ...graph.printing import seconds_text
+from ..costs import Costs
+from ..explain.prediction import Prediction, predicted
+from ..planning import Plan
+from ..running.open_devices import devices_on_host, share_of_cores
+from .trial import Trial
+
+_COLUMNS = (
+    *("", "tried", "devices", "subgraphs", "in flight", "replicas", "threads"),
+    *("items/s", "p50", "p99", "predicted"),
+)
+_LEFT = 3
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The outcome of `plait.tune`.
+
+    Attributes
+    ----------
+    plan : Plan
+        The fastest of those that were run.
+    costs : Costs
+        Those that were given, with what was measured in front.
+    trials : tuple of Trial
+        Everything that was run, in that order.
+    best : Trial
+        The one whose plan it is.
+    rounds : int
+        How many times plans were made by what had been measured until then.
+    """
+
+    plan: Plan
+    costs: Costs = field(repr=False)
+    trials: tuple[Trial, ...]
+    best: Trial
+    rounds: int
+
+    def table(self) -> str:
+        """Return what was tried as a table, the choice marked."""
+        rows = [_COLUMNS, *(self._row(trial) for trial in self.trials)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                f"{text:<{width}}" if place < _LEFT else f"{text:>{width}}"
+                for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain values, for JSON."""
+        return {
+            "chosen": self.best.name,
+            "rounds": self.rounds,
+            "trials": [
+                {
+                    "name": trial.name,
+                    "devices": list(trial.plan.device_names),
+                    "subgraphs": len(trial.plan.subgraphs),
+                    "in_flight": _in_flight(trial),
+                    "replicas": trial.plan.variants,
+                    "threads": _threads(trial.plan),
+                    "items_per_s": trial.items_per_s,
+                    "latency_ms": {f"p{q}": trial.latency_s(q / 100) * 1e3 for q in (50, 99)},
+                    "seconds": trial.seconds,
+                    "predicted_s": self.predicted_s(trial),
+                }
+                for trial in self.trials
+            ],
+        }
+
+    def predicted_s(self, trial: Trial) -> float | None:
+        """Return what `Trial.seconds` is predicted to be by all that was measured.
+
+        None where shapes depend on values, and where nothing was measured of the plan's devices.
+        """
+        found = self._predictions.get(id(trial))
+        if found is None:
+            return None
+        return 1 / found.items_per_s if trial.is_streamed and found.items_per_s else found.seconds
+
+    @cached_property
+    def _predictions(self) -> dict[int, Prediction | None]:
+        return {
+            id(trial): predicted(trial.plan, self.costs) for trial in self.trials if trial.is_priced
+        }
+
+    def _row(self, trial: Trial) -> Sequence[str]:
+        seconds = self.predicted_s(trial)
+        return (
+            "*" if trial is self.best else "",
+            trial.name,
+            ",".join(trial.plan.device_names),
+            str(len(trial.plan.subgraphs)),
+            str(_in_flight(trial)),
+            str(trial.plan.variants),
+            ",".join(map(str, _threads(trial.plan).values())) or "-",
+            f"{trial.items_per_s:.4g}",
+            seconds_text(trial.latency_s(0.5)),
+            seconds_text(trial.latency_s(0.99)),
+            _predicted_text(seconds, trial.is_streamed),
+        )
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def _predicted_text(seconds: float | None, is_rate: bool) -> str:
+    if seconds is None:
+        return "-"
+    return f"{1 / seconds:.4g} items/s" if is_rate and seconds else seconds_text(seconds)
+
+
+def _in_flight(trial: Trial) -> int:
+    return trial.plan.in_flight if trial.is_streamed else 1
+
+
+def _threads(plan: Plan) -> dict[str, int]:
+    """Return on how many threads each device computes that has nodes and works on the host."""
+    share = share_of_cores(plan)
+    return {
+        name: getattr(plan.prototypes[name], "options", {}).get("threads", share)
+        for name in devices_on_host(plan)
+    }

@@ -1,0 +1,186 @@
+"""Tuning: on simulated devices with one virtual clock, so that every time is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from plait.devices.device import Device
+from plait.devices.model import DeviceModel
+from plait.devices.sim import SimDevice, SimModel
+from plait.devices.sim.clock import VirtualClock
+from plait.graph.ir import Graph
+from plait.scheduler.tuning import Tuned
+from plait.scheduler.tuning import search as tuning
+
+FEEDS = {"x": np.ones((64, 64), np.float32)}
+SLOW, FAST = SimModel(flops_per_s=1e9), SimModel(flops_per_s=4e9)
+
+
+def products(count: int = 4) -> Graph:
+    """Return a chain of products."""
+    builder = pl.GraphBuilder("products")
+    last = builder.input("x", "float32", ("n", 64))
+    weights = builder.constant(np.eye(64, dtype=np.float32))
+    for index in range(count):
+        last = builder.op("MatMul", last, weights, name=f"product {index}")
+    builder.output("y", last)
+    return builder.build()
+
+
+def machine(**models: SimModel) -> list[str | Device]:
+    """Return devices of these models, on one clock."""
+    clock = VirtualClock()
+    return [SimDevice(f"sim:{name}", model, clock) for name, model in models.items()]
+
+
+def names(tuned: Tuned) -> list[str]:
+    return [trial.name for trial in tuned.trials]
+
+
+def test_the_fastest_device_is_found_whatever_was_believed_of_it() -> None:
+    believed = pl.Costs(
+        models={"sim:a": DeviceModel(flops_per_s=1e12), "sim:b": DeviceModel(flops_per_s=1e6)}
+    )
+    devices = machine(a=SLOW, b=FAST)
+    assert set(
+        pl.plan(products(), devices, shapes={"x": (64, 64)}, costs=believed).assignment.values()
+    ) == {"sim:a"}
+    tuned = pl.tune(products(), devices, feeds=FEEDS, costs=believed)
+    assert set(tuned.plan.assignment.values()) == {"sim:b"}
+    assert tuned.best.name == "all on sim:b"
+    assert names(tuned) == ["all on sim:a", "all on sim:b"], "the plan by costs is one of these"
+    assert tuned.rounds == 1
+
+
+def test_what_is_predicted_by_what_was_measured_is_what_it_takes() -> None:
+    tuned = pl.tune(products(), machine(a=SLOW, b=FAST), feeds=FEEDS)
+    for trial in tuned.trials:
+        in_loop_s = 5e-5  # which takes no time on a virtual clock
+        assert tuned.predicted_s(trial) == pytest.approx(trial.seconds, abs=in_loop_s)
+
+
+def test_no_trial_is_faster_than_the_plan_that_is_taken() -> None:
+    lacking = SimModel(flops_per_s=8e9, supports=frozenset({"Relu"}))
+    builder = pl.GraphBuilder("mixed")
+    last = builder.input("x", "float32", (64, 64))
+    for index in range(3):
+        last = builder.op("Relu", builder.op("MatMul", last, last, name=f"{index}"))
+    builder.output("y", last)
+    tuned = pl.tune(builder.build(), machine(a=lacking, b=SLOW, c=FAST), feeds=FEEDS)
+    assert names(tuned)[:3] == ["most on sim:a", "all on sim:b", "all on sim:c"]
+    assert tuned.plan is tuned.best.plan
+    least = min(trial.seconds for trial in tuned.trials)
+    assert tuned.best.seconds <= least * (1 + tuning.SAME)
+    assert tuned.rounds <= tuning.MOST_ROUNDS
+
+
+def test_streams_are_judged_by_what_an_item_takes_of_the_whole() -> None:
+    tuned = pl.tune(
+        products(8), machine(a=FAST, b=FAST), feeds=FEEDS, objective="throughput", max_in_flight=4
+    )
+    assert set(tuned.plan.assignment.values()) == {"sim:a", "sim:b"}, "two stages"
+    assert tuned.best.is_streamed
+    single = tuned.trials[0]
+    assert tuned.best.items_per_s > 1.5 * single.items_per_s
+    assert tuned.best.seconds == pytest.approx(1 / tuned.best.items_per_s)
+
+
+def test_costs_are_kept_for_the_next_plan() -> None:
+    devices = machine(a=SLOW, b=FAST)
+    tuned = pl.tune(products(), devices, feeds=FEEDS, costs=pl.Costs(hops={("x", "y"): 0.5}))
+    assert tuned.costs.hops["x", "y"] == 0.5
+    graph = pl.plan(products(), devices, shapes={"x": (64, 64)}).graph
+    for name in ("sim:a", "sim:b"):
+        assert tuned.costs.basis(name, graph, graph.nodes[0]) == "measured"
+
+
+def test_pins_are_kept() -> None:
+    tuned = pl.tune(products(), machine(a=SLOW, b=FAST), feeds=FEEDS, pin={"product 1": "sim:a"})
+    assert tuned.plan.assignment["product 1"] == "sim:a"
+
+
+def test_one_plan_serves_all_shapes_within_bounds() -> None:
+    tuned = pl.tune(products(), machine(a=SLOW, b=FAST), feeds=FEEDS, bounds={"n": 128})
+    assert tuned.plan.bounds == {"n": (1, 128)}
+    assert set(tuned.plan.assignment.values()) == {"sim:b"}
+
+
+def test_replicas_and_threads_are_tried_where_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning, "core_count", lambda: 4)
+    tuned = pl.tune(products(), ["cpu"], feeds=FEEDS, objective="throughput", max_in_flight=3)
+    assert names(tuned) == ["all on cpu", "all on cpu, 4 threads", "all on cpu:0..1"]
+    assert tuned.trials[2].plan.variants == 2
+    assert tuned.predicted_s(tuned.trials[1]) is None, "nothing is known of so many threads"
+    alone = pl.tune(products(), ["cpu"], feeds=FEEDS)
+    assert names(alone) == ["all on cpu", "all on cpu, 4 threads"], "one item has no replicas"
+
+
+def test_graphs_whose_shapes_depend_on_values_are_run_too() -> None:
+    builder = pl.GraphBuilder("found")
+    found = builder.op("NonZero", builder.input("x", "float32", ("n", 64)))
+    builder.output("y", builder.op("Neg", found))
+    tuned = pl.tune(builder.build(), ["cpu"], feeds=FEEDS)
+    assert not tuned.plan.is_static
+    assert tuned.predicted_s(tuned.best) is None
+    assert tuned.best.seconds > 0
+    assert "-" in tuned.table()
+
+
+def test_the_table_says_what_was_tried_and_marks_the_choice() -> None:
+    tuned = pl.tune(products(), machine(a=SLOW, b=FAST), feeds=FEEDS)
+    header, first, second = str(tuned).splitlines()
+    for column in ("devices", "in flight", "replicas", "threads", "items/s", "p50", "p99"):
+        assert column in header
+    assert not first.startswith("*")
+    assert second.startswith("*  all on sim:b")
+    found = tuned.to_dict()
+    assert found["chosen"] == "all on sim:b"
+    assert [trial["devices"] for trial in found["trials"]] == [["sim:a"], ["sim:b"]]
+    assert found["trials"][1]["latency_ms"]["p50"] == pytest.approx(tuned.best.seconds * 1e3)
+
+
+def test_progress_is_told_before_anything_runs() -> None:
+    told: list[str] = []
+    pl.tune(products(), machine(a=SLOW), feeds=FEEDS, progress=told.append)
+    turns = [f"running all on sim:a, turn {turn} of {tuning.TURNS}" for turn in (1, 2, 3)]
+    assert told == ["measuring the nodes of all on sim:a", *turns]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"strategy": "auto"}, "strategy, which it decides"),
+        ({"shapes": {"x": (1, 64)}}, "shapes, which it decides"),
+        ({"feeds": [1]}, "feeds is"),
+        ({"costs": 3}, "costs is 3"),
+        ({"objective": "beauty"}, "objective is 'beauty'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(arguments: dict[str, Any], fault: str) -> None:
+    with pytest.raises(pl.PlanError, match=fault):
+        pl.tune(products(), machine(a=SLOW), **{"feeds": FEEDS, **arguments})
+
+
+def test_a_plan_is_no_graph_to_tune() -> None:
+    with pytest.raises(pl.PlanError, match="a Plan is no graph"):
+        pl.tune(pl.plan(products()), ["cpu"], feeds=FEEDS)  # type: ignore[arg-type]
+
+
+def test_a_graph_that_no_device_can_run_is_refused() -> None:
+    nothing = SimModel(supports=frozenset({"Relu"}))
+    with pytest.raises(pl.UnsupportedOpError, match="MatMul"):
+        pl.tune(products(), machine(a=nothing), feeds=FEEDS)
+
+
+def test_a_trio_task_is_not_blocked() -> None:
+    async def main() -> None:
+        pl.tune(products(), ["cpu"], feeds=FEEDS)
+
+    with pytest.raises(pl.SessionError, match=r"plait.tune\(\) would block"):
+        trio.run(main)
