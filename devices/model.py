@@ -281,7 +281,11 @@ BUILT_IN: Mapping[str, DeviceModel] = {
     "opencl": OPENCL,
     "sim": DeviceModel(memory_bytes=4 << 30, is_guess=True),
 }
-"""The models of the kinds of devices that plait comes with."""
+"""The models of the kinds of devices that plait comes with.
+
+A table rather than a fact of each device: it is asked of names, also of kinds that are not here.
+A device that knows better says so as its own `model`, as do those of packages.
+"""
 
 
 def model_of(device: object, name: str) -> DeviceModel:

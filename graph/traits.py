@@ -21,10 +21,16 @@ class Trait(Flag):
     """Yields elements of its first input alone, some maybe not at all, or again."""
     MOVES = auto()
     """Yields each element of its first input once; other inputs say where."""
+    EPILOGUE = auto()
+    """Some device computes an activation of what it yields on the way, as the end of its loop."""
     PRODUCT = auto()
-    """Sums of products: most of the arithmetic of a network."""
+    """Sums of products: most of the arithmetic of a network. They have an epilogue."""
     COMMUTATIVE = auto()
     """Has two inputs, the order of which makes no difference in any bit."""
+    NEVER_NEGATIVE = auto()
+    """Yields what Relu yields as it is: no number below 0."""
+    MAXIMA = auto()
+    """Yields the largest element of each window of its first input, integers too."""
     ROUNDS = auto()
     """Yields whole numbers; doing it again, or another such after it, changes nothing."""
     DECODES = auto()
@@ -32,8 +38,10 @@ class Trait(Flag):
 
 
 NO_TRAITS = Trait(0)
-ELEMENTWISE, PRODUCT, COMMUTATIVE = Trait.ELEMENTWISE, Trait.PRODUCT, Trait.COMMUTATIVE
+ELEMENTWISE, COMMUTATIVE = Trait.ELEMENTWISE, Trait.COMMUTATIVE
 ROUNDS, DECODES, SELECTS = Trait.ROUNDS, Trait.DECODES, Trait.SELECTS
+NEVER_NEGATIVE, MAXIMA, EPILOGUE = Trait.NEVER_NEGATIVE, Trait.MAXIMA, Trait.EPILOGUE
+PRODUCT = Trait.PRODUCT | EPILOGUE
 ACTIVATION = Trait.ACTIVATION | ELEMENTWISE
 MOVES = Trait.MOVES | SELECTS
 

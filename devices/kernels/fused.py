@@ -16,26 +16,19 @@ from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.operators.fused import FUSED, body_of
 from ...graph.tensor import Array, TensorSpec, spec_of
-from .elementwise import UFUNCS
+from ...graph.traits import ELEMENTWISE
 from .fused_blocks import KIND, Blocks, Member, scratch_of
 from .registry import ArrayModule, Arrays, find_kernel, kernel
 from .steps import Step, in_order
 from .tiling import Dims, Index
-
-ELEMENTWISE = frozenset(UFUNCS).union(
-    ("BitShift", "Cast", "Clip", "Div", "IsInf", "Max", "Mean", "Min", "Mod", "Pow", "Sum"),
-    ("Celu", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu"),
-    ("Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Swish", "ThresholdedRelu", "Where"),
-)
-"""Operators whose kernels compute a block of the output from the same block of their inputs."""
 
 _DTYPES = "biuf"
 
 
 def takes(node: Node, call: Call) -> bool:
     """True when a node may be part of a Fused node."""
-    if node.op not in ELEMENTWISE:
-        return False
+    if ELEMENTWISE not in node.operator.traits or node.operator.views:
+        return False  # views cost nothing by themselves
     found = find_kernel(node.op, KIND, call)
     if found is None or not found.is_usual:  # chains are made of the usual ones
         return False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..attribute import Attribute, Kind
 from ..operator import Call, define
 from ..tensor import TensorSpec
-from ..traits import ACTIVATION, ELEMENTWISE, FOLLOWS, IN_POWERS
+from ..traits import ACTIVATION, ELEMENTWISE, FOLLOWS, IN_POWERS, NEVER_NEGATIVE, NO_TRAITS
 from .inputs import FLOATS, NUMBERS, SIGNED, check_broadcastable, common_dtype
 from .rules import FIRST, TRANSCENDENTAL, per_element, same_of
 
@@ -16,7 +16,9 @@ def _number(default: float) -> Attribute:
     return Attribute(Kind.FLOAT, default)
 
 
-define("Relu", inputs="x", inplace=FIRST, traits=ACTIVATION, float16=FOLLOWS)(same_of(SIGNED))
+define("Relu", inputs="x", inplace=FIRST, traits=ACTIVATION | NEVER_NEGATIVE, float16=FOLLOWS)(
+    same_of(SIGNED)
+)
 
 for _op, _operations, _attributes in (
     ("LeakyRelu", 2, {"alpha": _number(0.01)}),
@@ -40,7 +42,7 @@ for _op, _operations, _attributes in (
         attributes=_attributes,
         cost=per_element(_operations),
         inplace=FIRST,
-        traits=ACTIVATION,
+        traits=ACTIVATION | (NEVER_NEGATIVE if _op == "Sigmoid" else NO_TRAITS),
         float16=IN_POWERS if _op in ("Softplus", "Mish") else FOLLOWS,
     )(same_of(FLOATS))
 

@@ -19,6 +19,7 @@ from ..traits import (
     IN_STEPS,
     IN_SUMS,
     MOVES,
+    NEVER_NEGATIVE,
     NO_FLOATS,
     NO_TRAITS,
     OWN_DTYPES,
@@ -100,8 +101,10 @@ for _op, _dtypes, _float16 in (
         float16=_float16,
     )(broadcast_of(_dtypes))
 
-for _op, _float16 in (("Abs", FOLLOWS), ("Sign", IN_STEPS)):
-    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=_float16)(same_of(NUMBERS))
+for _op, _more, _float16 in (("Abs", NEVER_NEGATIVE, FOLLOWS), ("Sign", NO_TRAITS, IN_STEPS)):
+    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE | _more, float16=_float16)(
+        same_of(NUMBERS)
+    )
 
 define("Neg", inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=FOLLOWS)(same_of(SIGNED))
 define("BitwiseNot", inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=NO_FLOATS)(
@@ -202,7 +205,6 @@ def infer_cast(call: Call) -> Sequence[TensorSpec]:
     "CastLike",
     inputs="x target_type",
     attributes=CAST_ATTRIBUTES,
-    traits=ELEMENTWISE,
     float16=OWN_DTYPES,
 )
 def infer_cast_like(call: Call) -> Sequence[TensorSpec]:

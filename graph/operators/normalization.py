@@ -9,7 +9,7 @@ from ..dims import normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
-from ..traits import FIRST_FOLLOWS, IN_SUMS
+from ..traits import EPILOGUE, FIRST_FOLLOWS, IN_SUMS
 from .inputs import (
     FLOATS,
     check_broadcastable,
@@ -45,6 +45,7 @@ _MEASURE_AND_SCALE = 7
     },
     cost=per_element(_SCALE_AND_SHIFT),
     inplace=FIRST,
+    traits=EPILOGUE,
     float16=FIRST_FOLLOWS,
 )
 def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:

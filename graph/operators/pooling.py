@@ -12,7 +12,7 @@ from ..dims import UNKNOWN, add, mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_SUMS
+from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_SUMS, MAXIMA
 from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
 from .inputs import FLOATS, NUMBERS, check_dtype, check_rank, may_equal
 from .rules import per_input_element
@@ -37,6 +37,7 @@ def _window_cost(call: Call, outputs: Specs) -> int:
     outputs="y indices?",
     attributes={**_WINDOW, "storage_order": Attribute(Kind.INT, 0, choices=(0, 1))},
     cost=_window_cost,
+    traits=MAXIMA,
     float16=FOLLOWS,
 )
 def infer_max_pool(call: Call) -> Sequence[TensorSpec]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..attribute import Attribute, Kind
 from ..operator import define
-from ..traits import IN_POWERS, IN_STEPS
+from ..traits import IN_POWERS, IN_STEPS, NEVER_NEGATIVE
 from .inputs import FLOATS
 from .rules import FIRST, per_element, same_along_axis
 
@@ -12,9 +12,15 @@ _AXIS = {"axis": Attribute(Kind.INT, -1)}
 _PASSES = per_element(5)
 """Maximum, difference, exponential, sum and quotient."""
 
-define("Softmax", inputs="x", attributes=_AXIS, cost=_PASSES, inplace=FIRST, float16=IN_POWERS)(
-    same_along_axis(FLOATS)
-)
+define(
+    "Softmax",
+    inputs="x",
+    attributes=_AXIS,
+    cost=_PASSES,
+    inplace=FIRST,
+    traits=NEVER_NEGATIVE,
+    float16=IN_POWERS,
+)(same_along_axis(FLOATS))
 define("LogSoftmax", inputs="x", attributes=_AXIS, cost=_PASSES, float16=IN_POWERS)(
     same_along_axis(FLOATS)
 )

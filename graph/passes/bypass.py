@@ -10,16 +10,13 @@ import numpy as np
 from ..ir import Graph, Node
 from ..resampling import CROP, read_target, resample_axes
 from ..tensor import Array
-from ..traits import COMMUTATIVE, ROUNDS
+from ..traits import COMMUTATIVE, NEVER_NEGATIVE, ROUNDS, Trait
 from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
 
 Question: TypeAlias = Callable[[Rewriter, Node], bool]
-"""Says whether a node's first output is its first input."""
-
-_NEVER_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "Abs")
-"""What Relu does nothing to: none of them gives -0 where Relu would give 0."""
+"""Says whether a node's first output is its first input, shape and all."""
 
 
 def _always(rewriter: Rewriter, node: Node) -> bool:
@@ -31,9 +28,15 @@ def _is_alone(rewriter: Rewriter, node: Node) -> bool:
     return len(node.inputs) == 1
 
 
+def _keeps_dtype(rewriter: Rewriter, node: Node) -> bool:
+    """True where the dtype stays, as the shape always does."""
+    return rewriter.tensors[node.inputs[0]].dtype == rewriter.tensors[node.outputs[0]].dtype
+
+
 def _keeps_spec(rewriter: Rewriter, node: Node) -> bool:
-    """True where dtype and shape stay, and the order of elements cannot change."""
-    return rewriter.tensors[node.inputs[0]] == rewriter.tensors[node.outputs[0]]
+    """True where dtype and shape stay: two shapes that are not known may be two."""
+    source = rewriter.tensors[node.inputs[0]]
+    return source.shape is not None and source == rewriter.tensors[node.outputs[0]]
 
 
 def _steps_forward(rewriter: Rewriter, node: Node) -> bool:
@@ -89,7 +92,7 @@ def _resizes_nothing(rewriter: Rewriter, node: Node) -> bool:
 
 def _takes_one(rewriter: Rewriter, node: Node) -> bool:
     """True for a Where of which the condition, then the last input, chooses one side alone."""
-    return bool(node.inputs[2])
+    return bool(node.inputs[2]) and _keeps_spec(rewriter, node)
 
 
 def _trains_nothing(rewriter: Rewriter, node: Node) -> bool:
@@ -103,7 +106,7 @@ def _second_is(number: float) -> Question:
 
     def answer(rewriter: Rewriter, node: Node) -> bool:
         value = _value(rewriter, node, 1)
-        return value is not None and _is_all(value, number)
+        return value is not None and _is_all(value, number) and _keeps_spec(rewriter, node)
 
     return answer
 
@@ -111,31 +114,33 @@ def _second_is(number: float) -> Question:
 def _adds_nothing(rewriter: Rewriter, node: Node) -> bool:
     """True for x + 0 of integers, x + (-0.0) of floats: 0.0 would change the sign of -0.0."""
     value = _value(rewriter, node, 1)
-    return value is not None and _is_all(value, -0.0 if value.dtype.kind == "f" else 0)
+    if value is None or not _keeps_spec(rewriter, node):
+        return False
+    return _is_all(value, -0.0 if value.dtype.kind == "f" else 0)
 
 
 def _has_all_bits(rewriter: Rewriter, node: Node) -> bool:
     """True where the second input has every bit set."""
     value = _value(rewriter, node, 1)
-    return value is not None and bool(
-        value.size and np.all(value == np.invert(value.dtype.type(0)))
-    )
+    if value is None or not value.size or not _keeps_spec(rewriter, node):
+        return False
+    return bool(np.all(value == np.invert(value.dtype.type(0))))
 
 
-def _is_done(*ops: str) -> Question:
-    """Return whether one of some operators wrote the input."""
+def _is_done(rewriter: Rewriter, node: Node) -> bool:
+    """True where the same operator wrote the input."""
+    writer = rewriter.producer(node.inputs[0])
+    return writer is not None and writer.op == node.op
+
+
+def _follows(trait: Trait) -> Question:
+    """Return whether an operator of that trait wrote the input."""
 
     def answer(rewriter: Rewriter, node: Node) -> bool:
         writer = rewriter.producer(node.inputs[0])
-        return writer is not None and writer.op in ops
+        return writer is not None and trait in writer.operator.traits
 
     return answer
-
-
-def _is_whole(rewriter: Rewriter, node: Node) -> bool:
-    """True where the input was rounded."""
-    writer = rewriter.producer(node.inputs[0])
-    return writer is not None and ROUNDS in writer.operator.traits
 
 
 def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
@@ -154,9 +159,7 @@ def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
 
 _QUESTIONS: Mapping[str, Question] = {
     "Identity": _always,
-    "Cast": _keeps_spec,
-    "CastLike": _keeps_spec,
-    "BitCast": _keeps_spec,
+    **dict.fromkeys(("Cast", "CastLike", "BitCast"), _keeps_dtype),
     "Dropout": _trains_nothing,
     "Reshape": _keeps_spec,
     "Flatten": _keeps_spec,
@@ -182,26 +185,14 @@ _QUESTIONS: Mapping[str, Question] = {
     "And": _second_is(1),
     **dict.fromkeys(("Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift"), _second_is(0)),
     "BitwiseAnd": _has_all_bits,
-    "Relu": _is_done(*_NEVER_NEGATIVE),
-    "Abs": _is_done("Abs"),
-    "Sign": _is_done("Sign"),
+    "Relu": _follows(NEVER_NEGATIVE),
+    **dict.fromkeys(("Abs", "Sign"), _is_done),
     "Clip": _is_clipped,
 }
 
-_SHAPE_STAYS = frozenset(
-    {
-        *("Identity", "Cast", "CastLike", "BitCast", "Dropout", "Pad", "Tile", "Transpose"),
-        *("Concat", "Max", "Min", "Relu", "Abs", "Sign", "Clip"),
-    }
-)
-"""What has the shape of its input, even where that is not known, if the question is answered.
-
-So has what rounds.
-"""
-
 
 def _question(node: Node) -> Question | None:
-    return _is_whole if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
+    return _follows(ROUNDS) if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
 
 
 @gated(*_QUESTIONS, trait=ROUNDS)
@@ -229,8 +220,6 @@ def _source(rewriter: Rewriter, node: Node) -> str | None:
     if question is None or not question(rewriter, asked):
         return None
     source, made = (rewriter.tensors[name] for name in (asked.inputs[0], node.outputs[0]))
-    if source.shape is None and not (node.op in _SHAPE_STAYS or question is _is_whole):
-        return None  # two unknown shapes may be two
     return asked.inputs[0] if source == made else None
 
 

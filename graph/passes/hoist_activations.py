@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..ir import Graph, Node
 from ..names import Names
-from ..traits import ACTIVATION, MOVES, PRODUCT
+from ..traits import ACTIVATION, EPILOGUE, MOVES
 from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
@@ -76,15 +76,10 @@ def _is_product(rewriter: Rewriter, tensor: str) -> bool:
             waiting += set(writer.inputs) - met
         elif MOVES in writer.operator.traits:
             waiting.append(writer.inputs[0])
-        elif not _ends_in_activations(writer):
+        elif EPILOGUE not in writer.operator.traits:
             return False
         met.update(waiting)
     return True
-
-
-def _ends_in_activations(node: Node) -> bool:
-    """True for what computes an activation of its results on the way, on some device."""
-    return PRODUCT in node.operator.traits or node.op == "BatchNormalization"
 
 
 def _alike(rewriter: Rewriter, split: Node, node: Node) -> list[Node]:

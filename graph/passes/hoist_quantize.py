@@ -6,7 +6,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from ..names import Names
-from ..traits import SELECTS
+from ..traits import MAXIMA, SELECTS
 from .merging import MayMerge, always
 from .pipeline import gated
 from .quantized import quantization_of
@@ -47,7 +47,7 @@ def keeps_elements(rewriter: Rewriter, move: Node) -> bool:
     if move.op == "Resize":
         nearest = move.attributes["mode"] == "nearest"
         return nearest and "crop" not in move.attributes["coordinate_transformation_mode"]
-    return move.op == "MaxPool" or SELECTS in move.operator.traits
+    return bool(move.operator.traits & (SELECTS | MAXIMA))
 
 
 def _swap(rewriter: Rewriter, names: Names, move: Node, node: Node) -> list[Node]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from ..tensor import Shape
+from ..traits import ELEMENTWISE, MOVES
 from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
@@ -17,10 +18,7 @@ Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
 """Takes out what a node and the one before it do for nothing."""
 
 
-@gated(
-    *("Transpose", "Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear"),
-    *("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
-)
+@gated("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
 def cancel_pairs(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """g(f(x)) -> x where g undoes f in every bit; where it does not, -> h(x) if one h does both.
 
@@ -29,13 +27,24 @@ def cancel_pairs(graph: Graph, may_merge: MayMerge = always) -> Graph:
     made with the same constants. The first node stays while others read it.
     """
     rewriter = Rewriter(graph, may_merge)
-    for name in [node.name for node in graph.nodes if node.op in _TURNS]:
+    for name in [node.name for node in graph.nodes if _turn_of(node)]:
         node = rewriter.node(name)
-        before = rewriter.producer(node.inputs[0])
-        if before is not None and rewriter.may_merge([before, node], node):
-            _TURNS[node.op](rewriter, before, node)
+        before, turn = rewriter.producer(node.inputs[0]), _turn_of(node)
+        if before is not None and turn is not None and rewriter.may_merge([before, node], node):
+            turn(rewriter, before, node)
     rewriter.drop_dead()
     return rewriter.result()
+
+
+def _turn_of(node: Node) -> Turn | None:
+    return _reshape if _is_reshape(node) else _TURNS.get(node.op)
+
+
+def _is_reshape(node: Node) -> bool:
+    """True for the same bytes in the same order, under another shape."""
+    operator = node.operator
+    moves = MOVES in operator.traits and ELEMENTWISE not in operator.traits
+    return moves and bool(operator.views)
 
 
 def _undo(rewriter: Rewriter, before: Node, node: Node) -> None:
@@ -89,11 +98,8 @@ def is_exact(given: np.dtype[Any], made: np.dtype[Any]) -> bool:
     return bool(np.can_cast(given, made, "safe"))
 
 
-_RESHAPERS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-
-
 def _reshape(rewriter: Rewriter, before: Node, node: Node) -> None:
-    if before.op not in _RESHAPERS:
+    if not _is_reshape(before):
         return
     source, made = before.inputs[0], node.outputs[0]
     target = rewriter.constants.get(node.inputs[1]) if node.op == "Reshape" else None
@@ -153,6 +159,5 @@ _TURNS: Mapping[str, Turn] = {
     "BitwiseNot": _undo,
     "Transpose": merge_transposes,
     "Cast": _cast,
-    **dict.fromkeys(_RESHAPERS, _reshape),
     "QuantizeLinear": _quantize,
 }

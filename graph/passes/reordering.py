@@ -84,6 +84,10 @@ def _elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordered | No
     return Reordered(tuple(moved), constants, node.attributes)
 
 
+def _first_alone(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
+    return Reordered((0,), {}, node.attributes)
+
+
 def _axis_attribute(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     axis = order[normalise_axis(node.attributes["axis"], len(order))]
     return Reordered((0,), {}, {**node.attributes, "axis": axis})
@@ -114,7 +118,7 @@ def _arg_extremum(rewriter: Rewriter, node: Node, order: Order) -> Reordered | N
 def _quantization(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     rank = _rank(rewriter, node, 1)
     if rank == 0:
-        return Reordered((0,), {}, node.attributes)
+        return _first_alone(rewriter, node, order)
     blocks = node.attributes["block_size"]
     return _axis_attribute(rewriter, node, order) if rank == 1 and not blocks else None
 
@@ -239,6 +243,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax", "Split"), _axis_attribute),
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg_extremum),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantization),
+    "CastLike": _first_alone,
     "Concat": _concat,
     "CumSum": _cumulative,
     "Expand": _expand,

@@ -12,13 +12,13 @@ from ..running.ready import ranks
 NEVER = -1
 
 
-LONGEST_S = 1e12
+FOREVER_S = 1e12
 """Anything that takes longer takes that long: models may say what no clock can count."""
 
 
 def ns_of(seconds: float) -> int:
     """Return a time in nanoseconds."""
-    return round(min(seconds, LONGEST_S) * 1e9)
+    return round(min(seconds, FOREVER_S) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)

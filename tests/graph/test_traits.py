@@ -21,7 +21,9 @@ from plait.graph.traits import (
     COMMUTATIVE,
     ELEMENTWISE,
     FOLLOWS,
+    MAXIMA,
     MOVES,
+    NEVER_NEGATIVE,
     ROUNDS,
     SELECTS,
     UNSTATED,
@@ -140,6 +142,25 @@ def test_what_was_rounded_is_rounded_no_further(op: str) -> None:
     for before in having(ROUNDS):
         rounded = defined(before, [x])
         assert defined(op, [rounded]).tobytes() == rounded.tobytes()
+
+
+NUMBERS = np.array([-np.inf, -200, -1.5, -0.0, 0, 1e-40, 0.5, 3, 200, np.inf, np.nan], np.float32)
+
+
+def test_relu_changes_nothing_in_what_is_never_negative() -> None:
+    for op in having(NEVER_NEGATIVE):
+        y = defined(op, [NUMBERS])
+        assert equal(defined("Relu", [y]), y), op
+        assert not np.signbit(y[y == 0]).any() or op == "Relu", op
+
+
+def test_maxima_of_what_keeps_the_order_are_those_made_of_it() -> None:
+    x = np.random.default_rng(0).integers(-90, 90, (2, 3, 8, 8)).astype(np.float32)
+    for op in having(MAXIMA):
+        found = defined(op, [(x // 4).astype(np.int8)], kernel_shape=(3, 3), pads=(1, 1, 1, 1))
+        wanted = defined(op, [x], kernel_shape=(3, 3), pads=(1, 1, 1, 1)) // 4
+        assert found.dtype == np.int8
+        np.testing.assert_array_equal(found, wanted, op)
 
 
 def test_python_functions_are_treated_by_what_they_state() -> None:

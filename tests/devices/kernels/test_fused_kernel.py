@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_specs
-from plait.devices.kernels import fused_blocks
+from plait.devices.kernels import fused_blocks, kernel, registry
 from plait.graph.ir import Graph
+from plait.graph.operator import define, unregister_operator
 from plait.graph.operators.fused import FUSED
+from plait.graph.traits import ELEMENTWISE
 from plait.scheduler import chains
 from single_node import AnyArray
 
@@ -20,7 +22,7 @@ SHAPES = ((9000,), (3, 70, 50), (2, 5, 1, 1300), (4000, 3), (2, 1, 5000), (300,)
 FLOATS = ("float16", "float32", "float64")
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1.0)
 
-UNARY = ("Relu", "Neg", "Exp", "Tanh", "Sigmoid", "HardSwish", "Gelu", "Mish", "Erf", "Softplus")
+UNARY = ("Relu", "Neg", "Exp", "Tanh", "Sigmoid", "HardSwish", "Gelu", "Mish", "Erf", "Shrink")
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Mean", "PRelu")
 
 
@@ -103,6 +105,22 @@ def graphs(draw: Any) -> Graph:
 @given(graphs())
 def test_fused_nodes_write_the_bits_of_single_nodes(graph: Graph) -> None:
     check_bits(graph)
+
+
+def test_an_operator_of_a_package_that_says_so_is_part_of_chains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "test_fused_kernel.Doubled"
+    monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
+    define(name, inputs="x", traits=ELEMENTWISE)(lambda call: [call.spec(0)])
+    kernel(name)(lambda xp, inputs, outputs, attributes: xp.add(inputs[0], inputs[0], outputs[0]))
+    try:
+        b = pl.GraphBuilder("package")
+        x = b.input("x", "float32", (3, 3000))
+        b.output("y", b.op("Relu", b.op(name, b.op("Neg", x))))
+        check_bits(b.build(), 1)
+    finally:
+        unregister_operator(name)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64"])

@@ -57,6 +57,7 @@ MOVED: Mapping[str, Formula] = {
     "a constant in front": lambda b, x: b.op("Sub", np.ones((2, 4), F32), x),
     "Where": lambda b, x: b.op("Where", b.op("Less", x, F32(0)), F32(1), x),
     "PRelu": lambda b, x: b.op("PRelu", x, np.arange(4, dtype=F32)),
+    "CastLike": lambda b, x: b.op("CastLike", x, b.input("like", "float32", (5,))),
     "Clip": lambda b, x: b.op("Clip", x, F32(-1), F32(2)),
     "Split and Concat": _parts,
     "Pad": lambda b, x: b.op("Pad", x, np.array([0, 1, 2, 0, 0, 0, 1, 3])),
