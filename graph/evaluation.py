@@ -27,7 +27,7 @@ SMALL_BYTES = 1 << 12
 Evaluate: TypeAlias = Callable[[Node, Call, Sequence[TensorSpec]], dict[str, Array] | None]
 """Returns a node's outputs by name, given its call and their specs; None if it cannot run ahead."""
 
-_SHAPES_ALONE = ("Shape", "Size")
+SHAPES_ALONE = ("Shape", "Size")
 """Operators that read how long their input is, and none of its numbers."""
 
 _evaluators: list[Evaluate] = []
@@ -45,7 +45,7 @@ def is_known_ahead(
 
     Not where it decodes what is held in fewer bytes: weights stay as the model has them.
     """
-    if node.op in _SHAPES_ALONE:
+    if node.op in SHAPES_ALONE:
         return tensors[node.inputs[0]].is_static
     if any(name and name not in values for name in node.inputs) or _decodes(node, tensors):
         return False

@@ -138,11 +138,15 @@ def _lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Mapping[str, i
 
 def alike(graph: Graph, other: Graph) -> bool:
     """True when graphs have the same nodes; shapes, attributes and values may differ."""
-    if len(graph.nodes) != len(other.nodes) or graph.constants.keys() != other.constants.keys():
-        return False
-    return all(
+    have_same_constants = graph.constants.keys() == other.constants.keys()
+    return have_same_constants and same_nodes(graph.nodes, other.nodes)
+
+
+def same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
+    """True when nodes are the same but for their attributes."""
+    return len(nodes) == len(others) and all(
         a.name == b.name and a.op == b.op and a.inputs == b.inputs and a.outputs == b.outputs
-        for a, b in zip(graph.nodes, other.nodes, strict=True)
+        for a, b in zip(nodes, others, strict=True)
     )
 
 

@@ -14,6 +14,7 @@ from .boundaries import is_decided
 from .bounds import Bounds, largest, leeway_of, picked, undecided
 from .chains import Lowered, fuse_alike, lowered, without_chains
 from .errors import DoesNotFitError
+from .fixed import growing_leeway, worth_apart
 from .half import with_half
 from .memory.leeway import NONE, Leeway
 from .memory.limits import check_addressable
@@ -23,6 +24,7 @@ from .partition.partition import may_merge
 from .partition.strategies import Request, choices
 from .planning import Plan
 from .run_once import in_sections
+from .specialise import Shapes, specialise
 
 WAITS_WORTH = 1.01
 """If steps wait for memory, and that costs more, partitions are tried that may wait for less."""
@@ -62,13 +64,42 @@ def _largest(template: Graph, bounds: Bounds, folds: bool) -> Graph:
 def _within(
     template: Graph, bounds: Bounds, request: Request, given: frozenset[str], folds: bool
 ) -> Plan:
-    graph = _largest(template, bounds, folds)
+    def leeway(template: Graph, graph: Graph) -> Leeway:
+        return leeway_of(template, bounds, graph, folds=folds)
 
-    def leeway(fused: Graph) -> Leeway:
-        return leeway_of(fuse_alike(template, fused), bounds, fused, folds=folds)
+    made = _with_symbols(template, _largest(template, bounds, folds), request, given, leeway)
+    return replace(made, bounds=bounds)
 
-    made = _best(graph, request, given, template, leeway)
-    return replace(made, bounds=bounds, template=fuse_alike(template, made.graph))
+
+def at_shapes(template: Graph, shapes: Shapes, request: Request, given: frozenset[str]) -> Plan:
+    """Return the plan for some shapes, beside which those of other lengths run as well.
+
+    What lengths matter to lies apart from all else in it, and can be laid out anew.
+    """
+    one = partial(_at_shapes, shapes=shapes, request=request, given=given)
+    return in_sections(set_aside(without_chains(template)), one)
+
+
+def _at_shapes(template: Graph, shapes: Shapes, request: Request, given: frozenset[str]) -> Plan:
+    graph = specialise(template, shapes)
+    if not is_decided(graph):
+        raise undecided(graph)
+    return _with_symbols(template, graph, request, given, lambda one, _: growing_leeway(one))
+
+
+def _with_symbols(
+    template: Graph,
+    graph: Graph,
+    request: Request,
+    given: frozenset[str],
+    leeway: Callable[[Graph, Graph], Leeway],
+) -> Plan:
+    """Return the plan of a graph that is also for other lengths of a template's symbols."""
+    apart = replace(request, apart=worth_apart(template))
+    made = _best(
+        graph, apart, given, template, lambda fused: leeway(fuse_alike(template, fused), fused)
+    )
+    return replace(made, template=fuse_alike(template, made.graph))
 
 
 def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[Pass, ...]) -> Plan:

@@ -1,24 +1,31 @@
-"""Smaller shapes in a plan that was made for the largest ones.
+"""Other shapes in a plan with symbols, which was made for the largest ones, or for some.
 
-The same nodes run on the same devices, in the same steps, and every tensor starts where it does at
-its largest. That is sound if no tensor takes more bytes than there, and if those that share bytes
-by meaning do so in the same way: all else is apart at fewer bytes if it is apart at more.
+The same nodes run on the same devices, in the same steps, and every tensor starts where it did.
+That is sound if no tensor takes more bytes than there, and if those that share bytes by meaning do
+so in the same way: all else is apart at fewer bytes if it is apart at more. What lies in a region
+of its own, because no bounds are known, may also grow: it is laid out anew there.
+
+Fixed nodes are the same at all lengths: only the others are looked at, and only their steps differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
+from itertools import count, takewhile
 from typing import NamedTuple
 
-from ..devices.device import scratch_specs
+from ..devices.device import scratch_name, scratch_specs
 from ..graph.aliasing import Run, runs_of
 from ..graph.ir import Graph, Node
-from .bounds import alike
-from .memory.regions import Location
+from .bounds import alike, same_nodes
+from .fixed import fixed_nodes
+from .memory.growing import GROWING, grown
+from .memory.regions import Location, MemoryPlan
 from .partition.partition import Partition, Subgraph, support
 from .planning import Plan
-from .specialise import Shapes, specialise
+from .specialise import Shapes, bind_inputs, specialise
 from .steps import Step, Transfer
 
 
@@ -28,7 +35,7 @@ class _Sharing(NamedTuple):
     Attributes
     ----------
     place : int
-        The node's, in the graph.
+        The node's, among those that are not fixed.
     runs : set of tuple
         The runs of bytes that lie where they belong before the node runs, but for their lengths.
     overwritten : tuple of (str, str)
@@ -41,7 +48,7 @@ class _Sharing(NamedTuple):
 
 
 class Fitting:
-    """Fits shapes into a plan with bounds.
+    """Fits shapes into a plan with symbols.
 
     Parameters
     ----------
@@ -49,31 +56,56 @@ class Fitting:
     """
 
     def __init__(self, plan: Plan) -> None:
-        assert plan.template is not None, "it has bounds"
-        self._plan, self._template = plan, plan.template
+        assert plan.template is not None, "it has symbols"
         assert plan.memory is not None
-        self._nbytes = {**self._sizes(plan.graph), **plan.memory.scratch}
+        self._plan, self._template, self._memory = plan, plan.template, plan.memory
+        self._part, self._own = self._parts()
+        self._inside = {node.name for node in self._own.nodes}
+        self._nbytes = {**self._sizes(self._own), **self._scratch()}
+        self._growing = {
+            name for (name, _), at in plan.memory.locations.items() if at.region == GROWING
+        }
         self._sharing = tuple(self._shared())
 
     def fit(self, shapes: Shapes) -> Plan | None:
-        """Return the plan for inputs of these shapes, within bounds; None if it does not fit.
+        """Return the plan for inputs of these shapes; None if it does not fit.
 
         Raises
         ------
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        graph = specialise(self._template, shapes, folds=self._plan.folds)
-        if not (graph.is_static and alike(graph, self._plan.graph)):
+        part = self._specialised(self._part, shapes)
+        if not (part.is_static and alike(part, self._own)):
             return None
-        sizes = self._sizes(graph)
-        return self._fitted(graph, sizes) if self._fits(graph, sizes) else None
+        sizes = self._sizes(part)
+        larger = {name for name, nbytes in sizes.items() if nbytes > self._nbytes.get(name, -1)}
+        if not (larger <= self._growing and self._fits(part)):
+            return None
+        return self._fitted(part, sizes, grows=bool(larger))
 
-    def _fits(self, graph: Graph, sizes: Mapping[str, int]) -> bool:
-        return (
-            all(nbytes <= self._nbytes.get(name, -1) for name, nbytes in sizes.items())
-            and all(_still_shares(graph, sharing) for sharing in self._sharing)
-            and all(self._is_supported(graph, node) for node in graph.nodes)
+    def _parts(self) -> tuple[Graph, Graph]:
+        """Return the nodes that are not fixed, with symbols, and as they are in the plan."""
+        plan, template = self._plan, self._template
+        fixed = fixed_nodes(template)
+        part = template.extract((n for n in template.nodes if n.name not in fixed), template.name)
+        shapes = {name: plan.graph.tensors[name].static_shape for name in plan.graph.inputs}
+        own = self._specialised(part, shapes)
+        left = [node for node in plan.graph.nodes if node.name not in fixed]
+        if own.is_static and same_nodes(own.nodes, left):
+            return part, own
+        return template, plan.graph
+
+    def _specialised(self, part: Graph, shapes: Shapes) -> Graph:
+        """Return a part of the graph for inputs of these shapes, with the specs of all inputs."""
+        specs = bind_inputs(self._template, shapes)
+        fed = {name: shapes[name] for name in part.inputs if name in shapes}
+        made = specialise(part, fed, folds=self._plan.folds)
+        return replace(made, tensors={**specs, **made.tensors})
+
+    def _fits(self, part: Graph) -> bool:
+        return all(_still_shares(part, sharing) for sharing in self._sharing) and all(
+            self._is_supported(part, node) for node in part.nodes
         )
 
     def _is_supported(self, graph: Graph, node: Node) -> bool:
@@ -90,9 +122,17 @@ class Fitting:
                 sizes.update((name, spec.nbytes) for name, spec in specs.items())
         return sizes
 
+    def _scratch(self) -> Mapping[str, int]:
+        """Return the bytes that there are for scratch buffers."""
+        sizes, found = self._memory.scratch, dict[str, int]()
+        for node in self._own.nodes:
+            names = takewhile(sizes.__contains__, map(partial(scratch_name, node), count()))
+            found.update((name, sizes[name]) for name in names)
+        return found
+
     def _shared(self) -> Iterator[_Sharing]:
         """Yield the nodes whose tensors share bytes in the plan."""
-        graph = self._plan.graph
+        graph = self._own
         for place, node in enumerate(graph.nodes):
             runs = [run for run in runs_of(graph, node) if self._lies(node, run)]
             known = {(run.source, run.target) for run in runs}
@@ -122,30 +162,58 @@ class Fitting:
         """Return where a node finds a tensor; None for constants, and inside atomic programs."""
         plan = self._plan
         assert plan.placement is not None
-        assert plan.memory is not None
         memory = plan.placement.local.get((tensor, plan.assignment[node.name]))
-        return None if memory is None else plan.memory.locations.get((tensor, memory))
+        return None if memory is None else self._memory.locations.get((tensor, memory))
 
-    def _fitted(self, graph: Graph, sizes: Mapping[str, int]) -> Plan:
+    def _fitted(self, part: Graph, sizes: Mapping[str, int], *, grows: bool) -> Plan:
         plan = self._plan
         assert plan.placement is not None
-        assert plan.memory is not None
-        memory = plan.memory
-        if len(sizes) < len(self._nbytes):  # kernels may need less scratch memory
-            locations = {at: one for at, one in memory.locations.items() if at[0] in sizes}
-            memory = replace(memory, locations=locations, scratch={})
-        nodes = {node.name: node for node in graph.nodes}
-        subgraphs = tuple(_resized(one, graph, nodes) for one in plan.subgraphs)
-        steps = tuple(_with_sizes(step, graph, subgraphs) for step in plan.steps)
+        graph = self._whole(part)
+        memory = grown(self._memory, sizes, plan.prototypes) if grows else self._memory
+        subgraphs = tuple(self._resized(one, graph) for one in plan.subgraphs)
+        moved: Set[str] = self._growing if grows else frozenset()
+        steps = tuple(_with_sizes(step, plan.graph, graph, subgraphs, moved) for step in plan.steps)
         return replace(
             plan,
             graph=graph,
             partition=Partition(plan.assignment, plan.reasons, subgraphs),
             placement=replace(plan.placement, steps=steps),
-            memory=memory,
+            memory=self._without_scratch(memory, sizes),
             bounds={},
             template=None,
         )
+
+    def _whole(self, part: Graph) -> Graph:
+        """Return the graph with a part of it for other shapes."""
+        graph = self._plan.graph
+        nodes = {node.name: node for node in part.nodes}
+        return replace(
+            graph,
+            nodes=tuple(nodes.get(node.name, node) for node in graph.nodes),
+            tensors={**graph.tensors, **part.tensors},
+            constants={**graph.constants, **part.constants},
+        )
+
+    def _without_scratch(self, memory: MemoryPlan, sizes: Mapping[str, int]) -> MemoryPlan:
+        """Return memory without the scratch buffers that kernels need no more."""
+        gone = self._nbytes.keys() - sizes.keys()
+        if not gone:
+            return memory
+        locations = {at: one for at, one in memory.locations.items() if at[0] not in gone}
+        return replace(memory, locations=locations, scratch={})
+
+    def _resized(self, subgraph: Subgraph, graph: Graph) -> Subgraph:
+        """Return a subgraph for other shapes: itself where all its nodes are fixed."""
+        inner = subgraph.graph
+        if self._inside.isdisjoint(node.name for node in inner.nodes):
+            return subgraph
+        made = replace(
+            inner,
+            nodes=tuple(graph.node(node.name) for node in inner.nodes),
+            tensors={name: graph.tensors[name] for name in inner.tensors},
+            constants={name: graph.constants[name] for name in inner.constants},
+        )
+        return replace(subgraph, graph=made)
 
 
 def _still_shares(graph: Graph, sharing: _Sharing) -> bool:
@@ -159,13 +227,19 @@ def _in_one_region(a: Location, b: Location) -> bool:
     return a.memory == b.memory and a.region == b.region
 
 
-def _resized(subgraph: Subgraph, graph: Graph, nodes: Mapping[str, Node]) -> Subgraph:
-    inside = [nodes[node.name] for node in subgraph.graph.nodes]
-    return replace(subgraph, graph=graph.extract(inside, subgraph.name))
-
-
-def _with_sizes(step: Step, graph: Graph, subgraphs: Sequence[Subgraph]) -> Step:
+def _with_sizes(
+    step: Step,
+    before: Graph,
+    graph: Graph,
+    subgraphs: Sequence[Subgraph],
+    moved: Set[str],
+) -> Step:
+    """Return a step for other shapes: itself where nothing is different to it."""
     if isinstance(step.work, Transfer):
-        nbytes = graph.tensors[step.work.tensor].nbytes
-        return replace(step, work=replace(step.work, nbytes=nbytes))
-    return replace(step, work=subgraphs[step.work.index])
+        name = step.work.tensor
+        spec = graph.tensors[name]
+        if spec == before.tensors[name] and name not in moved:
+            return step
+        return replace(step, work=replace(step.work, nbytes=spec.nbytes))
+    work = subgraphs[step.work.index]
+    return step if work is step.work else replace(step, work=work)

@@ -20,6 +20,7 @@ from ..graph.state import taken_back
 from .bounds import Bounds, leeway_of
 from .costs import Costs
 from .ends import Ends
+from .fixed import growing_leeway
 from .memory.leeway import NONE, Leeway
 from .memory.regions import MemoryPlan
 from .partition.decision import Decision
@@ -83,7 +84,7 @@ class Plan:
     bounds: Bounds = field(default_factory=dict)
     """The smallest and the largest length of each symbol, where `graph` is of the largest."""
     template: Graph | None = field(repr=False, default=None)
-    """The graph with its symbols, where they are bounded."""
+    """The graph with its symbols, where other lengths of these run in it."""
     inputs_on: Mapping[str, str] = field(default_factory=dict)
     """The devices on which callers hand over inputs; the others are fed on the host."""
     outputs_on: Mapping[str, str] = field(default_factory=dict)
@@ -139,6 +140,8 @@ class Plan:
         """What memory must allow for, so that all shapes within bounds find room."""
         if self.template is None:
             return NONE
+        if not self.bounds:
+            return growing_leeway(self.template)
         return leeway_of(self.template, self.bounds, self.graph, folds=self.folds)
 
     @property
@@ -203,6 +206,25 @@ class Plan:
         made = replace(self, applied=(*self.applied, *folded)).over(graph, max_in_flight)
         return self._fetching_as_much(made)
 
+    def at_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
+        """Return the plan for inputs of these shapes, beside which those of other lengths run.
+
+        Raises
+        ------
+        FeedError
+            If a shape does not fit its input.
+        ShapeError
+            If shapes do not fit together inside the graph.
+        PlanError
+            If values decide shapes.
+        """
+        from .deciding import at_shapes
+
+        made = at_shapes(self.fed, shapes, self._request(max_in_flight), self.given)
+        applied = (*self._simplified, *made.applied)
+        made = replace(made, passes=self.passes, replicas=self.replicas, applied=applied)
+        return self._fetching_as_much(made)
+
     def fetching(self, *names: str) -> Plan:
         """Return the plan for some tensors of the graph: only what they need runs, and is fed.
 
@@ -232,8 +254,8 @@ class Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""
         from .deciding import within
 
-        if self.template is None:
-            return self._fetching_as_much(self.over(self.fed, max_in_flight))
+        if not self.bounds:
+            return self._fetching_as_much(self.over(self.whole, max_in_flight))
         request = self._request(max_in_flight)
         made = within(self.fed, self.bounds, request, self.given, folds=self.folds)
         applied = (*self._simplified, *made.applied)

@@ -21,7 +21,6 @@ from ...graph.nested import acts_outside
 from ...graph.tensor import Array
 from ..events import Announcer, ItemReplayed
 from ..partition.partition import Subgraph
-from ..planning import Plan
 from ..running.arenas import OpenArenas
 from ..running.executor import Execution
 from ..running.item import Flight
@@ -139,7 +138,7 @@ class Replays:
             return Attempt(self._count, inputs, slots)
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
         free = kept.free.setdefault(on_host, [])
-        room = free.pop() if free else _room(slots.plan, on_host)
+        room = _room(slots, on_host, free.pop() if free else {})
         return Attempt(self._count, {**inputs, **_copies(slots, room)}, slots, room=room, free=free)
 
     def drop(self, attempt: Attempt) -> None:
@@ -270,9 +269,15 @@ def _never_began(error: BaseException | None) -> bool:
     return isinstance(error, DeviceLostError) and error.queued
 
 
-def _room(plan: Plan, inputs: Iterable[str]) -> Inputs:
-    """Return bytes for inputs, the largest within bounds."""
-    return {name: np.empty(plan.graph.tensors[name].nbytes, np.uint8) for name in inputs}
+def _room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
+    """Return bytes for inputs, the largest within bounds: those that there are, if enough."""
+    found = {}
+    for name in inputs:
+        plans = slots.plan, slots.open_plan.plan
+        most = max(plan.graph.tensors[name].nbytes for plan in plans)
+        enough = name in room and room[name].nbytes >= most
+        found[name] = room[name] if enough else np.empty(most, np.uint8)
+    return found
 
 
 def _copies(slots: Slots, room: Inputs) -> Inputs:

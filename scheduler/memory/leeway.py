@@ -20,14 +20,21 @@ class Leeway:
         The nodes whose outputs share no bytes with their inputs.
     others : sequence of Graph
         The graph at some other shapes, with the same nodes.
+    growing : frozenset of str
+        Tensors that have no largest shape. Who reads or writes them is among `apart`.
 
     Attributes
     ----------
     is_none : bool
     """
 
-    def __init__(self, apart: frozenset[str] = frozenset(), others: Sequence[Graph] = ()) -> None:
-        self.apart = apart
+    def __init__(
+        self,
+        apart: frozenset[str] = frozenset(),
+        others: Sequence[Graph] = (),
+        growing: frozenset[str] = frozenset(),
+    ) -> None:
+        self.apart, self.growing = apart, growing
         self._others = [(other, {node.name: node for node in other.nodes}) for other in others]
         self.is_none = not (apart or others)
         self._scratch: dict[tuple[str, str], tuple[int, ...]] = {}

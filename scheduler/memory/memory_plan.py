@@ -7,12 +7,13 @@ concurrently is thereby apart. How items in flight share a memory is decided in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ...devices.device import Device
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
 from ..costs.costs import Costs
 from ..placement import Placement
 from ..steps import Transfer
@@ -27,6 +28,7 @@ from .control_edges import (
     relied_upon,
     stricter_orders,
 )
+from .growing import beside, set_apart
 from .happens_before import HappensBefore
 from .layouts import SMALL_NBYTES, Flow, Group, Layouts, choose
 from .leeway import NONE, Leeway
@@ -116,12 +118,24 @@ class _Planner:
     def scratch(self) -> dict[str, int]:
         """Return the bytes of all scratch buffers, with leeway."""
         found: dict[str, int] = {}
+        for device, node in self._nodes():
+            found.update(self.leeway.scratch(device, self.graph, node))
+        return found
+
+    def growing(self) -> frozenset[str]:
+        """Return the tensors and scratch buffers that have no largest size."""
+        found = set(self.leeway.growing)
+        for device, node in self._nodes() if found else ():
+            if node.name in self.leeway.apart:
+                found.update(self.leeway.scratch(device, self.graph, node))
+        return frozenset(found)
+
+    def _nodes(self) -> Iterator[tuple[Device, Node]]:
+        """Yield the nodes that have buffers, with their devices."""
         for step in self.placement.steps:
             if not isinstance(step.work, Transfer) and not is_atomic(step, self.devices):
-                device = self.devices[step.device]
                 for node in step.work.graph.nodes:
-                    found.update(self.leeway.scratch(device, self.graph, node))
-        return found
+                    yield self.devices[step.device], node
 
     def plan(self) -> MemoryPlan:
         """Return the best plan of several ways to let tensors share bytes by meaning.
@@ -198,10 +212,11 @@ class _Planner:
             leeway=self.leeway,
         ):
             found.setdefault(buffer.memory, []).append(buffer)
-        buffers, prepared = dict(sorted(found.items())), self.prepared
+        buffers, growing = set_apart(dict(sorted(found.items())), self.growing())
+        prepared = self.prepared
         if self.swaps and self.placement.commits:
             prepared, buffers = prepared.with_next(self.graph, self.placement, buffers)
-        return _Way(buffers, prepared)
+        return _Way(buffers, prepared, growing)
 
     def _lay_out(self, way: _Way, stricter: Mapping[str, HappensBefore]) -> _Draft:
         """Lay out all memories, some of them as if a stricter order held there."""
@@ -240,7 +255,9 @@ class _Planner:
             )
             locations.update(_locations(memory, buffers[memory], groups))
         plan = MemoryPlan(locations, pools)
-        plan = way.prepared.beside(plan, self.slots, len(steps), self.constants)
+        landing, slots = len(steps), self.slots
+        plan = way.prepared.beside(plan, slots, landing, self.constants)
+        plan = beside(plan, way.growing, slots, landing, self.constants, self.devices)
         return _Draft(plan, chosen)
 
     def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: Prepared) -> bool:
@@ -269,6 +286,7 @@ class _Way(NamedTuple):
 
     buffers: Mapping[str, list[Buffer]]
     prepared: Prepared
+    growing: Mapping[Replica, int] = MappingProxyType({})
 
 
 class _Draft(NamedTuple):

@@ -95,6 +95,7 @@ def choose(
     max_subgraphs: int | None = None,
     memory_limits: Mapping[str, int] | None = None,
     ends: Ends = ON_HOST,
+    apart: frozenset[str] = frozenset(),
 ) -> Iterator[Choice]:
     """Yield partitions of a graph with known shapes, the best first.
 
@@ -110,7 +111,7 @@ def choose(
     offers = ask(graph, devices, pins)
     in_flight = max_in_flight if objective == "throughput" else 0
     decision = Decision("auto", objective, "", "", ask=partial(options, graph, devices, costs))
-    judge = Judge(graph, devices, costs, in_flight, max_subgraphs, ends)
+    judge = Judge(graph, devices, costs, in_flight, max_subgraphs, ends, apart)
     if offers.is_settled:
         yield from _settled(offers, judge, decision)
         return

@@ -66,7 +66,7 @@ def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
     return extracted(graph, devices, components(producers_of(graph), devices))
 
 
-def cuts(graph: Graph, devices: Sequence[str]) -> list[Parts]:
+def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
     """Return the different cuts of an assignment, the freest first."""
     producers = producers_of(graph)
     early = _early(producers, devices)

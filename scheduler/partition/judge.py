@@ -33,6 +33,9 @@ CLOSE, MOST_CUT_UP = 1.25, 3
 LARGE = 1500
 """Of graphs with more nodes, counted in all items in flight, only the best is."""
 
+NODES_APART = 8
+"""For each subgraph more there are to be so many nodes that are kept apart."""
+
 MOST_CUT = 2000
 """Graphs with more nodes are cut one way only, into few parts."""
 
@@ -114,6 +117,8 @@ class Judge:
     max_subgraphs : int or None
         Cuts with more are not taken if there are others.
     ends : Ends
+    apart : frozenset of str
+        Nodes that are not to be in subgraphs with others, where that takes few more of these.
     """
 
     graph: Graph
@@ -122,6 +127,7 @@ class Judge:
     in_flight: int = 0
     max_subgraphs: int | None = None
     ends: Ends = ON_HOST
+    apart: frozenset[str] = frozenset()
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
         """Return an assignment, by the cut that is fastest."""
@@ -141,12 +147,29 @@ class Judge:
 
     def _cuts(self, devices: Sequence[str]) -> list[Parts]:
         every = cuts(self.graph, devices)
+        every = self._cuts_apart(devices, every) or every
         if len(self.graph.nodes) > MOST_CUT:
             every = [min(every, key=len)]
         if self.max_subgraphs is None:
             return every
-        within = [parts for parts in every if len(parts) <= self.max_subgraphs]
+        within = [parts for parts in every if self._allows(parts)]
         return within or [min(every, key=len)]
+
+    def _cuts_apart(self, devices: Sequence[str], every: Sequence[Parts]) -> list[Parts] | None:
+        """Return the cuts with nodes apart; None if that is too many subgraphs."""
+        if not self.apart:
+            return None
+        nodes = self.graph.nodes
+        labels = [
+            (device, node.name in self.apart) for device, node in zip(devices, nodes, strict=True)
+        ]
+        found = cuts(self.graph, labels)
+        fewest = min(found, key=len)
+        more = len(fewest) - min(map(len, every))
+        return found if more * NODES_APART <= len(self.apart) and self._allows(fewest) else None
+
+    def _allows(self, parts: Parts) -> bool:
+        return self.max_subgraphs is None or len(parts) <= self.max_subgraphs
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
         """Return what steps take that wait for regions of memory: of one item, or per item."""

@@ -46,6 +46,8 @@ class Request:
         The devices that may compute in float16.
     halved : Mapping of str to str
         Where the nodes run that do already.
+    apart : frozenset of str
+        Nodes that are in no subgraph with others, unless that is many more of these.
     """
 
     devices: Mapping[str, Device]
@@ -60,6 +62,7 @@ class Request:
     fuses_chains: bool = False
     precision: Mapping[str, str] = field(default_factory=dict)
     halved: Mapping[str, str] = field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
 
     @property
     def kept(self) -> Pins:
@@ -69,7 +72,15 @@ class Request:
     def judge(self, graph: Graph) -> Judge:
         """Return who judges assignments of a graph."""
         in_flight = self.max_in_flight if self.objective == "throughput" else 0
-        return Judge(graph, self.devices, self.costs, in_flight, self.max_subgraphs, self.ends)
+        return Judge(
+            graph,
+            self.devices,
+            self.costs,
+            in_flight,
+            self.max_subgraphs,
+            self.ends,
+            self.apart,
+        )
 
 
 def choices(graph: Graph, request: Request, *, is_static: bool) -> Iterator[Choice]:
@@ -93,6 +104,7 @@ def choices(graph: Graph, request: Request, *, is_static: bool) -> Iterator[Choi
             max_subgraphs=request.max_subgraphs,
             memory_limits=request.memory_limits,
             ends=request.ends,
+            apart=request.apart,
         )
         return
     yield from _by_rule(graph, request, is_static)

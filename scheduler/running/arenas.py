@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
 from ...devices.device import Device
@@ -50,6 +51,7 @@ class OpenArenas:
         self._lend = lend
         self._making = threading.Lock()
         self._open = ExitStack()
+        self._grown: OpenArenas | None = None
         self.made: dict[tuple[str, str, int], Arena] = {}
 
     def open(self) -> None:
@@ -90,6 +92,48 @@ class OpenArenas:
             yield {key[:2]: arena for key, arena in arenas.items()}
             self.made.update(arenas)
             self._open.push(undo.pop_all())
+
+    def holding(self, memory: MemoryPlan) -> OpenArenas:
+        """Return arenas for a plan of the same regions, some of which may be larger there.
+
+        All but those that are too small here are these; the others are open as long as these are.
+        They are made larger than needed, so that lengths which grow take few of them.
+        """
+        if memory is self._memory or self._fits(memory):
+            return self
+        if self._grown is None or not self._grown._fits(memory):
+            pools = {
+                name: replace(pool, regions={n: self._doubled(r) for n, r in pool.regions.items()})
+                for name, pool in memory.pools.items()
+            }
+            larger = replace(memory, pools=pools)
+            self._grown = OpenArenas(larger, self._devices, self._lend_own)
+            self._open.callback(self._grown.close)
+        return self._grown
+
+    def _fits(self, memory: MemoryPlan) -> bool:
+        return all(one.nbytes <= self._region(one).nbytes for one in memory.regions)
+
+    def _region(self, region: Region) -> Region:
+        return self._memory.pools[region.memory].regions[region.name]
+
+    def _doubled(self, region: Region) -> Region:
+        """Return a region with bytes to spare, unless it fits in here."""
+        if region.nbytes <= self._region(region).nbytes:
+            return region
+        return replace(region, nbytes=1 << region.nbytes.bit_length())
+
+    def _lend_own(self, region: Region, copy: int) -> Arena | None:
+        """Return one of these arenas for a region, allocated unless it was; None if too small."""
+        if region.nbytes > self._region(region).nbytes:
+            return None
+        key = region.memory, region.name, copy
+        with self._making:
+            if key not in self.made:
+                with ExitStack() as undo:
+                    self.made[key] = self._allocate(self._region(region), copy, undo)
+                    self._open.push(undo.pop_all())
+            return self.made[key]
 
     def close(self) -> None:
         """Free them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -35,11 +35,21 @@ class Bound(NamedTuple):
     here: Here | None = None
 
 
+class _BoundStep(NamedTuple):
+    """A step, what it touches in which regions, and the bindings that are kept."""
+
+    step: Step
+    touched: tuple[tuple[Replica, TensorSpec], ...]
+    regions: tuple[Region, ...]
+    kept: dict[Key, Bound]
+
+
 class Bindings:
     """The steps of a static plan, bound to the memory of slots.
 
-    Slots that have copies of regions in common have the steps bound to those in common, too. What
-    nodes own is kept in `lives`.
+    Slots that have copies of regions in common have the steps bound to those in common, too. So
+    have plans for other shapes the steps that are the same in `base`. What nodes own is kept in
+    `lives`.
     """
 
     def __init__(
@@ -48,6 +58,7 @@ class Bindings:
         devices: Mapping[str, Device],
         pace: Pace | None,
         lives: Lives,
+        base: Bindings | None = None,
         *,
         measure: bool,
     ) -> None:
@@ -57,12 +68,12 @@ class Bindings:
         self._placement, self._memory = plan.placement, plan.memory
         self._devices, self._pace, self._lives = devices, pace, lives
         self._measure = measure
-        self._kept: dict[Key, Bound] = {}
-        self._touched = [tuple(self._replicas(step)) for step in plan.steps]
-        self._regions = [
-            tuple({self._region(replica): None for replica, _ in touched})
-            for touched in self._touched
+        of_base: Sequence[_BoundStep] = () if base is None else base._steps
+        theirs = {id(one.step): one for one in of_base}
+        self._steps: list[_BoundStep] = [
+            theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
         ]
+        self._own = [one for one in self._steps if id(one.step) not in theirs]
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, Bound]:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
@@ -72,22 +83,32 @@ class Bindings:
         DeviceError
             If a device refuses.
         """
-        keys = [
-            (step, *(copy_of(region, index, turned) for region in regions))
-            for step, regions in enumerate(self._regions)
-        ]
-        return {
-            key: self._kept.get(key) or self._bind(step, arenas)
-            for key, step in zip(keys, self._plan.steps, strict=True)
-        }
+        found: dict[Key, Bound] = {}
+        for one in self._steps:
+            copies = (copy_of(region, index, turned) for region in one.regions)
+            key = one.step.index, *copies
+            found[key] = one.kept.get(key) or self._bind(one, arenas)
+        return found
 
     def keep(self, bound: Mapping[Key, Bound]) -> None:
         """Keep steps for other slots."""
-        self._kept.update(bound)
+        for key, one in bound.items():
+            self._steps[key[0]].kept[key] = one
 
     def clear(self) -> None:
-        """Let go of all that is kept."""
-        self._kept.clear()
+        """Let go of all that is kept, but for steps that are another plan's."""
+        for one in self._own:
+            one.kept.clear()
+
+    @property
+    def own_steps(self) -> Iterator[Step]:
+        """Yield the steps that are no other plan's."""
+        return (one.step for one in self._own)
+
+    def _bound_step(self, step: Step) -> _BoundStep:
+        touched = tuple(self._replicas(step))
+        regions = dict.fromkeys(self._region(replica) for replica, _ in touched)
+        return _BoundStep(step, touched, tuple(regions), {})
 
     def view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
         """Return a device's view of a tensor in the arenas of a slot."""
@@ -120,11 +141,11 @@ class Bindings:
             for name, spec in scratch_specs(device, graph, node).items():
                 yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
 
-    def _bind(self, step: Step, arenas: Arenas) -> Bound:
+    def _bind(self, one: _BoundStep, arenas: Arenas) -> Bound:
+        step = one.step
         device = self._devices[step.device]
         views = [
-            (replica[0], self.view(arenas, device, replica, spec))
-            for replica, spec in self._touched[step.index]
+            (replica[0], self.view(arenas, device, replica, spec)) for replica, spec in one.touched
         ]
         launch: Launch
         here: Here | None = None

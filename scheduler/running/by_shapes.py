@@ -17,6 +17,8 @@ from ...graph.state import without_state
 from ...graph.tensor import Array
 from ..bounds import check_within, undecided
 from ..ends import not_decided
+from ..errors import PlanError
+from ..fixed import is_mostly_fixed
 from ..planning import Plan
 from ..replicas.variant import variant
 from ..specialise import Shapes, bind_inputs
@@ -27,6 +29,9 @@ from .origins import Within
 from .slots import Slots
 
 _shape = attrgetter("shape")
+
+_SHARED = "shared"
+"""Marks the keys of plans beside which others run."""
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, frozenset[str]]
 """The shapes of the inputs, the number of slots of each variant, and what is fetched."""
@@ -59,6 +64,9 @@ class ByShapes:
         self._open_plans = open_plans
         self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
         self.entries: dict[int, Entry] = {}
+        self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_shared, plan))
+        self._first: dict[int, Key] = {}
+        self._shares = _shares(plan)
 
     def count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""
@@ -114,7 +122,7 @@ class ByShapes:
         bind_inputs(self._fed, shapes)
         if count in self.entries:
             return None
-        within = self._within(key, shapes) if self.plan.bounds else None
+        within = self._within(key, shapes) if self.plan.bounds else await self._beside(key, index)
         make = partial(self._variant, key)
         slots = await self._open_plans.open(key, make, index, within=within)
         if slots is None:
@@ -131,6 +139,25 @@ class ByShapes:
         base = self._own_key(key[1])
         return None if key == base else Within(base, partial(self._variant, base), shapes)
 
+    async def _beside(self, key: Key, index: int) -> Within | None:
+        """Return the plan beside which others run, opened for the first shapes; None for none."""
+        if not self._shares:
+            return None
+        first = self._first.get(key[1], key)
+        base, make = (_SHARED, first), partial(self._shared, first)
+        try:
+            await self._open_plans.open(base, make, index)
+        except ShapeError:  # of these shapes alone, which their own plan will say
+            return None
+        except PlanError:
+            self._shares = False
+            return None
+        self._first[key[1]] = first
+        return Within(base, make, _shapes_of(self.plan, key))
+
+    def _shared(self, key: Key, index: int) -> Plan:
+        return variant(self._planned_shared(key), index)
+
     def _variant(self, key: Key, index: int) -> Plan:
         return variant(self._planned(key), index)
 
@@ -145,7 +172,7 @@ def _planned(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.again(key[1])
-    shapes = dict(zip(plan.graph.inputs, key[0], strict=True))
+    shapes = _shapes_of(plan, key)
     try:
         made = plan.for_shapes(shapes, key[1])
     except ShapeError as error:  # which may be said of a node deep inside
@@ -155,6 +182,22 @@ def _planned(plan: Plan, key: Key) -> Plan:
     if plan.bounds and not made.is_static:
         raise undecided(made.graph)
     return made
+
+
+def _shares(plan: Plan) -> bool:
+    """True where plans for different lengths have most in common, and nothing else is asked."""
+    if plan.is_static or plan.bounds or plan.memory_limits or plan.precision or not plan.folds:
+        return False
+    return is_mostly_fixed(plan.fed)
+
+
+def _shared(plan: Plan, key: Key) -> Plan:
+    """Return the plan for some shapes and number of slots beside which others run."""
+    return plan.at_shapes(_shapes_of(plan, key), key[1])
+
+
+def _shapes_of(plan: Plan, key: Key) -> Shapes:
+    return dict(zip(plan.graph.inputs, key[0], strict=True))
 
 
 def _own_shapes(plan: Plan) -> tuple[tuple[int, ...], ...]:

@@ -21,7 +21,7 @@ from ..memory.regions import Replica, takes_turns
 from ..placement import OUTSIDE, Commit
 from ..planning import Plan
 from ..simulation.lanes import workload
-from ..steps import outline
+from ..steps import Step, outline
 from .arenas import Arenas, Lend, OpenArenas, Turned
 from .binding import Bindings
 from .copying import Copies, Copy
@@ -58,8 +58,8 @@ class OpenPlan:
     lend : callable, optional
         Returns the arenas of regions that the session keeps.
     base : OpenPlan, optional
-        A plan of the same steps for larger shapes, open: in its arenas this one runs, in turn with
-        it, and nothing needs to be opened or closed.
+        A plan of the same steps for other shapes, open: in its arenas this one runs, in turn with
+        it, and nothing needs to be opened or closed. Steps that are the same are bound once.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class OpenPlan:
         What items pass in the order of their numbers, item n on slot n % period. None where an item
         may take any slot that no other item is on.
     arenas : OpenArenas
-        Those of the plan for the largest shapes, where this one is for smaller ones.
+        Those of the plan that this one runs in, where there is one, but for what is larger.
     now_ns : tuple of callable
         For each step the clock of its device.
     outlines : tuple of Outline
@@ -135,7 +135,10 @@ class OpenPlan:
             self._plan_order()
         else:
             self._take_order(base)
-        self._bindings = Bindings(plan, devices, pace, self._lives, measure=measure)
+        others = None if base is None else base._bindings
+        self._bindings: Bindings = Bindings(
+            plan, devices, pace, self._lives, others, measure=measure
+        )
 
     def _plan_order(self) -> None:
         plan = self.plan
@@ -153,13 +156,19 @@ class OpenPlan:
     def _take_order(self, base: OpenPlan) -> None:
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
         self._lives = base._lives
-        self.estimates, self.gates, self.arenas = base.estimates, base.gates, base.arenas
+        self.estimates, self.gates = base.estimates, base.gates
+        self.arenas = base.arenas.holding(self._memory)
 
     def resized(self, plan: Plan) -> OpenPlan:
         """Return a plan of the same steps for smaller shapes, open as long as this one is."""
         return OpenPlan(
             plan, self._devices, self._pace, self.lanes, measure=self._measure, base=self
         )
+
+    @property
+    def own_steps(self) -> Iterator[Step]:
+        """Yield the steps that are bound for this plan alone."""
+        return self._bindings.own_steps
 
     def open(self) -> None:
         """Allocate what all slots share.

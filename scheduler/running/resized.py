@@ -1,6 +1,6 @@
-"""Open plans for shapes within bounds, in the arenas of the one for the largest shapes.
+"""Open plans for other shapes, in the arenas of one for the largest shapes, or for the first.
 
-They take Python objects and bound programs, no arenas: many can be kept.
+They take Python objects and bound programs, and hardly any arenas: many can be kept.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from ...devices.cpu import CpuDevice
 from ..fitting import Fitting
 from ..specialise import Shapes
+from ..steps import Transfer
 from .open_plan import OpenPlan
 from .slots import Slots
 
@@ -54,7 +55,7 @@ class Resized:
             If shapes do not fit together inside the graph.
         """
         plan = base.open_plan.plan
-        if plan.template is None:  # it stands in for one that has bounds
+        if plan.template is None:  # it stands in for one that has symbols
             return None
         fitting = self._fittings.get(base)
         if fitting is None:
@@ -85,13 +86,16 @@ class Resized:
 
 
 def _nbytes(open_plan: OpenPlan) -> int:
-    """Estimate what an open plan takes; programs of other devices may hold copies of constants."""
-    plan = open_plan.plan
-    nodes = open_plan.period * len(plan.graph.nodes)
-    elsewhere = (
-        one.graph.tensors[name].nbytes
-        for one in plan.subgraphs
-        if not isinstance(plan.prototypes[one.device], CpuDevice)
-        for name in one.graph.constants
-    )
-    return nodes * NODE_NBYTES + sum(elsewhere)
+    """Estimate what an open plan takes for itself: steps that are the base's are not counted.
+
+    Programs of other devices may hold copies of constants.
+    """
+    nbytes = 0
+    for step in open_plan.own_steps:
+        if isinstance(step.work, Transfer):
+            continue
+        graph = step.work.graph
+        nbytes += open_plan.period * len(graph.nodes) * NODE_NBYTES
+        if not isinstance(open_plan.plan.prototypes[step.device], CpuDevice):
+            nbytes += sum(graph.tensors[name].nbytes for name in graph.constants)
+    return nbytes
