@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -13,20 +12,16 @@ from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
 from . import program as programs
 from .blas import lift_limit, limit_threads
-from .device import Capabilities, OnDone, Program, Support
-from .event import Event
+from .device import Capabilities, Program, Support
 from .host import HostDevice, physical_memory
 from .kernels.fused import takes
 from .lives import Lives
 from .memory import HOST, SHARED, View
 from .options import given
-from .program import BoundProgram
 
 
 class CpuDevice(HostDevice):
     """Runs numpy kernels, and Python functions, in order, one at a time, on a thread of its own.
-
-    What is over sooner than that thread would be awake may run on another one: see `run_here`.
 
     Parameters
     ----------
@@ -96,24 +91,6 @@ class CpuDevice(HostDevice):
         return programs.bind(
             np, self.name, subgraph, views, subgraph.constants, measure=measure, living=living
         )
-
-    def submit(
-        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
-    ) -> Event:
-        """Queue on the lane."""
-        assert isinstance(program, BoundProgram)
-        event = Event(on_done)
-        self._lane.put(event, partial(program.run, event))
-        return event
-
-    def run_here(self, program: Program, event: Event) -> bool:
-        """Run a program on the calling thread, if the lane is idle; say whether that was so.
-
-        In place of `submit`, for programs that take less time than to wake the lane's thread.
-        """
-        if not isinstance(program, BoundProgram):
-            return False
-        return self._lane.run_here(event, partial(program.run, event))
 
     def close(self) -> None:
         """Finish what is queued, end the thread."""

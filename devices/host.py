@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from ..graph.tensor import TensorSpec
-from .device import OnDone
+from .device import OnDone, Program
 from .event import Event
 from .lane import ThreadLane
 from .memory import SHARED, Arena, SharedArena, View, host_arena, host_view
 
 
+class HostProgram(Program, Protocol):
+    """A program that runs on whichever thread calls it."""
+
+    def __call__(self) -> None:
+        """Run it to its end."""
+        ...
+
+    def run(self, event: Event) -> None:
+        """Run it, and stop early where the event is cancelled."""
+        ...
+
+
 class HostDevice:
     """The part of a device that is its lane and its memory; programs are left to subclasses.
+
+    What is over sooner than the lane's thread would be awake may run on another one: `run_here`.
 
     Attributes
     ----------
@@ -38,6 +52,28 @@ class HostDevice:
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
         """Return a numpy view."""
         return host_view(arena, offset, spec)
+
+    def submit(
+        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
+    ) -> Event:
+        """Queue a program on the lane."""
+        event = Event(on_done)
+        self._lane.put(event, partial(cast(HostProgram, program).run, event))
+        return event
+
+    def run_here(self, program: Program, event: Event) -> bool:
+        """Run a program on the calling thread, if the lane is idle; say whether that was so.
+
+        In place of `submit`, for programs that take less time than to wake the lane's thread.
+        """
+        return self._lane.run_here(event, partial(cast(HostProgram, program).run, event))
+
+    def calling(self, program: Program) -> Callable[[], object] | None:
+        """Return what runs a program on the calling thread, for who knows that the lane is idle.
+
+        None where no other thread may run it. It raises what the program raises.
+        """
+        return self._lane.calling(cast(HostProgram, program))
 
     def copy(
         self,

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection
 from contextvars import Context, ContextVar
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -111,6 +112,13 @@ class ThreadLane:
             return True
         finally:
             working.release()
+
+    def calling(self, work: Callable[[], Any]) -> Callable[[], Any] | None:
+        """Return what runs work on the calling thread, for who knows that the lane is idle.
+
+        It may see and set no more than on the lane's own thread. None where that is bound to cores.
+        """
+        return None if self._cores else partial(self._elsewhere.run, work)
 
     def close(self) -> None:
         """Finish what is queued and end the thread; work put from now on is refused."""

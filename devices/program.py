@@ -28,6 +28,10 @@ from .memory import View
 Step = Callable[[], Any]
 
 
+_UNSTOPPED = Event()
+"""What programs run with that nobody can cancel."""
+
+
 class Running(Protocol):
     """What a program looks at between two nodes, and leaves its times with."""
 
@@ -70,7 +74,7 @@ class BoundProgram:
 
     def __call__(self) -> None:
         """Run all nodes; raise KernelError naming the node that failed."""
-        self.run(Event())
+        self.run(_UNSTOPPED)
 
     def run(self, event: Running) -> None:
         """Run the nodes of an event; it may be cancelled meanwhile, by another thread.

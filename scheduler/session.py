@@ -16,12 +16,14 @@ from .errors import SessionError, forked_session
 from .events import Announcer, Observer
 from .faults import FaultPolicy
 from .fetches import Fetches
-from .flying import run_one
+from .flying import fetched_of, run_now, run_one
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
 from .queue import Place
 from .running.keys import Keys
+from .running.marks import Marks
+from .running.quick import BRIEF_NS
 from .running.runtime import Runtime
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
@@ -357,6 +359,25 @@ async def run_in_turn(
         return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
     finally:
         place.leave()
+
+
+def run_here(
+    session: object,
+    inputs: Mapping[str, Any],
+    fetches: Fetches | None,
+    most_ns: int = BRIEF_NS,
+) -> tuple[Any] | None:
+    """Run an item on this thread that is likely to take less than that; None if it is not.
+
+    For who has the session while its loop does nothing with it.
+    """
+    runtime = session._open_runtime() if isinstance(session, Session) else None
+    if runtime is None or runtime.needs_its_loop:
+        return None
+    marks = Marks(now := runtime.now_ns(), now)
+    done = run_now(runtime, inputs, fetched_of(runtime.plan, fetches), marks, most_ns)
+    marks.taken_ns = marks.released_ns = runtime.now_ns()
+    return done
 
 
 def borrowed(session: object, inputs: Any) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from ..device import Capabilities, OnDone, Program, Support
-from ..event import Event
+from ..device import Capabilities, Program, Support
 from ..host import HostDevice, physical_memory
 from ..memory import HOST, SHARED, View
 from ..options import given
@@ -80,12 +79,3 @@ class OrtDevice(HostDevice):
     ) -> Program:
         """Load the subgraph, unless it is loaded, and bind its inputs and outputs."""
         return OrtProgram(self._sessions.of(subgraph, self._threads), views, self.name)
-
-    def submit(
-        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
-    ) -> Event:
-        """Queue on the lane."""
-        assert isinstance(program, OrtProgram)
-        event = Event(on_done)
-        self._lane.put(event, partial(program.run, event))
-        return event

@@ -27,7 +27,16 @@ class OrtProgram:
     graph : Graph
     """
 
-    __slots__ = ("_binding", "_device", "_new_options", "_run", "_session", "_views", "graph")
+    __slots__ = (
+        "_binding",
+        "_device",
+        "_new_options",
+        "_options",
+        "_run",
+        "_session",
+        "_views",
+        "graph",
+    )
 
     def __init__(self, session: Session, views: Mapping[str, View], device: str) -> None:
         self.graph: Graph = session.graph
@@ -37,6 +46,7 @@ class OrtProgram:
         bound = (*inputs, *outputs)
         self._views = {name: views[name] for name in bound}  # a pointer alone keeps nothing alive
         self._new_options = runtime().RunOptions
+        self._options = self._new_options()
         self._run: Any = _nothing
         self._binding: Any = None
         if session.inference is None:
@@ -53,6 +63,13 @@ class OrtProgram:
             inference, inner = session.inference, binding
         self._run = inference.run_with_iobinding
         self._binding = inner
+
+    def __call__(self) -> None:
+        """Run the subgraph to its end; raise KernelError if it failed."""
+        try:
+            self._run(self._binding, self._options)
+        except Exception as error:
+            raise self._failure(error) from error
 
     def run(self, event: Event) -> None:
         """Run the subgraph; stop as soon as the event is cancelled.

@@ -20,8 +20,9 @@ from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
 from ..queue import Queue
+from ..running.quick import WAITED_NS
 from ..running.spares import copied
-from ..session import Session, borrowed, run_in_turn
+from ..session import Session, borrowed, run_here, run_in_turn
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import check_source
 from .blocking_results import BlockingResults
@@ -93,6 +94,10 @@ class BlockingSession:
         """
         check_no_trio()
         session = self._loop.session
+        if deadline_s is None:
+            done = self._loop.try_here(partial(run_here, session, inputs, fetches, WAITED_NS))
+            if done is not None:
+                return done[0]
         own = borrowed(session, inputs)
         return self._done(partial(session.run, own, fetches, deadline_s=deadline_s))
 
@@ -213,6 +218,7 @@ class BlockingSession:
     def _done(self, work: Callable[[], Awaitable[T]]) -> T:
         """Wait for something on the loop, which Ctrl-C cancels."""
         check_no_trio()
+        self._loop.check_outside()
         job: Job[T] = self._loop.start(work)
         return job.result()
 

@@ -75,11 +75,13 @@ class Job(Generic[T]):
         self,
         function: Callable[[], Awaitable[T]],
         call_soon: Callable[[Callable[[], object]], object],
+        leave: Callable[[object], object],
     ) -> None:
         self.outcome: Future[T] = Future()
         self.outcome.set_running_or_notify_cancel()  # or a waiter that gives up would cancel it
         self._function = function
         self._call_soon = call_soon
+        self._leave = leave
         self._scope = trio.CancelScope()
 
     def result(self) -> T:
@@ -98,6 +100,7 @@ class Job(Generic[T]):
 
     def refuse(self) -> None:
         """Let it never run."""
+        self._leave(self)
         self.outcome.set_exception(closed_session())
 
     async def run(self) -> None:
@@ -109,16 +112,20 @@ class Job(Generic[T]):
             if _is_cancelled(error):  # the session is being closed
                 self.refuse()
             else:
+                self._leave(self)
                 self.outcome.set_exception(error)
         else:
             if self._scope.cancelled_caught:
                 self.refuse()
             else:
+                self._leave(self)
                 self.outcome.set_result(result)
 
 
 class LoopThread(Generic[S]):
     """The thread and what runs on it; it knows nothing of who uses it, who may be collected.
+
+    While the loop has nothing to do with the session, a thread of the caller's may have it.
 
     Parameters
     ----------
@@ -142,6 +149,10 @@ class LoopThread(Generic[S]):
         self._opened: Future[trio.lowlevel.TrioToken] = Future()
         self._failure: BaseException | None = None
         self._nursery: trio.Nursery | None = None
+        self._busy: set[object] = set()  # those for whom the loop works with the session
+        self._turn = threading.Lock()  # held by a thread of the caller's that has it
+        self._holder = 0
+        self._is_closing = False
         self.is_inherited = False
         give_up_in_children(self)
         # A daemon, so that the interpreter, when it ends, gets to close it.
@@ -163,9 +174,49 @@ class LoopThread(Generic[S]):
         SessionError
             If the session is closed.
         """
-        job = Job(function, self.call_soon)
+        job = Job(function, self.call_soon, self.leave)
+        self.claim(job)
         self.call_soon(lambda: self._spawn(job))
         return job
+
+    def claim(self, who: object) -> None:
+        """Keep the session for the loop until `leave`; the loop must `wait_for_turn` then."""
+        self._busy.add(who)
+
+    def leave(self, who: object) -> None:
+        """Need the session no more; leaving twice is allowed."""
+        self._busy.discard(who)
+
+    def wait_for_turn(self) -> None:
+        """Wait, on the loop, until no thread of the caller's has the session."""
+        with self._turn:
+            pass
+
+    def try_here(self, function: Callable[[], T | None]) -> T | None:
+        """Call what uses the session on this thread; None if the loop works with it.
+
+        It should not take long: the loop, and other threads, wait for its end.
+
+        Raises
+        ------
+        SessionError
+            In a process that was forked from the one with the loop; in what `function` calls.
+        """
+        self.check_own()
+        self.check_outside()
+        if self._busy:
+            return None
+        with self._turn:  # of a lock that is held like this, Ctrl-C at any moment lets go
+            self._holder = threading.get_ident()
+            return None if self._busy or self._is_closing else function()
+
+    def check_outside(self) -> None:
+        """Raise SessionError in what runs on a thread that has the session: it waits for itself."""
+        if self._turn.locked() and self._holder == threading.get_ident():
+            raise SessionError(
+                "a function that an item calls would wait for the session of that item",
+                fix="open another session for what it runs, or submit() it",
+            )
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the loop.
@@ -200,8 +251,9 @@ class LoopThread(Generic[S]):
         """End everything and free it; closing twice is allowed."""
         if self.is_inherited:
             return
+        self._is_closing = True
         with suppress(SessionError):
-            self.call_soon(self._stop.set)
+            self.call_soon(self._end)
         if threading.current_thread() is not self._thread:
             self._thread.join()
             if self._failure is not None:
@@ -233,7 +285,12 @@ class LoopThread(Generic[S]):
     async def _status(self) -> Any:
         return self.session.status()
 
+    def _end(self) -> None:
+        self.wait_for_turn()
+        self._stop.set()
+
     def _spawn(self, job: Job[T]) -> None:
+        self.wait_for_turn()
         if self._nursery is None or self._stop.is_set():
             job.refuse()
         else:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from ...devices.cpu import CpuDevice
 from ...devices.device import Device, KeepsLives, Program, scratch_specs
 from ...devices.errors import DeviceError
+from ...devices.host import HostDevice
 from ...devices.lives import Lives
 from ...devices.memory import View
 from ...graph.ir import Graph
@@ -21,6 +21,7 @@ from ..planning import Plan
 from ..steps import Step, Transfer
 from .arenas import Arenas, Turned, copy_of
 from .handing import nothing_handed
+from .inline import Call
 from .pace import Launch, Pace
 from .slot import Here
 
@@ -29,10 +30,15 @@ Key: TypeAlias = tuple[int, ...]
 
 
 class Bound(NamedTuple):
-    """What launches a step on the memory of a slot; `here` if any thread of this process may."""
+    """What launches a step on the memory of a slot.
+
+    Where any thread of this process may run it: `here` if its lane is idle, `call` by who knows
+    that.
+    """
 
     launch: Launch
     here: Here | None = None
+    call: Call | None = None
 
 
 class _BoundStep(NamedTuple):
@@ -149,6 +155,7 @@ class Bindings:
         ]
         launch: Launch
         here: Here | None = None
+        call: Call | None = None
         if isinstance(step.work, Transfer) and (step.work.arrives or step.work.leaves):
             return Bound(nothing_handed)
         if isinstance(step.work, Transfer):
@@ -157,9 +164,12 @@ class Bindings:
         else:
             program = self._program(device, step.work.graph, dict(views))
             launch = partial(device.submit, program)
-            if isinstance(device, CpuDevice) and self._may_run_anywhere(step):
+            if isinstance(device, HostDevice) and self._may_run_anywhere(step):
                 here = partial(device.run_here, program)
-        return Bound(launch if self._pace is None else self._pace.launching(device, launch), here)
+                call = device.calling(program)
+        if self._pace is not None:
+            launch = self._pace.launching(device, launch)
+        return Bound(launch, here, call)
 
     def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
         if not has_lives(graph):

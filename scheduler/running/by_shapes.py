@@ -50,6 +50,8 @@ class ByShapes:
     Attributes
     ----------
     plan : Plan
+    variants : int
+        Of the plan.
     entries : Mapping of int to Entry
         Where shapes depend on values: what items enter instead of one plan, by number of slots.
     """
@@ -58,6 +60,7 @@ class ByShapes:
         self, plan: Plan, open_plans: OpenPlans, fetched: frozenset[str] = frozenset()
     ) -> None:
         self.plan = plan
+        self.variants = plan.variants
         self._unneeded = plan.unneeded
         self._fetched = fetched
         self._fed = plan.fed
@@ -70,7 +73,7 @@ class ByShapes:
 
     def count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""
-        return max(-(-max_in_flight // self.plan.variants), self.plan.max_in_flight)
+        return max(-(-max_in_flight // self.variants), self.plan.max_in_flight)
 
     def check(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]:
         """Return what is fed, by the names of inputs in their order.
@@ -86,7 +89,16 @@ class ByShapes:
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one open plan that these inputs need, and what it is fed."""
-        slots = self._open_plans.find(self._key(arrays, count), index)
+        found = self.peek(count, arrays, index)
+        if found[0] is not None:
+            self._open_plans.hit()
+        return found
+
+    def peek(
+        self, count: int, arrays: Mapping[str, Array], index: int
+    ) -> tuple[Slots | None, Mapping[str, Array]]:
+        """Do so without counting that the plan is open."""
+        slots = self._open_plans.peek(self._key(arrays, count), index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     async def open(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
@@ -113,7 +125,7 @@ class ByShapes:
         stage = entry.find(arrays) if entry is not None else None
         if stage is None or stage.whole is None:
             return None, arrays
-        slots = self._open_plans.find(id(stage.whole), index)
+        slots = self._open_plans.peek(id(stage.whole), index)
         fed = arrays if slots is None else {n: arrays[n] for n in stage.whole.graph.inputs}
         return slots, fed
 

@@ -22,6 +22,11 @@ class Keys:
     seed : int
         From 0 on, below 2⁶⁴.
 
+    Attributes
+    ----------
+    are_read : bool
+        True when the graph draws random numbers.
+
     Raises
     ------
     SessionError
@@ -32,12 +37,12 @@ class Keys:
         if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
             raise SessionError(f"the seed is {seed!r}", fix="pass an integer from 0 on, below 2⁶⁴")
         self._seed = int(seed)
-        self._is_read = RANDOM_KEY in plan.fed.inputs
+        self.are_read = RANDOM_KEY in plan.fed.inputs
         self._numbers = count()
 
     def added(self, inputs: Any) -> Any:
         """Return what is fed, and the key of the next item where one is needed and none given."""
         number = next(self._numbers)
-        if not self._is_read or not isinstance(inputs, Mapping) or RANDOM_KEY in inputs:
+        if not self.are_read or not isinstance(inputs, Mapping) or RANDOM_KEY in inputs:
             return inputs
         return {**inputs, RANDOM_KEY: np.array([self._seed, number], np.uint64)}

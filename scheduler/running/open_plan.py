@@ -8,7 +8,7 @@ threads. Slots are made on demand, up to the plan's period.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,10 +23,11 @@ from ..planning import Plan
 from ..simulation.lanes import workload
 from ..steps import Step, outline
 from .arenas import Arenas, Lend, OpenArenas, Turned
-from .binding import Bindings
+from .binding import Bindings, Bound
 from .copying import Copies, Copy
 from .gates import Gates
 from .handing import arrivals_of, departures_of
+from .inline import MOST_STEPS, Call, are_few
 from .lanes import OpenLanes
 from .pace import Pace, clock_of
 from .quick import Estimates
@@ -208,11 +209,13 @@ class OpenPlan:
                 return slots[index]
             bound = self._bindings.of(index, turned, arenas)
             view = partial(self._bindings.view, arenas)
+            feeds, results = self._feeds(arenas), self._results(arenas)
             slot = Slot(
-                self._feeds(arenas),
-                self._results(arenas),
+                feeds,
+                results,
                 tuple(one.launch for one in bound.values()),
                 tuple(one.here for one in bound.values()),
+                self._calls(bound.values()) if are_few(feeds, results) else None,
                 arrivals_of(self.plan, self._devices, view, self._pace),
                 departures_of(self.plan, self._devices, view, self._pace),
                 Copies(self._commits(arenas)),
@@ -248,6 +251,19 @@ class OpenPlan:
         self._slots.clear()
         self.slots = self._slots[self._turned] = {}
         self._bindings.clear()
+
+    def _calls(self, bound: Collection[Bound]) -> tuple[Call, ...] | None:
+        """Return what runs the steps one after the other, unless an item needs more than that.
+
+        Devices given as objects may be shared with other sessions: nobody knows that they rest.
+        """
+        plan = self.plan
+        is_shared = not plan.given.isdisjoint(plan.devices)
+        is_more = self._measure or plan.ends.devices or self.reads or self.keeps
+        calls = tuple(one.call for one in bound if one.call is not None)
+        if is_shared or is_more or not len(calls) == len(bound) <= MOST_STEPS:
+            return None
+        return calls
 
     def _feeds(self, arenas: Arenas) -> dict[str, Array]:
         return {

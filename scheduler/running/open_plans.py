@@ -117,12 +117,17 @@ class OpenPlans:
         SessionError
             If the session is being closed.
         """
-        slots = self._find(key, variant)
+        slots = self.peek(key, variant)
         if slots is not None:
-            self._lookups.hit()
+            self.hit()
         return slots
 
-    def _find(self, key: Hashable, variant: int) -> Slots | None:
+    def hit(self) -> None:
+        """Count that a plan was open when it was looked for."""
+        self._lookups.hit()
+
+    def peek(self, key: Hashable, variant: int) -> Slots | None:
+        """Do as `find` does, but count nothing."""
         slots = self._slots.get((key, variant))
         if self._closing:
             raise session_closed()
@@ -164,7 +169,7 @@ class OpenPlans:
             if slots is not None:
                 return slots
         async with self._opening:
-            slots = self._find(key, variant)
+            slots = self.peek(key, variant)
             if slots is not None:
                 return slots
             plan = await self._make((key, variant), partial(make, variant))
@@ -178,7 +183,7 @@ class OpenPlans:
             slots = Slots(open_plan, self._with_room, self._pace)
             self._origins[slots] = Origin(key, make, kept, open_plan.plan is not plan, within)
             self._slots[key, variant] = slots
-        return self._find(key, variant)
+        return self.peek(key, variant)
 
     async def _open_within(
         self, within: Within, key: Hashable, make: Callable[[int], Plan], variant: int
@@ -188,7 +193,7 @@ class OpenPlans:
             base = await self.open(within.key, within.make, variant)
             assert base is not None, "its shapes are known"
             async with self._opening:
-                found = self._find(key, variant)
+                found = self.peek(key, variant)
                 if found is not None:
                     return found
                 fit = partial(self._resized.make, base, within.shapes)
@@ -211,7 +216,7 @@ class OpenPlans:
             As `open`.
         """
         origin = self._origins[slots]
-        found = self._find(origin.key, variant)
+        found = self.peek(origin.key, variant)
         if found is None:
             kept, within = origin.kept, origin.within
             found = await self.open(origin.key, origin.make, variant, kept=kept, within=within)

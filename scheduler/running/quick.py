@@ -18,6 +18,13 @@ from collections.abc import Collection, Sequence
 QUICK_NS = 20_000
 """Waking a thread takes about as long."""
 
+BRIEF_NS = 150_000
+"""An item that takes less, with all its steps, may run wholly on the loop that asks for it, which
+is held up for no longer: to hand it to another thread and back takes about as long."""
+
+WAITED_NS = 2 * BRIEF_NS
+"""The same for threads that would wait for nothing else: only others like it are held up."""
+
 MOST_NS = 2_000_000
 """A run counts for no more than that: one that was held up by others should be forgotten again."""
 
@@ -50,13 +57,14 @@ class Estimates:
         The steps that call Python functions.
     """
 
-    __slots__ = ("_ns", "_patience", "_trials")
+    __slots__ = ("_ns", "_patience", "_trials", "_unseen")
 
     def __init__(self, seconds: Sequence[float], surprising: Collection[int] = ()) -> None:
         least = QUICK_NS + QUICK_NS // MEMORY
         self._ns = [round(min(max(one * 1e9, least), MOST_NS)) for one in seconds]
         self._patience = dict.fromkeys(surprising, TRIALS)
         self._trials = [0] * len(self._ns)
+        self._unseen = set(range(len(self._ns)))
 
     def note(self, step: int, ns: int) -> None:
         """Take note of how long a run took."""
@@ -65,13 +73,19 @@ class Estimates:
         elif self._trials[step] > 0:
             self._trials[step] -= 1
         self._ns[step] += (min(ns, MOST_NS) - self._ns[step]) // MEMORY
+        self._unseen.discard(step)
 
     def is_quick(self, step: int) -> bool:
         """True when a step is likely to be over sooner than another thread would be awake."""
         return self._ns[step] < QUICK_NS and self._trials[step] <= 0
 
+    def are_brief(self, most_ns: int = BRIEF_NS) -> bool:
+        """True when all steps have been seen, and together are likely to take less than that."""
+        return not self._unseen and sum(self._ns) < most_ns and not any(self._trials)
+
     def _distrust(self, step: int) -> None:
         """Have a step be quick for some time before it is taken for quick again."""
-        if self.is_quick(step):
+        was_seen_brief = step not in self._unseen and self._ns[step] < BRIEF_NS
+        if self._trials[step] <= 0 and (was_seen_brief or self.is_quick(step)):
             self._patience[step] = min(self._patience[step] * TRIALS, MOST_TRIALS)
         self._trials[step] = self._patience[step]

@@ -25,12 +25,15 @@ from .by_parts import ByParts
 from .by_shapes import ByShapes
 from .feeds import own_feeds
 from .handing import borrowed
-from .item import Flight
+from .inline import run_steps
+from .item import Flight, Results, copies
 from .keys import Keys
 from .landing import Landing
+from .marks import Marks
 from .open_devices import OpenDevices
 from .open_plans import OpenPlans
 from .pace import Pace
+from .quick import BRIEF_NS
 from .spares import Spares, most_nbytes
 from .starter import Starter
 from .variables import Variables
@@ -138,13 +141,12 @@ class Runtime:
         plans = self._open_plans.status()
         return Status(done, failed, len(self._flights), devices, memory, plans)
 
-    def announce(self, flight: Flight) -> None:
+    def announce(self, marks: Marks, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
-        self.recorder.count(flight.error is not None)
+        self.recorder.count(error is not None)
         if self._announcer.is_heard:
-            marks = flight.marks
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
-            self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
+            self._announcer.tell(ItemDone(latency_ns / 1e9, error))
 
     def borrowed(self, inputs: Any) -> Any:
         """Return what is fed, with loans of what lies on devices; on the caller's thread."""
@@ -237,6 +239,62 @@ class Runtime:
                 flight.cancel()
             for flight in list(flights):
                 await flight.done.wait()
+
+    @property
+    def needs_its_loop(self) -> bool:
+        """True when something beside items happens, or is told, on the loop alone."""
+        return self._announcer.is_heard or self._recovery.watches or self._pace.is_virtual
+
+    @trio.lowlevel.enable_ki_protection
+    def run_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        marks: Marks,
+        fetched: frozenset[str],
+        most_ns: int = BRIEF_NS,
+    ) -> Results | None:
+        """Run an item on this thread that is likely to be over within a time.
+
+        None, and nothing has happened, where that is not so or other items are under way. May be
+        called on any thread while the loop has nothing to do with the session.
+
+        Raises
+        ------
+        FeedError, KernelError, DeviceError, SessionError
+            If it cannot start, or fails.
+        """
+        if self.is_inherited or self._flights or self._admissions or self.keys.are_read:
+            return None
+        by_shapes = self._by_fetches.find(fetched)
+        if by_shapes is None or by_shapes.variants > 1:
+            return None
+        arrays = by_shapes.check(inputs)
+        slots, arrays = by_shapes.peek(by_shapes.count(max_in_flight), arrays, 0)
+        slot = None if slots is None else slots.resting
+        if slot is None or slot.calls is None:
+            return None
+        assert slots is not None
+        open_plan = slots.open_plan
+        if not open_plan.estimates.are_brief(most_ns):
+            return None
+        self._open_plans.hit()
+        marks.admitted_ns = self._pace.now_ns()
+        for name, target in slot.feeds.items():
+            target[...] = arrays[name]
+        marks.fed_ns = self._pace.now_ns()
+        times, error = open_plan.no_times[:], None
+        try:
+            run_steps(slot.calls, open_plan.estimates, times)
+            marks.finished_ns = self._pace.now_ns()
+            return copies(slot.results)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            marks.landed_ns = self._pace.now_ns()
+            trace = open_plan.outlines, times, open_plan.pools
+            self.recorder.record((trace,), marks, error is not None)
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
     async def admit(

@@ -12,6 +12,7 @@ from ...devices.memory import Arena
 from ...graph.tensor import Array
 from .copying import Copies
 from .handing import Arrival, Departure
+from .inline import Call
 from .pace import Launch
 
 Here: TypeAlias = Callable[[Event], bool]
@@ -30,6 +31,8 @@ class Slot:
         One per step of the plan.
     here : tuple of callable or None
         The same for those that may run on any thread of this process.
+    calls : tuple of callable or None
+        What runs the steps on the calling thread while all lanes rest; None where some do not.
     arrivals : Mapping of str to Arrival
         The steps that bring inputs which are handed over on devices: different for each item.
     departures : Mapping of str to Departure
@@ -44,6 +47,7 @@ class Slot:
     results: Mapping[str, Array]
     launches: tuple[Launch, ...]
     here: tuple[Here | None, ...]
+    calls: tuple[Call, ...] | None = None
     arrivals: Mapping[str, Arrival] = field(default_factory=dict)
     departures: Mapping[str, Departure] = field(default_factory=dict)
     commits: Copies = field(default_factory=Copies)

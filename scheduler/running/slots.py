@@ -97,6 +97,17 @@ class Slots:
         return self._holders.claims == 0
 
     @property
+    def resting(self) -> Slot | None:
+        """The slot that the next item would get, if no other one is on any; None if it is not made.
+
+        For an item that is over before anybody else can ask for a slot: it needs no turn.
+        """
+        if self._holders.claims or self._holders.closing:
+            return None
+        following = self._free[-1] if self._gates is None else self._gates.following
+        return self.open_plan.slots.get(following % self.open_plan.period)
+
+    @property
     def are_lost(self) -> bool:
         """True when a device of the plan was lost: what runs there fails."""
         return self._holders.are_lost

@@ -7,8 +7,10 @@ from typing import Any, Protocol, TypeVar
 
 from ...graph.tensor import Array
 from ..planning import Plan
-from ..running.item import Flight
+from ..running.item import Flight, Results
 from ..running.keys import Keys
+from ..running.marks import Marks
+from ..running.quick import BRIEF_NS
 from ..running.spares import Spares
 
 T = TypeVar("T")
@@ -49,8 +51,19 @@ class Carrier(Protocol):
         """Return what is fed, with loans of what lies on devices."""
         ...
 
-    def announce(self, flight: Flight) -> None:
+    def announce(self, marks: Marks, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
+        ...
+
+    def run_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        marks: Marks,
+        fetched: frozenset[str],
+        most_ns: int = BRIEF_NS,
+    ) -> Results | None:
+        """Run an item on this thread that is likely to take less than that; None if it is not."""
         ...
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:

@@ -244,6 +244,6 @@ class Line:
 
     def _done(self, flight: Flight) -> None:
         self._under_way.discard(flight)
-        self._runtime.announce(flight)
+        self._runtime.announce(flight.marks, flight.error)
         self._on_done(flight)
         self.look_again()

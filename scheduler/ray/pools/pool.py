@@ -22,6 +22,8 @@ from ...running.feeds import check_feeds
 from ...running.item import Flight
 from ...running.keys import Keys
 from ...running.landing import are_small
+from ...running.marks import Marks
+from ...running.quick import BRIEF_NS
 from ...running.slots import session_closed
 from ...running.spares import Spares, copied, most_nbytes
 from .dealing import Dealer
@@ -142,13 +144,23 @@ class Pool:
         """Return what is fed: arrays on devices do not travel."""
         return inputs
 
-    def announce(self, flight: Flight) -> None:
+    def announce(self, marks: Marks, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
         self.done += 1
-        self.failed += flight.error is not None
+        self.failed += error is not None
         if self._announcer.is_heard:
-            latency_ns = max(0, flight.marks.landed_ns - flight.marks.admitted_ns)
-            self._announcer.tell(ItemDone(latency_ns / 1e9, flight.error))
+            latency_ns = max(0, marks.landed_ns - marks.admitted_ns)
+            self._announcer.tell(ItemDone(latency_ns / 1e9, error))
+
+    def run_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        marks: Marks,
+        fetched: frozenset[str],
+        most_ns: int = BRIEF_NS,
+    ) -> None:
+        """Leave that to the replicas."""
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
         """Return the plan for what is fetched; raises as `FetchedPlans.find`."""
