@@ -277,6 +277,18 @@ class Chaining(Protocol):
 
 
 @runtime_checkable
+class Profiled(Protocol):
+    """What a device with atomic programs adds that can tell where in them time goes."""
+
+    def shares(self, subgraph: Graph) -> Mapping[str, float]:
+        """Return which share of a static subgraph's time each node takes, by name; may be slow.
+
+        Nothing where it cannot be told.
+        """
+        ...
+
+
+@runtime_checkable
 class KeepsLives(Protocol):
     """What a device adds that runs nodes which own something: see `plait.graph.life`."""
 

@@ -12,6 +12,7 @@ from ..device import Capabilities, Program, Support
 from ..host import HostDevice, physical_memory
 from ..memory import HOST, SHARED, View
 from ..options import given
+from .profiling import shares_of
 from .program import OrtProgram
 from .runtime import newest_opset, runtime
 from .session import Sessions
@@ -32,9 +33,10 @@ class OrtDevice(HostDevice):
 
     Notes
     -----
-    ONNX Runtime joins and reorders nodes, so a program is one piece: there are no times of single
-    nodes, and what lies between its nodes is in ONNX Runtime's own memory, which the memory plan
-    does not count. A running program stops when it is cancelled, between two of its nodes.
+    ONNX Runtime joins and reorders nodes, so a program is one piece: no run has times of single
+    nodes, though its profiler tells how they share it. What lies between its nodes is in ONNX
+    Runtime's own memory, which the memory plan does not count. A running program stops when it is
+    cancelled, between two of its nodes.
     """
 
     def __init__(
@@ -79,3 +81,7 @@ class OrtDevice(HostDevice):
     ) -> Program:
         """Load the subgraph, unless it is loaded, and bind its inputs and outputs."""
         return OrtProgram(self._sessions.of(subgraph, self._threads), views, self.name)
+
+    def shares(self, subgraph: Graph) -> Mapping[str, float]:
+        """Return which share of a subgraph's time each node takes, by ONNX Runtime's profiler."""
+        return shares_of(subgraph, self._threads, self.name)

@@ -40,12 +40,12 @@ class Session:
 
     __slots__ = ("__weakref__", "computed", "graph", "inference")
 
-    def __init__(self, graph: Graph, threads: int, cores: Sequence[int], device: str) -> None:
+    def __init__(self, graph: Graph, chosen: Any, device: str) -> None:
         self.graph = graph
         self.computed = _with_results(graph)
         self.inference: Any = None
         if self.computed.nodes:
-            self.inference = _load(self.computed, options(threads, cores=cores), device)
+            self.inference = _load(self.computed, chosen, device)
 
 
 def _load(graph: Graph, chosen: Any, device: str) -> Any:
@@ -101,7 +101,8 @@ class Sessions:
         with self._lock:
             session = self._sessions.get(key)
             if session is None:
-                session = self._sessions[key] = Session(graph, threads, self._cores, self._device)
+                chosen = options(threads, cores=self._cores)
+                session = self._sessions[key] = Session(graph, chosen, self._device)
         return session
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,9 +88,18 @@ class Costs(Figures):
         return cls(**vars(read(Path(path))))
 
     @classmethod
-    def from_profile(cls, profile: Profile, plan: Plan) -> Costs:
-        """Return what a profile of a plan with known shapes says of nodes, subgraphs and copies."""
-        return cls(**vars(recorded(profile, plan)))
+    def from_profile(cls, profile: Profile, plan: Plan, wholes: Profile | None = None) -> Costs:
+        """Return what a profile of a plan with known shapes says of nodes, subgraphs and copies.
+
+        Parameters
+        ----------
+        profile : Profile
+            Of a session that measures, if nodes are to be known.
+        plan : Plan
+        wholes : Profile, optional
+            Of one that does not: subgraphs take what they took there, and bound their nodes.
+        """
+        return cls(**vars(recorded(profile, plan, wholes)))
 
     def save(self, path: str | Path) -> None:
         """Write a file of costs; `factors` are no part of it.
@@ -105,6 +114,8 @@ class Costs(Figures):
     def merged(self, other: Costs) -> Costs:
         """Return these costs with those of another in front.
 
+        What was measured there replaces what was measured here, unless it is noisier.
+
         Raises
         ------
         PlanError
@@ -116,8 +127,8 @@ class Costs(Figures):
             {**self.models, **other.models},
             {**self.memories, **other.memories},
             {**self.links, **other.links},
-            _joined(self.nodes, other.nodes),
-            _joined(self.programs, other.programs),
+            _joined(self.nodes, other.nodes, lambda one: one.distrust),
+            _joined(self.programs, other.programs, lambda one: one.is_noisy),
             {**self.hops, **other.hops},
             other.loop or self.loop,
             {**self.factors, **other.factors},
@@ -188,9 +199,9 @@ class Costs(Figures):
         submit_s = self.model(device).submit_s
         known = self._of(device, self.programs)
         if known and not self.factors:
-            seconds = known.get(digest(graph))
-            if seconds is not None:
-                return submit_s + seconds
+            timing = known.get(digest(graph))
+            if timing is not None:
+                return submit_s + timing.trusted_s
         return submit_s + sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def copy_s(self, source: str, target: str, nbytes: int) -> float:
@@ -235,7 +246,8 @@ class Costs(Figures):
         known = self._nodes_like(device)
         asked = signature(graph, node) if known else None
         if asked is not None and asked in known:
-            return known[asked].seconds, "measured"
+            found = known[asked]
+            return found.seconds, "scaled" if found.is_share else "measured"
         operator, model = node.operator, self.model(device)
         if operator.views and len(operator.views) >= len([name for name in node.outputs if name]):
             return 0.0, "model"
@@ -321,10 +333,17 @@ def _kernels(device: str) -> str:
 
 
 def _joined(
-    first: Mapping[str, Mapping[_K, _V]], second: Mapping[str, Mapping[_K, _V]]
+    first: Mapping[str, Mapping[_K, _V]],
+    second: Mapping[str, Mapping[_K, _V]],
+    distrust: Callable[[_V], int],
 ) -> dict[str, dict[_K, _V]]:
-    names = [*first, *(name for name in second if name not in first)]
-    return {name: {**first.get(name, {}), **second.get(name, {})} for name in names}
+    found = {name: dict(entries) for name, entries in first.items()}
+    for name, entries in second.items():
+        known = found.setdefault(name, {})
+        for key, entry in entries.items():
+            if key not in known or distrust(entry) <= distrust(known[key]):
+                known[key] = entry
+    return found
 
 
 def _without(

@@ -5,8 +5,10 @@
  "memories": {"worker:0": "shared"},
  "links": {"host": {"cuda:0": {"latency_s": 2e-5, "bytes_per_s": 1e10}}},
  "nodes": {"cpu": [{"op": "Relu", "attributes": {}, "inputs": ["float32[8]"],
-                    "outputs": ["float32[8]"], "flops": 8, "nbytes": 64, "seconds": 4e-6}]},
- "programs": {"ort": {"<digest>": 0.0031}},
+                    "outputs": ["float32[8]"], "flops": 8, "nbytes": 64, "seconds": 4e-6,
+                    "least_s": 3.8e-6, "mad_s": 1e-7, "runs": 50, "is_share": false}]},
+ "programs": {"ort": {"<digest>": {"seconds": 0.0031, "least_s": 0.003, "mad_s": 4e-5,
+                                  "runs": 50}}},
  "hops": {"loop": {"cpu": 3e-5}, "cpu": {"loop": 4e-5, "worker:0": 1.1e-4}},
  "loop": {"feed_s": 2e-5, "land_s": 8e-5, "contention": 0.05}}
 """
@@ -25,7 +27,7 @@ from ...graph.formats.files import reading, replace_file
 from ...graph.formats.sources import json_in
 from ...graph.operator import Cost
 from ..errors import PlanError
-from .figures import Figures, Link, Loop, Measured
+from .figures import Figures, Link, Loop, Measured, Timing
 from .signature import Signature, canonical
 
 FORMAT, VERSION = "plait costs", 1
@@ -37,7 +39,9 @@ LONGEST_NAME = 4096
 
 _FIX = "write it with `plait profile --costs` or `plait devices --measure`"
 _SECTIONS = ("devices", "memories", "links", "nodes", "programs", "hops", "loop")
-_NODE = frozenset({"op", "attributes", "inputs", "outputs", "flops", "nbytes", "seconds"})
+_NODE = frozenset(
+    {"op", "attributes", "inputs", "outputs", *Cost._fields, *Timing._fields, "is_share"}
+)
 
 
 def read(path: Path) -> Figures:
@@ -80,7 +84,10 @@ def encode(figures: Figures) -> dict[str, Any]:
             name: [_entry(key, measured) for key, measured in nodes.items()]
             for name, nodes in figures.nodes.items()
         },
-        "programs": {name: dict(programs) for name, programs in figures.programs.items()},
+        "programs": {
+            name: {digest: timing._asdict() for digest, timing in programs.items()}
+            for name, programs in figures.programs.items()
+        },
         "hops": hops,
         "loop": {} if figures.loop is None else figures.loop._asdict(),
     }
@@ -91,7 +98,8 @@ def _entry(key: Signature, measured: Measured) -> dict[str, Any]:
         **key._asdict(),
         "attributes": json.loads(key.attributes),
         **measured.cost._asdict(),
-        "seconds": measured.seconds,
+        **measured.timing._asdict(),
+        "is_share": measured.is_share,
     }
 
 
@@ -171,16 +179,33 @@ class _Reader:
         )
         op = self._text(entry.get("op"), f"{where}, op")
         flops, nbytes = (self._whole(entry.get(key), f"{where}, {key}") for key in Cost._fields)
-        seconds = self._number(entry.get("seconds"), f"{where}, seconds")
+        is_share = entry.get("is_share", False)
+        if not isinstance(is_share, bool):
+            raise self._error(f"{where}, is_share", f"should be true or false, not {is_share!r}")
         key = Signature(op, canonical(attributes), inputs, outputs)
-        return key, Measured(seconds, Cost(flops, nbytes))
+        return key, Measured(self._timing(entry, where), Cost(flops, nbytes), is_share)
 
-    def _programs(self, device: str, value: object) -> dict[str, float]:
+    def _programs(self, device: str, value: object) -> dict[str, Timing]:
         where = f"programs, {device!r}"
-        return {
-            name: self._number(seconds, f"{where}, {name!r}")
-            for name, seconds in self._object(value, where).items()
-        }
+        found = {}
+        for name, timing in self._object(value, where).items():
+            here = f"{where}, {name!r}"
+            if isinstance(timing, dict):
+                self._only(timing, Timing._fields, here)
+            else:  # as files were written that did not tell how far runs were apart
+                timing = {"seconds": timing}
+            found[name] = self._timing(timing, here)
+        return found
+
+    def _timing(self, entry: Mapping[str, Any], where: str) -> Timing:
+        seconds = self._number(entry.get("seconds"), f"{where}, seconds")
+        least_s = entry.get("least_s")
+        return Timing(
+            seconds,
+            None if least_s is None else self._number(least_s, f"{where}, least_s"),
+            self._number(entry.get("mad_s", 0.0), f"{where}, mad_s"),
+            self._whole(entry.get("runs", 1), f"{where}, runs"),
+        )
 
     def _object(self, value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > MOST_ENTRIES:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,12 +11,76 @@ from ...devices.model import DeviceModel
 from ...graph.operator import Cost
 from .signature import Signature
 
+NOISY = 0.1
+"""Runs whose median absolute deviation is above that share of the median are not to be trusted."""
 
-class Measured(NamedTuple):
-    """A node's measured time, and what the cost rules say of that node."""
+
+class Timing(NamedTuple):
+    """A measured time, and how far its runs were apart.
+
+    Attributes
+    ----------
+    seconds : float
+        The median.
+    least_s : float or None
+        The shortest; None where nothing is known of single runs.
+    mad_s : float
+        The median absolute deviation from the median.
+    runs : int
+    """
 
     seconds: float
+    least_s: float | None = None
+    mad_s: float = 0.0
+    runs: int = 1
+
+    @property
+    def is_noisy(self) -> bool:
+        """True where runs were far apart."""
+        return self.mad_s > NOISY * self.seconds
+
+    @property
+    def trusted_s(self) -> float:
+        """What it is taken to be: of noisy runs the shortest, since what disturbs adds to them."""
+        return self.least_s if self.is_noisy and self.least_s is not None else self.seconds
+
+    def scaled(self, factor: float) -> Timing:
+        """Return the time of what takes `factor` times as long."""
+        least_s = None if self.least_s is None else self.least_s * factor
+        return Timing(self.seconds * factor, least_s, self.mad_s * factor, self.runs)
+
+    @classmethod
+    def of(cls, runs: Sequence[float]) -> Timing:
+        """Return the time of some runs."""
+        median = statistics.median(runs)
+        mad_s = statistics.median(abs(one - median) for one in runs)
+        return cls(median, min(runs), mad_s, len(runs))
+
+
+class Measured(NamedTuple):
+    """A node's measured time, and what the cost rules say of that node.
+
+    Attributes
+    ----------
+    timing : Timing
+    cost : Cost
+    is_share : bool
+        True where a subgraph was measured whole, and this is the node's share by the model.
+    """
+
+    timing: Timing
     cost: Cost
+    is_share: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """What it is taken to be."""
+        return self.timing.trusted_s
+
+    @property
+    def distrust(self) -> int:
+        """How little it is to be trusted: no entry is replaced by one of which that is higher."""
+        return 2 * self.is_share + self.timing.is_noisy
 
 
 class Link(NamedTuple):
@@ -66,8 +131,8 @@ class Figures:
         Measured speeds between memories. Others follow from the models.
     nodes : Mapping of str to Mapping of Signature to Measured
         Measured kernels, by device name or kind.
-    programs : Mapping of str to Mapping of str to float
-        Seconds of subgraphs that were measured whole, by device and `digest`.
+    programs : Mapping of str to Mapping of str to Timing
+        Subgraphs that were measured whole, by device and `digest`.
     hops : Mapping of (str, str) to float
         Seconds from the end of a step on one device until one on another begins that was waiting
         for it; `LOOP` stands for the loop. From a device to itself: between two steps in a row.
@@ -81,6 +146,6 @@ class Figures:
     memories: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[Signature, Measured]] = field(default_factory=dict)
-    programs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    programs: Mapping[str, Mapping[str, Timing]] = field(default_factory=dict)
     hops: Mapping[tuple[str, str], float] = field(default_factory=dict)
     loop: Loop | None = None

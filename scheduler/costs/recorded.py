@@ -1,9 +1,10 @@
 """From a profile to figures: what nodes, whole subgraphs and copies took.
 
-Means suffer from the one run in a hundred that the system interrupts, medians do not. A profile
-has means of nodes and all times of their subgraphs, so the nodes' means are scaled by what is the
-median of their subgraph's times to the mean. Where nodes are timed one by one, so is the subgraph
-that they make up: what keeping the books took is left out.
+Means suffer from the one run in a hundred that the system interrupts, medians do not. Where nodes
+are timed one by one, so is the subgraph that they make up: what keeping the books took is left out.
+Another profile of the same plan may say what subgraphs take whose nodes are not timed: then their
+nodes share that. So do the nodes of programs in one piece: as the device tells, or else as they
+would by the model.
 """
 
 from __future__ import annotations
@@ -14,47 +15,58 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from ...devices.device import Device, Profiled
 from ...devices.model import DeviceModel, model_of
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
-from ...graph.operator import Cost
 from ...graph.operators.fused import FUSED
-from .figures import Figures, Link, Measured
+from .figures import Figures, Link, Measured, Timing
 from .members import parts_of
 from .overheads import computes_here, hops, loop
 from .signature import Signature, digest, signature
 
 if TYPE_CHECKING:
-    from ..partition.partition import Subgraph
     from ..planning import Plan
-    from ..profile import Profile
+    from ..profile import NodeTime, Profile
     from ..steps import Transfer
 
 
-def recorded(profile: Profile, plan: Plan) -> Figures:
-    """Return what a profile says; the plan is the one that ran, its shapes known."""
-    spent, links = _spent(profile)
+def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
+    """Return what a profile says; the plan is the one that ran, its shapes known.
+
+    `wholes` is another profile of it, by which subgraphs are timed in place of their nodes.
+    """
+    spans = profile if wholes is None else wholes
+    spent, links = _spent(spans)
     stamp_s = _stamp_s()
-    means = {
-        (node.name, node.device): node.total_ns / node.runs / 1e9
-        for node in profile.nodes
-        if node.runs
-    }
+    timed = {(node.name, node.device): _timing(node, stamp_s) for node in profile.nodes}
     nodes: dict[str, dict[Signature, list[Measured]]] = {}
     inside: dict[str, dict[Signature, list[Measured]]] = {}
-    programs: dict[str, dict[str, list[float]]] = {}
+    programs: dict[str, dict[str, list[Timing]]] = {}
     for subgraph in plan.subgraphs:
         times = spent.get((subgraph.name, subgraph.device))
-        if times is not None:
-            median, of_device = statistics.median(times), programs.setdefault(subgraph.device, {})
-            factor = median / max(statistics.fmean(times), 1e-9)
-            of_nodes = nodes.setdefault(subgraph.device, {})
-            whole = _add_nodes(of_nodes, subgraph, means, factor, stamp_s)
-            model = model_of(plan.prototypes[subgraph.device], subgraph.device)
-            _add_inside(inside.setdefault(subgraph.device, {}), of_nodes, subgraph.graph, model)
-            if not computes_here(plan.prototypes[subgraph.device]) or not whole:
-                whole = median
-            of_device.setdefault(digest(subgraph.graph), []).append(whole)
+        if times is None:
+            continue
+        device = plan.prototypes[subgraph.device]
+        whole, model = Timing.of(times), model_of(device, subgraph.device)
+        found = {
+            node.name: Measured(timed[node.name, subgraph.device], cost_of(subgraph.graph, node))
+            for node in subgraph.graph.nodes
+            if (node.name, subgraph.device) in timed
+        }
+        if not found:
+            found = _shares(subgraph.graph, device, whole, model)
+        elif wholes is not None:
+            found = _within(found, whole)
+        elif computes_here(device):
+            whole = _sum(found.values(), whole)
+        of_nodes = nodes.setdefault(subgraph.device, {})
+        for node in subgraph.graph.nodes:
+            if node.name in found:
+                of_nodes.setdefault(signature(subgraph.graph, node), []).append(found[node.name])
+        _add_inside(inside.setdefault(subgraph.device, {}), of_nodes, subgraph.graph, model)
+        of_device = programs.setdefault(subgraph.device, {})
+        of_device.setdefault(digest(subgraph.graph), []).append(whole)
     return Figures(
         memories={name: device.capabilities.memory for name, device in plan.prototypes.items()},
         links={pair: link_through(points) for pair, points in links.items()},
@@ -64,31 +76,50 @@ def recorded(profile: Profile, plan: Plan) -> Figures:
             if entries
         },
         programs={
-            device: {key: statistics.median(found) for key, found in entries.items()}
+            device: {key: _usual(found) for key, found in entries.items()}
             for device, entries in programs.items()
         },
-        hops=hops(profile, plan),
-        loop=loop(profile, plan),
+        hops=hops(spans, plan),
+        loop=loop(spans, plan),
     )
 
 
-def _add_nodes(
-    nodes: dict[Signature, list[Measured]],
-    subgraph: Subgraph,
-    means: Mapping[tuple[str, str], float],
-    factor: float,
-    stamp_s: float,
-) -> float:
-    """Add a subgraph's measured nodes, their means scaled; return what they take together."""
-    graph, device = subgraph.graph, subgraph.device
-    whole = 0.0
-    for node in graph.nodes:
-        if (node.name, device) in means:
-            seconds = max(0.0, means[node.name, device] - stamp_s) * factor
-            measured = Measured(seconds, cost_of(graph, node))
-            nodes.setdefault(signature(graph, node), []).append(measured)
-            whole += seconds
-    return whole
+def _timing(node: NodeTime, stamp_s: float) -> Timing:
+    """Return what a node takes, without what reading the clock does."""
+    median_s, least_s = (max(0.0, ns / 1e9 - stamp_s) for ns in (node.median_ns, node.min_ns))
+    return Timing(median_s, least_s, node.mad_ns / 1e9, node.runs)
+
+
+def _shares(graph: Graph, device: Device, whole: Timing, model: DeviceModel) -> dict[str, Measured]:
+    """Return what the nodes of a program take that is one piece: they share its time."""
+    told = device.shares(graph) if isinstance(device, Profiled) else {}
+    shares = told or _modelled(graph, model)
+    return {
+        node.name: Measured(whole.scaled(shares[node.name]), cost_of(graph, node), not told)
+        for node in graph.nodes
+        if node.name in shares
+    }
+
+
+def _modelled(graph: Graph, model: DeviceModel) -> dict[str, float]:
+    seconds = {node.name: model.kernel_s(node.op, cost_of(graph, node)) for node in graph.nodes}
+    whole = sum(seconds.values())
+    return {name: one / whole for name, one in seconds.items()} if whole > 0 else {}
+
+
+def _within(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]:
+    """Return nodes that together take no more than their subgraph does."""
+    together = sum(one.seconds for one in found.values())
+    factor = whole.trusted_s / together if together > 0 else 1.0
+    if factor >= 1.0:
+        return dict(found)
+    return {name: one._replace(timing=one.timing.scaled(factor)) for name, one in found.items()}
+
+
+def _sum(found: Iterable[Measured], whole: Timing) -> Timing:
+    """Return what nodes take one after the other, as far apart as the runs of their subgraph."""
+    together = sum(one.seconds for one in found)
+    return whole.scaled(together / whole.seconds) if whole.seconds > 0 else Timing(together)
 
 
 def _add_inside(
@@ -101,7 +132,9 @@ def _add_inside(
     for node in graph.nodes:
         if node.op == FUSED and (found := measured.get(signature(graph, node))):
             for inner, one, share in parts_of(graph, node, model):
-                part = Measured(found[-1].seconds * share, cost_of(inner, one))
+                part = found[-1]._replace(
+                    timing=found[-1].timing.scaled(share), cost=cost_of(inner, one)
+                )
                 nodes.setdefault(signature(inner, one), []).append(part)
 
 
@@ -151,5 +184,14 @@ def link_through(points: Iterable[tuple[int, float]]) -> Link:
     return Link(latency, 1 / per_byte)
 
 
-def _middle(found: list[Measured]) -> Measured:
-    return Measured(statistics.median(one.seconds for one in found), Cost(*found[0].cost))
+def _middle(found: Sequence[Measured]) -> Measured:
+    """Return one that stands for several of the same signature."""
+    least = min(one.distrust for one in found)
+    trusted = [one for one in found if one.distrust == least]
+    return trusted[0]._replace(timing=_usual([one.timing for one in trusted]))
+
+
+def _usual(found: Sequence[Timing]) -> Timing:
+    """Return the middle one of the times of equals."""
+    ordered = sorted(found, key=lambda one: one.trusted_s)
+    return ordered[len(ordered) // 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -20,6 +21,9 @@ KEPT_SPANS = 50_000
 
 SPANS_OF_ITEM = 6
 """An item counts as that many steps besides its own: it takes 0.5 KB, and 24 bytes for each."""
+
+KEPT_RUNS = 64
+"""Of each node, for the median: those before, such as what warms up, are forgotten."""
 
 KEPT_OPENINGS = 64
 """Of what ran when plans were opened, the latest is remembered."""
@@ -53,7 +57,7 @@ class Recorder:
         self._records: deque[Record] = deque()
         self._latest: deque[tuple[int, Marks, bool, *tuple[Trace, ...]]] = deque()
         self._spans = self._forgotten = 0
-        self._nodes: dict[tuple[str, str, str], list[int]] = {}
+        self._nodes: dict[tuple[str, str, str], _Runs] = {}
         self._at_open: deque[Record] = deque(maxlen=KEPT_OPENINGS)
 
     def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
@@ -89,10 +93,7 @@ class Recorder:
 
     def profile(self) -> Profile:
         """Return what is known by now."""
-        nodes = [
-            NodeTime(name, op, device, count, total, least)
-            for (name, op, device), (count, total, least) in self._nodes.items()
-        ]
+        nodes = [NodeTime(*key, *runs.figures()) for key, runs in self._nodes.items()]
         nodes.sort(key=lambda node: -node.total_ns)
         for _, marks, failed, *traces in self._latest:
             self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
@@ -111,7 +112,31 @@ class Recorder:
             if event is None or event.node_ns is None or isinstance(step.work, Transfer):
                 continue
             for node, spent in zip(step.work.graph.nodes, event.node_ns, strict=True):
-                known = self._nodes.setdefault((node.name, node.op, step.device), [0, 0, spent])
-                known[0] += 1
-                known[1] += spent
-                known[2] = min(known[2], spent)
+                key = node.name, node.op, step.device
+                runs = self._nodes.get(key)
+                if runs is None:
+                    runs = self._nodes[key] = _Runs(spent)
+                runs.add(spent)
+
+
+class _Runs:
+    """The runs of a node: their number, sum and least, and the latest ones."""
+
+    __slots__ = ("count", "latest", "least", "total")
+
+    def __init__(self, first: int) -> None:
+        self.count = self.total = 0
+        self.least = first
+        self.latest: deque[int] = deque(maxlen=KEPT_RUNS)
+
+    def add(self, spent: int) -> None:
+        self.count += 1
+        self.total += spent
+        self.least = min(self.least, spent)
+        self.latest.append(spent)
+
+    def figures(self) -> tuple[int, int, int, int, int]:
+        """Return count, sum, least, median and median absolute deviation."""
+        median = statistics.median_low(self.latest)
+        mad = statistics.median_low(abs(one - median) for one in self.latest)
+        return self.count, self.total, self.least, median, mad

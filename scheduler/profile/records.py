@@ -31,6 +31,8 @@ class NodeTime(NamedTuple):
     total_ns : int
     min_ns : int
         The shortest run: what interrupts a node, or keeps it waiting, makes means longer, not this.
+    median_ns, mad_ns : int
+        The median of the latest runs, and their median absolute deviation from it.
     """
 
     name: str
@@ -39,6 +41,8 @@ class NodeTime(NamedTuple):
     runs: int
     total_ns: int
     min_ns: int
+    median_ns: int
+    mad_ns: int
 
 
 class Part(NamedTuple):

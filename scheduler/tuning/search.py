@@ -28,7 +28,7 @@ from ..errors import PlanError
 from ..make_plan import plan
 from ..partition.strategies import Objective
 from ..planning import Plan
-from .trial import Trial, measured_costs
+from .trial import Trial
 from .tuned import Tuned
 
 MOST_ROUNDS = 3
@@ -144,20 +144,17 @@ class _Tuning:
 
     async def run(self, given: Costs | str | os.PathLike[str] | None) -> Tuned:
         costs = costs_of(given, {}) if given is not None else Costs()
-        singles = self._singles(costs)
-        for trial in singles:
-            self.progress(f"measuring the nodes of {trial.name}")
-            costs = await self._learned(costs, trial.plan)
-        await self._compare(singles, [])
+        await self._compare(self._singles(costs), [])
+        for trial in self.trials:
+            costs = await self._learned(costs, trial)
         rounds = 0
         for rounds in range(1, MOST_ROUNDS + 1):
             made = self._plan(self.devices, costs=costs)
             if any(_is_same(made, trial.plan) for trial in self.trials):
                 break
             trial = self._trial(f"auto, round {rounds}", made)
-            self.progress(f"measuring the nodes of {trial.name}")
-            costs = await self._learned(costs, made)
             await self._compare([trial], self._champion)
+            costs = await self._learned(costs, self.trials[-1])
         await self._compare([*self._variations(costs)], self._champion)
         best = self._best
         return Tuned(best.plan, costs, tuple(self.trials), best, rounds)
@@ -209,11 +206,12 @@ class _Tuning:
     def _trial(self, name: str, made: Plan) -> Trial:
         return Trial(name, made, self.is_streamed)
 
-    async def _learned(self, costs: Costs, made: Plan) -> Costs:
+    async def _learned(self, costs: Costs, trial: Trial) -> Costs:
         """Return costs with what a plan's parts take; nothing is known where values decide."""
-        if not made.is_static:
+        if not trial.plan.is_static:
             return costs
-        return costs.merged(await measured_costs(made, self.feeds))
+        self.progress(f"measuring the nodes of {trial.name}")
+        return costs.merged(await trial.costs(self.feeds))
 
     async def _compare(self, new: Sequence[Trial], known: Sequence[Trial]) -> None:
         """Run plans in turns, among them those that are to be compared with."""

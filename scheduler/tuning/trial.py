@@ -64,6 +64,8 @@ class Trial:
     is_priced : bool
         False where the devices have other options than when their nodes were measured.
     turns : tuple of Turn
+    profile : Profile or None
+        Of the turn that was disturbed least.
     """
 
     name: str
@@ -71,33 +73,45 @@ class Trial:
     is_streamed: bool
     is_priced: bool = True
     turns: tuple[Turn, ...] = ()
+    profile: Profile | None = field(default=None, repr=False)
 
     @property
     def seconds(self) -> float:
         """What counts: the median latency, or seconds per item, of the least disturbed turn."""
-        taken = (turn.s_per_item if self.is_streamed else turn.median_s for turn in self.turns)
-        return min(taken, default=math.inf)
+        return min(map(self._counts, self.turns), default=math.inf)
+
+    def _counts(self, turn: Turn) -> float:
+        return turn.s_per_item if self.is_streamed else turn.median_s
+
+    @property
+    def best(self) -> Turn:
+        """The turn that was disturbed least."""
+        return min(self.turns, key=self._counts)
 
     @property
     def items_per_s(self) -> float:
-        """Items per second of the turn in which there were most."""
-        return max((1 / turn.s_per_item for turn in self.turns if turn.wall_s), default=0.0)
+        """Items per second of that turn."""
+        return 1 / self.best.s_per_item if self.best.wall_s else 0.0
 
     def latency_s(self, quantile: float) -> float:
-        """Return a quantile of the latencies of all turns."""
-        every = sorted(latency for turn in self.turns for latency in turn.latencies_s)
-        return every[min(int(quantile * len(every)), len(every) - 1)] if every else 0.0
+        """Return a quantile of the latencies of that turn."""
+        every = self.best.latencies_s
+        return every[min(int(quantile * len(every)), len(every) - 1)]
 
     async def turned(self, feeds: Mapping[str, Any]) -> Trial:
         """Return the trial with one more turn."""
         profile = await run_items(self.plan, feeds, is_streamed=self.is_streamed)
-        return replace(self, turns=(*self.turns, _turn(profile.records)))
+        turn = _turn(profile.records)
+        best = profile if self._counts(turn) < self.seconds else self.profile
+        return replace(self, turns=(*self.turns, turn), profile=best)
 
-
-async def measured_costs(plan: Plan, feeds: Mapping[str, Any]) -> Costs:
-    """Return what nodes, subgraphs and copies of a plan take, one item at a time."""
-    profile = await run_items(plan, feeds, is_streamed=False, measure=True)
-    return Costs.from_profile(profile, plan)
+    async def costs(self, feeds: Mapping[str, Any]) -> Costs:
+        """Return what nodes, subgraphs and copies take, one item at a time."""
+        wholes = None if self.is_streamed else self.profile
+        if wholes is None:
+            wholes = await run_items(self.plan, feeds, is_streamed=False)
+        timed = await run_items(self.plan, feeds, is_streamed=False, measure=True)
+        return Costs.from_profile(timed, self.plan, wholes)
 
 
 async def run_items(

@@ -330,8 +330,8 @@ def staged(plan: pl.Plan, source_ms: int = 0) -> Profile:
         times = [(begin, begin, begin + 4 * ms), (begin + 4 * ms, begin + 4 * ms, begin + 6 * ms)]
         records.append(record(steps, times, marks))
     nodes = (
-        NodeTime("first", "Relu", "cpu", 40, 160 * ms, 4 * ms),
-        NodeTime("second", "Exp", "cpu:1", 40, 80 * ms, 2 * ms),
+        NodeTime("first", "Relu", "cpu", 40, 160 * ms, 4 * ms, 4 * ms, 0),
+        NodeTime("second", "Exp", "cpu:1", 40, 80 * ms, 2 * ms, 2 * ms, 0),
     )
     return Profile(tuple(records), nodes)
 

@@ -85,6 +85,7 @@ def test_the_shortest_run_of_a_node_stands_beside_all_of_them() -> None:
         ("first", 3, 12, 3),
     ]
     assert [row["min_ns"] for row in profile.to_dict()["nodes"]] == [70, 3]
+    assert [(node.median_ns, node.mad_ns) for node in profile.nodes] == [(80, 10), (4, 1)]
 
 
 async def test_an_empty_profile_has_a_table_too(tmp_path: Path) -> None:

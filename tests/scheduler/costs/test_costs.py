@@ -19,7 +19,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import Cost
 from plait.graph.tensor import Array
 from plait.scheduler.costs.costs import PYTHON_S
-from plait.scheduler.costs.figures import Link, Measured
+from plait.scheduler.costs.figures import Link, Measured, Timing
 from plait.scheduler.costs.recorded import link_through
 from plait.scheduler.costs.signature import digest, signature
 
@@ -34,7 +34,7 @@ def relu(length: int = 1000, name: str = "n0") -> Graph:
 
 def measured(graph: Graph, seconds: float, device: str = "cpu") -> Costs:
     node = graph.nodes[0]
-    entry = {signature(graph, node): Measured(seconds, cost_of(graph, node))}
+    entry = {signature(graph, node): Measured(Timing(seconds), cost_of(graph, node))}
     return Costs.of({"cpu": CpuDevice()}).merged(Costs(nodes={device: entry}))
 
 
@@ -136,7 +136,9 @@ def test_a_python_function_nobody_measured_is_taken_to_cost_something() -> None:
 
 def test_a_subgraph_measured_whole_takes_that_time_and_the_submission() -> None:
     graph = chain(3)
-    costs = Costs.of({"cpu": CpuDevice()}).merged(Costs(programs={"cpu": {digest(graph): 0.5}}))
+    costs = Costs.of({"cpu": CpuDevice()}).merged(
+        Costs(programs={"cpu": {digest(graph): Timing(0.5)}})
+    )
     assert costs.program_s("cpu", graph) == 0.5 + costs.model("cpu").submit_s
     assert digest(chain(4)) != digest(graph)
 
@@ -235,3 +237,120 @@ def wrong(value: object) -> Any:
 def test_what_makes_no_sense_is_refused(ask: Callable[[Costs], object], expected: str) -> None:
     with pytest.raises(pl.PlaitError, match=expected):
         ask(Costs())
+
+
+# how far runs were apart
+
+
+def test_of_runs_that_are_far_apart_the_shortest_counts() -> None:
+    close, apart = Timing.of([1.0, 1.0, 1.05, 1.1, 9.0]), Timing.of([1.0, 2.0, 3.0, 4.0, 9.0])
+    assert (close.seconds, close.least_s, close.runs) == (1.05, 1.0, 5)
+    assert close.mad_s == pytest.approx(0.05)
+    assert not close.is_noisy
+    assert close.trusted_s == 1.05
+    assert apart.is_noisy
+    assert apart.trusted_s == 1.0
+
+
+def entry(timing: Timing, *, is_share: bool = False) -> Costs:
+    graph = relu()
+    (node,) = graph.nodes
+    found = Measured(timing, cost_of(graph, node), is_share)
+    return Costs(nodes={"cpu": {signature(graph, node): found}}, programs={"cpu": {"all": timing}})
+
+
+def seconds(costs: Costs) -> tuple[float, float]:
+    graph = relu()
+    return costs.node_s("cpu", graph, graph.nodes[0]), costs.programs["cpu"]["all"].trusted_s
+
+
+def test_what_is_noisy_replaces_nothing_that_is_not() -> None:
+    quiet, noisy = entry(Timing(1.0)), entry(Timing(3.0, 2.0, 1.0, 5))
+    assert seconds(quiet.merged(noisy)) == (1.0, 1.0)
+    assert seconds(noisy.merged(quiet)) == (1.0, 1.0)
+    assert seconds(noisy.merged(entry(Timing(4.0, 3.0, 2.0, 5)))) == (3.0, 3.0)
+
+
+def test_a_share_of_a_whole_replaces_nothing_that_was_measured() -> None:
+    graph = relu()
+    share, own = entry(Timing(5.0), is_share=True), entry(Timing(3.0, 2.0, 1.0, 5))
+    assert share.basis("cpu", graph, graph.nodes[0]) == "scaled"
+    for costs in (share.merged(own), own.merged(share)):
+        assert costs.node_s("cpu", graph, graph.nodes[0]) == 2.0
+        assert costs.basis("cpu", graph, graph.nodes[0]) == "measured"
+
+
+# programs in one piece
+
+
+class InOnePiece(CpuDevice):
+    """A cpu that says of its programs only how long they take, and perhaps how that is shared."""
+
+    def __init__(self, told: dict[str, float] | None = None) -> None:
+        super().__init__("piece")
+        self._told = told
+
+    def compile(self, subgraph: Graph, views: Any, *, measure: bool = False) -> Any:
+        return super().compile(subgraph, views)
+
+    def shares(self, subgraph: Graph) -> dict[str, float]:
+        return self._told or {}
+
+
+async def of_one_piece(device: InOnePiece) -> tuple[Costs, pl.Plan]:
+    plan = pl.plan(chain(3), [device], passes=())
+    async with pl.Session(plan, measure=True) as session:
+        for _ in range(3):
+            await session.run({"x": np.ones((64, 64), np.float32)})
+        return Costs.from_profile(session.profile(), plan), plan
+
+
+@pytest.mark.parametrize(
+    ("told", "expected", "basis"),
+    [
+        (None, (1 / 3, 1 / 3, 1 / 3), "scaled"),
+        ({"n0": 0.5, "n1": 0.25, "n2": 0.25}, (0.5, 0.25, 0.25), "measured"),
+    ],
+)
+async def test_nodes_share_the_time_of_a_program_in_one_piece(
+    told: dict[str, float] | None, expected: tuple[float, ...], basis: str
+) -> None:
+    costs, plan = await of_one_piece(InOnePiece(told))
+    (program,) = costs.programs["piece"].values()
+    # All three nodes are alike, so that one entry stands for them.
+    found = costs.node_s("piece", plan.graph, plan.graph.nodes[0])
+    middle = sorted(expected)[1]
+    assert found == pytest.approx(program.trusted_s * middle, rel=1e-6)
+    assert costs.basis("piece", plan.graph, plan.graph.nodes[0]) == basis
+
+
+async def test_nodes_take_no_more_than_their_subgraph_took_that_was_measured_whole() -> None:
+    plan = pl.plan(chain(4), ["cpu"], passes=())
+    feeds = {"x": np.ones((64, 64), np.float32)}
+    profiles = []
+    for measure in (True, False):
+        async with pl.Session(plan, measure=measure) as session:
+            for _ in range(5):
+                await session.run(feeds)
+            profiles.append(session.profile())
+    timed, wholes = profiles
+    (subgraph,) = plan.subgraphs
+    tenth = replace(
+        wholes,
+        records=tuple(
+            one._replace(parts=tuple(_sped_up(part) for part in one.parts))
+            for one in wholes.records
+        ),
+    )
+    costs = Costs.from_profile(timed, plan, tenth)
+    parts = sum(costs.node_s("cpu", subgraph.graph, node) for node in subgraph.graph.nodes)
+    (program,) = costs.programs["cpu"].values()
+    assert parts <= program.trusted_s * 1.001
+
+
+def _sped_up(part: Any) -> Any:
+    """Return a part whose steps took a tenth of a microsecond."""
+    times = list(part.times)
+    for index in range(0, len(times), 3):
+        times[index + 2] = times[index + 1] + 100
+    return part._replace(times=times)

@@ -18,7 +18,7 @@ from plait.devices.model import DeviceModel
 from plait.graph.errors import ParseError
 from plait.graph.infer import cost_of
 from plait.scheduler.costs.costs_file import decode, encode
-from plait.scheduler.costs.figures import Link, Loop, Measured
+from plait.scheduler.costs.figures import Link, Loop, Measured, Timing
 from plait.scheduler.costs.signature import digest, signature
 
 
@@ -27,13 +27,16 @@ def some() -> Costs:
     x = b.input("x", "float32", (1, 3, 8, 8))
     b.output("y", b.op("MaxPool", b.op("Cast", x, to="float16"), kernel_shape=[2, 2]))
     graph = b.build()
-    nodes = {signature(graph, n): Measured(1e-5, cost_of(graph, n)) for n in graph.nodes}
+    nodes = {
+        signature(graph, n): Measured(Timing(1e-5, 9e-6, 2e-7, 12), cost_of(graph, n))
+        for n in graph.nodes
+    }
     return Costs(
         models={"cpu": DeviceModel(launch_s=1e-6, operators={"Conv": 0.5})},
         memories={"cpu": "host"},
         links={("host", "sim:a"): Link(1e-5, 1e9)},
         nodes={"cpu": nodes},
-        programs={"ort": {digest(graph): 0.003}},
+        programs={"ort": {digest(graph): Timing(0.003, 0.002, 1e-4, 7)}},
         hops={("loop", "cpu"): 3e-5, ("cpu", "cpu"): 1e-5},
         loop=Loop(2e-5, 8e-5, 0.125),
     )

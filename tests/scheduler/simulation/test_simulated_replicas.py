@@ -129,8 +129,11 @@ def test_a_profile_of_replicas_says_what_would_be_gained() -> None:
         times = array("q", [start, start, start + 8 * MS, *[start + 8 * MS] * 2, start + 9 * MS])
         marks = Marks(admitted_ns=start, landed_ns=start + 9 * MS)
         records.append(Record((Part(steps, times),), marks, failed=False))
-    nodes = [NodeTime(f"heavy{index}", "Add", "cpu:0", 40, 80 * MS, 2 * MS) for index in range(4)]
-    nodes.append(NodeTime("light", "Relu", "cpu:x", 40, 40 * MS, MS))
+    nodes = [
+        NodeTime(f"heavy{index}", "Add", "cpu:0", 40, 80 * MS, 2 * MS, 2 * MS, 0)
+        for index in range(4)
+    ]
+    nodes.append(NodeTime("light", "Relu", "cpu:x", 40, 40 * MS, MS, MS, 0))
     found = Profile(tuple(records), tuple(nodes)).what_if(plan, {"Relu": 2})
     assert found.before.items == 40
     assert set(found.before.timeline.variant) == {0, 1}

@@ -149,7 +149,7 @@ def test_progress_is_told_before_anything_runs() -> None:
     told: list[str] = []
     pl.tune(products(), machine(a=SLOW), feeds=FEEDS, progress=told.append)
     turns = [f"running all on sim:a, turn {turn} of {tuning.TURNS}" for turn in (1, 2, 3)]
-    assert told == ["measuring the nodes of all on sim:a", *turns]
+    assert told == [*turns, "measuring the nodes of all on sim:a"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""How a program's time divides among its nodes, as ONNX Runtime's own profiler tells it.
+
+A copy of the program is run on zeros with profiling on. ONNX Runtime joins nodes; what it ran is
+called by the name of a node, or of a tensor that one writes. Nodes that it ran under no name of
+their own are parts of what reads their results, else of what makes their inputs, and share its time
+by the model. Changes of layout belong to no node, and so to all.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Container, Iterable
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from ...graph.infer import cost_of
+from ...graph.ir import Graph, Node
+from ..model import guess
+from .runtime import options
+from .session import Session
+
+RUNS, FEWEST = 20, 3
+BUDGET_S = 0.3
+"""After so long there are no more runs than the fewest."""
+
+_KERNEL = "_kernel_time"
+_BLOCKED = "_nchwc"
+"""What follows the name of a tensor where it is computed in blocks of channels."""
+
+
+def shares_of(graph: Graph, threads: int, device: str) -> dict[str, float]:
+    """Return each node's share of a subgraph's time; nothing where it cannot be told.
+
+    Raises
+    ------
+    KernelError
+        If ONNX Runtime does not take the subgraph.
+    """
+    spent: dict[str, float] = {}
+    for name, median in _profiled(graph, threads, device).items():
+        node = _named(graph, name)
+        if node is not None:
+            spent[node.name] = spent.get(node.name, 0.0) + median
+    model, seconds = guess(device), dict.fromkeys((node.name for node in graph.nodes), 0.0)
+    for name, members in joined(graph, spent).items():
+        weights = [model.kernel_s(node.op, cost_of(graph, node)) for node in members]
+        for node, weight in zip(members, weights, strict=True):
+            seconds[node.name] = spent[name] * weight / sum(weights)
+    whole = sum(seconds.values())
+    return {name: one / whole for name, one in seconds.items()} if whole else {}
+
+
+def _profiled(graph: Graph, threads: int, device: str) -> dict[str, float]:
+    """Return the median time of everything that ONNX Runtime runs, by its name."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = options(threads)
+        chosen.enable_profiling = True
+        chosen.profile_file_prefix = str(Path(folder) / "ort")
+        loaded = Session(graph, chosen, device)
+        if loaded.inference is None:
+            return {}
+        specs = ((name, graph.tensors[name]) for name in loaded.computed.inputs)
+        feeds = {name: np.zeros(spec.static_shape, spec.dtype) for name, spec in specs}
+        spent = 0.0
+        for run in range(1 + RUNS):
+            if run > FEWEST and spent > BUDGET_S:
+                break
+            start = perf_counter()
+            loaded.inference.run(None, feeds)
+            spent += perf_counter() - start
+        events = json.loads(Path(loaded.inference.end_profiling()).read_text())
+    found: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+            found.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"])
+    return {name: statistics.median(every) for name, every in found.items()}
+
+
+def joined(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
+    """Return what each of the nodes stands for that were run: itself, and others that were not."""
+    groups = {node.name: [node] for node in graph.nodes if node.name in ran}
+    group_of = dict(groups)
+    for readers in (True, False):
+        for node in reversed(graph.nodes) if readers else graph.nodes:
+            if node.name not in group_of:
+                beside = _readers(graph, node) if readers else _makers(graph, node)
+                group = next((group_of[one.name] for one in beside if one.name in group_of), None)
+                if group is not None:
+                    group.append(node)
+                    group_of[node.name] = group
+    return groups
+
+
+def _named(graph: Graph, name: str) -> Node | None:
+    """Return the node that is called so, or writes a tensor that is; joined ones add to a name."""
+    by_name = {node.name: node for node in graph.nodes}
+    found = by_name.get(name) or graph.producers.get(name.removesuffix(_BLOCKED))
+    if found is None:
+        begins = [one for one in by_name if name.startswith(one)]
+        found = by_name[max(begins, key=len)] if begins else None
+    return found
+
+
+def _readers(graph: Graph, node: Node) -> Iterable[Node]:
+    return (reader for name in node.outputs if name for reader in graph.consumers[name])
+
+
+def _makers(graph: Graph, node: Node) -> Iterable[Node]:
+    return (graph.producers[name] for name in node.inputs if name in graph.producers)
