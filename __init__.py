@@ -1,7 +1,6 @@
 """plait: CPU and GPU work braided into one asynchronous dataflow."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import devices
 from .devices import device
@@ -26,7 +25,7 @@ from .graph.errors import (
     UnknownOperatorError,
     WireError,
 )
-from .graph.printing import to_dot
+from .graph.lazily import lazily
 from .version import VERSION
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         with_weights,
     )
     from .graph.gradients import gradients
+    from .graph.printing import to_dot
     from .scheduler import (
         AsyncioSession,
         BlockingSession,
@@ -156,12 +156,6 @@ __all__ = [
     "with_weights",
 ]
 
-_FORMATS = (
-    *("Checkpoint", "Checkpoints", "Format", "freeze", "load", "load_weights", "register_format"),
-    *("save", "save_weights", "weights_of", "with_weights"),
-)
-
-
 def _on_ray(name: str) -> devices.Device:
     from .scheduler.ray.cluster import find
 
@@ -171,24 +165,19 @@ def _on_ray(name: str) -> devices.Device:
 devices.register("ray", _on_ray, instances=tuple)
 
 
-def __getattr__(name: str) -> Any:
-    """Import when first asked for what takes long: the scheduler, with it trio, and the formats."""
-    if name not in __all__:
-        raise AttributeError(f"module 'plait' has no attribute {name!r}")
-    if name == "cvm":
-        return importlib.import_module(f"{__name__}.cvm")
-    if name == "gradients":
-        from .graph.gradients import gradients
-
-        return gradients
-    if name == "learning":
-        return importlib.import_module(f"{__name__}.graph.learning")
-    if name == "ray":
-        return importlib.import_module(f"{__name__}.scheduler.ray")
-    if name in _FORMATS:
-        from .graph import formats
-
-        return getattr(formats, name)
-    from . import scheduler
-
-    return getattr(scheduler, name)
+__getattr__ = lazily(  # what takes long: the scheduler, with it trio, and the formats
+    __name__,
+    {
+        ".cvm": "",
+        ".graph.formats": "Checkpoint Checkpoints Format freeze load load_weights register_format"
+        " save save_weights weights_of with_weights",
+        ".graph.gradients": "gradients",
+        ".graph.learning": "",
+        ".graph.printing": "to_dot",
+        ".scheduler": "AsyncioSession BlockingSession Carried Costs DeadlineError DeviceModel"
+        " DoesNotFitError FaultPolicy FeedError FetchError Item Plan PlanDiff PlanError Profile"
+        " Quantized Results Session SessionError Simulation Tuned UnsupportedOpError diff"
+        " load_plan modelled_device plan quantize run simulate tune",
+        ".scheduler.ray": "",
+    },
+)

@@ -1,6 +1,5 @@
 """The graph: what to compute. Knows no device, no trio, and runs no arrays but constants."""
 
-from . import operators as operators
 from .builder import GraphBuilder
 from .check import check
 from .infer import infer_shapes
@@ -16,6 +15,5 @@ __all__ = [
     "check",
     "infer_shapes",
     "operator",
-    "operators",
     "topological_layers",
 ]

@@ -1,6 +1,7 @@
 """What an operator is: its inputs, attributes, shape rule and cost. Kernels live with devices.
 
-The registry is a dict and a decorator: `define` registers, `find_operator` looks up.
+The registry is a dict and a decorator: `define` registers, `find_operator` looks up. Plait's own
+are imported when one is asked for that is not there, or somebody else's is registered.
 """
 
 from __future__ import annotations
@@ -205,6 +206,7 @@ class Operator:
 
 _operators: dict[str, Operator] = {}
 _registered: ContextVar[list[str] | None] = ContextVar("plait registered", default=None)
+_PACKAGE = __name__.partition(".")[0]
 
 
 def elements(call: Call, outputs: Specs) -> int:
@@ -249,7 +251,11 @@ def define(
         if bound is not None:
             bounded = bounded_name(name)
             rule, names = _with_shapes(bound), f"{outputs.replace('?', '')} shapes"
-            register_operator(Operator(bounded, inputs, names, known, rule, cost, float16=float16))
+            register_operator(
+                Operator(
+                    bounded, inputs, names, known, rule, cost, float16=float16, module=module
+                )
+            )
         register_operator(
             Operator(
                 name,
@@ -302,6 +308,8 @@ def register_operator(operator: Operator) -> None:
     """
     if not isinstance(operator.name, str) or not operator.name:
         raise GraphError(f"{operator.name!r} is no name of an operator", fix="use some text")
+    if not operator.module.startswith(f"{_PACKAGE}."):
+        _import_own()
     known = _operators.get(operator.name)
     if known is not None and not _redefines(operator, known):
         raise GraphError(
@@ -344,7 +352,7 @@ def find_operator(name: str, at: object = None) -> Operator:
             raise OperatorError(
                 f"{name!r} is no name of an operator", fix="use text, such as 'Add'"
             ) from None
-        if _is_installed(name):
+        if is_operator(name):
             return _operators[name]
         close = difflib.get_close_matches(name, [*_operators, *offered(OPERATORS)], n=3)
         known = "list them: from plait.graph.operator import operators; operators()"
@@ -361,7 +369,14 @@ def is_operator(name: str) -> bool:
     OperatorError
         If that package is broken.
     """
+    if name not in _operators:
+        _import_own()
     return name in _operators or _is_installed(name)
+
+
+def _import_own() -> None:
+    """Register plait's operators, once."""
+    from .operators import families  # noqa: F401
 
 
 def _is_installed(name: str) -> bool:
@@ -398,6 +413,7 @@ def _all_or_none() -> Iterator[None]:
 
 def operators() -> tuple[str, ...]:
     """Return the names of all registered operators, sorted."""
+    _import_own()
     return tuple(sorted(_operators))
 
 

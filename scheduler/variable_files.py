@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 
 from ..graph.errors import ParseError
-from ..graph.formats.native import load_native, save
 from ..graph.ir import Graph
 from ..graph.tensor import Array, spec_of
 
@@ -21,6 +20,8 @@ def save_values(values: Mapping[str, Array], path: str | os.PathLike[str]) -> No
     GraphError
         If the file cannot be written.
     """
+    from ..graph.formats.native import save
+
     specs = {name: spec_of(value) for name, value in values.items()}
     save(Graph(NAME, (), tuple(values), (), specs, dict(values)), path)
 
@@ -33,6 +34,8 @@ def load_values(path: str | os.PathLike[str]) -> dict[str, Array]:
     ParseError
         If the file is missing, damaged or foreign.
     """
+    from ..graph.formats.native import load_native
+
     graph = load_native(path)
     if graph.nodes or graph.inputs or graph.constants.keys() != set(graph.outputs):
         raise ParseError(

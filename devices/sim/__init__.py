@@ -1,7 +1,17 @@
 """The sim device: right results at modelled speed, on a clock that tests can control."""
 
-from .clock import RealClock, VirtualClock
-from .device import SimDevice
-from .model import Faults, SimModel
+from typing import TYPE_CHECKING
+
+from ...graph.lazily import lazily
+
+if TYPE_CHECKING:
+    from .clock import RealClock, VirtualClock
+    from .device import SimDevice
+    from .model import Faults, SimModel
 
 __all__ = ["Faults", "RealClock", "SimDevice", "SimModel", "VirtualClock"]
+
+__getattr__ = lazily(
+    __name__,
+    {".clock": "RealClock VirtualClock", ".device": "SimDevice", ".model": "Faults SimModel"},
+)

@@ -22,7 +22,6 @@ from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.operators.fused import FUSED
 from ..errors import PlanError
-from .costs_file import read, write
 from .figures import Figures, Measured
 from .members import parts_of
 from .recorded import recorded
@@ -83,6 +82,8 @@ class Costs(Figures):
         ParseError
             If it is not one, or damaged.
         """
+        from .costs_file import read
+
         if not isinstance(path, str | os.PathLike):
             raise ParseError(f"a {type(path).__name__} is no path", fix="pass a file of costs")
         return cls(**vars(read(Path(path))))
@@ -109,6 +110,8 @@ class Costs(Figures):
         PlanError
             If it cannot be written.
         """
+        from .costs_file import write
+
         write(self, Path(path))
 
     def merged(self, other: Costs) -> Costs:
