@@ -156,6 +156,7 @@ __all__ = [
     "with_weights",
 ]
 
+
 def _on_ray(name: str) -> devices.Device:
     from .scheduler.ray.cluster import find
 

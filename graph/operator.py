@@ -252,9 +252,7 @@ def define(
             bounded = bounded_name(name)
             rule, names = _with_shapes(bound), f"{outputs.replace('?', '')} shapes"
             register_operator(
-                Operator(
-                    bounded, inputs, names, known, rule, cost, float16=float16, module=module
-                )
+                Operator(bounded, inputs, names, known, rule, cost, float16=float16, module=module)
             )
         register_operator(
             Operator(

@@ -77,7 +77,8 @@ __getattr__ = lazily(
         ".bridges.blocking_session": "BlockingSession",
         ".carried": "Carried",
         ".costs": "Costs",
-        ".errors": "DeadlineError DoesNotFitError FeedError FetchError PlanError SessionError UnsupportedOpError",
+        ".errors": "DeadlineError DoesNotFitError FeedError FetchError PlanError SessionError"
+        " UnsupportedOpError",
         ".explain.diff": "PlanDiff diff",
         ".explain.plan_file": "load_plan",
         ".faults": "FaultPolicy",

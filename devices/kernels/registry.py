@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from ...graph.errors import GraphError
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
+from .families import FAMILIES, FAMILY_OF
 from .steps import Step
 
 ArrayModule: TypeAlias = Any
@@ -125,6 +127,8 @@ def kernel(
         )
 
     def decorate(function: KernelFunction) -> KernelFunction:
+        if op in FAMILY_OF:  # so that a second one is told from the first
+            _import_family(FAMILY_OF[op])
         made = Kernel(op, device, function, scratch, binds, when, score)
         if not made.is_usual:
             _others.setdefault(op, []).append(made)
@@ -140,6 +144,26 @@ def kernel(
     return decorate
 
 
+def _import_own(op: str) -> None:
+    """Import plait's kernel for an operator, if it has one."""
+    if (op, ANY) not in _kernels:
+        if op in FAMILY_OF:
+            _import_family(FAMILY_OF[op])
+        else:
+            _import_all()
+
+
+@cache
+def _import_family(family: str) -> None:
+    import_module(f"{__package__}.{family}")
+
+
+@cache
+def _import_all() -> None:
+    for family in FAMILIES:
+        _import_family(family)
+
+
 def _is_number(value: object) -> bool:
     """True for what can be compared with other numbers: no text, no NaN."""
     return isinstance(value, int | float | np.number) and value == value
@@ -151,6 +175,7 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
     Where the call is left out, or has shapes that are not known, so that conditions cannot be asked
     for, it is the usual one, else any.
     """
+    _import_own(op)
     usual = _kernels.get((op, device)) or _kernels.get((op, ANY))
     if op not in _others:
         return usual
@@ -167,10 +192,12 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
 
 def kernels_for(op: str, device: str) -> tuple[Kernel, ...]:
     """Return all kernels that may be taken on a kind of device."""
+    _import_own(op)
     known = (_kernels.get((op, device)), _kernels.get((op, ANY)), *_others.get(op, ()))
     return tuple(each for each in known if each is not None and each.device in (device, ANY))
 
 
 def kernels() -> tuple[Kernel, ...]:
     """Return all registered kernels."""
+    _import_all()
     return (*_kernels.values(), *(each for listed in _others.values() for each in listed))

@@ -21,6 +21,7 @@ FLOATS = np.array([1.0, 2.0], np.float32)
 
 @pytest.fixture(autouse=True)
 def _forget_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels()  # those that are imported later would be forgotten too
     monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
     monkeypatch.setattr(registry, "_others", {})
 

@@ -1,0 +1,73 @@
+"""The modules of this package that hold kernels, imported when one of their kernels is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FAMILIES: Mapping[str, str] = {
+    "activation": "PRelu Shrink",
+    "batch_normalization": "BatchNormalization",
+    "blocks": "Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish Selu Sigmoid Softplus "
+    "Softsign Swish ThresholdedRelu cvm.right_shift",
+    "columns": "Col2Im",
+    "conv_transpose": "ConvTranspose",
+    "convolution": "Conv",
+    "convolution_gradient": "ConvWeightsGradient",
+    "creation": "ConstantOfShape Range",
+    "cvm.detection": "cvm.get_valid_counts cvm.non_max_suppression",
+    "cvm.elementwise": "cvm.abs cvm.broadcast_add cvm.broadcast_div cvm.broadcast_greater "
+    "cvm.broadcast_max cvm.broadcast_mul cvm.broadcast_sub cvm.clip "
+    "cvm.cvm_clip cvm.elemwise_add cvm.elemwise_sub cvm.left_shift "
+    "cvm.negative cvm.precision cvm.relu cvm.where",
+    "cvm.pooling": "cvm.max_pool2d cvm.upsampling",
+    "cvm.products": "cvm.conv2d cvm.dense",
+    "cvm.reduction": "cvm.max cvm.sum",
+    "cvm.selecting": "cvm.lut cvm.slice_like cvm.strided_slice cvm.take",
+    "cvm.shaping": "cvm.concatenate cvm.expand_dims cvm.flatten cvm.repeat cvm.reshape "
+    "cvm.squeeze cvm.tile cvm.transpose",
+    "deform": "DeformConv",
+    "determinant": "Cofactors Det",
+    "dot_attention": "Attention",
+    "einsum": "Einsum",
+    "elementwise": "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd "
+    "BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Cos Cosh Div Dropout "
+    "Equal Exp Floor Greater GreaterOrEqual Identity IsNaN Less LessOrEqual Log "
+    "Max Mean Min Mod Mul Neg Not Or Pow Reciprocal Relu Round Sign Sin Sinh Sqrt "
+    "Sub Sum Tan Tanh Xor",
+    "fused": "Fused",
+    "global_pooling": "GlobalAveragePool GlobalLpPool GlobalMaxPool MaxUnpool",
+    "grid_sample": "AffineGrid GridSample",
+    "indexing": "GatherND OneHot ScatterElements ScatterND TensorScatter TopK",
+    "integer_conv": "ConvInteger QLinearConv",
+    "integer_matmul": "MatMulInteger QLinearMatMul",
+    "linear_attention": "LinearAttention",
+    "logic": "IsInf Where",
+    "matmul": "Gemm MatMul",
+    "movement": "Concat Expand Pad Tile Trilu",
+    "normalization": "GroupNormalization InstanceNormalization LayerNormalization "
+    "MeanVarianceNormalization RMSNormalization",
+    "norms": "LRN LpNormalization",
+    "pooling": "AveragePool LpPool MaxPool",
+    "pooling_gradient": "MaxPoolGradient",
+    "quantization": "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
+    "randomness": "Philox",
+    "rearranging": "DepthToSpace EyeLike ReverseSequence SpaceToDepth",
+    "recurrent": "GRU LSTM RNN",
+    "reduction": "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "
+    "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+    "reshaping": "Flatten Reshape Shape Size Squeeze Unsqueeze",
+    "resize": "Resize",
+    "roi_align": "RoiAlign",
+    "scan": "CumProd CumSum",
+    "selecting": "Bounded.Compress Bounded.NonMaxSuppression Bounded.NonZero Bounded.Unique",
+    "signal": "DFT MelWeightMatrix STFT",
+    "slicing": "Gather GatherElements Slice Split",
+    "softmax": "Hardmax LogSoftmax Softmax",
+    "state": "After Assign Group",
+    "transpose": "Transpose",
+}
+"""The operators of each. Kernels of one that is not listed are found when all are imported."""
+
+FAMILY_OF: Mapping[str, str] = {
+    op: family for family, operators in FAMILIES.items() for op in operators.split()
+}
