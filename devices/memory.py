@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +130,8 @@ def check_fits(arena: Arena, offset: int, spec: TensorSpec, alignment: int = ALI
 def _nameless_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("plait-arena")
+    import tempfile
+
     fd, path = tempfile.mkstemp(prefix="plait-arena-")
     os.unlink(path)
     return fd

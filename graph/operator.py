@@ -6,7 +6,6 @@ are imported when one is asked for that is not there, or somebody else's is regi
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -352,6 +351,8 @@ def find_operator(name: str, at: object = None) -> Operator:
             ) from None
         if is_operator(name):
             return _operators[name]
+        import difflib
+
         close = difflib.get_close_matches(name, [*_operators, *offered(OPERATORS)], n=3)
         known = "list them: from plait.graph.operator import operators; operators()"
         hint = f"did you mean {' or '.join(close)}?" if close else known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -116,11 +116,13 @@ def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) ->
             f"{called} would block the trio task it is called from",
             fix=instead,
         )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return run_loop(function)
-    return _Beside(function).wait()
+    return _Beside(function).wait() if _in_asyncio() else run_loop(function)
+
+
+def _in_asyncio() -> bool:
+    """True where an asyncio loop runs on this thread: something has imported it then."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 class _Beside(Generic[T]):

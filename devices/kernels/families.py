@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FAMILIES: Mapping[str, str] = {
-    "activation": "PRelu Shrink",
+    "activation": "Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Selu Shrink "
+    "Sigmoid Softplus Softsign Swish ThresholdedRelu",
     "batch_normalization": "BatchNormalization",
-    "blocks": "Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish Selu Sigmoid Softplus "
-    "Softsign Swish ThresholdedRelu cvm.right_shift",
     "columns": "Col2Im",
     "conv_transpose": "ConvTranspose",
     "convolution": "Conv",
@@ -18,7 +17,7 @@ FAMILIES: Mapping[str, str] = {
     "cvm.elementwise": "cvm.abs cvm.broadcast_add cvm.broadcast_div cvm.broadcast_greater "
     "cvm.broadcast_max cvm.broadcast_mul cvm.broadcast_sub cvm.clip "
     "cvm.cvm_clip cvm.elemwise_add cvm.elemwise_sub cvm.left_shift "
-    "cvm.negative cvm.precision cvm.relu cvm.where",
+    "cvm.negative cvm.precision cvm.relu cvm.right_shift cvm.where",
     "cvm.pooling": "cvm.max_pool2d cvm.upsampling",
     "cvm.products": "cvm.conv2d cvm.dense",
     "cvm.reduction": "cvm.max cvm.sum",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -28,6 +27,8 @@ def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
                 fix=f"pin to one of {', '.join(devices)}, or add {device!r} to devices",
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
+            import difflib
+
             close = difflib.get_close_matches(pattern, names, n=3)
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _some(names)
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=hint)

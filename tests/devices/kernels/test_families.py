@@ -1,4 +1,4 @@
-"""Where kernels are: what is imported when one is wanted."""
+"""Families of kernels: listed by operator, imported when one is wanted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def test_each_operator_is_listed_with_the_family_that_registers_it() -> None:
         "from plait.devices.kernels.families import FAMILIES\n"
         "places, kernel = {}, registry.kernel\n"
         "def noted(op, **options):\n"
-        "    place = sys._getframe(1).f_globals['__name__'].removeprefix(\n"
-        "        'plait.devices.kernels.')\n"
-        "    places.setdefault(place, set()).add(op)\n"
+        "    frame = sys._getframe(1)\n"
+        "    while frame.f_code.co_name != '<module>':\n"
+        "        frame = frame.f_back\n"
+        "    places.setdefault(frame.f_globals['__name__'][22:], set()).add(op)\n"
         "    return kernel(op, **options)\n"
         "registry.kernel = noted\n"
         "for family in reversed(FAMILIES):\n"
