@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .make_plan import plan
     from .planning import Plan
     from .profile import Profile
-    from .quantization import Quantized, quantize
+    from .quantization.quantize import quantize
+    from .quantization.quantized import Quantized
     from .running.item import Item
     from .session import Session
     from .simulation.models import modelled_device
