@@ -99,7 +99,7 @@ def _measure(found: Sequence[DeviceStatus]) -> Costs:
     devices = {status.name: find(status.name) for status in found if status.found}
     for name, device in devices.items():
         print_note(f"measuring {name}: submission, kernels, memory, products, copies")
-        costs = costs.merged(measure({name: device}))
+        costs = costs.merged(measure({name: device}, note=print_note))
     return costs.merged(Costs(links=measure_peers(devices.values())))
 
 

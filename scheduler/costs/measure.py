@@ -1,20 +1,22 @@
 """Measuring devices by short runs: how fast they compute, copy, and take up work.
 
-Every figure is the fastest of several runs: what else the machine does only ever adds to it. The
-runs differ in size, so that what a run costs at all can be told from what its size costs; they take
-turns, so that no figure alone suffers from a time in which the machine is busy. A device is opened
-as a session of its own opens it, which leaves a core to the loop.
+Every figure is the fastest of many runs: what else the machine does only ever adds to it. A run is
+short enough to fit between two moments at which the system gives a core to somebody else, so that
+on a busy machine, too, some runs are whole; only when several agree is a figure believed, and else
+it is said that there is none. The runs differ in size, so that what a run costs at all can be told
+from what its size costs; they take turns, so that no figure alone suffers from a time in which the
+machine is busy. A device is opened as a session of its own opens it, which leaves a core to the
+loop.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, permutations
 from time import perf_counter_ns
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...devices.device import Device, scratch_specs
 from ...devices.errors import DeviceError
@@ -28,19 +30,27 @@ from ...graph.tensor import TensorSpec
 from .costs import Costs
 from .figures import Link
 
-MATRIX_SIDES = (16, 64, 192, 512, 1024)
-"""The largest product that a device does within its time tells its speed."""
+MATRIX_SIDES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
+STREAM_ELEMENTS = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
+COPY_BYTES = (1 << 12, 1 << 18, 1 << 21)
+UNDISTURBED_S = 2e-3
+"""The largest product, and stream, that takes no longer tells a speed: systems leave a core to a
+thread for some milliseconds at least."""
 
-STREAM_ELEMENTS = (1 << 12, 1 << 18, 1 << 22)
-COPY_BYTES = (1 << 12, 1 << 18, 1 << 22)
 CHAIN = 20
-REPEATS = 15
+REPEATS, MOST_REPEATS = 30, 600
 FEWEST = 3
-"""So many runs there are of everything, however long they take."""
+"""So many runs there are of everything, however long they take; so many have to agree."""
 
-BUDGET_S = 0.4
-"""After so long a figure is taken from the runs that there were; what is expected to take so long
-itself is not tried."""
+AGREEING = 1.2
+"""Runs agree that are longer than the shortest by no more than this factor."""
+
+BUDGET_S, LIMIT_S = 0.4, 3.0
+"""After the first time a figure is taken from the runs that there were, if they agree; after the
+second in any case."""
+
+MOSTLY = 2.0
+"""A run must take so many times what it costs at all, for its size to be told from that."""
 
 WAIT_S = 60.0
 
@@ -49,11 +59,21 @@ Clock: TypeAlias = Callable[[], int]
 """Tells the time in nanoseconds."""
 
 
-def measure(devices: Mapping[str, Device], *, clock: Clock = perf_counter_ns) -> Costs:
+Note: TypeAlias = Callable[[str], object]
+"""Takes a remark for whoever waits."""
+
+
+def measure(
+    devices: Mapping[str, Device],
+    *,
+    clock: Clock = perf_counter_ns,
+    note: Note = lambda _: None,
+) -> Costs:
     """Run each device for about a second and return what was found; they must be closed.
 
     Copies from one of them to another are measured where that takes no detour through the host.
-    Devices that have a model of their own, such as simulated ones, are left as they are.
+    Devices that have a model of their own, such as simulated ones, are left as they are. What could
+    not be measured, as no runs agreed, stays what it is by the model, and `note` is told.
 
     Raises
     ------
@@ -66,7 +86,7 @@ def measure(devices: Mapping[str, Device], *, clock: Clock = perf_counter_ns) ->
         model = model_of(device, name)
         if model.is_guess:
             with _opened(device):
-                model = _measured(device, model, clock)
+                model = _measured(device, model, clock, note)
                 links |= _links(device, clock)
         models[name] = model
     links |= measure_peers(devices.values(), clock=clock)
@@ -108,14 +128,27 @@ _FREE = Cost(0, 0)
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """What can be run again and again, and the seconds of the fastest run so far."""
+    """What can be run again and again, and the seconds of the fastest runs so far."""
 
     once: Callable[[], None]
     cost: Cost = _FREE
-    seconds: float = math.inf
+    fastest: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float) -> None:
+        self.fastest = sorted([*self.fastest, seconds])[:FEWEST]
+
+    @property
+    def seconds(self) -> float:
+        """Of the fastest run."""
+        return self.fastest[0]
+
+    @property
+    def agrees(self) -> bool:
+        """True when several runs were about as fast as the fastest."""
+        return len(self.fastest) == FEWEST and self.fastest[-1] <= AGREEING * self.fastest[0]
 
 
-def _measured(device: Device, model: DeviceModel, clock: Clock) -> DeviceModel:
+def _measured(device: Device, model: DeviceModel, clock: Clock, note: Note) -> DeviceModel:
     """Return a device's model with what short runs say in it."""
     with ExitStack() as arenas:
         bound = [_bound(device, _relus(count, 16), arenas) for count in (1, 1 + CHAIN)]
@@ -128,24 +161,39 @@ def _measured(device: Device, model: DeviceModel, clock: Clock) -> DeviceModel:
         if one is None or many is None:
             raise DeviceError(f"device {device.name!r} cannot run Relu, which measuring takes")
         _repeat([run for run in (one, many, stream, product) if run is not None], clock)
-    launch_s = max((many.seconds - one.seconds) / CHAIN, 1e-8)
-    submit_s = max(one.seconds - launch_s, 0.0)
-    model = replace(model, launch_s=launch_s, submit_s=submit_s, is_guess=False)
-    if stream is not None:
-        model = replace(model, bytes_per_s=stream.cost.nbytes / _beyond(stream, one))
-    if product is not None:
-        model = replace(model, flops_per_s=product.cost.flops / _beyond(product, one))
-    return model
+    found: dict[str, Any] = {}
+    if one.agrees and many.agrees:
+        found["launch_s"] = max((many.seconds - one.seconds) / CHAIN, 1e-8)
+        found["submit_s"] = max(one.seconds - found["launch_s"], 0.0)
+    if stream is not None and _tells(stream, one):
+        found["bytes_per_s"] = stream.cost.nbytes / (stream.seconds - one.seconds)
+    if product is not None and _tells(product, one):
+        found["flops_per_s"] = product.cost.flops / (product.seconds - one.seconds)
+    missing = [name for name in _FIGURES if name not in found]
+    if missing:
+        note(
+            f"{device.name}: {', '.join(missing)} could not be measured, since no {FEWEST} runs "
+            "agreed: is the machine very busy? What is built in stays"
+        )
+    return replace(model, is_guess=len(missing) == len(_FIGURES), **found)
+
+
+_FIGURES = ("launch_s", "submit_s", "bytes_per_s", "flops_per_s")
+
+
+def _tells(run: _Run, least: _Run) -> bool:
+    """True when what a run takes is known, and mostly due to its size."""
+    return run.agrees and run.seconds >= MOSTLY * least.seconds
 
 
 def _largest(
     device: Device, graphs: Sequence[Graph], arenas: ExitStack, clock: Clock
 ) -> _Run | None:
-    """Return the last graph that is not expected to be slow, bound; they grow."""
+    """Return the last graph that is expected to be undisturbed, bound; they grow."""
     found: _Run | None = None
     for graph in graphs:
         cost = cost_of(graph, graph.nodes[0])
-        if found is not None and found.seconds * cost.flops / found.cost.flops > BUDGET_S:
+        if found is not None and found.seconds * cost.flops / found.cost.flops > UNDISTURBED_S:
             break
         run = _bound(device, graph, arenas)
         if run is None:
@@ -153,11 +201,6 @@ def _largest(
         _repeat([run], clock)
         found = run
     return found
-
-
-def _beyond(run: _Run, least: _Run) -> float:
-    """Return the seconds of a run that its size is to blame for."""
-    return max(run.seconds - least.seconds, run.seconds / 10)
 
 
 def _bound(device: Device, graph: Graph, arenas: ExitStack) -> _Run | None:
@@ -213,7 +256,9 @@ def _link(
         runs = [_Run(_copying(device, source, target, n, owner, arenas)) for n in COPY_BYTES]
         _repeat(runs, clock)
     small, large = (COPY_BYTES[0], runs[0].seconds), (COPY_BYTES[-1], runs[-1].seconds)
-    per_byte = max((large[1] - small[1]) / (large[0] - small[0]), 1e-13)
+    if large[1] < MOSTLY * small[1]:  # no telling latency from speed: both are at least so good
+        return Link(large[1] / 2, large[0] / (large[1] / 2))
+    per_byte = (large[1] - small[1]) / (large[0] - small[0])
     return Link(max(small[1] - small[0] * per_byte, 0.0), 1 / per_byte)
 
 
@@ -244,13 +289,15 @@ def _repeat(runs: Sequence[_Run], clock: Clock) -> None:
     for run in runs:
         run.once()
     spent = [0.0] * len(runs)
-    for turn in range(REPEATS):
+    for turn in range(MOST_REPEATS):
+        if turn >= REPEATS and all(run.agrees for run in runs):
+            break
         for place, run in enumerate(runs):
-            if turn < FEWEST or spent[place] < BUDGET_S:
+            if turn < FEWEST or spent[place] < (BUDGET_S if run.agrees else LIMIT_S):
                 start = clock()
                 run.once()
                 seconds = (clock() - start) / 1e9
-                run.seconds = min(run.seconds, seconds)
+                run.add(seconds)
                 spent[place] += seconds
 
 

@@ -240,7 +240,7 @@ def test_plans_and_profiles_are_written_as_pages(folder: Path) -> None:
 def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measuring finds is made up: what a device does beside other work is not asked here."""
 
-    def found(devices: Mapping[str, Device]) -> pl.Costs:
+    def found(devices: Mapping[str, Device], *, note: object) -> pl.Costs:
         model = DeviceModel(flops_per_s=5e10, bytes_per_s=7e9)
         return pl.Costs(models=dict.fromkeys(devices, model))
 

@@ -12,7 +12,7 @@ from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
 from plait.devices.host import core_count
 from plait.devices.memory import View
-from plait.devices.model import DeviceModel
+from plait.devices.model import DeviceModel, guess
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.infer import cost_of
@@ -106,14 +106,78 @@ def test_one_slow_run_keeps_no_larger_product_from_being_tried() -> None:
     for disturbed in ([1.0], [1.0, 900.0]):
         device = TimedDevice(disturbed)
         measure({"timed": device}, clock=device.clock)
-        assert "1 MatMul float32[512, 512]" in device.runs
+        assert "1 MatMul float32[96, 96]" in device.runs
+
+
+class SharedCore(TimedDevice):
+    """One whose core is taken away every few milliseconds, to be had again when others were on."""
+
+    SLICE_S = 4e-3
+
+    def __init__(self, load: int, model: DeviceModel = LIKE) -> None:
+        super().__init__(model=model)
+        self._others_s = (load - 1) * self.SLICE_S
+        self._left_s = self.SLICE_S
+
+    def _take(self, seconds: float) -> Event:
+        while seconds > self._left_s:
+            self._now += self._left_s + self._others_s
+            seconds -= self._left_s
+            self._left_s = self.SLICE_S * self._dice.uniform(0.5, 1.0)
+        self._left_s -= seconds
+        # Nor do caches and clocks stay as they were.
+        return super()._take(seconds * self._dice.uniform(1.0, 1.15))
+
+
+FAST = replace(LIKE, flops_per_s=5e10, bytes_per_s=8e9, copy_bytes_per_s=6e9)
+
+
+@pytest.mark.parametrize("model", [LIKE, FAST], ids=["slow", "fast"])
+@pytest.mark.parametrize("load", [2, 4, 16])
+def test_a_loaded_machine_gives_the_same_figures_within_half(load: int, model: DeviceModel) -> None:
+    quiet, loaded = TimedDevice(model=model), SharedCore(load, model)
+    expected = measure({"timed": quiet}, clock=quiet.clock)
+    found = measure({"timed": loaded}, clock=loaded.clock)
+    for name in ("launch_s", "submit_s", "bytes_per_s", "flops_per_s"):
+        ratio = getattr(found.model("timed"), name) / getattr(expected.model("timed"), name)
+        assert 1 / 1.5 < ratio < 1.5, name
+    for ends, link in expected.links.items():
+        ratio = found.links[ends].copy_s(1 << 20) / link.copy_s(1 << 20)
+        assert 1 / 1.5 < ratio < 1.5, ends
+
+
+class Restless(TimedDevice):
+    """One of which no two runs are alike."""
+
+    def _take(self, seconds: float) -> Event:
+        return super()._take(seconds * 2 ** self._dice.uniform(0, 12))
+
+
+def test_what_cannot_be_measured_is_said_and_stays_what_is_built_in() -> None:
+    device, notes = Restless(), list[str]()
+    model = measure({"timed": device}, clock=device.clock, note=notes.append).model("timed")
+    built_in = guess("timed")
+    (note,) = notes
+    assert note.startswith("timed: ")
+    for name in ("launch_s", "submit_s", "bytes_per_s", "flops_per_s"):
+        if name in note:
+            assert getattr(model, name) == getattr(built_in, name)
+    assert "flops_per_s" in note
+
+
+def test_nothing_is_extrapolated_from_runs_that_cost_hardly_more_than_nothing() -> None:
+    endless = replace(LIKE, flops_per_s=1e18, bytes_per_s=1e18)
+    device, notes = TimedDevice(model=endless), list[str]()
+    model = measure({"timed": device}, clock=device.clock, note=notes.append).model("timed")
+    assert model.flops_per_s == guess("timed").flops_per_s
+    assert "bytes_per_s, flops_per_s could not be measured" in notes[0]
 
 
 def test_what_is_slow_is_not_tried_on_more() -> None:
     device = TimedDevice(model=DeviceModel(flops_per_s=1e7, bytes_per_s=2e7))
     measure({"timed": device}, clock=device.clock)
-    assert "1 MatMul float32[64, 64]" in device.runs
-    assert "1 MatMul float32[192, 192]" not in device.runs
+    assert "1 MatMul float32[16, 16]" in device.runs
+    assert "1 MatMul float32[32, 32]" not in device.runs
 
 
 def test_runs_of_different_sizes_take_turns() -> None:
