@@ -16,8 +16,10 @@ from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
 from ..graph.ir import Graph, Node
 from ..graph.life import Life, has_life
 from ..graph.operator import Call, Specs
+from ..graph.operators.control import CONTROL_FLOW
 from ..graph.python import check_results
 from ..graph.tensor import Array, TensorSpec
+from . import nested
 from .device import Support, scratch_name
 from .errors import DeviceMemoryError, KernelError
 from .event import CancelledWorkError, Event
@@ -53,7 +55,17 @@ class BoundProgram:
         Time spent in each node by the last run, where measuring was asked for.
     """
 
-    __slots__ = ("_measure", "_names", "_nodes", "_steps", "_timed", "device", "graph", "node_ns")
+    __slots__ = (
+        "_measure",
+        "_names",
+        "_nested",
+        "_nodes",
+        "_steps",
+        "_timed",
+        "device",
+        "graph",
+        "node_ns",
+    )
 
     def __init__(
         self, device: str, graph: Graph, steps: list[tuple[Node, Step]], measure: bool
@@ -65,6 +77,7 @@ class BoundProgram:
         self._names = [node.name for node in graph.nodes]
         self._timed = [node.name for node in self._nodes]
         self._steps = [step for _, step in steps]
+        self._nested = [step for step in self._steps if isinstance(step, nested.Step)]
         self._measure = measure
 
     @property
@@ -89,6 +102,8 @@ class BoundProgram:
             If the event is cancelled; the node that runs then is the last one.
         """
         index = 0
+        for inner in self._nested:
+            inner.event = event
         try:
             if self._measure:
                 stamps = [time.perf_counter_ns()]
@@ -124,6 +139,8 @@ def kernel_error(
 ) -> KernelError | DeviceMemoryError:
     """Return what users see when a node's kernel or function raised."""
     at = f"{node}, on device {device!r}{when}"
+    if node.op in CONTROL_FLOW and isinstance(error, PlaitError):
+        at = error.at or at  # a node inside of it is named
     if isinstance(error, MemoryError):
         text = text_of(error)
         what = f"out of memory: {text}" if text else "out of memory"
@@ -146,6 +163,8 @@ def supports(
     """
     if has_life(node.operator) and not keeps_lives:
         return Support(False, f"operators that own something do not run on {kind!r} devices")
+    if node.op in CONTROL_FLOW and kind == "cpu" and call is not None:
+        return nested.supports(node, call, partial(_supports_inside, kind))
     if node.operator.function is not None:
         if runs_python:
             return Support(True, "runs Python functions")
@@ -159,10 +178,20 @@ def supports(
     return Support(True, f"has the kernel {getattr(found.function, '__name__', 'without a name')}")
 
 
+def _supports_inside(kind: str, node: Node, call: Call) -> Support:
+    return supports(node, kind, runs_python=False, call=call)
+
+
 def scratch(node: Node, kind: str, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
     """Return the scratch buffers of a node's kernel."""
+    if node.op in CONTROL_FLOW:
+        return nested.scratch(node, partial(_scratch_inside, kind))
     found = find_kernel(node.op, kind, call)
     return tuple(found.scratch(call, outputs)) if found and found.scratch else ()
+
+
+def _scratch_inside(kind: str, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+    return scratch(node, kind, call, outputs)
 
 
 def bind(
@@ -210,6 +239,9 @@ def bind_node(
     living: Mapping[str, Life] | None = None,
 ) -> Step:
     """Return the function that runs one node of a graph."""
+    if node.op in CONTROL_FLOW:
+        bind_graph = partial(_bind_inside, xp, kind)
+        return nested.bind(node, views, constants, partial(_scratch_inside, kind), bind_graph)
     runs = runs_of(graph, node)
     left = [run for run in runs if not lies(run, views)]
     if len(left) < len(runs) and only_copies(node, runs):
@@ -227,6 +259,16 @@ def bind_node(
         count = len(found.scratch(call, graph.output_specs(node)))
         arguments.append([views[scratch_name(node, i)].array for i in range(count)])
     return found.step(*arguments)
+
+
+def _bind_inside(
+    xp: Any,
+    kind: str,
+    graph: Graph,
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+) -> BoundProgram:
+    return BoundProgram(kind, graph, bind_steps(xp, kind, graph, views, constants), measure=False)
 
 
 def is_in_place(graph: Graph, node: Node, views: Mapping[str, View]) -> bool:

@@ -17,7 +17,7 @@ from ..graph.errors import ShapeError
 from ..graph.infer import asking, describe, infer_node
 from ..graph.ir import Graph, Node, call_of
 from ..graph.operator import Specs, find_operator
-from ..graph.operators.control import CONTROL_FLOW
+from ..graph.operators.control import waits
 from ..graph.tensor import Array, TensorSpec, spec_of
 from .errors import PlanError
 
@@ -64,9 +64,7 @@ class Cut:
 
 def is_decided(graph: Graph) -> bool:
     """True when nothing in the graph has to wait for values."""
-    return graph.is_static and not any(
-        node.op in CONTROL_FLOW or node.operator.bounded for node in graph.nodes
-    )
+    return graph.is_static and not any(waits(node) or node.operator.bounded for node in graph.nodes)
 
 
 def cut(graph: Graph) -> Cut:
@@ -84,7 +82,7 @@ def cut(graph: Graph) -> Cut:
     tensors = dict(graph.tensors)
     for node in graph.nodes:
         ready = all(name in known for name in node.inputs if name)
-        if ready and node.op not in CONTROL_FLOW:
+        if ready and not waits(node):
             if node.operator.bounded is not None:
                 bounded, specs = bounded_form(graph, node)
                 if all(spec.is_static for spec in specs):
@@ -130,7 +128,7 @@ def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[s
     PlanError
         If not even all values decide them.
     """
-    if node.op in CONTROL_FLOW:
+    if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
     names = [
         name
@@ -157,7 +155,7 @@ def reason_held_up(parts: Cut, node: Node) -> str:
     waited = [name for name in dict.fromkeys(node.inputs) if name in late]
     if waited:
         return f"needs the shape of {_quoted(waited)}, which is known when that is computed"
-    if node.op in CONTROL_FLOW:
+    if waits(node):
         names = node.inputs[:1] if node.op == "If" else ()
     else:
         small = (n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants)

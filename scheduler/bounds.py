@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from ..devices.device import Device
 from ..graph.aliasing import runs_of
 from ..graph.errors import ShapeError
 from ..graph.infer import describe
@@ -20,7 +22,9 @@ from ..graph.ir import Graph, Node
 from .boundaries import frontier
 from .errors import FeedError, PlanError
 from .memory.leeway import Leeway
+from .partition.pins import Pins
 from .specialise import Shapes, specialise
+from .whole import with_whole_nodes
 
 Bounds: TypeAlias = Mapping[str, tuple[int, int]]
 """For symbols the smallest and the largest length."""
@@ -80,23 +84,47 @@ def largest(bounds: Bounds) -> Mapping[str, int]:
     return {symbol: high for symbol, (_, high) in bounds.items()}
 
 
-def picked(graph: Graph, lengths: Mapping[str, int], *, folds: bool) -> Graph:
-    """Return the graph for some lengths of its symbols."""
-    specs = {name: graph.tensors[name].shape or () for name in graph.inputs}
-    shapes = {
-        name: [lengths[dim] if isinstance(dim, str) else dim for dim in shape]
-        for name, shape in specs.items()
-    }
-    return specialise(graph, shapes, folds=folds)
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A graph with symbols, and what its form for some lengths depends on.
+
+    Attributes
+    ----------
+    graph : Graph
+    devices : Mapping of str to Device
+    pins : Mapping of str to str
+    folds : bool
+        True where nodes whose results are known ahead become constants.
+    """
+
+    graph: Graph
+    devices: Mapping[str, Device]
+    pins: Pins
+    folds: bool
+
+    def of(self, shapes: Shapes) -> Graph:
+        """Return the graph for some shapes of its inputs."""
+        graph = specialise(self.graph, shapes, folds=self.folds)
+        return with_whole_nodes(graph, self.devices, self.pins, folds=self.folds)
+
+    def picked(self, lengths: Mapping[str, int]) -> Graph:
+        """Return the graph for some lengths of its symbols."""
+        specs = {name: self.graph.tensors[name].shape or () for name in self.graph.inputs}
+        return self.of(
+            {
+                name: [lengths[dim] if isinstance(dim, str) else dim for dim in shape]
+                for name, shape in specs.items()
+            }
+        )
 
 
-def leeway_of(template: Graph, bounds: Bounds, graph: Graph, *, folds: bool) -> Leeway:
+def leeway_of(template: Template, bounds: Bounds, graph: Graph) -> Leeway:
     """Return what to allow for in the memory of `graph`, which is of the largest shapes.
 
     Nodes that would share bytes in another way at other shapes are kept apart. Where no other
     shapes that were tried tell, those that would at any place but the first byte.
     """
-    others = [other for other in _others(template, bounds, folds) if alike(other, graph)]
+    others = [other for other in _others(template, bounds) if alike(other, graph)]
     ways = [[_shared(other, node) for node in other.nodes] for other in others]
     apart = set[str]()
     for place, node in enumerate(graph.nodes):
@@ -106,13 +134,13 @@ def leeway_of(template: Graph, bounds: Bounds, graph: Graph, *, folds: bool) -> 
     return Leeway(frozenset(apart), others)
 
 
-def _others(template: Graph, bounds: Bounds, folds: bool) -> Iterator[Graph]:
+def _others(template: Template, bounds: Bounds) -> Iterator[Graph]:
     tried = [largest(bounds)]
     for lengths in _samples(bounds):
         if lengths not in tried:
             tried.append(lengths)
             with suppress(ShapeError):
-                yield picked(template, lengths, folds=folds)
+                yield template.picked(lengths)
 
 
 def _samples(bounds: Bounds) -> Iterator[Mapping[str, int]]:

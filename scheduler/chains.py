@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeAlias
 from ..devices.device import Chaining
 from ..graph.infer import infer_node
 from ..graph.ir import Graph, Node, call_of
-from ..graph.nested import all_nodes
 from ..graph.operator import find_operator
+from ..graph.operators.control import placed_nodes
 from ..graph.operators.fused import FUSED, MOST_INPUTS
 from ..graph.passes import Applied, run_passes
 from ..graph.tensor import Shape, TensorSpec
@@ -218,7 +218,7 @@ def _partition(fused: Graph, partition: Partition) -> Partition:
     """Return a partition of the graph with its chains fused."""
     nodes = {node.name: node for node in fused.nodes}
     assignment, reasons = dict[str, str](), dict[str, str]()
-    for path, _, node in all_nodes(fused):
+    for path, _, node in placed_nodes(fused):
         old = path if path in partition.assignment else node.name  # what is in a chain has a path
         assignment[path] = partition.assignment[old]
         reasons[path] = partition.reasons.get(old, "")

@@ -8,10 +8,10 @@ from functools import partial
 
 from ..graph.errors import ShapeError
 from ..graph.ir import Graph
-from ..graph.passes import Pass, run_passes
+from ..graph.passes import Pass, fold_constants, run_passes
 from ..graph.state import set_aside
 from .boundaries import is_decided
-from .bounds import Bounds, largest, leeway_of, picked, undecided
+from .bounds import Bounds, Template, largest, leeway_of, undecided
 from .chains import Lowered, fuse_alike, lowered, without_chains
 from .errors import DoesNotFitError
 from .fixed import growing_leeway, worth_apart
@@ -24,7 +24,8 @@ from .partition.partition import may_merge
 from .partition.strategies import Request, choices
 from .planning import Plan
 from .run_once import in_sections
-from .specialise import Shapes, specialise
+from .specialise import Shapes
+from .whole import with_whole_nodes
 
 WAITS_WORTH = 1.01
 """If steps wait for memory, and that costs more, partitions are tried that may wait for less."""
@@ -43,15 +44,15 @@ def within(
         return in_sections(template, one) if folds else one(template)
 
     template = set_aside(without_chains(template))
-    shown = _largest(template, bounds, folds) if request.precision else None
+    shown = _largest(template, bounds, request, folds) if request.precision else None
     return with_half(template, request, make, shown)
 
 
-def _largest(template: Graph, bounds: Bounds, folds: bool) -> Graph:
+def _largest(template: Graph, bounds: Bounds, request: Request, folds: bool) -> Graph:
     """Return the graph of the largest shapes."""
     lengths = largest(bounds)
     try:
-        graph = picked(template, lengths, folds=folds)
+        graph = _symbols(template, request, folds).picked(lengths)
     except ShapeError as error:
         named = ", ".join(f"{symbol} = {length}" for symbol, length in lengths.items())
         error.add_note(f"all is planned for the largest lengths within bounds: {named}")
@@ -61,13 +62,18 @@ def _largest(template: Graph, bounds: Bounds, folds: bool) -> Graph:
     return graph
 
 
+def _symbols(template: Graph, request: Request, folds: bool) -> Template:
+    return Template(template, request.devices, request.pins, folds)
+
+
 def _within(
     template: Graph, bounds: Bounds, request: Request, given: frozenset[str], folds: bool
 ) -> Plan:
     def leeway(template: Graph, graph: Graph) -> Leeway:
-        return leeway_of(template, bounds, graph, folds=folds)
+        return leeway_of(_symbols(template, request, folds), bounds, graph)
 
-    made = _with_symbols(template, _largest(template, bounds, folds), request, given, leeway)
+    graph = _largest(template, bounds, request, folds)
+    made = _with_symbols(template, graph, request, given, leeway)
     return replace(made, bounds=bounds)
 
 
@@ -81,7 +87,7 @@ def at_shapes(template: Graph, shapes: Shapes, request: Request, given: frozense
 
 
 def _at_shapes(template: Graph, shapes: Shapes, request: Request, given: frozenset[str]) -> Plan:
-    graph = specialise(template, shapes)
+    graph = _symbols(template, request, folds=True).of(shapes)
     if not is_decided(graph):
         raise undecided(graph)
     return _with_symbols(template, graph, request, given, lambda one, _: growing_leeway(one))
@@ -111,6 +117,8 @@ def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[
 
     graph = without_chains(graph)
     graph, applied = run_passes(graph, passes, may_merge(request.devices, request.kept))
+    folds = fold_constants in passes
+    graph = with_whole_nodes(graph, request.devices, request.pins, folds=folds)
     made = with_half(set_aside(graph), request, make)
     return replace(made, passes=passes, applied=(*applied, *made.applied))
 

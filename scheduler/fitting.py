@@ -27,6 +27,7 @@ from .partition.partition import Partition, Subgraph, support
 from .planning import Plan
 from .specialise import Shapes, bind_inputs, specialise
 from .steps import Step, Transfer
+from .whole import switches_of, with_whole_nodes
 
 
 class _Sharing(NamedTuple):
@@ -100,7 +101,9 @@ class Fitting:
         """Return a part of the graph for inputs of these shapes, with the specs of all inputs."""
         specs = bind_inputs(self._template, shapes)
         fed = {name: shapes[name] for name in part.inputs if name in shapes}
-        made = specialise(part, fed, folds=self._plan.folds)
+        made, plan = specialise(part, fed, folds=self._plan.folds), self._plan
+        switches = [name for name in switches_of(part) if name in self._template.inputs]
+        made = with_whole_nodes(made, plan.prototypes, plan.pins, switches, folds=plan.folds)
         return replace(made, tensors={**specs, **made.tensors})
 
     def _fits(self, part: Graph) -> bool:

@@ -17,7 +17,7 @@ from ..devices.device import Device
 from ..graph.ir import Graph
 from ..graph.passes import Applied, Pass, fold_constants, fuse_chains
 from ..graph.state import taken_back
-from .bounds import Bounds, leeway_of
+from .bounds import Bounds, Template, leeway_of
 from .costs import Costs
 from .ends import Ends
 from .fixed import growing_leeway
@@ -142,7 +142,8 @@ class Plan:
             return NONE
         if not self.bounds:
             return growing_leeway(self.template)
-        return leeway_of(self.template, self.bounds, self.graph, folds=self.folds)
+        template = Template(self.template, self.prototypes, self.pins, self.folds)
+        return leeway_of(template, self.bounds, self.graph)
 
     @property
     def folds(self) -> bool:

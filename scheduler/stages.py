@@ -10,20 +10,18 @@ from typing import TypeAlias
 import numpy as np
 import trio
 
+from ..graph.captured_constants import with_constants_inside
 from ..graph.ir import Graph, Node
-from ..graph.operators.control import CONTROL_FLOW
-from ..graph.operators.randomness import RANDOM_KEY
+from ..graph.operators.control import waits
 from ..graph.state import reading
 from ..graph.tensor import Array, TensorSpec, frozen_copy, spec_of
 from .boundaries import Padded, cut, deciding, frontier, is_decided
 from .planning import Plan
 from .specialise import specialise
+from .whole import SWITCH_SIZE, switches_of, with_whole_nodes
 
 KEPT_STAGES = 256
 """Stages kept, behind all boundaries together; the least recently used are forgotten first."""
-
-SWITCH_SIZE = 4
-"""Integers and booleans up to this many, fed, are tried as switches: as constants of the plan."""
 
 MOST_SETTINGS = 8
 """Switches with more settings than this are no switches: they are values like others."""
@@ -63,7 +61,7 @@ class Stage:
         self.rest: Entry | None = None
         read = set(graph.outputs)
         if parts.rest is not None:
-            reached = [node for node in frontier(parts.rest) if node.op in ("Loop", "Scan")]
+            reached = [node for node in frontier(parts.rest) if waits(node) and node.op != "If"]
             closed = [_closed(node, graph.constants) for node in reached]
             self.loops = [
                 (node, Entry(plan, node.attributes["body"], kept, _captured(node, variables)))
@@ -110,11 +108,7 @@ class Entry:
         self._plan = plan
         self._kept = kept
         self._deciding: set[str] = set()
-        self._switches = [
-            name
-            for name in graph.inputs
-            if graph.tensors[name].dtype.kind in "biu" and name != RANDOM_KEY
-        ]
+        self._switches = switches_of(graph)
         self._settings: set[tuple[bytes, ...]] = set()
         self._set: set[str] = set()
 
@@ -174,7 +168,10 @@ class Entry:
             constants={**self.graph.constants, **values},
         )
         shapes = {name: np.shape(known[name]) for name in inputs}
-        return specialise(graph, shapes, folds=self._plan.folds)
+        plan = self._plan
+        graph = specialise(graph, shapes, folds=plan.folds)
+        left = [name for name in self._switches if name in inputs]
+        return with_whole_nodes(graph, plan.prototypes, plan.pins, left, folds=plan.folds)
 
     def _facts(self, known: Mapping[str, Array]) -> Facts:
         deciding = self._deciding | self._set
@@ -188,9 +185,7 @@ Kept: TypeAlias = OrderedDict[tuple[Entry, Facts], Stage]
 
 
 def _is_static(graph: Graph, node: Node) -> bool:
-    if node.op in CONTROL_FLOW:
-        return False
-    return all(spec.is_static for spec in graph.output_specs(node))
+    return not waits(node) and all(spec.is_static for spec in graph.output_specs(node))
 
 
 def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
@@ -198,24 +193,16 @@ def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
 
     Constants that it captures become the body's own: weights are not fed in each iteration.
     """
+    node = with_constants_inside(node, constants)
     body: Graph = node.attributes["body"]
-    n_captured = node.attributes["captured"]
-    first = len(node.inputs) - n_captured
-    inner_names = body.inputs[len(body.inputs) - n_captured :]
-    captured = list(zip(inner_names, node.inputs[first:], strict=True))
-    held = {inner: constants[outer] for inner, outer in captured if outer in constants}
-    fed = {n: TensorSpec(body.tensors[n].dtype, None) for n in body.inputs if n not in held}
-    closed = replace(
+    fed = {name: TensorSpec(body.tensors[name].dtype, None) for name in body.inputs}
+    named = replace(
         body,
         name=node.name,
-        inputs=tuple(fed),
         nodes=tuple(replace(inner, name=f"{node.name}/{inner.name}") for inner in body.nodes),
-        tensors={**body.tensors, **fed, **{name: spec_of(held[name]) for name in held}},
-        constants={**body.constants, **held},
+        tensors={**body.tensors, **fed},
     )
-    left = [outer for inner, outer in captured if inner not in held]
-    attributes = {**node.attributes, "body": closed, "captured": len(left)}
-    return replace(node, inputs=(*node.inputs[:first], *left), attributes=attributes)
+    return replace(node, attributes={**node.attributes, "body": named})
 
 
 def _captured(node: Node, variables: Variables) -> Variables:

@@ -95,6 +95,13 @@ class Step:
         return not isinstance(self.work, Transfer) and has_lives(self.work.graph)
 
     @property
+    def loops(self) -> bool:
+        """True when how long it takes depends on values: no other thread should wait for it."""
+        return not isinstance(self.work, Transfer) and any(
+            node.op == "Loop" for _, _, node in all_nodes(self.work.graph)
+        )
+
+    @property
     def calls_python(self) -> bool:
         """True when it calls Python functions."""
         return not isinstance(self.work, Transfer) and any(

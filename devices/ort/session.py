@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...graph.captured_constants import with_constants_outside
 from ...graph.dtypes import is_extension
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
@@ -42,7 +43,7 @@ class Session:
 
     def __init__(self, graph: Graph, chosen: Any, device: str) -> None:
         self.graph = graph
-        self.computed = _with_results(graph)
+        self.computed = with_constants_outside(_with_results(graph), _is_handed_over)
         self.inference: Any = None
         if self.computed.nodes:
             self.inference = _load(self.computed, chosen, device)

@@ -9,7 +9,9 @@ from ...graph.formats.onnx.forms import refusal
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
+from ...graph.nested import graphs_in
 from ...graph.operator import Call
+from ...graph.operators.control import CONTROL_FLOW, fits_whole
 from ...graph.tensor import Array, TensorSpec
 from ..device import Support
 from .differences import difference
@@ -26,6 +28,8 @@ def supports(node: Node, call: Call) -> Support:
     """Say whether ONNX Runtime has a kernel that does what the node says."""
     if node.operator.function is not None:
         return Support(False, "Python functions do not run on 'ort' devices")
+    if node.op in CONTROL_FLOW:
+        return _supports_whole(node, call)
     outputs = [
         spec if name else None
         for name, spec in zip(node.outputs, infer_node(node, call), strict=True)
@@ -42,6 +46,26 @@ def supports(node: Node, call: Call) -> Support:
     if reason is None:
         return Support(True, "ONNX Runtime has a kernel")
     return Support(False, f"no kernel for {node.op!r} on 'ort' devices: {reason}")
+
+
+def _supports_whole(node: Node, call: Call) -> Support:
+    """Say whether ONNX Runtime has kernels for all that a node of control flow holds."""
+    if not fits_whole(node, call):
+        return Support(False, "shapes in it depend on values")
+    for graph in graphs_in(node):
+        for inner in graph.nodes:
+            reason = _refusal_inside(inner, graph.call(inner))
+            if reason is not None:
+                return Support(False, f"{inner.name!r} in it: {reason}")
+    return Support(True, "ONNX Runtime runs it whole")
+
+
+def _refusal_inside(node: Node, call: Call) -> str | None:
+    """Return why ONNX Runtime refuses a node in a nested graph, where it runs all of them."""
+    answer = supports(node, call)
+    if answer.ok and computes_nothing(node, infer_node(node, call)):
+        return "it has no elements"
+    return None if answer.ok else answer.reason
 
 
 def _unbound(specs: Sequence[TensorSpec]) -> str | None:

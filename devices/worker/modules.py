@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...graph.errors import named_text
 from ...graph.ir import Graph, Node
+from ...graph.nested import graphs_in
 from ...graph.operator import find_operator, is_operator, operators, register_operator
 from ..errors import DeviceError
 from ..kernels import kernels_for
@@ -71,11 +73,13 @@ def sources_of(node: Node) -> tuple[Source, ...]:
     DeviceError
         If a worker cannot import them.
     """
-    return tuple(
+    own = tuple(
         _source(node.op, definer)
         for definer in _definers(node)
         if _module_name(definer).partition(".")[0] not in ("", _PACKAGE)
     )
+    nested = (sources_of(inner) for graph in graphs_in(node) for inner in graph.nodes)
+    return own + tuple(chain.from_iterable(nested))
 
 
 def import_sources(wanted: Sequence[Source]) -> None:

@@ -1,20 +1,22 @@
 """Control flow: If, Loop and Scan, whose branches and bodies are graphs.
 
 What a branch or body uses of the graph around it is handed to it by the node: the last of the
-node's inputs, which become the last inputs of each nested graph. No device has kernels for these
-operators: a plan either takes the nested graph's nodes into its own, or the session runs it.
+node's inputs, which become the last inputs of each nested graph. A plan either takes the nested
+graph's nodes into its own, or has a device run the whole node, or the session runs it. The second
+is what `whole` says; planning decides about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..attribute import Attribute, Kind
 from ..dims import UNKNOWN, normalise_axis
 from ..errors import ShapeError
-from ..ir import Graph
-from ..nested import merged, replace_shape, result_specs
-from ..operator import Call, define, free
+from ..infer import cost_of, infer_node
+from ..ir import Graph, Node
+from ..nested import graphs_in, merged, replace_shape, result_specs
+from ..operator import Call, CostRule, Specs, define
 from ..tensor import Dim, TensorSpec
 from ..traits import OWN_DTYPES
 from .inputs import BOOLS, INTEGERS, check_dtype, may_equal
@@ -24,17 +26,90 @@ CONTROL_FLOW = ("If", "Loop", "Scan")
 _GRAPH = Attribute(Kind.GRAPH)
 _CAPTURED = Attribute(Kind.INT, 0, minimum=0)
 _AXES = Attribute(Kind.INTS, None)
+_WHOLE = Attribute(Kind.BOOL, False)
 
 _ROUNDS = 8
 """Shapes of states are widened in each; those that never settle are left unknown."""
+
+ASSUMED_TRIPS = 8
+"""Iterations of a loop whose number is not known, to predict how long it takes."""
+
+
+UNWRITTEN = ("captured", "whole")
+"""Attributes that other formats than plait's own lack: they see the names of graphs around."""
+
+
+def uncaptured(node: Node) -> tuple[str, ...]:
+    """Return the inputs of a node but for those that its nested graphs capture."""
+    if node.op not in CONTROL_FLOW:
+        return node.inputs
+    return node.inputs[: 1 if node.op == "If" else len(node.inputs) - node.attributes["captured"]]
+
+
+def waits(node: Node) -> bool:
+    """True for control flow that no device runs: something has to be known before it goes on."""
+    return node.op in CONTROL_FLOW and not node.attributes["whole"]
+
+
+def fits_whole(node: Node, call: Call) -> bool:
+    """True when a node's nested graphs are of the very shapes that they are handed and yield."""
+    if waits(node):
+        return False
+    results = infer_node(node, call)
+    given = handed(node.op, call, results)
+    return all(spec.is_static for spec in results) and all(
+        graph.is_static and [graph.tensors[name] for name in graph.inputs] == given
+        for graph in graphs_in(node)
+    )
+
+
+def placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
+    """Yield the nodes that have a place of their own, as `all_nodes` does.
+
+    Not those inside of control flow that a device runs as one node.
+    """
+    for node in graph.nodes:
+        yield prefix + node.name, graph, node
+        if node.op not in CONTROL_FLOW or waits(node):
+            for nested in graphs_in(node):
+                yield from placed_nodes(nested, f"{prefix}{node.name}/")
+
+
+def expected_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
+    """Yield the graphs of which one is run, and how often; what is not known is assumed."""
+    if op == "If":
+        yield from ((call.attributes[name], 1) for name in ("then_branch", "else_branch"))
+        return
+    if op == "Loop":
+        trips = call.value(0)
+        count = ASSUMED_TRIPS if trips is None else max(int(trips.item()), 0)
+    else:
+        scanned = call.attributes["captured"] + call.attributes["num_scan_inputs"]
+        shape = call.spec(len(call.inputs) - scanned).static_shape
+        count = shape[normalise_axis(axis_of(call, "scan_input_axes", 0), len(shape))]
+    yield call.attributes["body"], count
+
+
+def _cost(op: str) -> CostRule:
+    """Return the cost rule: what runs, as often as it does; of branches the dearer one."""
+
+    def rule(call: Call, outputs: Specs) -> int:
+        return max(count * _flops(graph) for graph, count in expected_runs(op, call))
+
+    return rule
+
+
+def _flops(graph: Graph) -> int:
+    """Return the operations of a nested graph: 0 where its shapes are not known."""
+    return sum(cost_of(graph, node).flops for node in graph.nodes) if graph.is_static else 0
 
 
 @define(
     "If",
     inputs="cond captured*",
     outputs="y+",
-    attributes={"then_branch": _GRAPH, "else_branch": _GRAPH},
-    cost=free,
+    attributes={"then_branch": _GRAPH, "else_branch": _GRAPH, "whole": _WHOLE},
+    cost=_cost("If"),
     float16=OWN_DTYPES,
 )
 def _if(call: Call) -> Sequence[TensorSpec]:
@@ -62,8 +137,8 @@ def chosen_branch(call: Call, condition: bool) -> Graph:
     "Loop",
     inputs="trip_count? cond? initial*",
     outputs="y+",
-    attributes={"body": _GRAPH, "captured": _CAPTURED},
-    cost=free,
+    attributes={"body": _GRAPH, "captured": _CAPTURED, "whole": _WHOLE},
+    cost=_cost("Loop"),
     float16=OWN_DTYPES,
 )
 def _loop(call: Call) -> Sequence[TensorSpec]:
@@ -115,8 +190,9 @@ def repeats(body: Graph) -> bool:
         "scan_output_axes": _AXES,
         "scan_output_directions": _AXES,
         "captured": _CAPTURED,
+        "whole": _WHOLE,
     },
-    cost=free,
+    cost=_cost("Scan"),
     float16=OWN_DTYPES,
 )
 def _scan(call: Call) -> Sequence[TensorSpec]:

@@ -20,6 +20,7 @@ from ...devices.model import DeviceModel, guess, model_of
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
+from ...graph.operators.control import CONTROL_FLOW, expected_runs
 from ...graph.operators.fused import FUSED
 from ..errors import PlanError
 from .figures import Figures, Measured
@@ -254,12 +255,18 @@ class Costs(Figures):
         operator, model = node.operator, self.model(device)
         if operator.views and len(operator.views) >= len([name for name in node.outputs if name]):
             return 0.0, "model"
+        if node.op in CONTROL_FLOW:
+            runs = expected_runs(node.op, graph.call(node))
+            return max(count * self._nodes_s(device, inner) for inner, count in runs), "model"
         modelled = model.kernel_s(node.op, cost_of(graph, node))
         if asked is not None:
             ratio = self._ratio(device, asked, modelled)
             if ratio is not None:
                 return ratio * modelled, "scaled"
         return max(modelled, PYTHON_S) if operator.function is not None else modelled, "model"
+
+    def _nodes_s(self, device: str, graph: Graph) -> float:
+        return sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def _ratio(self, device: str, asked: Signature, modelled: float) -> float | None:
         """Return measured over modelled time, of the measurement that is most alike."""

@@ -156,7 +156,9 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     bounds, once = values["bounds"], None
     if bounds:
         once, fed = restored_sections(fed, stored.once, at)
-    graph = restored_graph(fed, bounds, at, folds=fold_constants in passes)
+    graph = restored_graph(
+        fed, bounds, prototypes, values["pins"], at, folds=fold_constants in passes
+    )
     if not bounds:
         once, graph = restored_sections(graph, stored.once, at)
     partition = restored_partition(

@@ -12,19 +12,18 @@ from dataclasses import dataclass, replace
 from ...devices.device import Device, scratch_specs
 from ...graph.errors import InternalError, ParseError, PlaitError
 from ...graph.ir import Graph, Node
-from ...graph.nested import all_nodes
-from ...graph.operators.control import CONTROL_FLOW
+from ...graph.operators.control import placed_nodes, waits
 from ...graph.printing import bytes_text
 from ..arguments import MOST_IN_FLIGHT
 from ..boundaries import is_decided
-from ..bounds import Bounds, checked_bounds, largest, picked
+from ..bounds import Bounds, Template, checked_bounds, largest
 from ..ends import Ends, checked_ends
 from ..errors import DoesNotFitError
 from ..memory.buffers import alignment_of
 from ..memory.limits import exceeded, limits_of
 from ..memory.regions import MemoryPlan, Pool, Replica
 from ..memory.verify import verify_memory
-from ..partition.partition import SESSION, Partition, Subgraph
+from ..partition.partition import SESSION, Partition, Pins, Subgraph
 from ..placement import SCRATCH, Placement, place
 from ..planning import Plan
 from ..replicas.groups import check_alike
@@ -41,7 +40,15 @@ class Group:
     nodes: tuple[int, ...]
 
 
-def restored_graph(fed: Graph, bounds: Bounds, at: str, *, folds: bool) -> Graph:
+def restored_graph(
+    fed: Graph,
+    bounds: Bounds,
+    devices: Mapping[str, Device],
+    pins: Pins,
+    at: str,
+    *,
+    folds: bool,
+) -> Graph:
     """Return the graph that was planned: where there are bounds, that of the largest shapes.
 
     Raises
@@ -52,7 +59,8 @@ def restored_graph(fed: Graph, bounds: Bounds, at: str, *, folds: bool) -> Graph
     if not bounds:
         return fed
     try:
-        graph = picked(fed, largest(checked_bounds(fed, bounds)), folds=folds)
+        template = Template(fed, devices, pins, folds)
+        graph = template.picked(largest(checked_bounds(fed, bounds)))
     except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
         raise damaged(f"there is no graph of the largest shapes: {error}", at) from error
     if not is_decided(graph):
@@ -194,12 +202,12 @@ def check_assignment(
     graph: Graph, assignment: Mapping[str, str], devices: Mapping[str, Device], at: str
 ) -> None:
     """Raise ParseError unless every node of a graph is on a device that supports it."""
-    nodes = {path: (around, node) for path, around, node in all_nodes(graph)}
+    nodes = {path: (around, node) for path, around, node in placed_nodes(graph)}
     if nodes.keys() != assignment.keys():
         raise damaged("the assignment is not of the graph's nodes", at)
     for path, (around, node) in nodes.items():
         name = assignment[path]
-        if (node.op in CONTROL_FLOW) != (name == SESSION) or name not in (SESSION, *devices):
+        if waits(node) != (name == SESSION) or name not in (SESSION, *devices):
             raise damaged(f"{node} is on {name!r}", at)
         if name == SESSION:
             continue

@@ -8,8 +8,7 @@ from math import inf
 
 from ...devices.device import Device, Support
 from ...graph.ir import Graph, Node
-from ...graph.nested import all_nodes
-from ...graph.operators.control import CONTROL_FLOW
+from ...graph.operators.control import placed_nodes, waits
 from ..costs import Costs
 from .decision import Option
 from .partition import Homeless, support, unsupported
@@ -103,8 +102,8 @@ def options(
     """Return for every node what each device has to offer; times where shapes are known."""
     return {
         path: tuple(_option(around, node, name, device, costs) for name, device in devices.items())
-        for path, around, node in all_nodes(graph)
-        if node.op not in CONTROL_FLOW
+        for path, around, node in placed_nodes(graph)
+        if not waits(node)
     }
 
 

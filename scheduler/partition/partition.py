@@ -13,8 +13,7 @@ from typing import NamedTuple
 from ...devices.device import Device, Support
 from ...graph.infer import asking
 from ...graph.ir import Graph, Node
-from ...graph.nested import all_nodes
-from ...graph.operators.control import CONTROL_FLOW
+from ...graph.operators.control import placed_nodes, waits
 from ...graph.passes import Placing, attempts
 from ..errors import UnsupportedOpError
 from .cutting import Subgraph
@@ -79,8 +78,8 @@ def by_preference(
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
     homeless: list[Homeless] = []
-    for path, around, node in all_nodes(graph):
-        if node.op in CONTROL_FLOW:
+    for path, around, node in placed_nodes(graph):
+        if waits(node):
             assignment[path], reasons[path] = SESSION, "decided when its inputs are known"
             continue
         named = replace(node, name=path)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ...devices.device import Device
 from ...graph.ir import Graph, Node
-from ...graph.nested import all_nodes
-from ...graph.operators.control import CONTROL_FLOW
+from ...graph.nested import all_nodes, graphs_in
+from ...graph.operators.control import CONTROL_FLOW, waits
 from ..errors import PlanError
 from ..inlining import path_of
 
@@ -40,9 +41,25 @@ def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
 
 
 def pin_of(node: Node, pins: Pins) -> str | None:
-    """Return the pin that applies: the exact name, else the first pattern that matches."""
-    if not pins:
-        return None
+    """Return the pin that applies: the exact name, else the first pattern that matches.
+
+    To control flow that runs as one node those of the nodes in it apply as well.
+    """
+    return next(pins_of(node, pins), None) if pins else None
+
+
+def pins_of(node: Node, pins: Pins) -> Iterator[str]:
+    """Yield the pins of a node, and of the nodes inside if it runs as one."""
+    own = _own_pin(node, pins)
+    if own is not None:
+        yield own
+    if node.op in CONTROL_FLOW and not waits(node):
+        for graph in graphs_in(node):
+            for inner in graph.nodes:
+                yield from pins_of(replace(inner, name=f"{node.name}/{inner.name}"), pins)
+
+
+def _own_pin(node: Node, pins: Pins) -> str | None:
     names = node.name, path_of(node.name)
     exact = (name for name in names if name in pins)
     matching = (p for p in pins if any(fnmatchcase(name, p) for name in names))

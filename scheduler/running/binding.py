@@ -184,6 +184,9 @@ class Bindings:
         return device.compile_with(graph, views, self._lives, measure=self._measure)
 
     def _may_run_anywhere(self, step: Step) -> bool:
-        """False for effects, and what nodes own: that may depend on the thread it is used from."""
+        """False for effects, and what nodes own: that may depend on the thread it is used from.
+
+        Nor may a loop keep the thread of another, which may be the one that is to cancel it.
+        """
         is_virtual = self._pace is not None and self._pace.is_virtual
-        return not is_virtual and not step.has_effects and not step.owns
+        return not is_virtual and not (step.has_effects or step.owns or step.loops)

@@ -234,5 +234,6 @@ def test_what_is_wrong_inside_of_a_nested_graph_is_found() -> None:
     condition, x = b.input("condition", "bool", ()), b.input("x", "float32", (3,))
     b.output("y", b.op("If", condition, x, name="if", then_branch=inner, else_branch=inner))
     wrong = replace(inner, tensors={**inner.tensors, "h": TensorSpec("int8", (3,))})
-    graph = node(b.build(), 0, attributes={"then_branch": wrong, "else_branch": inner})
+    branches = {"then_branch": wrong, "else_branch": inner}
+    graph = node(b.build(), 0, attributes={**branches, "whole": False})
     assert broken(graph) == (f"tensor 'h' is int8[3], but its node gives {SPEC}", RELU)

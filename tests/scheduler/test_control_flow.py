@@ -72,7 +72,7 @@ async def test_a_condition_that_is_computed_is_waited_for() -> None:
     cond = b.op("Greater", b.op("ReduceSum", x, keepdims=False), np.float32(0))
     then, other = scaled("then", 2), scaled("else", 10)
     b.output("y", b.op("If", cond, x, then_branch=then, else_branch=other))
-    plan = pl.plan(b.build())
+    plan = pl.plan(b.build(), "formal")
     assert not plan.is_static
     async with pl.Session(plan) as session:
         for sign in (1, -1, 1):
@@ -185,7 +185,8 @@ def test_lengths_that_grow_in_loops_in_loops_take_no_exponential_search(
 def test_a_long_loop_is_run_body_by_body(trips: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inlining, "UNROLLED_NODES", 0)
     last, rows = doubled(X, trips)
-    found = pl.run(looping(doubling_body()), {"trips": np.array(trips), "x": X})
+    plan = pl.plan(looping(doubling_body()), "formal")
+    found = pl.run(plan, {"trips": np.array(trips), "x": X})
     np.testing.assert_array_equal(found["last"], last)
     np.testing.assert_array_equal(found["rows"].reshape(rows.shape if trips else (0, 3)), rows)
 
@@ -253,7 +254,7 @@ async def test_constants_that_a_body_captures_are_not_fed(
     )
     b.output("rows", rows)
     b.output("weights", weights)
-    async with pl.Session(pl.plan(b.build())) as session:
+    async with pl.Session(pl.plan(b.build(), "formal")) as session:
         found = await session.run({"x": X, "trips": np.array(trips)})
     np.testing.assert_array_equal(found["rows"], np.array([X * weight] * trips).reshape(trips, 3))
     np.testing.assert_array_equal(found["weights"], np.array([weight] * trips).reshape(trips, 3))

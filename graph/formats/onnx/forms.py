@@ -16,6 +16,7 @@ import numpy as np
 from ...attribute import Kind
 from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
+from ...operators.control import CONTROL_FLOW, UNWRITTEN
 from ...tensor import TensorSpec
 from .tensors import ELEMENT_TYPES
 
@@ -109,7 +110,7 @@ def refusal(
 
 
 def attribute_protos(node: Node) -> list[Any]:
-    """Return a node's attributes as AttributeProtos, leaving out those that are as by default.
+    """Return a node's attributes but for graphs as AttributeProtos, without those by default.
 
     Leaving them out also spares defaults such as 0.01 the rounding to 32 bits.
     """
@@ -120,11 +121,18 @@ def attribute_protos(node: Node) -> list[Any]:
     protos = []
     known = find_operator(node.op).attributes
     for name, value in node.attributes.items():
-        if value is None or value == known[name].default:
+        kind = known[name].kind
+        if value is None or kind is Kind.GRAPH or name in _unwritten(node):
             continue
-        type_, field, convert = _FIELDS[known[name].kind]
+        if value == known[name].default:
+            continue
+        type_, field, convert = _FIELDS[kind]
         protos.append(AttributeProto(name=name, type=type_, **{field: convert(value)}))
     return protos
+
+
+def _unwritten(node: Node) -> tuple[str, ...]:
+    return UNWRITTEN if node.op in CONTROL_FLOW else ()
 
 
 def tensor_proto(name: str, array: Any) -> Any:
@@ -171,7 +179,9 @@ def _mismatches(
     form = f"{node.op} of opset {opset}"
     known = find_operator(node.op).attributes
     for name, value in node.attributes.items() if node.op != "ConstantOfShape" else ():
-        if known[name].kind not in _FIELDS:
+        if name in _unwritten(node):
+            continue
+        if known[name].kind not in (*_FIELDS, Kind.GRAPH):
             yield f"its attribute {name!r} is {known[name].kind.value}"
         if value != known[name].default and name not in schema.attributes:
             yield f"{form} has no attribute {name!r}"

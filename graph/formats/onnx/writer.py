@@ -11,18 +11,20 @@ from ...check import check
 from ...errors import GraphError
 from ...extras import import_extra
 from ...ir import Graph
+from ...nested import all_nodes, graphs_in
+from ...operators.control import uncaptured
 from ...printing import counted
-from ...tensor import Array, TensorSpec
+from ...tensor import Array
 from ..container import ALIGNMENT
 from ..files import replace_file
 from .forms import (
     ELEMENT_TYPE_OF,
-    attribute_protos,
     domain_and_type,
     refusal,
     refusal_of_own,
     tensor_proto,
 )
+from .nodes_written import node_protos, value_proto
 from .upgrade import NEWEST_OPSET
 
 OLDEST_WRITTEN = 21
@@ -63,7 +65,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     reasons = list(_reasons(graph, version))
     if reasons:
         raise _refusal_of(reasons, graph, is_newest=version == newest)
-    domains = sorted({domain_and_type(node.op)[0] for node in graph.nodes} - {""})
+    domains = sorted({domain_and_type(node.op)[0] for _, _, node in all_nodes(graph)} - {""})
     return onnx.ModelProto(
         ir_version=IR_VERSION,
         producer_name=PRODUCER,
@@ -73,19 +75,9 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
         ],
         graph=onnx.GraphProto(
             name=graph.name,
-            input=[_value(name, graph.tensors[name]) for name in graph.inputs],
-            output=[_value(name, graph.tensors[name]) for name in graph.outputs],
-            node=[
-                onnx.NodeProto(
-                    name=node.name,
-                    domain=domain_and_type(node.op)[0],
-                    op_type=domain_and_type(node.op)[1],
-                    input=node.inputs,
-                    output=node.outputs,
-                    attribute=attribute_protos(node),
-                )
-                for node in graph.nodes
-            ],
+            input=[value_proto(name, graph.tensors[name]) for name in graph.inputs],
+            output=[value_proto(name, graph.tensors[name]) for name in graph.outputs],
+            node=node_protos(graph),
             initializer=[
                 _elsewhere(name, array, {"location": "outside"})
                 if name in outside
@@ -162,9 +154,11 @@ def _refusal_of(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> Gra
 def _reasons(graph: Graph, opset: int) -> Iterator[str]:
     """Yield the nodes and tensors that the opset cannot express, each with the reason."""
     for node in graph.nodes:
+        for nested in graphs_in(node):
+            yield from (f"in {node.name!r}, {reason}" for reason in _reasons(nested, opset))
         inputs, outputs = (
             [graph.tensors[name] if name else None for name in names]
-            for names in (node.inputs, node.outputs)
+            for names in (uncaptured(node), node.outputs)
         )
         is_own = bool(domain_and_type(node.op)[0])
         reason = refusal_of_own(node) if is_own else refusal(node, inputs, outputs, opset)
@@ -174,22 +168,6 @@ def _reasons(graph: Graph, opset: int) -> Iterator[str]:
         dtype = graph.tensors[name].dtype.name
         if dtype not in ELEMENT_TYPE_OF:
             yield f"tensor {name!r}: ONNX has no {dtype}"
-
-
-def _value(name: str, spec: TensorSpec) -> Any:
-    """Return the ValueInfoProto of an input or output."""
-    from onnx import TensorShapeProto, TypeProto, ValueInfoProto
-
-    tensor = TypeProto.Tensor(elem_type=ELEMENT_TYPE_OF[spec.dtype.name])
-    if spec.shape is not None:
-        dims = [
-            TensorShapeProto.Dimension(dim_value=dim)
-            if isinstance(dim, int)
-            else TensorShapeProto.Dimension(dim_param=dim)
-            for dim in spec.shape
-        ]
-        tensor.shape.CopyFrom(TensorShapeProto(dim=dims))
-    return ValueInfoProto(name=name, type=TypeProto(tensor_type=tensor))
 
 
 def _elsewhere(name: str, array: Array, where: Mapping[str, object]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....graph.infer import cost_of
 from ....graph.ir import Graph, Node
-from ....graph.nested import all_nodes
+from ....graph.operators.control import placed_nodes
 from ...costs import Costs
 from ...partition.decision import Option
 from ...partition.partition import SESSION
@@ -47,7 +47,7 @@ def node_table(
     rows: list[dict[str, Any]] = []
     if plan is not None:
         table = _Table(plan, costs, texts)
-        listed = sorted(all_nodes(plan.graph), key=lambda entry: entry[1] is not plan.graph)
+        listed = sorted(placed_nodes(plan.graph), key=lambda entry: entry[1] is not plan.graph)
         for path, graph, node in listed:
             measured = times.pop((path, plan.assignment[path]), None)
             rows.append({**table.row(path, graph, node), **_measured(measured)})

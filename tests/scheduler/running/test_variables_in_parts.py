@@ -199,15 +199,17 @@ def looping() -> Graph:
     return b.build()
 
 
-async def test_loops_read_variables() -> None:
-    async with pl.Session(pl.plan(looping())) as session:
+@pytest.mark.parametrize("device", ["cpu", "formal"])
+async def test_loops_read_variables(device: str) -> None:
+    """Whether they are one node, or the session runs them."""
+    async with pl.Session(pl.plan(looping(), device)) as session:
         for trips, wanted in ((3, [3, 6]), (2, [6, 12])):
             assert (await session.run({"n": np.float32(trips)}))["y"].tolist() == wanted
         assert session.variables["w"].tolist() == [6, 12]
 
 
 def test_no_iteration_is_fed_what_a_variable_holds() -> None:
-    plan, held = pl.plan(looping()), np.ones(2, np.float32)
+    plan, held = pl.plan(looping(), "formal"), np.ones(2, np.float32)
     entry = Entry(plan, without_state(plan.graph), OrderedDict(), plan.graph.variables)
     ((node, body),) = entry.make({"n": np.array(20, np.float32), "w": held}).loops
     assert node.inputs[-1] == "w"
