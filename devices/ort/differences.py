@@ -14,7 +14,8 @@ from ...graph.operator import Call
 from ...graph.operators.dot_attention import MASK, MASKED, SCORES, USED
 from ...graph.operators.inputs import integers, is_computed
 from ...graph.operators.movement import pads_by_axis
-from ...graph.tensor import Array, TensorSpec
+from ...graph.tensor import TensorSpec
+from .empty import is_empty
 
 
 class _Difference(NamedTuple):
@@ -31,15 +32,10 @@ def difference(node: Node, call: Call) -> str | None:
     if node.operator.effects:
         return "it has effects"
     for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
-        if _is_empty(spec, value):
+        if is_empty(spec, value):
             return f"{name!r} has no elements: some of its kernels end the process then"
     found = _DIFFERENCES.get(node.op)
     return found.what if found is not None and found.concerns(call) else None
-
-
-def _is_empty(spec: TensorSpec | None, value: Array | None) -> bool:
-    """True for a computed tensor without elements; constants say that something is left out."""
-    return spec is not None and value is None and spec.is_static and spec.size == 0
 
 
 def _may_trap(call: Call) -> bool:

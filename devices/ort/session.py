@@ -14,6 +14,7 @@ from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import KernelError
+from .empty import without_empty_inputs
 from .runtime import load, newest_opset, options, runtime, summary
 from .support import computes_nothing
 
@@ -43,7 +44,8 @@ class Session:
 
     def __init__(self, graph: Graph, chosen: Any, device: str) -> None:
         self.graph = graph
-        self.computed = with_constants_outside(_with_results(graph), _is_handed_over)
+        self.computed = _with_results(without_empty_inputs(graph))
+        self.computed = with_constants_outside(self.computed, _is_handed_over)
         self.inference: Any = None
         if self.computed.nodes:
             self.inference = _load(self.computed, chosen, device)
@@ -64,10 +66,7 @@ def _load(graph: Graph, chosen: Any, device: str) -> Any:
 
 
 def _with_results(graph: Graph) -> Graph:
-    """Return a graph without the nodes that have nothing to compute, and what only they need.
-
-    What makes elements of tensors without any is not on these devices.
-    """
+    """Return a graph without the nodes that have nothing to compute, and what only they need."""
     needed, kept = set(graph.outputs), []
     for node in reversed(graph.nodes):
         if needed.isdisjoint(node.outputs) or computes_nothing(node, graph.output_specs(node)):

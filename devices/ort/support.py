@@ -15,6 +15,7 @@ from ...graph.operators.control import CONTROL_FLOW, fits_whole
 from ...graph.tensor import Array, TensorSpec
 from ..device import Support
 from .differences import difference
+from .empty import is_empty, makes_of_nothing, without_empty
 from .runtime import binds_extensions, load, newest_opset, options, runtime, summary
 
 KEPT_ANSWERS = 4096
@@ -36,6 +37,9 @@ def supports(node: Node, call: Call) -> Support:
     ]
     if computes_nothing(node, outputs):
         return Support(True, "there is nothing to compute")
+    if makes_of_nothing(node, call) and _unbound([spec for spec in outputs if spec]) is None:
+        return Support(True, "what it makes of no elements is known ahead")
+    node, call = without_empty(node, call)
     present = [spec for spec in (*call.inputs, *outputs) if spec is not None]
     reason = (
         refusal(node, call.inputs, outputs, newest_opset())
@@ -63,7 +67,10 @@ def _supports_whole(node: Node, call: Call) -> Support:
 def _refusal_inside(node: Node, call: Call) -> str | None:
     """Return why ONNX Runtime refuses a node in a nested graph, where it runs all of them."""
     answer = supports(node, call)
-    if answer.ok and computes_nothing(node, infer_node(node, call)):
+    if answer.ok and (
+        any(map(is_empty, call.inputs, call.values))
+        or computes_nothing(node, infer_node(node, call))
+    ):
         return "it has no elements"
     return None if answer.ok else answer.reason
 
