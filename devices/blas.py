@@ -11,7 +11,9 @@ Whoever set the number by an environment variable has decided, and is not overru
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from functools import lru_cache
 from typing import Any
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -54,8 +56,17 @@ def _apply() -> None:
         _limiter.restore_original_limits()
         _limiter = None
     if _wanted and not _user_decides():
-        _limiter = threadpoolctl.threadpool_limits(min(_wanted.values()), user_api="blas")
+        found = _libraries(len(sys.modules))
+        _limiter = found.limit(limits=min(_wanted.values()), user_api="blas")
     give_up_control(force=True)
+
+
+@lru_cache(maxsize=1)
+def _libraries(n_modules: int) -> Any:
+    """Return the libraries that are loaded; what loads another has imported some module."""
+    import threadpoolctl
+
+    return threadpoolctl.ThreadpoolController()
 
 
 def _user_decides() -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from ..graph.errors import PlaitError, named_text, text_of
 from ..graph.installed import DEVICES, load, offered, package_of
 from ..graph.ir import Graph, Node
+from ..graph.registrations import note_registration
 from ..graph.tensor import TensorSpec
 from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
@@ -90,6 +91,7 @@ def register(
             f"device {name!r} is registered already", fix=f"unregister({name!r}) first"
         )
     _factories[name] = factory
+    note_registration()
     _instances[name] = instances or (lambda: (name,))
     _options[name] = dict(options or {})
 

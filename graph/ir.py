@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +100,12 @@ class Graph:
     precisions: Mapping[str, int] = field(default_factory=dict)
     prepared: frozenset[str] = frozenset()
     variables: Mapping[str, Node] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return a line, however large the graph: `plait.graph.printing` has its text."""
+        parts = ("inputs", "outputs", "nodes", "constants")
+        counts = ", ".join(f"{part} {len(getattr(self, part))}" for part in parts)
+        return f"<Graph {self.name!r}: {counts}>"
 
     def node(self, name: str) -> Node:
         """Return the node of a name.
@@ -216,6 +221,8 @@ class Graph:
 def no_node_error(name: str, names: Iterable[str], graph: str) -> GraphError:
     """Return the error for a name that no node of a graph has; it tells those that are alike."""
     names = list(names)
+    from difflib import get_close_matches
+
     close = get_close_matches(str(name), names) if len(names) <= MOST_COMPARED else []
     alike = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the graph's nodes"
     return GraphError(f"there is no node {name!r}", at=graph, fix=alike)

@@ -18,6 +18,7 @@ from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
 from .installed import OPERATORS, load, offered, package_of
+from .registrations import note_registration
 from .tensor import Array, TensorSpec
 from .traits import NO_TRAITS, UNSTATED, Float16, Trait
 
@@ -313,6 +314,7 @@ def register_operator(operator: Operator) -> None:
             f"operator {operator.name!r} is defined twice", fix="choose another name for one"
         )
     _operators[operator.name] = operator
+    note_registration()
     noted = _registered.get()
     if noted is not None:
         noted.append(operator.name)

@@ -18,12 +18,14 @@ from ..graph.tensor import Array
 from .errors import PlanError, SessionError
 from .event_loop import run_loop
 from .fetches import Fetches
-from .make_plan import plan
+from .kept_plans import KeptPlans
 from .partition.partition import Pins
 from .planning import Plan
 from .session import Session
 
 T = TypeVar("T")
+
+_plans = KeptPlans()
 
 
 @overload
@@ -59,7 +61,7 @@ def run(
     fetches: Fetches | None = None,
     seed: int = 0,
 ) -> Any:
-    """Plan a graph, open a session, run one item, close the session.
+    """Plan a graph, unless that was done lately, open a session, run one item, close the session.
 
     Parameters
     ----------
@@ -83,14 +85,16 @@ def run(
 
     Notes
     -----
-    In a notebook, where an asyncio loop runs, it works on a thread of its own. For more than one
-    item keep a `Session` open: opening one costs more than running a small graph.
+    In a notebook, where an asyncio loop runs, it works on a thread of its own. The plans of the
+    last four graphs are kept, and these with them, unless they have more than 64 MiB of constants;
+    nothing is open between calls. For more than one item keep a `Session` open: opening one costs
+    more than running a small graph.
     """
     if isinstance(graph, Plan) and (pin is not None or devices != ("cpu",)):
         raise PlanError(
             "a plan has its devices and pins already", fix="run the graph, or plan it anew"
         )
-    planned = graph if isinstance(graph, Plan) else plan(graph, devices, pin=pin)
+    planned = graph if isinstance(graph, Plan) else _plans.find(graph, devices, pin)
 
     async def once() -> Any:
         async with Session(planned, seed=seed) as session:

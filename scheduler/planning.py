@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..devices.device import Device
 from ..graph.ir import Graph
 from ..graph.passes import Applied, Pass, fold_constants, fuse_chains
+from ..graph.printing import bytes_text, counted
 from ..graph.state import taken_back
 from .bounds import Bounds, Template, leeway_of
 from .costs import Costs
@@ -103,6 +104,18 @@ class Plan:
     """The nodes of the caller's graph that no output needs, and why: they are dropped."""
     unneeded: frozenset[str] = frozenset()
     """Inputs that the plan was rid of by `fetching`; they may be fed all the same."""
+
+    def __repr__(self) -> str:
+        """Return a line, however large the plan: `report` tells more."""
+        size = (
+            f"{counted(len(self.graph.nodes), 'node')} in "
+            f"{counted(len(self.subgraphs), 'subgraph')} on {', '.join(self.device_names)}"
+        )
+        memory = "memory by shapes"
+        if self.memory is not None:
+            pools = self.memory.pools.items()
+            memory = ", ".join(f"{bytes_text(pool.nbytes)} in {name}" for name, pool in pools)
+        return f"<Plan {self.graph.name!r}: {size}, {self.in_flight:,} in flight, {memory}>"
 
     @property
     def is_static(self) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 
 from ...graph.errors import GraphError
 from ...graph.operator import Call, Specs
+from ...graph.registrations import note_registration
 from ...graph.tensor import Array, TensorSpec
 from .families import FAMILIES, FAMILY_OF
 from .steps import Step
@@ -129,6 +130,7 @@ def kernel(
     def decorate(function: KernelFunction) -> KernelFunction:
         if op in FAMILY_OF:  # so that a second one is told from the first
             _import_family(FAMILY_OF[op])
+        note_registration()
         made = Kernel(op, device, function, scratch, binds, when, score)
         if not made.is_usual:
             _others.setdefault(op, []).append(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -216,11 +216,7 @@ class Runtime:
         await self._recovery.wait_stopped()
         await self._pace.end()
         closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
-        for close in chain(*closings):
-            try:
-                await trio.to_thread.run_sync(close)
-            except Exception as error:
-                errors.append(error)
+        errors += await trio.to_thread.run_sync(_errors_of, chain(*closings))
         closed.set()
 
     def give_up(self) -> None:
@@ -410,3 +406,14 @@ class Runtime:
             await self._by_parts.start(flight, arrays, entry, by_shapes.plan.graph)
         else:
             await self._starter.start(flight, slots, arrays)
+
+
+def _errors_of(closings: Iterable[Callable[[], None]]) -> list[Exception]:
+    """Close one after the other, whatever they raise; return that."""
+    errors = []
+    for close in closings:
+        try:
+            close()
+        except Exception as error:
+            errors.append(error)
+    return errors
