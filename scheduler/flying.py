@@ -9,10 +9,9 @@ import trio
 
 from .errors import DeadlineError
 from .fetches import Fetched, Fetches
-from .planning import Plan
 from .queue import Place
 from .running.by_fetches import ALL
-from .running.item import Flight
+from .running.item import Flight, Results
 from .running.marks import Marks
 from .running.quick import BRIEF_NS
 from .streaming.carrier import Carrier
@@ -30,16 +29,16 @@ async def run_one(
 
     With a place in a queue it is admitted when its turn comes.
     """
-    fetched = fetched_of(carrier.plan, fetches)
+    fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
     names = ALL if fetched is None else fetched.names
     asked_ns = carrier.now_ns()
     if deadline_s is None and place is None:
         marks = Marks(asked_ns, asked_ns)
-        done = run_now(carrier, inputs, fetched, marks)
-        if done is not None:
+        results = run_now(carrier, inputs, names, marks)
+        if results is not None:
             await carrier.checkpoint()
             marks.taken_ns = marks.released_ns = carrier.now_ns()
-            return done[0]
+            return results if fetched is None else fetched.arranged(results)
     flight = Flight(on_done=lambda done: carrier.announce(done.marks, done.error))
     flight.marks.asked_ns = flight.marks.given_ns = asked_ns
     try:
@@ -55,32 +54,22 @@ async def run_one(
         flight.let_go()
 
 
-def fetched_of(plan: Plan, fetches: Fetches | None) -> Fetched | None:
-    """Return what is fetched; None for all outputs."""
-    return None if fetches is None else Fetched(fetches, plan.fetchable)
-
-
 def run_now(
     carrier: Carrier,
     inputs: Mapping[str, Any],
-    fetched: Fetched | None,
+    names: frozenset[str],
     marks: Marks,
     most_ns: int = BRIEF_NS,
-) -> tuple[Any] | None:
-    """Run an item on this thread and return its outputs, or what is fetched, in a tuple.
-
-    None where that is not likely to take less than `most_ns`.
-    """
-    names = ALL if fetched is None else fetched.names
+) -> Results | None:
+    """Run an item on this thread that is likely to take less than that; None if it is not."""
     try:
         results = carrier.run_at_once(inputs, 1, marks, names, most_ns)
     except BaseException as error:
         carrier.announce(marks, error)
         raise
-    if results is None:
-        return None
-    carrier.announce(marks, None)
-    return (results if fetched is None else fetched.arranged(results),)
+    if results is not None:
+        carrier.announce(marks, None)
+    return results
 
 
 async def fly_within(

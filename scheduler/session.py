@@ -16,14 +16,14 @@ from .errors import SessionError, forked_session
 from .events import Announcer, Observer
 from .faults import FaultPolicy
 from .fetches import Fetches
-from .flying import fetched_of, run_now, run_one
+from .flying import run_now, run_one
 from .planning import Plan
 from .profile import Profile
 from .profile.status import Status
 from .queue import Place
+from .running.item import Results as ItemResults
 from .running.keys import Keys
 from .running.marks import Marks
-from .running.quick import BRIEF_NS
 from .running.runtime import Runtime
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
@@ -362,22 +362,21 @@ async def run_in_turn(
 
 
 def run_here(
-    session: object,
-    inputs: Mapping[str, Any],
-    fetches: Fetches | None,
-    most_ns: int = BRIEF_NS,
-) -> tuple[Any] | None:
+    session: object, inputs: Mapping[str, Any], names: frozenset[str], marks: Marks, most_ns: int
+) -> ItemResults | None:
     """Run an item on this thread that is likely to take less than that; None if it is not.
 
     For who has the session while its loop does nothing with it.
     """
-    runtime = session._open_runtime() if isinstance(session, Session) else None
-    if runtime is None or runtime.needs_its_loop:
+    if not may_run_here(session):
         return None
-    marks = Marks(now := runtime.now_ns(), now)
-    done = run_now(runtime, inputs, fetched_of(runtime.plan, fetches), marks, most_ns)
-    marks.taken_ns = marks.released_ns = runtime.now_ns()
-    return done
+    assert isinstance(session, Session)
+    return run_now(session._open_runtime(), inputs, names, marks, most_ns)
+
+
+def may_run_here(session: object) -> bool:
+    """Say whether a session's items may run on other threads than its loop's, if they are brief."""
+    return isinstance(session, Session) and not session._open_runtime().needs_its_loop
 
 
 def borrowed(session: object, inputs: Any) -> Any:

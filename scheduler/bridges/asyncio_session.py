@@ -18,10 +18,12 @@ from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
 from ..running.pace import TURN_NS
-from ..session import Session, borrowed, run_here
+from ..running.quick import BRIEF_NS
+from ..session import Session, borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import Source, check_source
 from .asyncio_results import AsyncioResults, awaitable, settled
+from .here import run_item
 from .loop_thread import Job, LoopThread, SessionArguments
 
 T = TypeVar("T")
@@ -114,7 +116,7 @@ class AsyncioSession:
         """
         loop = self._open_loop()
         if deadline_s is None:
-            done = loop.try_here(partial(run_here, loop.session, inputs, fetches))
+            done = run_item(loop, inputs, fetches, BRIEF_NS)
             if done is not None:
                 await self._pause()
                 return done[0]

@@ -6,12 +6,15 @@ import weakref
 from collections.abc import Iterable, Mapping
 from inspect import isgenerator
 from queue import SimpleQueue
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
 from ..running.item import Item
+from ..running.quick import WAITED_NS
 from ..streaming.options import StreamOptions
 from .bridge import Bridge, Delivery, End
+from .here import StreamHere
 from .loop_thread import LoopThread
 
 
@@ -40,6 +43,9 @@ class BlockingResults:
         self._bridge = Bridge(loop, options.beyond_threads(), self._deliveries.put)
         self._abandon = weakref.finalize(self, self._bridge.close)
         self._bridge.opened.result()
+        self._bridge.rest()
+        self._here = StreamHere(loop, options, self._bridge.number, WAITED_NS)
+        self._count = 0
 
     def __iter__(self) -> BlockingResults:
         return self
@@ -62,8 +68,11 @@ class BlockingResults:
         if not self._abandon.alive:
             raise StopIteration
         self._loop.check_own()
-        while self._room.free and not self._exhausted:
-            self._pull()
+        while self._room.free and not self._exhausted and self._may_pull:
+            item = self._pull()
+            if item is not None:
+                self._item = item
+                return item.checked(self._options.on_error)
         delivery = self._deliveries.get()
         if isinstance(delivery, End):
             self.close()
@@ -94,16 +103,28 @@ class BlockingResults:
     ) -> None:
         self.close()
 
-    def _pull(self) -> None:
-        """Ask the source for an item."""
+    @property
+    def _may_pull(self) -> bool:
+        """False where the next item is to be tried here, once those are done that are not."""
+        return self._bridge.is_idle or not self._here.is_due
+
+    def _pull(self) -> Item | None:
+        """Ask the source for an item, and return what came of it if it could be run here."""
+        asked_ns = perf_counter_ns()
         try:
-            self._bridge.put(next(self._source))
+            inputs = next(self._source)
+            self._count += 1
+            item = self._here.run(inputs, self._count - 1, asked_ns)
+            if item is not None:
+                return item
+            self._bridge.put(inputs, self._count - 1)
             self._room.free -= 1
         except StopIteration:
             self._exhaust()
         except Exception as error:
             self._source_error = error
             self._exhaust()
+        return None
 
     def _exhaust(self) -> None:
         self._exhausted = True

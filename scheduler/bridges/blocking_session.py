@@ -22,10 +22,11 @@ from ..profile.status import Status
 from ..queue import Queue
 from ..running.quick import WAITED_NS
 from ..running.spares import copied
-from ..session import Session, borrowed, run_here, run_in_turn
+from ..session import Session, borrowed, run_in_turn
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import check_source
 from .blocking_results import BlockingResults
+from .here import run_item
 from .loop_thread import Job, LoopThread, SessionArguments
 from .submitted import SubmittedItem
 
@@ -95,7 +96,7 @@ class BlockingSession:
         check_no_trio()
         session = self._loop.session
         if deadline_s is None:
-            done = self._loop.try_here(partial(run_here, session, inputs, fetches, WAITED_NS))
+            done = run_item(self._loop, inputs, fetches, WAITED_NS)
             if done is not None:
                 return done[0]
         own = borrowed(session, inputs)

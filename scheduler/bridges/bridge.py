@@ -42,6 +42,11 @@ class Bridge:
     arguments : StreamArguments
     deliver : callable
         Called on the loop's thread with every result, and then once with an End.
+
+    Attributes
+    ----------
+    number : int
+        Of the stream, among those of the session; once it is open.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Bridge:
         arguments: StreamArguments,
         deliver: Callable[[Delivery], object],
     ) -> None:
+        self.number = 0
         self._session = loop.session
         self._loop = loop
         self._arguments = arguments
@@ -57,7 +63,7 @@ class Bridge:
         self._opened: Future[None] = Future()
         self._spares = Spares(most_nbytes(loop.session.plan))
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
-        self._rooms: dict[int, Mapping[str, Array]] = {}
+        self._rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0
         self._send, self._receive = trio.open_memory_channel[Mapping[str, Any]](math.inf)
         self._job = loop.start(self._run)
@@ -68,25 +74,38 @@ class Bridge:
         """Done when the stream is open, or could not be opened."""
         return self._opened
 
+    def rest(self) -> None:
+        """Need the session no more until an item is put; when the stream is open."""
+        self._loop.leave(self._job)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when all that was put has been passed on."""
+        return not self._rooms
+
     @property
     def closed(self) -> Future[None]:
         """Done when everything has ended."""
         return self._job.outcome
 
-    def put(self, inputs: Mapping[str, Any]) -> None:
-        """Feed an item; its source may go on."""
+    def put(self, inputs: Mapping[str, Any], index: int) -> None:
+        """Feed an item, of that index in the source, which may go on."""
+        self._loop.claim(self)
         inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
         own = copied(inputs, room)  # the loop comes to it later
-        self._rooms[self._count] = room
+        self._rooms[self._count] = index, room
         self._count += 1
         with suppress(SessionError):  # the end says so
             self._loop.call_soon(lambda: self._put(own))
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
         """Return a result that was delivered for whoever releases it there."""
-        self._spares.take_back(self._rooms.pop(item.index).values())
-        return item.passed_on(on_release)
+        index, room = self._rooms.pop(item.index)
+        self._spares.take_back(room.values())
+        if not self._rooms:
+            self._loop.leave(self)
+        return item.passed_on(index, on_release)
 
     def end(self) -> None:
         """Feed no more."""
@@ -98,16 +117,19 @@ class Bridge:
         self._job.cancel()
 
     def _put(self, inputs: Mapping[str, Any]) -> None:
+        self._loop.wait_for_turn()
         with suppress(trio.BrokenResourceError):  # the stream has ended
             self._send.send_nowait(inputs)
 
     async def _run(self) -> None:
         async with self._session.stream(self._receive, **self._arguments) as results:
+            self.number = results.number
             self._opened.set_result(None)
             async for item in results:
                 self._deliver(item)
 
     def _end(self, outcome: Future[None]) -> None:
+        self._loop.leave(self)
         error = outcome.exception()
         if not self._opened.done():
             self._opened.set_exception(error or SessionError("the stream was closed"))

@@ -244,9 +244,9 @@ class Item:
         if on_release is not None:
             on_release(self)
 
-    def passed_on(self, on_release: Callable[[Item], object]) -> Item:
-        """Return the same result for another consumer, which releases it for itself."""
-        return Item(self.index, self._outputs, self.error, on_release, self._arrange)
+    def passed_on(self, index: int, on_release: Callable[[Item], object]) -> Item:
+        """Return the same result for another consumer, which counts and releases it for itself."""
+        return Item(index, self._outputs, self.error, on_release, self._arrange)
 
     def checked(self, on_error: OnError) -> Item:
         """Return it, unless it failed and that is to be raised."""

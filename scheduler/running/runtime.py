@@ -239,7 +239,8 @@ class Runtime:
     @property
     def needs_its_loop(self) -> bool:
         """True when something beside items happens, or is told, on the loop alone."""
-        return self._announcer.is_heard or self._recovery.watches or self._pace.is_virtual
+        is_watched = self._announcer.is_heard or self._recovery.watches
+        return is_watched or self._pace.is_virtual or self.keys.are_read
 
     @trio.lowlevel.enable_ki_protection
     def run_at_once(
@@ -328,7 +329,14 @@ class Runtime:
         ------
         FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
             If it cannot start; nothing is held then.
+        KernelError
+            If it was run at once, and fails.
         """
+        if not flight.holds:
+            results = self.run_at_once(inputs, max_in_flight, flight.marks, fetched)
+            if results is not None:
+                flight.finish(results)
+                return True
         self._begin_admission()
         try:
             by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)

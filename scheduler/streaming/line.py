@@ -69,6 +69,11 @@ class Line:
         self._admitting: Flight | None = None
         self._admission = trio.CancelScope()
 
+    @property
+    def starts_at_once(self) -> bool:
+        """True when items may start, and end, without having been in the line."""
+        return self._batching is None and self.deadlines is None and self._options.copy
+
     def new_flight(self) -> Flight:
         """Return an item that is to be put in."""
         copy = self._options.copy

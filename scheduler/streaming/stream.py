@@ -8,13 +8,15 @@ do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import trio
 
 from ...devices.forking import give_up_in_children
+from ...graph.tensor import Array
 from ..errors import forked_session
 from ..running.item import Flight, Item
 from ..running.marks import Marks
@@ -26,7 +28,13 @@ from .sources import Source, check_source, iterate
 
 
 class Results:
-    """The results of a stream; iterate once, in one task."""
+    """The results of a stream; iterate once, in one task.
+
+    Attributes
+    ----------
+    number : int
+        Of the stream, among those of the session.
+    """
 
     def __init__(
         self, runtime: Carrier, options: StreamOptions, batching: Batching | None, number: int
@@ -34,7 +42,7 @@ class Results:
         self.line = Line(runtime, options, batching, self._note, self._is_stuck)
         self._runtime = runtime
         self._options = options
-        self._number = number
+        self.number = number
         self._permits = trio.Semaphore(options.max_in_flight)
         # In order: all that were pulled and not handed out. By completion: those of them done.
         self._queue: deque[Flight] = deque()
@@ -43,6 +51,12 @@ class Results:
         self._exhausted = False
         self._source_error: Exception | None = None
         self._item: Item | None = None
+        self._count = 0
+        # The consumer pulls and runs items itself as long as they are over at once, and there are
+        # no others: where the feeding task waits for a permit, or is only about to go on.
+        self._iterator: AsyncGenerator[Mapping[str, Any], None] | None = None
+        self._pulled: tuple[Marks, Mapping[str, Any]] | None = None
+        self._is_over_at_once = self._wants_permit = self._keeps_permit = False
         self._is_inherited = False
         give_up_in_children(self)
 
@@ -64,9 +78,14 @@ class Results:
         """
         if self._is_inherited:
             raise forked_session()
+        if self._is_ready or self._may_run_here:
+            await self._runtime.checkpoint()
+        if self._may_run_here and self._keep_permit():
+            item = await self._run_here()
+            if item is not None:
+                return item.checked(self._options.on_error)
+            self._permits.release()
         self._release_last()
-        if self._is_ready:
-            await trio.lowlevel.checkpoint()
         while not self._is_ready:
             if self._exhausted and not self._unfinished:
                 error, self._source_error = self._source_error, None
@@ -77,26 +96,28 @@ class Results:
 
     async def feed(self, source: Source) -> None:
         """Pull items from the source and put them in the line, while permits last."""
-        iterator = iterate(source)
-        index = 0
+        iterator = self._iterator = iterate(source)
+        may_be_at_once = self.line.starts_at_once and not isinstance(source, AsyncIterable)
         try:
             while True:
                 self.line.look_again()
-                await self._permits.acquire()
+                await self._take_permit()
+                if self._exhausted:
+                    break
                 flight = self.line.new_flight()
-                flight.index, flight.marks.stream = index, self._number
-                flight.marks.asked_ns = self._runtime.now_ns()
                 try:
-                    inputs = self._runtime.borrowed(await anext(iterator))
+                    flight.marks, inputs = self._pulled or await self._pull(iterator)
                 except StopAsyncIteration:
                     break
-                inputs = self._runtime.keys.added(inputs)
-                flight.marks.given_ns = self._runtime.now_ns()
-                index += 1
+                self._pulled = None
+                inputs = self._runtime.keys.added(self._runtime.borrowed(inputs))
+                flight.index = self._count
+                self._count += 1
                 self._unfinished += 1
                 if self._options.ordered:
                     self._queue.append(flight)
                 await self.line.put(flight, inputs)
+                self._is_over_at_once = may_be_at_once and flight.done.is_set()
         except Exception as error:
             self._source_error = error
         finally:
@@ -105,6 +126,91 @@ class Results:
             self.line.end()
             self._exhausted = True
             self._news.unpark_all()
+
+    async def _take_permit(self) -> None:
+        """Wait for room for one more item; the consumer may pull some meanwhile."""
+        self._wants_permit = True
+        try:
+            try:
+                self._permits.acquire_nowait()
+            except trio.WouldBlock:
+                await self._permits.acquire()
+            else:
+                await self._runtime.checkpoint()
+        finally:
+            self._wants_permit = False
+
+    @property
+    def _may_run_here(self) -> bool:
+        is_free = self._wants_permit and not (self._queue or self._unfinished or self._pulled)
+        return is_free and self._is_over_at_once
+
+    @trio.lowlevel.enable_ki_protection
+    def _keep_permit(self) -> bool:
+        """Release the last result, and keep its permit for the next item; False if none is left."""
+        self._keeps_permit = True
+        self._release_last()
+        if self._keeps_permit:  # there was none, or it was released before
+            self._keeps_permit = False
+            if not self._permits.value:
+                return False
+            self._permits.acquire_nowait()
+        return True
+
+    async def _pull(
+        self, iterator: AsyncGenerator[Mapping[str, Any], None]
+    ) -> tuple[Marks, Mapping[str, Any]]:
+        """Ask the source for an item."""
+        marks = Marks(self._runtime.now_ns(), stream=self.number)
+        inputs = await anext(iterator)
+        marks.given_ns = self._runtime.now_ns()
+        return marks, inputs
+
+    async def _run_here(self) -> Item | None:
+        """Pull an item from a source that does not wait, and run it in the consumer's own task.
+
+        None if there is none, or it may take longer: then the feeding task goes on with it.
+        """
+        assert self._iterator is not None
+        results: Mapping[str, Array] | None = None
+        error: Exception | None = None
+        try:
+            marks, inputs = self._pulled = await self._pull(self._iterator)
+        except StopAsyncIteration:
+            self._exhausted = True
+        except Exception as failure:
+            self._exhausted, self._source_error = True, failure
+        except BaseException:  # Ctrl-C
+            self._permits.release()
+            raise
+        else:
+            try:
+                results = self._runtime.run_at_once(
+                    inputs, self._options.slots, marks, self._options.names
+                )
+            except Exception as failure:
+                error = failure
+        if results is None and error is None:
+            return None
+        self._pulled = None
+        self._runtime.announce(marks, error)
+        marks.taken_ns = self._runtime.now_ns()
+        release = partial(self._release_here, marks)
+        self._item = Item(self._count, results, error, release, self._options.arrange)
+        self._count += 1
+        return self._item
+
+    @trio.lowlevel.enable_ki_protection
+    def _release_here(self, marks: Marks, item: Item) -> None:
+        marks.released_ns = self._runtime.now_ns()
+        self._leave_room()
+
+    def _leave_room(self) -> None:
+        """Give a permit back, or keep it for the next item."""
+        if self._keeps_permit:
+            self._keeps_permit = False
+        else:
+            self._permits.release()
 
     @trio.lowlevel.enable_ki_protection
     async def drain(self) -> None:
@@ -160,7 +266,7 @@ class Results:
         if not self._options.copy:
             item.forget()
         flight.let_go()
-        self._permits.release()
+        self._leave_room()
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ import plait as pl
 import pytest
 import trio
 from plait.scheduler.bridges.blocking_results import BlockingResults
+from plait.scheduler.events import Observer
 
 Array = np.ndarray[Any, Any]
 
@@ -23,10 +24,11 @@ def picky(x: Array) -> Array:
     return x + 1
 
 
-def opened(max_in_flight: int = 1) -> pl.BlockingSession:
+def opened(max_in_flight: int = 1, **arguments: Any) -> pl.BlockingSession:
     builder = pl.GraphBuilder("picky")
     builder.output("y", builder.call(picky, builder.input("x", "float32", ("n", 2))))
-    return pl.BlockingSession(pl.plan(builder.build(), max_in_flight=max_in_flight))
+    plan = pl.plan(builder.build(), max_in_flight=max_in_flight)
+    return pl.BlockingSession(plan, **arguments)
 
 
 def item(value: float) -> dict[str, Array]:
@@ -56,7 +58,11 @@ def test_a_source_may_use_its_arrays_again_at_once() -> None:
         assert values(session.stream(source())) == [v + 1 for v in range(30)]
 
 
-def test_the_source_is_asked_on_the_thread_that_iterates_and_only_when_there_is_room() -> None:
+@pytest.mark.parametrize("observer", [None, lambda _: None], ids=["", "observed"])
+def test_the_source_is_asked_on_the_thread_that_iterates_and_only_when_there_is_room(
+    observer: Observer | None,
+) -> None:
+    """Items of which nobody is told may run when they are asked for, and not before."""
     pulled = 0
 
     def counting() -> Iterator[dict[str, Array]]:
@@ -66,9 +72,11 @@ def test_the_source_is_asked_on_the_thread_that_iterates_and_only_when_there_is_
             pulled += 1
             yield item(value)
 
-    with opened() as session:
+    with opened(on_event=observer) as session:
         for one in session.stream(counting(), max_in_flight=3):
-            assert pulled == min(one.index + 3, 10)
+            most = min(one.index + 3, 10)
+            assert one.index < pulled <= most
+            assert observer is None or pulled == most
 
 
 def test_an_item_that_is_released_makes_room() -> None:

@@ -1,0 +1,98 @@
+"""Items that run on a thread of the caller's, while the session's loop has nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+from ..fetches import Fetched, Fetches
+from ..running.by_fetches import ALL
+from ..running.item import Item
+from ..running.marks import Marks
+from ..session import may_run_here, run_here
+from ..streaming.options import StreamOptions
+from .loop_thread import LoopThread
+
+LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
+"""So many items of a stream are handed over before one is tried again: twice as many each time."""
+
+
+def run_item(
+    loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, most_ns: int
+) -> tuple[Any] | None:
+    """Run an item and return its outputs, or what is fetched, in a tuple.
+
+    None where that is not likely to take less than `most_ns`, or the loop has work to do.
+    """
+    session = loop.session
+    fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
+    names = ALL if fetched is None else fetched.names
+    marks = Marks(now := perf_counter_ns(), now)
+    results = loop.try_here(partial(run_here, session, inputs, names, marks, most_ns))
+    if results is None:
+        return None
+    marks.taken_ns = marks.released_ns = perf_counter_ns()
+    return (results if fetched is None else fetched.arranged(results),)
+
+
+class StreamHere:
+    """Runs items of a stream like that, one at a time.
+
+    Parameters
+    ----------
+    loop : LoopThread
+    options : StreamOptions
+    number : int
+        Of the stream, among those of the session.
+    most_ns : int
+    """
+
+    def __init__(
+        self, loop: LoopThread[Any], options: StreamOptions, number: int, most_ns: int
+    ) -> None:
+        is_plain = options.batch is None and options.deadline_s is None
+        self._may_run = is_plain and may_run_here(loop.session)
+        self._left, self._patience = 0, LEAST_PATIENCE
+        self._loop = loop
+        self._options = options
+        self._number = number
+        self._most_ns = most_ns
+
+    @property
+    def is_due(self) -> bool:
+        """True when an item is to be tried here, once all that were handed over are done."""
+        return self._may_run and self._left <= 0
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        index: int,
+        asked_ns: int,
+        on_release: Callable[[Item], object] | None = None,
+    ) -> Item | None:
+        """Run an item, and return what came of it; None where it has to be handed over."""
+        if not self.is_due:
+            self._left -= 1
+            return None
+        marks = Marks(asked_ns, perf_counter_ns(), stream=self._number)
+        names, results, error = self._options.names, None, None
+        work = partial(run_here, self._loop.session, inputs, names, marks, self._most_ns)
+        try:
+            results = self._loop.try_here(work)
+        except Exception as failure:
+            error = failure
+        if results is None and error is None:
+            self._left, self._patience = self._patience, min(2 * self._patience, MOST_PATIENCE)
+            return None
+        self._patience = LEAST_PATIENCE
+        marks.taken_ns = perf_counter_ns()
+        release = partial(_release, marks, on_release)
+        return Item(index, results, error, release, self._options.arrange)
+
+
+def _release(marks: Marks, on_release: Callable[[Item], object] | None, item: Item) -> None:
+    marks.released_ns = perf_counter_ns()
+    if on_release is not None:
+        on_release(item)
