@@ -148,6 +148,11 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     @cached_property
+    def fetched(self) -> frozenset[str]:
+        """The outputs, to look a name up in: there may be thousands."""
+        return frozenset(self.outputs)
+
+    @cached_property
     def assigned(self) -> Mapping[str, str]:
         """What is kept for the next item, and the variable's tensor that it is kept in.
 

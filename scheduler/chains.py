@@ -160,7 +160,7 @@ class _Finder:
         if node.name in inside or node.name in self._taken or len(node.outputs) != 1:
             return False
         (name,) = node.outputs
-        if name in self._graph.outputs:
+        if name in self._graph.fetched:
             return False
         if any(reader.name not in inside for reader in self._graph.consumers[name]):
             return False

@@ -84,8 +84,9 @@ def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
     FeedError
         If a name is no input, or a shape contradicts its input or another shape.
     """
+    known = set(graph.inputs)
     for name in shapes:
-        if name not in graph.inputs:
+        if name not in known:
             raise FeedError(
                 f"graph {graph.name!r} has no input {name!r}",
                 fix=f"its inputs are: {', '.join(graph.inputs)}",

@@ -47,7 +47,7 @@ def following(graph: Graph, conv: Node, behind: Sequence[Node]) -> list[Fused]:
     found = [state.fused]
     for node in behind:
         tensor = state.fused.output
-        if tensor in graph.outputs or graph.consumers[tensor] != (node,):
+        if tensor in graph.fetched or graph.consumers[tensor] != (node,):
             break
         if node.inputs.count(tensor) != 1 or len(node.outputs) != 1:
             break

@@ -82,7 +82,7 @@ class _Group:
         return tuple(
             node.outputs[0]
             for node in self.nodes
-            if node.outputs[0] in self._graph.outputs
+            if node.outputs[0] in self._graph.fetched
             or any(
                 reader.name not in inside
                 for reader in self._graph.consumers.get(node.outputs[0], ())

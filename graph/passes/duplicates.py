@@ -24,7 +24,7 @@ def share_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
     pool = ConstantPool({}, graph.precisions)
     to: dict[str, str] = {}
     for name, value in graph.constants.items():
-        if (known := pool.add(name, value)) != name and name not in graph.outputs:
+        if (known := pool.add(name, value)) != name and name not in graph.fetched:
             to[name] = known
     if not to:
         return graph

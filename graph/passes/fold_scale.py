@@ -147,7 +147,7 @@ class _Folding:
     def _is_private(self, name: str) -> bool:
         """True when one node alone reads a tensor, and nobody fetches it."""
         graph = self._graph
-        declared = name in graph.outputs or name in graph.precisions
+        declared = name in graph.fetched or name in graph.precisions
         return not declared and len(graph.consumers[name]) == 1
 
     def _weights(self, conv: Node) -> _Weights | None:

@@ -128,7 +128,7 @@ class _Writer:
         self._made.update(outputs)
         self._written.update(outputs)
         for name in outputs:
-            if name in self._graph.outputs:
+            if name in self._graph.fetched:
                 self._cast(to[name], name, place)
         return True
 
@@ -166,7 +166,7 @@ class _Writer:
 
     def _single(self, name: str, place: str) -> str:
         """Return what holds a tensor in float32 for who reads it in a place."""
-        if name not in self._written or name in self._graph.outputs:
+        if name not in self._written or name in self._graph.fetched:
             return name
         known = self._single_of.get((name, place))
         if known is None:

@@ -281,7 +281,7 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
         atomic = device.capabilities.atomic_programs
         for node in work.graph.nodes:
             for name in filter(None, node.outputs):
-                if not atomic or name in work.graph.outputs:
+                if not atomic or name in work.graph.fetched:
                     yield (name, home[name]), graph.tensors[name].nbytes
             if not atomic:
                 specs = scratch_specs(device, graph, node)

@@ -109,7 +109,7 @@ class _Check:
         """Raise unless what is assigned fills a region that nobody fetches from."""
         sources = {commit.source for commit in self._placement.commits}
         for replica in replicas:
-            if replica[0] in self._plan.graph.outputs:
+            if replica[0] in self._plan.graph.fetched:
                 raise InternalError(f"{replica} is fetched, and becomes what a variable holds")
             is_all = not self._begin(replica) and self._uses[replica].nbytes == region.nbytes
             if replica in sources and not is_all:

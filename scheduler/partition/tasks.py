@@ -8,7 +8,7 @@ Hariri and Wu, IEEE TPDS 13(3), 2002).
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,10 +103,50 @@ class TaskGraph:
         return max(longest, default=0.0)
 
 
+class Busy:
+    """When a machine is not free: tasks that follow one another without a gap are one period.
+
+    Thousands of tasks are few periods: to look for a gap is to look at these.
+    """
+
+    __slots__ = ("begins", "ends")
+
+    def __init__(self) -> None:
+        self.begins: list[float] = []
+        self.ends: list[float] = []
+
+    def add(self, start: float, finish: float) -> None:
+        """Add a task that overlaps none."""
+        begins, ends = self.begins, self.ends
+        index = bisect_right(begins, start)
+        follows = index > 0 and ends[index - 1] >= start
+        precedes = index < len(begins) and begins[index] == finish
+        if follows and precedes:
+            ends[index - 1] = ends.pop(index)
+            begins.pop(index)
+        elif follows:  # a task of no length may lie within a period
+            ends[index - 1] = max(ends[index - 1], finish)
+        elif precedes:
+            begins[index] = start
+        else:
+            begins.insert(index, start)
+            ends.insert(index, finish)
+
+
 class Timeline:
     """A schedule as it grows: what each machine does when. Tasks may go into earlier gaps."""
 
-    __slots__ = ("_entry", "_exit", "ends", "finish", "graph", "machine", "start", "starts")
+    __slots__ = (
+        "_busy",
+        "_entry",
+        "_exit",
+        "ends",
+        "finish",
+        "graph",
+        "machine",
+        "start",
+        "starts",
+    )
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
@@ -115,6 +155,7 @@ class Timeline:
         self.finish = [0.0] * graph.n_tasks
         self.starts: list[list[float]] = [[] for _ in range(graph.n_machines)]
         self.ends: list[list[float]] = [[] for _ in range(graph.n_machines)]
+        self._busy = [Busy() for _ in range(graph.n_machines)]
         self._entry, self._exit = graph.entry_s, graph.exit_s
 
     def ready_s(self, task: int, machine: int) -> float:
@@ -135,6 +176,8 @@ class Timeline:
         if not ends or ready >= ends[-1]:
             return ready
         starts = self.starts[machine]
+        if seconds:  # what takes no time fits between two tasks without a gap, nothing else does
+            starts, ends = self._busy[machine].begins, self._busy[machine].ends
         start = ready
         for index in range(bisect_left(ends, ready), len(starts)):  # those before end too early
             if start + seconds <= starts[index]:
@@ -147,6 +190,7 @@ class Timeline:
         """Place a task."""
         finish = start + self.graph.seconds[task][machine]
         self.machine[task], self.start[task], self.finish[task] = machine, start, finish
+        self._busy[machine].add(start, finish)
         ends = self.ends[machine]
         if not ends or start >= ends[-1]:
             self.starts[machine].append(start)

@@ -10,7 +10,7 @@ import pytest
 from plait.scheduler.partition.exact import exact
 from plait.scheduler.partition.improvement import critical_tasks, improve, schedule
 from plait.scheduler.partition.list_scheduling import DYNAMIC, STATIC, heft, portfolio, single
-from plait.scheduler.partition.tasks import TaskGraph, Timeline
+from plait.scheduler.partition.tasks import Busy, TaskGraph, Timeline
 
 RULES = {**STATIC, **DYNAMIC}
 
@@ -80,6 +80,40 @@ def test_the_search_is_never_worse_than_any_rule_nor_than_one_machine() -> None:
         check(found)
         others = [*portfolio(graph).values(), *(single(graph, m) for m in range(3))]
         assert found.makespan_s <= min(one.makespan_s for one in others) + 1e-9
+
+
+def first_gap(timeline: Timeline, machine: int, ready: float, seconds: float) -> float:
+    """Return the earliest start, by a look at every task."""
+    start = ready
+    for began, ended in zip(timeline.starts[machine], timeline.ends[machine], strict=True):
+        if ended >= ready:
+            if start + seconds <= began:
+                return start
+            start = max(start, ended)
+    return start
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tasks_go_into_the_first_gap_that_is_long_enough(seed: int) -> None:
+    random = Random(seed)
+    tasks = TaskGraph(
+        [[random.choice((0.0, 1.0, 2.0, 3.0))] for _ in range(80)], [()] * 80, [[0]], [[0]]
+    )
+    timeline = Timeline(tasks)
+    for task, (seconds,) in enumerate(tasks.seconds):
+        ready = float(random.randrange(100))
+        start = timeline.slot(0, ready, seconds)
+        assert start == first_gap(timeline, 0, ready, seconds)
+        timeline.put(task, 0, start)
+    check(timeline)
+
+
+def test_tasks_without_gaps_between_them_are_one_period() -> None:
+    busy = Busy()
+    for start in (4, 0, 2, 8, 6):
+        busy.add(start, start + 2)
+        busy.add(start, start)
+    assert (busy.begins, busy.ends) == ([0], [10])
 
 
 def test_the_same_problem_has_the_same_schedule() -> None:
