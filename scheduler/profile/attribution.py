@@ -25,6 +25,10 @@ class Attribution:
         From asking the source for the item until the consumer was through with its result.
     source_ns : int
         The source made it.
+    planning_ns : int
+        It waited for a plan for its shapes to be made and opened.
+    binding_ns : int
+        It waited for programs to be bound to the memory of its slot.
     back_pressure_ns : int
         It waited for a slot, or for memory that earlier items held.
     feed_ns : int
@@ -46,6 +50,8 @@ class Attribution:
     items: int = 0
     wall_ns: int = 0
     source_ns: int = 0
+    planning_ns: int = 0
+    binding_ns: int = 0
     back_pressure_ns: int = 0
     feed_ns: int = 0
     compute_ns: int = 0
@@ -91,6 +97,10 @@ KINDS = tuple(
 """What time is spent on."""
 
 
+WAITS = ("scheduler", "back_pressure")
+"""Of these, what is spent on waiting: what was prepared meanwhile is told apart."""
+
+
 def attributions(records: Sequence[Record]) -> list[Attribution]:
     """Return for every item where its time went."""
     lanes, turns = Lanes(records), _turns(records)
@@ -101,7 +111,7 @@ def attributions(records: Sequence[Record]) -> list[Attribution]:
         way.book_queues(turns.get(item, 0))
         spans = list(record.spans())
         if all(way.fed <= one.started_ns <= one.ended_ns <= way.finished for one in spans):
-            path = _Path(item, way.fed, way.finished, lanes, way.booked)
+            path = _Path(item, way.fed, way.finished, lanes, way)
             for part in reversed(record.parts):
                 path.follow(part, orders.of(part))
             path.book(way.fed, "scheduler")
@@ -135,6 +145,7 @@ class _Way:
 
     def __init__(self, record: Record) -> None:
         self.booked = dict.fromkeys(KINDS, 0)
+        self._preparing = record.marks.preparing
         self._moments = moments(record)
         self.wall = self._moments[-1] - self._moments[0]
         self.fed, self.finished, self.landed = self._moments[3:6]
@@ -145,12 +156,21 @@ class _Way:
         turn = min(max(turn, landed), taken)
         self.booked |= {
             "source": given - asked,
-            "back_pressure": admitted - given,
             "feed": fed - admitted,
             "land": landed - finished,
             "order": turn - landed,
             "consumer": released - turn,
         }
+        self.book_wait("back_pressure", given, admitted)
+
+    def book_wait(self, kind: str, begin: int, end: int) -> None:
+        """Book a wait, but for what of it was planning and binding."""
+        left = end - begin
+        for other, started, ended in self._preparing:
+            inside = max(0, min(ended, end) - max(started, begin))
+            self.booked[other] += inside
+            left -= inside
+        self.booked[kind] += left
 
 
 def moments(record: Record) -> list[int]:
@@ -173,17 +193,18 @@ def moments(record: Record) -> list[int]:
 class _Path:
     """Goes back along an item's critical path and books what it passes."""
 
-    def __init__(
-        self, item: int, begin: int, end: int, lanes: Lanes, booked: dict[str, int]
-    ) -> None:
+    def __init__(self, item: int, begin: int, end: int, lanes: Lanes, way: _Way) -> None:
         self._item, self._begin, self._at = item, begin, end
-        self._lanes, self._booked = lanes, booked
+        self._lanes, self._way = lanes, way
 
     def book(self, until: int, kind: str) -> None:
         """Go back to a moment."""
         until = max(until, self._begin)
         if until < self._at:
-            self._booked[kind] += self._at - until
+            if kind in WAITS:
+                self._way.book_wait(kind, until, self._at)
+            else:
+                self._way.booked[kind] += self._at - until
             self._at = until
 
     def follow(self, part: Part, order: Order) -> None:
@@ -221,10 +242,10 @@ class _Path:
         computing = covered_ns(work[:2] for work in own if not work.is_transfer)
         working = covered_ns(work[:2] for work in own)
         busy = covered_ns(work[:2] for work in works)
-        self._booked["compute"] += computing
-        self._booked["transfer"] += working - computing
-        self._booked["device_busy"] += busy - working
-        self._booked["scheduler"] += self._at - until - busy
+        self._way.booked["compute"] += computing
+        self._way.booked["transfer"] += working - computing
+        self._way.booked["device_busy"] += busy - working
+        self._way.booked["scheduler"] += self._at - until - busy
         self._at = until
 
 

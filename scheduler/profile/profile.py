@@ -19,6 +19,9 @@ from .table import profile_table
 if TYPE_CHECKING:
     from .what_if import WhatIf
 
+TELLING = 16
+"""Of fewer items it is no wonder that most need a plan."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -75,6 +78,19 @@ class Profile:
     def at_open_s(self) -> float:
         """Seconds spent on what was computed once, when plans were opened."""
         return sum(record.landed_ns - record.admitted_ns for record in self.at_open) / 1e9
+
+    @cached_property
+    def misses(self) -> int:
+        """How many items waited for a plan that was made for them, or for others like them."""
+        return sum(
+            any(kind == "planning" for kind, _, _ in record.marks.preparing)
+            for record in self.records
+        )
+
+    @property
+    def mostly_misses(self) -> bool:
+        """True when most items do: their shapes are hardly ever those of others."""
+        return len(self.records) >= TELLING and self.misses * 2 > len(self.records)
 
     def latency_s(self, quantile: float) -> float:
         """Return a quantile of the seconds from admission to result."""
@@ -156,6 +172,7 @@ class Profile:
             "items": len(self.records),
             "forgotten": self.forgotten,
             "failed": sum(record.failed for record in self.records),
+            "plans": {"hits": len(self.records) - self.misses, "misses": self.misses},
             "at_open_s": self.at_open_s,
             "wall_s": self.wall_s,
             "items_per_s": len(self.records) / self.wall_s if self.wall_s else 0.0,

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 LISTED_NODES = 25
 LISTED_ON_PATH = 10
 
+FEWER_SHAPES = "fix: bound the lengths, plan(..., bounds={'n': 64}), or feed few of them, padded"
+"""What to do where most shapes are new."""
+
 MEANINGS = {
     "source": "the source made it",
+    "planning": "a plan for its shapes was made",
+    "binding": "programs were bound to memory",
     "back_pressure": "waited for a slot, or memory",
     "feed": "inputs written",
     "compute": "kernels",
@@ -48,6 +53,10 @@ def _totals(profile: Profile) -> Iterator[str]:
         )
     )
     yield "latency p50 {p50:.2f} ms, p99 {p99:.2f} ms".format(**figures["latency_ms"])
+    if profile.misses:
+        yield "plans: {hits} items found theirs, {misses} waited for one".format(**figures["plans"])
+    if profile.mostly_misses:
+        yield f"most items waited for a plan of their shapes; {FEWER_SHAPES}"
     if profile.at_open:
         yield f"computed once, before the first item: {profile.at_open_s * 1e3:.2f} ms"
     for device, busy_s in figures["busy_s"].items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import trio
@@ -13,7 +13,7 @@ from ...graph.tensor import Array, frozen_copy
 from ..planning import Plan
 from ..profile.recorder import Trace
 from ..replicas.variant import variant
-from ..stages import Entry
+from ..stages import Entry, Stage
 from .item import Flight
 from .landing import Landing, may_commit
 from .open_plans import KEPT_PARTS, OpenPlans
@@ -95,7 +95,7 @@ class ByParts:
         try:
             run_part = partial(self._run_part, flight, traces)
             check = partial(self._check, flight)
-            passage = Passage(run_part, self._pace.on_thread, check)
+            passage = Passage(run_part, partial(self._planning, flight), check)
             found = await passage.run(entry, known)
             results, assigned = await self._starter.copying(
                 found.values(), partial(_parted, graph, found)
@@ -118,6 +118,13 @@ class ByParts:
         if flight.cancelled or self._closing:
             raise session_closed()
 
+    async def _planning(self, flight: Flight, make: Callable[[], Stage]) -> Stage:
+        """Plan a stage on a thread."""
+        begin_ns = self._pace.now_ns()
+        stage = await self._pace.on_thread(make)
+        flight.marks.prepare("planning", begin_ns, self._pace.now_ns())
+        return stage
+
     async def _run_part(
         self, flight: Flight, traces: deque[Trace], plan: Plan, inputs: Mapping[str, Array]
     ) -> Mapping[str, Array]:
@@ -126,15 +133,18 @@ class ByParts:
             flight.on_cancel = starting.cancel  # it may wait for a device to come back
             slots = self._open_plans.find(id(plan), flight.variant)
             if slots is None:
+                begin_ns = self._pace.now_ns()
                 slots = await self._open_plans.open(
                     id(plan), partial(variant, plan), flight.variant, kept=KEPT_PARTS
                 )
+                flight.marks.prepare("planning", begin_ns, self._pace.now_ns())
             assert slots is not None, "the plan of a part is static"
             self._check(flight)
             part = flight.part = Flight(is_part=True)
             part.age, part.variant = flight.age, flight.variant
             await self._starter.start(part, slots, inputs)
             flight.age = part.age
+            flight.marks.preparing += part.marks.preparing
         flight.on_cancel = None
         if starting.cancelled_caught:
             raise session_closed()

@@ -29,6 +29,9 @@ class Marks:
         The consumer was through with it.
     stream : int
         Which of a session's streams it was in: the order of each is its own. 0 for `run`.
+    preparing : tuple of (str, int, int)
+        When it waited for a plan for its shapes (``"planning"``), or for programs that were bound
+        (``"binding"``): from when to when.
     """
 
     asked_ns: int = 0
@@ -40,3 +43,8 @@ class Marks:
     taken_ns: int = 0
     released_ns: int = 0
     stream: int = 0
+    preparing: tuple[tuple[str, int, int], ...] = ()
+
+    def prepare(self, kind: str, begin_ns: int, end_ns: int) -> None:
+        """Take note of what was prepared for the item, and when."""
+        self.preparing += ((kind, begin_ns, end_ns),)

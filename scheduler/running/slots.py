@@ -28,10 +28,13 @@ class Turn(NamedTuple):
     slot : Slot
     number : int
         The item's, in the order of admission; without gates the slot's.
+    bound_ns : (int, int), optional
+        When the slot was made, if it was made for the item.
     """
 
     slot: Slot
     number: int
+    bound_ns: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -194,9 +197,11 @@ class Slots:
                 await self._pass_gates(number)
             index = number % self.open_plan.period
             slot = self.open_plan.slots.get(index)
-            if slot is None:
-                slot = await self._on_thread(partial(self.open_plan.make_slot, index))
-            return Turn(slot, number)
+            if slot is not None:
+                return Turn(slot, number)
+            begin_ns = self._pace.now_ns()
+            slot = await self._on_thread(partial(self.open_plan.make_slot, index))
+            return Turn(slot, number, (begin_ns, self._pace.now_ns()))
         except BaseException:
             self._leave(number)
             raise

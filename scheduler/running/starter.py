@@ -133,6 +133,8 @@ class Starter:
             If it cannot start; it holds no slot then.
         """
         flight.marks.admitted_ns = self._pace.now_ns()
+        if turn.bound_ns is not None:
+            flight.marks.prepare("binding", *turn.bound_ns)
         try:
             if are_small(arrays.values()):
                 _feed(turn.slot, arrays)

@@ -80,6 +80,17 @@ def test_marks_and_steps_share_out_an_items_time() -> None:
     }
 
 
+def test_planning_and_binding_are_no_back_pressure_and_no_work_of_the_scheduler() -> None:
+    whole = record((made(0, "a"),), [(62, 70, 85)], WAY)
+    for made_for_it in (("planning", 22, 40), ("binding", 41, 49), ("planning", 61, 68)):
+        whole.marks.prepare(*made_for_it)
+    (alone,) = spent(whole)
+    assert (alone["planning"], alone["binding"]) == (18 + 7, 8)
+    assert alone["back_pressure"] == 30 - 18 - 8
+    assert alone["scheduler"] == 5 + 10 - 7
+    assert sum(alone.values()) == 110
+
+
 def test_of_parallel_branches_the_longer_one_counts() -> None:
     steps = made(0, "a", [2]), made(1, "b", [2], nbytes=4), made(2, "a")
     (alone,) = spent(record(steps, [(60, 60, 65), (60, 61, 80), (82, 83, 90)], WAY))

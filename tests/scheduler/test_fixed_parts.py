@@ -245,3 +245,24 @@ def test_any_lengths_in_any_order_yield_what_operators_are_defined_to(
                     await check(graph, rows(length, index), await session.run(rows(length, index)))
 
     trio.run(run)
+
+
+async def test_a_profile_tells_which_items_waited_for_a_plan_and_what_to_do() -> None:
+    async with pl.Session(planned()) as session:
+        for length in [*range(1, 19), 3, 4]:
+            await session.run(rows(length))
+        profile = session.profile()
+    assert profile.totals()["plans"] == {"hits": 2, "misses": 18}
+    spent = profile.attribution()
+    assert spent.planning_ns > 0
+    assert spent.binding_ns > 0
+    table = profile.table()
+    assert "plans: 2 items found theirs, 18 waited for one" in table
+    assert table.count("fix: bound the lengths") == 1
+
+
+async def test_a_profile_of_one_shape_has_nothing_to_say_of_plans() -> None:
+    async with pl.Session(planned(shapes={"x": (4, WIDTH)})) as session:
+        for _ in range(20):
+            await session.run(rows(4))
+        assert "plans" not in session.profile().table()
