@@ -61,7 +61,12 @@ class Fitting:
         assert plan.memory is not None
         self._plan, self._template, self._memory = plan, plan.template, plan.memory
         self._part, self._own = self._parts()
-        self._inside = {node.name for node in self._own.nodes}
+        inside = {node.name for node in self._own.nodes}
+        self._varying = {
+            one.index
+            for one in plan.subgraphs
+            if not inside.isdisjoint(node.name for node in one.graph.nodes)
+        }
         self._nbytes = {**self._sizes(self._own), **self._scratch()}
         self._growing = {
             name for (name, _), at in plan.memory.locations.items() if at.region == GROWING
@@ -171,9 +176,13 @@ class Fitting:
     def _fitted(self, part: Graph, sizes: Mapping[str, int], *, grows: bool) -> Plan:
         plan = self._plan
         assert plan.placement is not None
-        graph = self._whole(part)
+        nodes = {node.name: node for node in part.nodes}
+        graph = self._whole(part, nodes)
         memory = grown(self._memory, sizes, plan.prototypes) if grows else self._memory
-        subgraphs = tuple(self._resized(one, graph) for one in plan.subgraphs)
+        subgraphs = tuple(
+            _resized(one, graph, nodes) if one.index in self._varying else one
+            for one in plan.subgraphs
+        )
         moved: Set[str] = self._growing if grows else frozenset()
         steps = tuple(_with_sizes(step, plan.graph, graph, subgraphs, moved) for step in plan.steps)
         return replace(
@@ -186,13 +195,12 @@ class Fitting:
             template=None,
         )
 
-    def _whole(self, part: Graph) -> Graph:
+    def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:
         """Return the graph with a part of it for other shapes."""
         graph = self._plan.graph
-        nodes = {node.name: node for node in part.nodes}
         return replace(
             graph,
-            nodes=tuple(nodes.get(node.name, node) for node in graph.nodes),
+            nodes=_with_nodes(graph, nodes),
             tensors={**graph.tensors, **part.tensors},
             constants={**graph.constants, **part.constants},
         )
@@ -205,18 +213,21 @@ class Fitting:
         locations = {at: one for at, one in memory.locations.items() if at[0] not in gone}
         return replace(memory, locations=locations, scratch={})
 
-    def _resized(self, subgraph: Subgraph, graph: Graph) -> Subgraph:
-        """Return a subgraph for other shapes: itself where all its nodes are fixed."""
-        inner = subgraph.graph
-        if self._inside.isdisjoint(node.name for node in inner.nodes):
-            return subgraph
-        made = replace(
-            inner,
-            nodes=tuple(graph.node(node.name) for node in inner.nodes),
-            tensors={name: graph.tensors[name] for name in inner.tensors},
-            constants={name: graph.constants[name] for name in inner.constants},
-        )
-        return replace(subgraph, graph=made)
+
+def _resized(subgraph: Subgraph, graph: Graph, nodes: Mapping[str, Node]) -> Subgraph:
+    """Return a subgraph for other shapes, with these of its nodes."""
+    inner = subgraph.graph
+    made = replace(
+        inner,
+        nodes=_with_nodes(inner, nodes),
+        tensors={name: graph.tensors[name] for name in inner.tensors},
+        constants={name: graph.constants[name] for name in inner.constants},
+    )
+    return replace(subgraph, graph=made)
+
+
+def _with_nodes(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
+    return tuple([nodes.get(node.name, node) for node in graph.nodes])
 
 
 def _still_shares(graph: Graph, sharing: _Sharing) -> bool:

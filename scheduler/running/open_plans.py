@@ -196,7 +196,7 @@ class OpenPlans:
                 found = self.peek(key, variant)
                 if found is not None:
                     return found
-                fit = partial(self._resized.make, base, within.shapes)
+                fit = partial(self._resized.make, base, within.shapes, base.following)
                 open_plan = await self._make((key, variant), fit)
                 if self._slots.get((within.key, variant)) is not base:
                     continue  # it was closed or replaced meanwhile

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from ...devices.cpu import CpuDevice
+from ...devices.errors import DeviceError
 from ..fitting import Fitting
 from ..specialise import Shapes
 from ..steps import Transfer
@@ -46,8 +48,10 @@ class Resized:
         self._slots.move_to_end((key, variant))
         return found[0]
 
-    def make(self, base: Slots, shapes: Shapes) -> OpenPlan | None:
+    def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
         """Return an open plan for some shapes in the arenas of another; None if it does not fit.
+
+        The slot that follows is made with it, which saves a change of threads.
 
         Raises
         ------
@@ -61,7 +65,12 @@ class Resized:
         if fitting is None:
             fitting = self._fittings[base] = Fitting(plan)
         fitted = fitting.fit(shapes)
-        return None if fitted is None else base.open_plan.resized(fitted)
+        if fitted is None:
+            return None
+        made = base.open_plan.resized(fitted)
+        with suppress(DeviceError):  # it is tried again by who needs the slot
+            made.make_slot(following)
+        return made
 
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
         """Return the slots of an open plan that was made."""

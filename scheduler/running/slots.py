@@ -137,6 +137,13 @@ class Slots:
         for reached in self._holders.waiting:
             reached.set()
 
+    @property
+    def following(self) -> int:
+        """The slot that the next item gets, unless others come before it."""
+        if self._gates is not None:
+            return self._gates.following % self.open_plan.period
+        return (self._free[-1] if self._free else 0) % self.open_plan.period
+
     def acquire_nowait(self) -> Turn | None:
         """Return a slot that may be fed at once; None if it has to be waited for, or made.
 
@@ -149,8 +156,7 @@ class Slots:
             raise session_closed()
         if self._permits.value == 0 or not (self._gates is None or self._gates.has_room(ADMISSION)):
             return None
-        following = self._free[-1] if self._gates is None else self._gates.following
-        slot = self.open_plan.slots.get(following % self.open_plan.period)
+        slot = self.open_plan.slots.get(self.following)
         if slot is None:
             return None
         self._permits.acquire_nowait()

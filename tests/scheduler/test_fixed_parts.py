@@ -253,9 +253,7 @@ async def test_a_profile_tells_which_items_waited_for_a_plan_and_what_to_do() ->
             await session.run(rows(length))
         profile = session.profile()
     assert profile.totals()["plans"] == {"hits": 2, "misses": 18}
-    spent = profile.attribution()
-    assert spent.planning_ns > 0
-    assert spent.binding_ns > 0
+    assert profile.attribution().planning_ns > 0
     table = profile.table()
     assert "plans: 2 items found theirs, 18 waited for one" in table
     assert table.count("fix: bound the lengths") == 1
