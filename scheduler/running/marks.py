@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Marks:
     taken_ns: int = 0
     released_ns: int = 0
     stream: int = 0
-    preparing: tuple[tuple[str, int, int], ...] = ()
+    preparing: tuple[tuple[str, int, int], ...] = field(default=(), init=False)
 
     def prepare(self, kind: str, begin_ns: int, end_ns: int) -> None:
         """Take note of what was prepared for the item, and when."""
