@@ -12,7 +12,6 @@ import click
 
 from ..devices.errors import DeviceError
 from .inputs import CommandError
-from .options import IN_FLIGHT
 from .parsing import put_once
 from .plan import Request
 
@@ -98,7 +97,7 @@ def _planned(
     request: Request, max_in_flight: int | None, models: Mapping[str, DeviceModel]
 ) -> Plan:
     """Return the plan that would be made if devices were what these models say."""
-    plan = request.plan(max_in_flight, IN_FLIGHT)
+    plan = request.plan(max_in_flight)
     if not models or request.is_saved:
         return plan
     return replace(plan, costs=plan.costs.with_models(models)).again()

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_MISTAKE, EXIT_INTERRUPTED = 1, 2, 130
 SHOWN_ERRORS = 10
-IN_FLIGHT = 4
-"""How many items are under way at a time, where nobody says otherwise."""
 
 
 class _File(click.Path):
@@ -71,9 +69,8 @@ faster_option = click.option(
 in_flight = click.option(
     "--max-in-flight",
     type=click.IntRange(min=1),
-    show_default=str(IN_FLIGHT),
     metavar="K",
-    help="How many items are under way at a time.",
+    help="How many items are under way at a time; 1, or what a saved plan is for, when left out.",
 )
 inputs_option = click.option(
     "--input",

@@ -82,8 +82,8 @@ class Request:
     params: Path | None = None
     device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def plan(self, max_in_flight: int | None = None, otherwise: int = 1) -> Plan:
-        """Load the model and plan it, for `otherwise` items in flight where no number is given.
+    def plan(self, max_in_flight: int | None = None) -> Plan:
+        """Load the model and plan it; the number in flight is the library's where none is given.
 
         Raises
         ------
@@ -92,21 +92,23 @@ class Request:
         FetchError
             If it has no tensor that is to be computed.
         """
-        plan = self._whole(max_in_flight, otherwise)
+        plan = self._whole(max_in_flight)
         return plan.fetching(*self.fetched) if self.fetched else plan
 
-    def _whole(self, max_in_flight: int | None, otherwise: int) -> Plan:
+    def _whole(self, max_in_flight: int | None) -> Plan:
         from ..scheduler.make_plan import plan
 
         if self.is_saved:
             return self._saved(max_in_flight)
+        options = dict(self.options)
+        if max_in_flight is not None:
+            options["max_in_flight"] = max_in_flight
         return plan(
             load_graph(self.model, self.params),
             self.listed_devices(),
             shapes=self.shapes,
-            max_in_flight=max_in_flight or otherwise,
             costs=self.costs,
-            **self.options,
+            **options,
         )
 
     def listed_devices(self) -> list[str | Device]:

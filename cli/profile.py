@@ -11,7 +11,6 @@ import click
 from .inputs import CommandError, Feeds, parse_input
 from .options import (
     EXIT_CODES,
-    IN_FLIGHT,
     as_json,
     exit_if_failed,
     faster_option,
@@ -77,7 +76,7 @@ def profile(
     file = request.costs
     known = Costs.load(file) if file is not None and file.exists() else Costs()
     plans_by_them = file is not None and file.exists() and not request.is_saved
-    plan = (request if plans_by_them else request.without_costs()).plan(max_in_flight, IN_FLIGHT)
+    plan = (request if plans_by_them else request.without_costs()).plan(max_in_flight)
     givens = [parse_input(text) for text in inputs]
     feeds = Feeds(plan.graph, givens, seed=seed, fill=True, unneeded=plan.unneeded)
     first = feeds.item(0)

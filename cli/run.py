@@ -10,7 +10,6 @@ from .cluster import check_here, parse_replicas, replicas_option
 from .inputs import CommandError, Feeds, parse_input
 from .options import (
     EXIT_CODES,
-    IN_FLIGHT,
     PATH,
     as_json,
     exit_if_failed,
@@ -127,7 +126,7 @@ def stream(
     check_writable(trace)
     size = parse_replicas(replicas, request.cluster, request.devices)
     check_here(size, trace=trace, live=live)
-    plan = request.plan(max_in_flight, IN_FLIGHT)
+    plan = request.plan(max_in_flight)
     feeds = Feeds(
         plan.fed,
         [parse_input(text) for text in inputs],

@@ -9,7 +9,6 @@ import click
 from .inputs import CommandError, Feeds, parse_input
 from .options import (
     EXIT_CODES,
-    IN_FLIGHT,
     PATH,
     as_json,
     in_flight,
@@ -59,14 +58,13 @@ def tune(
     item = feeds.item(0)
     print_notes(feeds)
     known = Costs.load(request.costs) if request.costs and request.costs.exists() else None
-    is_streamed = request.options.get("objective") == "throughput"
     with status() as progress:
         found = tuned_for(
             graph,
             request.listed_devices(),
             feeds=item,
             costs=known,
-            max_in_flight=max_in_flight or (IN_FLIGHT if is_streamed else 1),
+            max_in_flight=max_in_flight or 1,
             progress=progress,
             **request.options,
         )

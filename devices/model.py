@@ -7,7 +7,7 @@ on it, of a mid-range graphics card. Measured ones replace them: `plait devices 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Self
@@ -58,6 +58,9 @@ class DeviceModel:
         one; 2, one for each direction.
     peers : frozenset of str
         The memories of other devices that a simulated device copies from without the host.
+    layout_bytes_per_s : float or None
+        How fast programs rearrange what they read from others and write for them, where kernels
+        want it in another order, and make up for what would be fused; None for no time at all.
     is_guess : bool
         True when nobody has measured or told it: it follows from what kind of device it is.
 
@@ -79,10 +82,11 @@ class DeviceModel:
     copy_queues: int = 2
     peer_bytes_per_s: float | None = None
     peers: frozenset[str] = frozenset()
+    layout_bytes_per_s: float | None = None
     is_guess: bool = field(default=False, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s", *self._own_peer_speed):
+        for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s", *self._own_speeds):
             value = getattr(self, name)
             if not (_is_number(value) and value > 0):
                 raise _bad(name, value, "a speed above 0", None)
@@ -100,8 +104,9 @@ class DeviceModel:
             raise DeviceError(f"copy_queues is {self.copy_queues}", fix="give 0, 1 or 2")
 
     @property
-    def _own_peer_speed(self) -> tuple[str, ...]:
-        return () if self.peer_bytes_per_s is None else ("peer_bytes_per_s",)
+    def _own_speeds(self) -> Iterator[str]:
+        optional = ("peer_bytes_per_s", "layout_bytes_per_s")
+        return (name for name in optional if getattr(self, name) is not None)
 
     def kernel_s(self, op: str, cost: Cost) -> float:
         """Return how long a kernel of that operator and cost takes."""
@@ -115,6 +120,10 @@ class DeviceModel:
     def peer_copy_s(self, nbytes: int) -> float:
         """Return how long a copy of that many bytes takes from the memory of another device."""
         return self.copy_latency_s + nbytes / (self.peer_bytes_per_s or self.copy_bytes_per_s)
+
+    def edge_s(self, nbytes: int) -> float:
+        """Return how long a program is busy with the layout of what enters or leaves it."""
+        return nbytes / self.layout_bytes_per_s if self.layout_bytes_per_s else 0.0
 
     def inner_copy_s(self, nbytes: int) -> float:
         """Return how long a copy of that many bytes takes within the device's memory."""
@@ -236,6 +245,7 @@ _READ: Mapping[str, Callable[[str, object, str | None], Any]] = {
     "operators": _factors,
     "supports": _names,
     "peer_bytes_per_s": _number_or_none,
+    "layout_bytes_per_s": _number_or_none,
     "peers": _memories,
 }
 
@@ -267,7 +277,14 @@ BUILT_IN: Mapping[str, DeviceModel] = {
     "cpu": _HOST,
     "worker": replace(_HOST, submit_s=60e-6, copy_queues=1),
     "compiled": replace(_HOST, flops_per_s=60e9, bytes_per_s=8e9, launch_s=2e-6),
-    "ort": replace(_HOST, flops_per_s=80e9, bytes_per_s=10e9, launch_s=2e-6, submit_s=40e-6),
+    "ort": replace(
+        _HOST,
+        flops_per_s=80e9,
+        bytes_per_s=10e9,
+        launch_s=2e-6,
+        submit_s=40e-6,
+        layout_bytes_per_s=5e9,  # a YOLO cut into 36 programs: 0.19 ms for each MB
+    ),
     "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, launch_s=20e-6),
     "cuda": DeviceModel(
         flops_per_s=8e12,

@@ -33,6 +33,9 @@ times as long as its nodes; from 16 MB on it takes 0.35 to 0.9 of their time (be
 
 MOST_NODES = 64
 
+AFTER_CHOICE = frozenset({"write_out", "fuse_chains"})
+"""What is done to a graph once its nodes have devices, as plans list it."""
+
 Chain: TypeAlias = Sequence[Node]
 
 
@@ -45,11 +48,14 @@ class Lowered(NamedTuple):
     choice : Choice
     applied : tuple of Applied
         What was done to the graph.
+    template : Graph or None
+        The graph with its symbols, and the same done to it.
     """
 
     graph: Graph
     choice: Choice
     applied: tuple[Applied, ...] = ()
+    template: Graph | None = None
 
     @property
     def placement(self) -> Placement:
@@ -59,35 +65,43 @@ class Lowered(NamedTuple):
 
 
 def lowered(graph: Graph, choice: Choice, request: Request, template: Graph | None) -> Lowered:
-    """Return a static graph with the chains of a choice fused, if that is asked for.
+    """Return a static graph in the form that the devices of a choice get.
 
-    `template` is the graph with its symbols, where the same nodes are for other shapes too.
+    Nodes that they lack are written out, and chains are fused where that is asked for. `template`
+    is the graph with its symbols, where the same nodes are for other shapes too.
     """
-    if not request.fuses_chains:
-        return Lowered(graph, choice)
+
+    def write_out(given: Graph, _: object) -> Graph:
+        return choice.graph if given is graph else given
+
+    plain, applied = run_passes(graph, (write_out,))
+    template = template and choice.written.into(template)
     chains = [
         chain
         for subgraph in choice.partition.subgraphs
-        if isinstance(device := request.devices[subgraph.device], Chaining)
-        for chain in _Finder(subgraph.graph, device, template or graph).chains()
+        if request.fuses_chains and isinstance(device := request.devices[subgraph.device], Chaining)
+        for chain in _Finder(subgraph.graph, device, template or plain).chains()
     ]
     if not chains:
-        return Lowered(graph, choice)
+        return Lowered(plain, choice, applied, template)
 
     def fuse_chains(given: Graph, _: object) -> Graph:
-        return _with_chains(given, chains) if given is graph else given
+        return _with_chains(given, chains) if given is plain else given
 
-    fused, applied = run_passes(graph, (fuse_chains,))
+    fused, joined = run_passes(plain, (fuse_chains,))
     partition = _partition(fused, choice.partition)
     placement = place(fused, partition, request.devices, request.ends)
     judged = choice.judged
     if judged is not None:
-        judged = replace(judged, partition=partition, placement=placement, rivals=[], others=[])
-    chosen = replace(choice, partition=partition, placement=placement, judged=judged)
-    return Lowered(fused, chosen, applied)
+        judged = replace(
+            judged, graph=fused, partition=partition, placement=placement, rivals=[], others=[]
+        )
+    chosen = replace(choice, graph=fused, partition=partition, placement=placement, judged=judged)
+    template = template and _fuse_alike(template, fused)
+    return Lowered(fused, chosen, (*applied, *joined), template)
 
 
-def fuse_alike(template: Graph, fused: Graph) -> Graph:
+def _fuse_alike(template: Graph, fused: Graph) -> Graph:
     """Return a graph with the chains fused that are fused in another of the same nodes."""
     nodes = {node.name: node for node in template.nodes}
     bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)

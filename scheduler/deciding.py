@@ -12,7 +12,7 @@ from ..graph.passes import Pass, fold_constants, run_passes
 from ..graph.state import set_aside
 from .boundaries import is_decided
 from .bounds import Bounds, Template, largest, leeway_of, undecided
-from .chains import Lowered, fuse_alike, lowered, without_chains
+from .chains import Lowered, lowered, without_chains
 from .errors import DoesNotFitError
 from .fixed import growing_leeway, worth_apart
 from .half import with_half
@@ -20,7 +20,6 @@ from .memory.leeway import NONE, Leeway
 from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
-from .partition.partition import may_merge
 from .partition.strategies import Request, choices
 from .planning import Plan
 from .run_once import in_sections
@@ -102,10 +101,7 @@ def _with_symbols(
 ) -> Plan:
     """Return the plan of a graph that is also for other lengths of a template's symbols."""
     apart = replace(request, apart=worth_apart(template))
-    made = _best(
-        graph, apart, given, template, lambda fused: leeway(fuse_alike(template, fused), fused)
-    )
-    return replace(made, template=fuse_alike(template, made.graph))
+    return _best(graph, apart, given, template, leeway)
 
 
 def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[Pass, ...]) -> Plan:
@@ -116,7 +112,7 @@ def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[
         return in_sections(graph, one) if is_decided(graph) else one(graph)
 
     graph = without_chains(graph)
-    graph, applied = run_passes(graph, passes, may_merge(request.devices, request.kept))
+    graph, applied = run_passes(graph, passes, request.may_merge)
     folds = fold_constants in passes
     graph = with_whole_nodes(graph, request.devices, request.pins, folds=folds)
     made = with_half(set_aside(graph), request, make)
@@ -128,7 +124,7 @@ def _best(
     request: Request,
     given: frozenset[str],
     template: Graph | None = None,
-    leeway: Callable[[Graph], Leeway] = lambda _: NONE,
+    leeway: Callable[[Graph, Graph], Leeway] = lambda *_: NONE,
 ) -> Plan:
     """Return the plan by the best choice for which there is memory."""
     devices, slots = request.devices, request.max_in_flight
@@ -138,7 +134,7 @@ def _best(
     tried, is_static = 0, is_decided(graph)
     if is_static:
         check_addressable(graph)
-    for choice in choices(graph, request, is_static=is_static):
+    for choice in choices(graph, request, is_static=is_static, template=template):
         if choice.placement is None:
             return _plan(Lowered(graph, choice), request, None, given)
         if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
@@ -156,7 +152,7 @@ def _best(
                 slots,
                 limits=limits,
                 costs=costs,
-                leeway=leeway(one.graph),
+                leeway=NONE if one.template is None else leeway(one.template, one.graph),
             )
         except DoesNotFitError as error:
             refusal = refusal or error
@@ -201,4 +197,5 @@ def _plan(
         inputs_on=request.ends.inputs,
         outputs_on=request.ends.outputs,
         applied=made.applied,
+        template=made.template,
     )

@@ -91,7 +91,8 @@ def with_half(
         return _as_asked(make(graph, asked), request, request.halved)
     refusal: DoesNotFitError | None = None
     tried: list[Mapping[str, str]] = []
-    for first in choices(decided, asked, is_static=True):
+    template = None if shown is None else graph
+    for first in choices(decided, asked, is_static=True, template=template):
         if first.partition.assignment in tried:
             continue
         tried.append(first.partition.assignment)

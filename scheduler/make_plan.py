@@ -14,6 +14,7 @@ from ..graph.passes import (
     PASSES,
     Pass,
     dead_nodes,
+    expand_unsupported,
     fold_constants,
     fuse_chains,
     run_passes,
@@ -28,7 +29,7 @@ from .ends import On, checked_ends
 from .errors import PlanError
 from .half import Precision, checked_precision
 from .memory.limits import limits_of
-from .partition.partition import Pins, check_pins, may_merge
+from .partition.partition import Pins, check_pins
 from .partition.strategies import Objective, Request, Strategy
 from .planning import Plan
 from .replicas.groups import (
@@ -166,6 +167,7 @@ def plan(
         checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
         fuse_chains in chosen,
         precision=checked_precision(precision, prototypes, replicas),
+        writes_out=expand_unsupported in chosen,
     )
     check_request(request)
     part, folded = specialised(graph, shapes, chosen)
@@ -185,7 +187,7 @@ def planned(
     """Return the plan of a graph that passes make simpler, for all shapes within bounds if any."""
     if not bounds:
         return deciding.decide(graph, request, given, passes)
-    template, applied = run_passes(graph, passes, may_merge(request.devices, request.kept))
+    template, applied = run_passes(graph, passes, request.may_merge)
     folds = fold_constants in passes
     made = deciding.within(template, bounds, request, given, folds=folds)
     return replace(made, applied=(*applied, *made.applied))

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
 from ..graph.ir import Graph
-from ..graph.passes import Applied, Pass, fold_constants, fuse_chains
+from ..graph.passes import Applied, Pass, expand_unsupported, fold_constants, fuse_chains
 from ..graph.printing import bytes_text, counted
 from ..graph.state import taken_back
 from .bounds import Bounds, Template, leeway_of
+from .chains import AFTER_CHOICE
 from .costs import Costs
 from .ends import Ends
 from .fixed import growing_leeway
@@ -282,7 +283,7 @@ class Plan:
     @property
     def _simplified(self) -> tuple[Applied, ...]:
         """What was done before nodes were given to devices."""
-        return tuple(one for one in self.applied if one.name != fuse_chains.__name__)
+        return tuple(one for one in self.applied if one.name not in AFTER_CHOICE)
 
     def _request(self, max_in_flight: int | None) -> Request:
         return Request(
@@ -298,6 +299,7 @@ class Plan:
             fuse_chains in self.passes,
             self.precision,
             self.halved,
+            expand_unsupported in self.passes,
         )
 
     def report(self, *, nodes: bool = False) -> str:

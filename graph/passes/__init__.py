@@ -16,7 +16,7 @@ from .bypass import bypass_identities
 from .dead import dead_nodes, remove_dead
 from .decode_constants import decode_constants
 from .duplicates import merge_common, share_constants
-from .expand import attempts, expand_unsupported
+from .expand import attempts, can_be_written_out, expand_unsupported, written_out
 from .fold_constants import fold_constants
 from .fold_product import fold_product
 from .fold_scale import fold_scale
@@ -46,6 +46,7 @@ __all__ = [
     "Placing",
     "attempts",
     "bypass_identities",
+    "can_be_written_out",
     "cancel_pairs",
     "combiner",
     "dead_nodes",
@@ -77,6 +78,7 @@ __all__ = [
     "simplify",
     "sink_transposes",
     "subgraph",
+    "written_out",
 ]
 
 PASSES: tuple[Pass, ...] = (

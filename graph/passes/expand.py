@@ -30,12 +30,32 @@ def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
         return graph
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find(*expansions()):
-        if has_effects(node) or may_merge.why_not(rewriter.view, node) is None:
+        if may_merge.why_not(rewriter.view, node) is None:
             continue
-        made = _written_out(rewriter, node, may_merge.why_not, DEEPEST)
+        made = written_out(rewriter, node, may_merge.why_not)
         if made is not None:
             rewriter.replace([node], made)
     return rewriter.result()
+
+
+def written_out(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
+    """Return nodes that can all run in place of one that cannot; None where no rule has such.
+
+    They are not in the rewriter's graph; the tensors and constants that they need are.
+    """
+    return None if has_effects(node) else _written_out(rewriter, node, why_not, DEEPEST)
+
+
+def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
+    """Say whether nodes that can all run could stand in place of one, which need not be there."""
+    if node.op not in expansions():
+        return False
+    read, written = dict.fromkeys(filter(None, node.inputs)), tuple(filter(None, node.outputs))
+    constants = {name: graph.constants[name] for name in read if name in graph.constants}
+    inputs = tuple(name for name in read if name not in constants)
+    tensors = {name: graph.tensors[name] for name in (*read, *written)}
+    alone = Graph(graph.name, inputs, written, (node,), tensors, constants)
+    return written_out(Rewriter(alone), node, why_not) is not None
 
 
 def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:

@@ -71,9 +71,13 @@ class _Inside:
 
 class _PlacingInside(_Inside):
     def __init__(self, path: str, placing: Placing) -> None:
-        super().__init__(path, placing)
+        super().__init__(path, placing.inside())
         self._placing = placing
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Return why a node of a nested graph can run nowhere."""
         return self._placing.why_not(graph, self._named(node))
+
+    def inside(self) -> Placing:
+        """Return the rule itself, which is that for nested graphs."""
+        return self

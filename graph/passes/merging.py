@@ -25,6 +25,10 @@ class Placing(Protocol):
         """Return why a node of a graph can run nowhere; None where it can."""
         ...
 
+    def inside(self) -> Placing:
+        """Return the same for graphs in nodes: they run in the form that passes leave."""
+        ...
+
 
 _NOTHING: Mapping[str, Array] = {}
 

@@ -206,7 +206,9 @@ class Costs(Figures):
             timing = known.get(digest(graph))
             if timing is not None:
                 return submit_s + timing.trusted_s
-        return submit_s + sum(self.node_s(device, graph, node) for node in graph.nodes)
+        nbytes = sum(graph.tensors[name].nbytes for name in (*graph.inputs, *graph.outputs))
+        kernels = sum(self.node_s(device, graph, node) for node in graph.nodes)
+        return submit_s + self.model(device).edge_s(nbytes) + kernels
 
     def copy_s(self, source: str, target: str, nbytes: int) -> float:
         """Return how long one copy between two memories takes, the host's or those of devices."""

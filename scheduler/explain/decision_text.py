@@ -16,6 +16,17 @@ WIDEST = 60
 """Longer names push the rest of their line aside, not that of all."""
 
 
+def chooses_again(plan: Plan) -> bool:
+    """True where nodes may get other devices once their shapes are known."""
+    if plan.is_static or plan.strategy != "auto" or plan.decision is None:
+        return False
+    return any(
+        sum(option.supported for option in options) > 1
+        and not plan.reasons.get(name, "").startswith("pinned")
+        for name, options in plan.decision.options.items()
+    )
+
+
 def decision_lines(decision: Decision) -> Iterator[str]:
     """Yield what was weighed, and why it came out so."""
     chosen = "" if decision.chosen == decision.strategy else f": {decision.chosen}"
@@ -42,10 +53,11 @@ def decision_lines(decision: Decision) -> Iterator[str]:
 def reason_lines(plan: Plan) -> Iterator[str]:
     """Yield the reasons, each with how many nodes it holds for and what they take in all."""
     yield "why" if len(plan.assignment) == len(plan.graph.nodes) else "why, nested graphs included"
-    grouped: dict[tuple[str, str], list[str]] = {}
+    grouped: dict[tuple[str, str, frozenset[str]], list[str]] = {}
     for name, device in plan.assignment.items():
-        grouped.setdefault((device, _kind(plan, name)), []).append(name)
-    for (device, kind), names in list(grouped.items())[:LISTED_REASONS]:
+        able = frozenset(_weighed(plan, name))  # what cannot run elsewhere is not compared with it
+        grouped.setdefault((device, _kind(plan, name), able), []).append(name)
+    for (device, kind, _), names in list(grouped.items())[:LISTED_REASONS]:
         what = names[0] if len(names) == 1 else f"{len(names)} nodes"
         reason = plan.reasons[names[0]] if len(names) == 1 else kind + _in_all(plan, names)
         yield f"  {device}: {what}: {reason}"

@@ -14,7 +14,7 @@ from ..partition.partition import Subgraph
 from ..planning import Plan
 from ..steps import Transfer
 from .again_text import again_lines
-from .decision_text import decision_lines, node_lines, reason_lines
+from .decision_text import chooses_again, decision_lines, node_lines, reason_lines
 from .life_text import life_lines
 from .memory_text import memory_lines
 from .pass_text import dead_lines, pass_lines
@@ -51,8 +51,9 @@ def report(plan: Plan, *, nodes: bool) -> str:
 
 def _heading(plan: Plan) -> Iterator[str]:
     graph, specs = plan.graph, plan.fed.tensors
+    when = ", to be decided anew for what is fed" if chooses_again(plan) else ""
     yield (
-        f"plan for {graph.name!r}: {counted(len(graph.nodes), 'node')} in "
+        f"plan for {graph.name!r}{when}: {counted(len(graph.nodes), 'node')} in "
         f"{counted(len(plan.subgraphs), 'subgraph')} "
         f"on {', '.join(plan.device_names)}; {plan.in_flight:,} in flight"
     )

@@ -7,13 +7,14 @@ predicted to win by a margin: models are not so good that less would mean anythi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
+from ..costs.overheads import computes_here
 from ..ends import ON_HOST, Ends
 from ..errors import PlanError
 from ..memory.regions import MemoryPlan
@@ -30,12 +31,13 @@ from .pins import Pins
 from .pipeline import stages
 from .problem import Problem
 from .ranking import Ranking
-from .reasons import settled_reasons, weighed_reasons
+from .reasons import settled_reasons, weighed_reasons, written_reasons
 from .search import Search, every
-from .tengine import by_runs
+from .written_out import WrittenOut
 
-MARGIN, GUESSED_MARGIN = 0.03, 0.1
-"""By what share a split must be predicted faster than the best single device; the latter where
+MARGIN, HOST_MARGIN, GUESSED_MARGIN = 0.03, 0.1, 0.25
+"""By what share a split must be predicted faster than the best single device: where models are
+taken at their word, where devices share this machine's cores with all else that it does, and where
 nothing is known of a device but its kind."""
 
 NODE_ESTIMATES = 80_000
@@ -62,6 +64,10 @@ class Choice:
     placement : Placement or None
         None while dimensions are symbolic.
     decision : Decision
+    graph : Graph
+        What is partitioned, in the form that the devices get.
+    written : WrittenOut
+        What stands in it in place of nodes that devices lack.
     judged : Judged or None
         What was weighed against others.
     """
@@ -69,7 +75,19 @@ class Choice:
     partition: Partition
     placement: Placement | None
     decision: Decision
+    graph: Graph
+    written: WrittenOut = field(default_factory=WrittenOut)
     judged: Judged | None = None
+
+    @classmethod
+    def of(cls, way: Judged, reasons: Mapping[str, str], decision: Decision) -> Choice:
+        """Return the choice of an assignment in one way to cut it."""
+        told = {
+            **reasons,
+            **written_reasons(way.judge.graph, way.written, way.partition.assignment),
+        }
+        partition = replace(way.partition, reasons=told)
+        return cls(partition, way.placement, decision, way.graph, way.written)
 
     @property
     def seconds(self) -> float:
@@ -96,6 +114,8 @@ def choose(
     memory_limits: Mapping[str, int] | None = None,
     ends: Ends = ON_HOST,
     apart: frozenset[str] = frozenset(),
+    writes_out: bool = False,
+    template: Graph | None = None,
 ) -> Iterator[Choice]:
     """Yield partitions of a graph with known shapes, the best first.
 
@@ -108,10 +128,13 @@ def choose(
     PlanError
         If there is none of so few subgraphs.
     """
-    offers = ask(graph, devices, pins)
+    ranks = {name: rank for rank, name in enumerate(devices)}
+    devices = {name: devices[name] for name in sorted(devices)}  # their order decides ties alone
+    offers = ask(graph, devices, pins, writes_out=writes_out, template=template)
     in_flight = max_in_flight if objective == "throughput" else 0
-    decision = Decision("auto", objective, "", "", ask=partial(options, graph, devices, costs))
-    judge = Judge(graph, devices, costs, in_flight, max_subgraphs, ends, apart)
+    told = partial(options, graph, devices, costs, offers.forms)
+    decision = Decision("auto", objective, "", "", ask=told)
+    judge = Judge(graph, devices, costs, in_flight, max_subgraphs, ends, apart, offers.forms)
     if offers.is_settled:
         yield from _settled(offers, judge, decision)
         return
@@ -120,18 +143,17 @@ def choose(
     problem = Problem(
         graph, devices, costs, seconds, in_flight, max_subgraphs,
         Capacity.of(graph, devices, memory_limits, max_in_flight),
-        GUESSED_MARGIN if any(map(costs.is_guess, devices)) else MARGIN, ends,
+        _margin(devices, costs), ends,
     )  # fmt: skip
     single, split = _candidates(problem)
-    rules = _by_rules(offers)
-    assignments = {**single, **split, **_distinct(rules, {**single, **split})}
+    assignments = {**single, **split}
     judged = judge.all(
         {
             name: [problem.names[device] for device in assignment]
             for name, assignment in assignments.items()
         }
     )
-    ranking = Ranking(problem, assignments, judged, [*rules.values()])
+    ranking = Ranking(problem, assignments, judged, frozenset(single), ranks)
     if not ranking.order:
         raise _too_many(offers, problem, judged)
     yield from _choices(offers, ranking, costs, decision)
@@ -152,17 +174,13 @@ def _settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choic
     decided = replace(decision, chosen=chosen, why="no node has a choice of devices")
     reasons = settled_reasons(offers)
     for way in one.ways(PATIENCE):
-        yield Choice(replace(way.partition, reasons=reasons), way.placement, decided)
+        yield Choice.of(way, reasons, decided)
 
 
-def _by_rules(offers: Offers) -> dict[str, list[int]]:
-    """Return what the other strategies would do."""
-    names = tuple(offers.devices)
-    by_tengine = by_runs(offers)[0]
-    return {
-        "preference": [min(allowed) for allowed in offers.allowed],
-        "tengine": [names.index(by_tengine[node.name]) for node in offers.graph.nodes],
-    }
+def _margin(devices: Mapping[str, Device], costs: Costs) -> float:
+    if any(map(costs.is_guess, devices)):
+        return GUESSED_MARGIN
+    return HOST_MARGIN if any(map(computes_here, devices.values())) else MARGIN
 
 
 def _candidates(problem: Problem) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
@@ -204,8 +222,6 @@ def _seeds(problem: Problem, bases: Sequence[list[int]]) -> dict[str, list[int]]
     if tasks.n_tasks <= MOST_ANNEALED:
         shortest = min(timelines.values(), key=lambda timeline: timeline.makespan_s)
         found["annealed"] = list(improve(shortest, ANNEALING_STEPS).machine)
-    preferred = [min(tasks.machines[node]) for node in range(problem.n_nodes)]
-    found["preference"] = preferred
     for index, base in enumerate(bases[: 1 if len(problem.names) == 2 else 2]):
         found[f"least work{', again' * index}"] = least_work(problem, base)
     if problem.in_flight > 1:
@@ -247,7 +263,7 @@ def _choices(
         assignment = ranking.assignments[one.name]
         reasons = weighed_reasons(offers, ranking.problem, costs, assignment)
         for way in one.ways(SAME, ranking.next_s(one)):
-            yield Choice(replace(way.partition, reasons=reasons), way.placement, decided, way)
+            yield replace(Choice.of(way, reasons, decided), judged=way)
         passed.add(one.name)
 
 

@@ -18,6 +18,7 @@ from ..simulation.engine import run
 from ..simulation.lanes import host_of, workload
 from .cutting import Parts, cuts, extracted
 from .partition import Partition
+from .written_out import Forms, WrittenOut
 
 PACED_STEPS, MOST_ROUNDS = 1000, 8
 """The pace is taken over about so many steps, and twice to so many times the items in flight, after
@@ -46,6 +47,10 @@ class Judged:
 
     judge: Judge = field(repr=False, compare=False)
     name: str
+    graph: Graph
+    """The graph in the form that the devices get."""
+    written: WrittenOut
+    """What stands in place of nodes that devices lack."""
     partition: Partition
     placement: Placement
     rivals: list[Judged] = field(default_factory=list, repr=False, compare=False)
@@ -61,7 +66,7 @@ class Judged:
     @cached_property
     def needs(self) -> Mapping[str, int]:
         """What one item needs of each memory at least, in bytes."""
-        return lower_bounds(self.judge.graph, self.placement, self.judge.devices)
+        return lower_bounds(self.graph, self.placement, self.judge.devices)
 
     @property
     def nbytes(self) -> int:
@@ -119,6 +124,8 @@ class Judge:
     ends : Ends
     apart : frozenset of str
         Nodes that are not to be in subgraphs with others, where that takes few more of these.
+    forms : Forms or None
+        Those in which devices get nodes that they lack.
     """
 
     graph: Graph
@@ -128,6 +135,7 @@ class Judge:
     max_subgraphs: int | None = None
     ends: Ends = ON_HOST
     apart: frozenset[str] = frozenset()
+    forms: Forms | None = None
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
         """Return an assignment, by the cut that is fastest."""
@@ -202,9 +210,12 @@ class Judge:
     ) -> Judged:
         """Return an assignment, cut and placed."""
         devices = [assignment[node.name] for node in self.graph.nodes]
-        partition = Partition(assignment, {}, extracted(self.graph, devices, parts))
-        placement = place(self.graph, partition, self.devices, self.ends)
-        return Judged(self, name, partition, placement, others=[*others])
+        written = self.forms.chosen(self.graph, devices) if self.forms else WrittenOut()
+        graph, devices, parts = written.spread(self.graph, devices, parts)
+        placed = {node.name: device for node, device in zip(graph.nodes, devices, strict=True)}
+        partition = Partition(placed, {}, extracted(graph, devices, parts))
+        placement = place(graph, partition, self.devices, self.ends)
+        return Judged(self, name, graph, written, partition, placement, others=[*others])
 
     def _fastest(self, one: Judged) -> Judged:
         """Return an assignment by its fastest cut, which remembers the others."""

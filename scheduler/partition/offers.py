@@ -11,8 +11,9 @@ from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
 from ..costs import Costs
 from .decision import Option
-from .partition import Homeless, support, unsupported
+from .partition import WRITTEN_OUT, Homeless, placed, support, unsupported
 from .pins import Pins, pin_of
+from .written_out import Forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Offers:
         For every node the pin that applies.
     allowed : sequence of tuple of int
         For every node the devices, by index, that it may go to.
+    forms : Forms or None
+        Those in which devices get nodes that they lack.
     """
 
     graph: Graph
@@ -36,6 +39,7 @@ class Offers:
     supports: Sequence[Sequence[Support]]
     pinned: Sequence[str | None]
     allowed: Sequence[tuple[int, ...]]
+    forms: Forms | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -46,7 +50,7 @@ class Offers:
         """Return the time of every node on every device, infinity where it may not go."""
         return [
             [
-                costs.node_s(name, self.graph, node) if device in allowed else inf
+                seconds_of(costs, self.graph, node, name, self.forms) if device in allowed else inf
                 for device, name in enumerate(self.devices)
             ]
             for node, allowed in zip(self.graph.nodes, self.allowed, strict=True)
@@ -58,7 +62,7 @@ class Offers:
             (name, node.name): times[device]
             for node, times in zip(self.graph.nodes, seconds, strict=True)
             for device, name in enumerate(self.devices)
-            if times[device] < inf
+            if times[device] < inf and not (self.forms and self.forms.has(node, name))
         }
         return Priced(**vars(replace(costs)), known=known)
 
@@ -75,14 +79,40 @@ class Priced(Costs):
         return super().node_s(device, graph, node) if seconds is None else seconds
 
 
-def ask(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Offers:
-    """Ask every device about every node; raise UnsupportedOpError if one finds none."""
+def seconds_of(
+    costs: Costs, graph: Graph, node: Node, device: str, forms: Forms | None = None
+) -> float:
+    """Return how long a device takes for a node, in the form in which it gets that."""
+    if forms is None or not forms.has(node, device):
+        return costs.node_s(device, graph, node)
+    form = forms.of(graph, node, device)
+    return sum(costs.node_s(device, form, one) for one in form.nodes)
+
+
+def ask(
+    graph: Graph,
+    devices: Mapping[str, Device],
+    pins: Pins,
+    *,
+    writes_out: bool = False,
+    template: Graph | None = None,
+) -> Offers:
+    """Ask every device about every node; raise UnsupportedOpError if one finds none.
+
+    With `writes_out`, devices are offered what they lack in simpler nodes; those are good for all
+    shapes of the `template`, if there is one.
+    """
+    forms = Forms(template or graph) if writes_out else None
     names = tuple(devices)
     supports, pinned, allowed, homeless = [], [], [], []
     for node in graph.nodes:
-        answers = tuple(support(graph, node, device) for device in devices.values())
+        answers = [support(graph, node, device) for device in devices.values()]
         pattern = pin_of(node, pins)
         wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)
+        for index in wanted:
+            if forms is not None and not answers[index].ok:
+                name = names[index]
+                answers[index] = forms.offer(node, name, devices[name], answers[index])
         able = tuple(device for device in wanted if answers[device].ok)
         if not able:
             by = "" if pattern is None else f"pinned to {pins[pattern]} by {pattern!r}: "
@@ -93,18 +123,45 @@ def ask(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> Offers:
         allowed.append(able)
     if homeless:
         raise unsupported(graph, homeless, devices, pins)
-    return Offers(graph, devices, supports, pinned, allowed)
+    return Offers(graph, devices, supports, pinned, allowed, forms)
+
+
+def by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the first device of every node that it may go to, and the reasons."""
+    names = tuple(offers.devices)
+    assignment: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    every = zip(offers.graph.nodes, offers.supports, offers.pinned, offers.allowed, strict=True)
+    for node, answers, pattern, (first, *_) in every:
+        refused = [f"{names[d]}: {answers[d].reason}" for d in range(first)]
+        assignment[node.name] = names[first]
+        reasons[node.name] = (
+            f"pinned by {pattern!r}" if pattern else placed(answers[first], refused)
+        )
+    return assignment, reasons
 
 
 def options(
-    graph: Graph, devices: Mapping[str, Device], costs: Costs
+    graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
 ) -> dict[str, tuple[Option, ...]]:
     """Return for every node what each device has to offer; times where shapes are known."""
     return {
-        path: tuple(_option(around, node, name, device, costs) for name, device in devices.items())
+        path: tuple(
+            _written_out(graph, node, name, costs, forms)
+            if forms is not None and around is graph and forms.has(node, name)
+            else _option(around, node, name, device, costs)
+            for name, device in devices.items()
+        )
         for path, around, node in placed_nodes(graph)
         if not waits(node)
     }
+
+
+def _written_out(graph: Graph, node: Node, name: str, costs: Costs, forms: Forms) -> Option:
+    form = forms.of(graph, node, name)
+    bases = {costs.basis(name, form, one) for one in form.nodes}
+    basis = bases.pop() if len(bases) == 1 else "model"
+    return Option(name, True, WRITTEN_OUT, seconds_of(costs, graph, node, name, forms), basis)
 
 
 def _option(graph: Graph, node: Node, name: str, device: Device, costs: Costs) -> Option:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from ...devices.device import Device, Support
 from ...graph.infer import asking
 from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
-from ...graph.passes import Placing, attempts
+from ...graph.passes import Placing, attempts, can_be_written_out
 from ..errors import UnsupportedOpError
 from .cutting import Subgraph
 from .pins import Pins, check_pins, pin_of
@@ -34,6 +35,8 @@ MAX_LISTED = 20
 """Lines of an error."""
 MAX_NAMED = 3
 """Nodes of one line."""
+
+WRITTEN_OUT = "written out in simpler nodes"
 
 SESSION = "session"
 """Stands in place of a device where a node is control flow that waits for values."""
@@ -59,7 +62,7 @@ class Partition:
 
 
 def by_preference(
-    graph: Graph, devices: Mapping[str, Device], pins: Pins
+    graph: Graph, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Give every node to the first device that it may go to; return the devices and the reasons.
 
@@ -69,6 +72,8 @@ def by_preference(
     devices : Mapping of str to Device
         In order of preference.
     pins : Mapping of str to str
+    writes_out : bool
+        Whether devices are given nodes that they lack in simpler ones.
 
     Raises
     ------
@@ -83,7 +88,7 @@ def by_preference(
             assignment[path], reasons[path] = SESSION, "decided when its inputs are known"
             continue
         named = replace(node, name=path)
-        device, reason = _choose(around, named, devices, pins)
+        device, reason = _choose(around, named, devices, pins, writes_out=writes_out)
         if device is None:
             homeless.append(Homeless(around, named, reason))
         else:
@@ -93,9 +98,12 @@ def by_preference(
     return assignment, reasons
 
 
-def may_merge(devices: Mapping[str, Device], pins: Pins) -> Placing:
-    """Return the rule for passes: what is pinned alike, and stays on its device, may become one."""
-    return _Placing(devices, pins)
+def may_merge(devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False) -> Placing:
+    """Return the rule for passes: what is pinned alike, and loses no device, may become one.
+
+    With `writes_out`, devices are given nodes that they lack in simpler ones.
+    """
+    return _Placing(devices, pins, writes_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +112,39 @@ class _Placing:
 
     devices: Mapping[str, Device]
     pins: Pins
+    writes_out: bool
 
     def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        """Say whether nodes of a graph may become one."""
+        """Say whether nodes of a graph may become one.
+
+        Not where that would take all of them away from a device: who runs the nodes must run the
+        one as well, be it written out again. The order of the devices does not matter.
+        """
         patterns = [pin_of(node, self.pins) for node in nodes]
         if len({pattern and self.pins[pattern] for pattern in patterns}) > 1:
             return False
-        last = nodes[-1]
-        return one.op == last.op or self._device(graph, one) == self._device(graph, last)
+        if one.op == nodes[-1].op:
+            return True
+        devices = allowed(one, self.devices, self.pins).values()
+        lacking = [device for device in devices if not support(graph, one, device).ok]
+        return len(lacking) < len(devices) and not any(
+            not self._runs(graph, one, device)
+            and all(self._runs(graph, node, device) for node in nodes)
+            for device in lacking
+        )
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Return why a node can run on none of the devices that it may go to."""
         device, reason = _choose(graph, node, self.devices, self.pins)
         return reason if device is None else None
 
-    def _device(self, graph: Graph, node: Node) -> str | None:
-        return _choose(graph, node, self.devices, self.pins)[0]
+    def inside(self) -> Placing:
+        """Return the same for graphs in nodes, which no device gets in simpler ones."""
+        return replace(self, writes_out=False)
+
+    def _runs(self, graph: Graph, node: Node, device: Device) -> bool:
+        """Say whether a device runs a node, or can if it is written out."""
+        return offer(graph, node, device, writes_out=self.writes_out).ok
 
 
 def support(graph: Graph, node: Node, device: Device) -> Support:
@@ -128,6 +153,20 @@ def support(graph: Graph, node: Node, device: Device) -> Support:
     asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
     with asking(node, call):
         return device.supports(asked, call)
+
+
+def why_not(device: Device, graph: Graph, node: Node) -> str | None:
+    """Return why a device cannot run a node of a graph; None where it can."""
+    answer = support(graph, node, device)
+    return None if answer.ok else answer.reason
+
+
+def offer(graph: Graph, node: Node, device: Device, *, writes_out: bool) -> Support:
+    """Say whether a device can run a node of a graph, written out in simpler ones if need be."""
+    answer = support(graph, node, device)
+    if answer.ok or not (writes_out and can_be_written_out(graph, node, partial(why_not, device))):
+        return answer
+    return Support(True, WRITTEN_OUT)
 
 
 class Homeless(NamedTuple):
@@ -196,26 +235,35 @@ def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: 
 
 
 def _choose(
-    graph: Graph, node: Node, devices: Mapping[str, Device], pins: Pins
+    graph: Graph,
+    node: Node,
+    devices: Mapping[str, Device],
+    pins: Pins,
+    *,
+    writes_out: bool = False,
 ) -> tuple[str | None, str]:
     """Return a node's device, or None, and the reason."""
     pattern = pin_of(node, pins)
-    if pattern is not None:
-        name = pins[pattern]
-        answer = support(graph, node, devices[name])
-        if answer.ok:
-            return name, f"pinned by {pattern!r}"
-        return None, f"pinned to {name} by {pattern!r}: {answer.reason}"
     refused: list[str] = []
-    for name, device in devices.items():
-        answer = support(graph, node, device)
+    for name, device in allowed(node, devices, pins).items():
+        answer = offer(graph, node, device, writes_out=writes_out)
+        if pattern is not None:
+            pinned = f"pinned to {name} by {pattern!r}: {answer.reason}"
+            return (name, f"pinned by {pattern!r}") if answer.ok else (None, pinned)
         if answer.ok:
-            return name, _placed(answer, refused)
+            return name, placed(answer, refused)
         refused.append(f"{name}: {answer.reason}")
     return None, "; ".join(refused)
 
 
-def _placed(answer: Support, refused: Sequence[str]) -> str:
+def allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mapping[str, Device]:
+    """Return the devices that a node may go to: the one that it is pinned to, or all."""
+    pattern = pin_of(node, pins)
+    return devices if pattern is None else {pins[pattern]: devices[pins[pattern]]}
+
+
+def placed(answer: Support, refused: Sequence[str]) -> str:
+    """Return why a node is where it is, and why it is not on devices before that."""
     if refused:
         return f"{answer.reason} (not on {'; '.join(refused)})"
     return f"first choice: {answer.reason}"

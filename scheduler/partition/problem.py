@@ -150,8 +150,15 @@ class Problem:
             else (self._offers[device].accesses, self._offers[device].memory)
             for device in (source, target)
         ]
-        if source == target or not ends[0][0].isdisjoint(ends[1][0]):
+        edges = sum(
+            self._costs.model(self.names[device]).edge_s(TYPICAL_BYTES)
+            for device in (source, target)
+            if device < len(self.names)
+        )
+        if source == target:
             return Way(0.0, 0.0)
+        if not ends[0][0].isdisjoint(ends[1][0]):
+            return Way(0.0, edges / TYPICAL_BYTES)
         stops = [memory for _, memory in ends]
         if not self._is_direct(source, target):
             stops.insert(1, HOST)
@@ -159,7 +166,7 @@ class Problem:
             sum(self._costs.copy_s(a, b, nbytes) for a, b in pairwise(stops))
             for nbytes in (0, TYPICAL_BYTES)
         )
-        return Way(latency, max(whole - latency, 0.0) / TYPICAL_BYTES)
+        return Way(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
 
     def _is_direct(self, source: int, target: int) -> bool:
         """True when one copy is enough: an end is on the host, or a device reads the other's."""

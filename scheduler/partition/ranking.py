@@ -27,27 +27,30 @@ class Ranking:
     assignments : Mapping of str to sequence of int
         By name.
     judged : sequence of Judged
-    rules : sequence of sequence of int
-        What the other strategies would do. Nobody searched for it, so that luck has no part in how
-        fast it seems: it needs no margin.
+    plain : frozenset of str
+        The names of those that give one device all that it can run.
+    ranks : Mapping of str to int
+        The order of the devices, which decides between equals.
     """
 
     problem: Problem
     assignments: Mapping[str, Sequence[int]]
     judged: Sequence[Judged]
-    rules: Sequence[Sequence[int]]
+    plain: frozenset[str]
+    ranks: Mapping[str, int]
 
     @cached_property
     def order(self) -> list[Judged]:
         """What respects `max_subgraphs`, the best first, a split only where it wins."""
         ranked = sorted(filter(self._is_within, self.judged), key=self._key)
-        bases = [one for one in ranked if len(one.devices) == 1]
-        worthy = [one for one in ranked if not bases or self._is_worthy(one, bases[0])]
+        alone = [one for one in ranked if len(one.devices) == 1]
+        bases = alone or [one for one in ranked if one.name in self.plain]
+        worthy = [one for one in ranked if not bases or self._is_worthy(one, bases)]
         if not worthy:
             return ranked
         excess, least = self._key(worthy[0])
         equal = [one for one in worthy if self._key(one) <= (excess, least * EQUAL)]
-        first = min(equal, key=lambda one: len(one.partition.subgraphs))
+        first = min(equal, key=lambda one: (len(one.partition.subgraphs), self._rank(one)))
         return [first, *(one for one in ranked if one is not first)]
 
     def next_s(self, one: Judged) -> float:
@@ -84,14 +87,19 @@ class Ranking:
             text += f", {best.name} {seconds_text(best.seconds)}"
         return f"{text}; better ones lack memory: {len(passed)}" if passed else text
 
-    def _is_worthy(self, one: Judged, base: Judged) -> bool:
-        """True where nothing speaks for the best device alone, `base`, in place of it."""
+    def _is_worthy(self, one: Judged, bases: Sequence[Judged]) -> bool:
+        """True where nothing speaks for the first of the bases in place of it.
+
+        These are the devices alone, or what has as much as possible on one where none can run all.
+        """
         return (
-            one is base
-            or one.seconds <= base.seconds * (1 - self.problem.margin)
-            or self._key(one)[0] < self._key(base)[0]
-            or self.assignments[one.name] in self.rules
+            one in bases
+            or one.seconds <= bases[0].seconds * (1 - self.problem.margin)
+            or self._key(one)[0] < self._key(bases[0])[0]
         )
+
+    def _rank(self, one: Judged) -> int:
+        return sum(self.ranks[device] for device in one.partition.assignment.values())
 
     def _key(self, one: Judged) -> tuple[bool, float]:
         return self._overfills(one), one.seconds

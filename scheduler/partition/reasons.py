@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ...graph.ir import Node
+from ...graph.ir import Graph, Node
 from ...graph.printing import bytes_text, seconds_text
 from ..costs import Costs
 from ..costs.costs import PYTHON_S
 from .offers import Offers
 from .problem import Problem
+from .written_out import WrittenOut
 
 
 def settled_reasons(offers: Offers) -> dict[str, str]:
@@ -28,6 +29,18 @@ def weighed_reasons(
         if len(offers.allowed[index]) == 1
         else _weighed(offers, problem, costs, assignment, index)
         for index, node in enumerate(offers.graph.nodes)
+    }
+
+
+def written_reasons(
+    graph: Graph, written: WrittenOut, assignment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the reasons of what was written in place of nodes, but for those of their names."""
+    return {
+        one.name: f"written out: {assignment[name]} lacks {graph.node(name).op}"
+        for name, nodes in written.nodes.items()
+        for one in nodes
+        if one.name != name
     }
 
 

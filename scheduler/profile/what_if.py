@@ -72,13 +72,19 @@ class WhatIf:
         limit = f"; then {self.limit} limits it" if self.limit is not None else ""
         return listing(
             [
-                f"if {question} times as fast, the stream would be {self.gain:.1%} faster "
-                f"and an item's latency {self.latency_gain:.1%} shorter{limit}"
+                f"if {question} times as fast, the stream would be "
+                f"{_changed(self.gain, 'faster', 'slower')} and an item's latency "
+                f"{_changed(self.latency_gain, 'shorter', 'longer')}{limit}"
             ]
         )
 
     def _item_s(self, simulation: Simulation) -> float:
         return max(simulation.makespan_s / simulation.items, self.source_s, self.consumer_s)
+
+
+def _changed(gain: float, more: str, less: str) -> str:
+    """Say by what share something is more, or less where the gain is below 0."""
+    return f"{abs(gain):.1%} {less if round(gain, 3) < 0 else more}"
 
 
 def what_if(

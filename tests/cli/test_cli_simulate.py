@@ -62,7 +62,7 @@ def makespan(model: Path, *arguments: str) -> float:
 def test_the_table_says_how_long_it_takes(model: Path) -> None:
     answer = simulate(model, "--items", "5")
     assert answer.exit_code == 0
-    assert "5 items, up to 4 in flight" in answer.output
+    assert "5 items, up to 1 in flight" in answer.output
     assert "cpu: busy" in answer.output
 
 

@@ -49,6 +49,7 @@ def test_a_model_is_the_same_after_a_trip_through_json(
         supports=frozenset({"Conv", "Relu"}),
         peer_bytes_per_s=peer_speed,
         peers=frozenset({"npu:1", "npu:2"}),
+        layout_bytes_per_s=peer_speed,
     )
     assert DeviceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
 
@@ -81,6 +82,7 @@ DAMAGED: dict[str, tuple[Any, str]] = {
     "names": ({"supports": "Conv"}, "supports is 'Conv'"),
     "a name": ({"supports": [1]}, "supports is"),
     "no peer speed": ({"peer_bytes_per_s": 0}, "peer_bytes_per_s is 0"),
+    "no layout speed": ({"layout_bytes_per_s": -1}, "layout_bytes_per_s is -1"),
     "peers": ({"peers": "npu:1"}, "peers is 'npu:1'"),
     "a peer": ({"peers": [1]}, "peers is"),
     "queues": ({"copy_queues": 3}, "copy_queues is 3"),

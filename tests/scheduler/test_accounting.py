@@ -369,6 +369,14 @@ def test_what_is_gained_ends_where_something_else_limits_the_stream(
     assert found.to_dict()["faster"] == faster
 
 
+def test_what_would_be_slower_is_not_called_faster() -> None:
+    plan = two_stages()
+    found = staged(plan, 0).what_if(plan, {"Relu": 0.5, "Exp": 0.5})
+    assert found.gain < 0
+    assert f"would be {-found.gain:.1%} slower" in str(found)
+    assert f"latency {-found.latency_gain:.1%} longer" in str(found)
+
+
 def test_a_profile_without_node_times_answers_no_what_if() -> None:
     plan = two_stages()
     profile = pl.simulate(plan).profile

@@ -41,6 +41,9 @@ class Has:
     def why_not(self, graph: Graph, node: Node) -> str | None:
         return None if node.op in self.ops else "nobody has it"
 
+    def inside(self) -> Has:
+        return self
+
 
 @pytest.fixture
 def rules() -> Iterator[None]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import plait as pl
 from fake_devices import PrivateDevice
 from plait.graph.ir import Graph
+from plait.graph.printing import seconds_text
 
 
 def graph(*shape: int | str) -> Graph:
@@ -106,6 +107,38 @@ def test_times_stand_in_the_listing_once() -> None:
     plan = pl.plan(graph(1000), ["cpu", "worker:0"])
     assert " here, " in plan.reasons["first"]
     assert not any("here" in line for line in listed(plan))
+
+
+def test_reasons_compare_the_same_nodes_on_each_device() -> None:
+    b = pl.GraphBuilder("reported")
+    x = b.input("x", "float32", (1000,))
+    for index in range(4):
+        x = b.op("Exp" if index % 2 else "Sin", x, name=f"n{index}")
+    b.output("y", x)
+    plan = pl.plan(b.build(), ["cpu", PrivateDevice("npu", lacks=["Sin"])], passes=())
+    reasons = plan.report().rpartition("why")[2].splitlines()[1:]
+    (alone,) = (line for line in reasons if "no kernel for 'Sin'" in line)
+    assert alone.startswith("  cpu: 2 nodes: ")
+    assert " on npu" not in alone.replace("not on npu", "")  # no time is told of what it lacks
+    (weighed,) = (line for line in reasons if line != alone)
+    seconds = plan.decision.options if plan.decision is not None else {}
+    for device in plan.devices:
+        times = [one.seconds for n in ("n1", "n3") for one in seconds[n] if one.device == device]
+        total = sum(time for time in times if time is not None)
+        assert seconds_text(total) in weighed
+
+
+def test_the_first_line_says_what_is_decided_anew() -> None:
+    told = "to be decided anew for what is fed"
+    assert told in pl.plan(graph("n"), ["cpu", "worker:0"]).report().splitlines()[0]
+    for settled in (
+        pl.plan(graph("n"), ["cpu"]),
+        pl.plan(graph("n"), ["cpu", "worker:0"], pin={"*": "worker:0"}),
+        pl.plan(graph("n"), ["cpu", "worker:0"], strategy="preference"),
+        pl.plan(graph("n"), ["cpu", "worker:0"], bounds={"n": 8}),
+        pl.plan(graph(8), ["cpu", "worker:0"]),
+    ):
+        assert told not in settled.report()
 
 
 def test_formulas_of_dimensions_are_cut_short() -> None:

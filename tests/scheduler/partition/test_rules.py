@@ -67,7 +67,7 @@ def test_a_branch_beside_an_unsupported_node_is_not_torn() -> None:
 
 def test_what_only_the_device_supports_stays_there_however_short_the_run() -> None:
     devices = [PrivateDevice("npu", lacks=["Exp"]), PrivateDevice("dsp", lacks=["Neg"])]
-    plan = pl.plan(row("Exp", "Neg"), devices, strategy="tengine")
+    plan = pl.plan(row("Exp", "Neg"), devices, strategy="tengine", passes=())
     assert plan.assignment == {"n0": "dsp", "n1": "npu"}
 
 
