@@ -265,7 +265,13 @@ def proposal_graph() -> pl.Graph:
 async def by_plait() -> AsyncIterator[WorkAsync]:
     """Have a session for each stage, and a task for each image."""
     devices = ["ort:0..1", "cpu:0..1"]
-    first = pl.plan(proposal_graph(), devices, bounds={"bytes": 1 << 20}, max_in_flight=4)
+    first = pl.plan(
+        proposal_graph(),
+        devices,
+        pin={"level*": "ort:0..1"},
+        bounds={"bytes": 1 << 20},
+        max_in_flight=4,
+    )
     second = pl.plan(pl.load(network("r")), ["ort"], bounds={"N": MOST}, max_in_flight=2)
     third = pl.plan(pl.load(network("o")), ["ort"], bounds={"N": LEFT}, max_in_flight=2)
     async with (
