@@ -21,7 +21,7 @@ from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ..model import guess
 from .runtime import options
-from .session import Session
+from .session import Model, Session
 
 RUNS, FEWEST = 20, 3
 BUDGET_S = 0.3
@@ -60,7 +60,7 @@ def _profiled(graph: Graph, threads: int, device: str) -> dict[str, float]:
         chosen = options(threads)
         chosen.enable_profiling = True
         chosen.profile_file_prefix = str(Path(folder) / "ort")
-        loaded = Session(graph, chosen, device)
+        loaded = Session(graph, lambda computed: Model(computed, chosen, device))
         if loaded.inference is None:
             return {}
         specs = ((name, graph.tensors[name]) for name in loaded.computed.inputs)

@@ -10,6 +10,7 @@ from typing import Any
 from ...graph.dtypes import is_extension
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.ir import Graph
+from ...graph.tensor import Array
 from ..errors import KernelError
 from ..event import CancelledWorkError, Event
 from ..memory import View
@@ -53,9 +54,11 @@ class OrtProgram:
             return
         binding = session.inference.io_binding()
         for name in inputs:
-            binding.bind_input(*_place(name, views[name]))
+            binding.bind_input(*_place(name, views[name].array))
+        for name, array in session.given.items():
+            binding.bind_input(*_place(name, array))
         for name in outputs:
-            binding.bind_output(*_place(name, views[name]))
+            binding.bind_output(*_place(name, views[name].array))
         # The public method checks, before each run, what is known here once and for all.
         inference = getattr(session.inference, "_sess", None)
         inner = getattr(binding, "_iobinding", None)
@@ -105,8 +108,7 @@ def _nothing(*_: object) -> None:
     """Stand for a run where there is nothing to compute."""
 
 
-def _place(name: str, view: View) -> tuple[Any, ...]:
-    array = view.array
+def _place(name: str, array: Array) -> tuple[Any, ...]:
     element_type = (
         ELEMENT_TYPE_OF[array.dtype.name] if is_extension(array.dtype) else array.dtype.type
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from ...graph.captured_constants import with_constants_outside
 from ...graph.dtypes import is_extension
@@ -17,6 +18,7 @@ from ..errors import KernelError
 from .empty import without_empty_inputs
 from .runtime import load, newest_opset, options, runtime, summary
 from .support import computes_nothing
+from .widening import MOST_NBYTES, given, widened
 
 EMBEDDED_BYTES = 1024
 """Larger constants are handed over as they are, not copied into the model and out again.
@@ -27,8 +29,37 @@ Not those of dtypes that numpy lacks: ONNX Runtime does not take them from numpy
 MAX_NAMED = 3
 
 
+class Model:
+    """What ONNX Runtime has loaded: for one graph, or for several that differ in lengths.
+
+    Attributes
+    ----------
+    graph : Graph
+        Lengths that differ are symbols in it, constants that do are inputs.
+    inference : onnxruntime.InferenceSession
+    wider : Model or None
+        What was loaded when a graph came that this one does not serve, for both.
+    widens : bool
+        False when ONNX Runtime has to know lengths.
+    """
+
+    __slots__ = ("__weakref__", "graph", "inference", "widens", "wider")
+
+    def __init__(self, graph: Graph, chosen: Any, device: str) -> None:
+        self.graph = graph
+        self.inference: Any = _load(graph, chosen, device)
+        self.wider: Model | None = None
+        self.widens = True
+
+
 class Session:
-    """A subgraph loaded into ONNX Runtime.
+    """A subgraph in ONNX Runtime's hands.
+
+    Parameters
+    ----------
+    graph : Graph
+    model_of : callable
+        Returns the model of what is computed.
 
     Attributes
     ----------
@@ -36,19 +67,30 @@ class Session:
         Kept, so that no other one gets its identity meanwhile.
     computed : Graph
         What ONNX Runtime has of it: the nodes whose results have elements.
-    inference : onnxruntime.InferenceSession or None
+    model : Model or None
         None where there are no such nodes.
     """
 
-    __slots__ = ("__weakref__", "computed", "graph", "inference")
+    __slots__ = ("__weakref__", "computed", "graph", "model")
 
-    def __init__(self, graph: Graph, chosen: Any, device: str) -> None:
+    def __init__(self, graph: Graph, model_of: Callable[[Graph], Model]) -> None:
         self.graph = graph
-        self.computed = _with_results(without_empty_inputs(graph))
-        self.computed = with_constants_outside(self.computed, _is_handed_over)
-        self.inference: Any = None
-        if self.computed.nodes:
-            self.inference = _load(self.computed, chosen, device)
+        computed = _with_results(without_empty_inputs(graph))
+        self.computed = with_constants_outside(computed, _is_handed_over)
+        self.model = model_of(self.computed) if self.computed.nodes else None
+
+    @property
+    def inference(self) -> Any:
+        """ONNX Runtime's session; None where nothing is computed."""
+        return None if self.model is None else self.model.inference
+
+    @property
+    def given(self) -> Mapping[str, Array]:
+        """Constants that the model is fed."""
+        if self.model is None:
+            return {}
+        constants = self.computed.constants
+        return {name: constants[name] for name in given(self.model.graph, self.computed)}
 
 
 def _load(graph: Graph, chosen: Any, device: str) -> Any:
@@ -84,26 +126,66 @@ def _is_handed_over(array: Array) -> bool:
     return array.nbytes > EMBEDDED_BYTES and not is_extension(array.dtype)
 
 
+_Models: TypeAlias = weakref.WeakValueDictionary[tuple[object, ...], Model]
+
+_of_one_thread: _Models = weakref.WeakValueDictionary()
+"""Models that run on their callers' threads alone: any number of devices run them at once."""
+
+_lock = threading.Lock()
+
+
 class Sessions:
-    """The sessions of one device, by subgraph; kept for as long as a program uses them."""
+    """The sessions of one device, by subgraph; kept for as long as a program uses them.
+
+    Subgraphs that differ in lengths alone share a model, and devices do where they compute on one
+    thread each: replicas, and sessions of the same plan.
+    """
 
     def __init__(self, device: str, cores: Sequence[int] = ()) -> None:
         self._device = device
         self._cores = cores
-        self._lock = threading.Lock()
+        self._models: _Models = weakref.WeakValueDictionary()
         self._sessions: weakref.WeakValueDictionary[tuple[int, int], Session] = (
             weakref.WeakValueDictionary()
         )
 
     def of(self, graph: Graph, threads: int) -> Session:
-        """Return the subgraph's session on so many threads, loading it if it is new."""
+        """Return the subgraph's session on so many threads, loading its model if that is new."""
         key = id(graph), threads
-        with self._lock:
+        with _lock:
             session = self._sessions.get(key)
             if session is None:
-                chosen = options(threads, cores=self._cores)
-                session = self._sessions[key] = Session(graph, chosen, self._device)
+                session = Session(graph, partial(self._model, threads))
+                self._sessions[key] = session
         return session
+
+    def _model(self, threads: int, graph: Graph) -> Model:
+        models = _of_one_thread if threads == 1 else self._models
+        key = threads, *_identity(graph)
+        model = models.get(key)
+        if model is None:
+            made = models[key] = self._load(graph, threads)
+            return made
+        while (shared := widened(model.graph, graph)) is not model.graph:
+            if shared is None or not model.widens:
+                return self._load(graph, threads)
+            try:
+                model.wider = model.wider or self._load(shared, threads)
+            except KernelError:
+                model.widens = False
+            else:
+                model = model.wider
+        return model
+
+    def _load(self, graph: Graph, threads: int) -> Model:
+        return Model(graph, options(threads, cores=self._cores), self._device)
+
+
+def _identity(graph: Graph) -> tuple[object, ...]:
+    """Return what graphs that differ in lengths alone have in common: names, and the weights."""
+    constants = graph.constants.values()
+    weights = (array.ctypes.data for array in constants if array.nbytes > MOST_NBYTES)
+    return graph.inputs, tuple(node.name for node in graph.nodes), *weights
 
 
 def describe(graph: Graph, device: str) -> str:
