@@ -109,6 +109,6 @@ async def test_items_of_any_length_within_bounds_have_the_right_results() -> Non
     plan = pl.plan(b.build(), ["ort"], bounds={"n": 16})
     async with pl.Session(plan) as session:
         for n in (16, 3, 1, 9, 16):
-            x = np.random.default_rng(n).random((n, 4), np.float32)
-            found = await session.run({"x": x})
-            assert np.allclose(found["y"], (x @ WEIGHTS).ravel(), rtol=1e-5)
+            rows = np.random.default_rng(n).random((n, 4), np.float32)
+            found = await session.run({"x": rows})
+            assert np.allclose(found["y"], (rows @ WEIGHTS).ravel(), rtol=1e-5)
