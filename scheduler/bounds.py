@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..graph.infer import describe
 from ..graph.ir import Graph, Node
 from .boundaries import frontier
 from .errors import FeedError, PlanError
+from .fixed import fixed_nodes, same_nodes, without_nodes
 from .memory.leeway import Leeway
 from .partition.pins import Pins
 from .specialise import Shapes, specialise
@@ -122,16 +123,27 @@ def leeway_of(template: Template, bounds: Bounds, graph: Graph) -> Leeway:
     """Return what to allow for in the memory of `graph`, which is of the largest shapes.
 
     Nodes that would share bytes in another way at other shapes are kept apart. Where no other
-    shapes that were tried tell, those that would at any place but the first byte.
+    shapes that were tried tell, those that would at any place but the first byte. Fixed nodes are
+    the same at all of them: only the others are looked at.
     """
-    others = [other for other in _others(template, bounds) if alike(other, graph)]
+    part, own = _varying(template, bounds, graph)
+    others = [other for other in _others(part, bounds) if alike(other, own)]
     ways = [[_shared(other, node) for node in other.nodes] for other in others]
     apart = set[str]()
-    for place, node in enumerate(graph.nodes):
-        here = _shared(graph, node)
+    for place, node in enumerate(own.nodes):
+        here = _shared(own, node)
         if any(there[place] != here for there in ways) or not (ways or _is_simple(here)):
             apart.add(node.name)
     return Leeway(frozenset(apart), others)
+
+
+def _varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template, Graph]:
+    """Return the part of a template that is not fixed, and that part of the largest shapes."""
+    fixed = fixed_nodes(template.graph)
+    part = replace(template, graph=without_nodes(template.graph, fixed))
+    own = part.picked(largest(bounds))
+    left = [node for node in graph.nodes if node.name not in fixed]
+    return (part, own) if same_nodes(own.nodes, left) else (template, graph)
 
 
 def _others(template: Template, bounds: Bounds) -> Iterator[Graph]:
@@ -168,14 +180,6 @@ def alike(graph: Graph, other: Graph) -> bool:
     """True when graphs have the same nodes; shapes, attributes and values may differ."""
     have_same_constants = graph.constants.keys() == other.constants.keys()
     return have_same_constants and same_nodes(graph.nodes, other.nodes)
-
-
-def same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
-    """True when nodes are the same but for their attributes."""
-    return len(nodes) == len(others) and all(
-        a.name == b.name and a.op == b.op and a.inputs == b.inputs and a.outputs == b.outputs
-        for a, b in zip(nodes, others, strict=True)
-    )
 
 
 def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:

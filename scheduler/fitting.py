@@ -19,8 +19,8 @@ from typing import NamedTuple
 from ..devices.device import scratch_name, scratch_specs
 from ..graph.aliasing import Run, runs_of
 from ..graph.ir import Graph, Node
-from .bounds import alike, same_nodes
-from .fixed import fixed_nodes
+from .bounds import alike
+from .fixed import fixed_nodes, same_nodes, without_nodes
 from .memory.growing import GROWING, grown
 from .memory.regions import Location, MemoryPlan
 from .partition.partition import Partition, Subgraph, support
@@ -94,7 +94,7 @@ class Fitting:
         """Return the nodes that are not fixed, with symbols, and as they are in the plan."""
         plan, template = self._plan, self._template
         fixed = fixed_nodes(template)
-        part = template.extract((n for n in template.nodes if n.name not in fixed), template.name)
+        part = without_nodes(template, fixed)
         shapes = {name: plan.graph.tensors[name].static_shape for name in plan.graph.inputs}
         own = self._specialised(part, shapes)
         left = [node for node in plan.graph.nodes if node.name not in fixed]

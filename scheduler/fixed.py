@@ -7,7 +7,7 @@ that it was given: they keep programs, views and memory when a length changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from ..graph.evaluation import SHAPES_ALONE, is_known_ahead
@@ -33,6 +33,21 @@ def fixed_nodes(template: Graph) -> frozenset[str]:
             known.update(made)
             told.update(made)
     return frozenset(found)
+
+
+def without_nodes(graph: Graph, names: Set[str]) -> Graph:
+    """Return the graph without some nodes; what these wrote is fed, what they read is fetched."""
+    if not names:
+        return graph
+    return graph.extract((node for node in graph.nodes if node.name not in names), graph.name)
+
+
+def same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
+    """True when nodes are the same but for their attributes."""
+    return len(nodes) == len(others) and all(
+        a.name == b.name and a.op == b.op and a.inputs == b.inputs and a.outputs == b.outputs
+        for a, b in zip(nodes, others, strict=True)
+    )
 
 
 def worth_apart(template: Graph) -> frozenset[str]:

@@ -19,7 +19,7 @@ class Leeway:
     apart : frozenset of str
         The nodes whose outputs share no bytes with their inputs.
     others : sequence of Graph
-        The graph at some other shapes, with the same nodes.
+        The nodes that are not the same at all shapes, at some others.
     growing : frozenset of str
         Tensors that have no largest shape. Who reads or writes them is among `apart`.
 
@@ -53,7 +53,11 @@ class Leeway:
 
     def _most(self, device: Device, graph: Graph, node: Node) -> tuple[int, ...]:
         found = [_sizes(device, graph, node)]
-        found += [_sizes(device, other, nodes[node.name]) for other, nodes in self._others]
+        found += [
+            _sizes(device, other, nodes[node.name])
+            for other, nodes in self._others
+            if node.name in nodes
+        ]
         columns = [
             {sizes[i] if i < len(sizes) else 0 for sizes in found}
             for i in range(max(map(len, found)))
