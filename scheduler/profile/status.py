@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..memory.prepared import next_region_of, region_of
 
 if TYPE_CHECKING:
+    from ..memory.regions import Region
     from ..planning import Plan
     from ..running.item import Flight
 
@@ -95,8 +96,11 @@ def device_status(devices: Iterable[str], flights: Iterable[Flight]) -> dict[str
     return {name: DeviceStatus(*counts) for name, counts in found.items()}
 
 
-def memory_status(plans: Iterable[Plan]) -> dict[str, int]:
-    """Return the bytes that open plans have of each memory; variables they have in common."""
+def memory_status(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:
+    """Return the bytes that open plans have of each memory; variables they have in common.
+
+    `grown` are regions beside those of the plans, one for each arena.
+    """
     found: dict[str, int] = {}
     kept: dict[tuple[str, str], int] = {}
     for plan in plans:
@@ -108,6 +112,8 @@ def memory_status(plans: Iterable[Plan]) -> dict[str, int]:
             found[name] = found.get(name, 0) + pool.nbytes - sum(common.values())
     for (name, _), nbytes in kept.items():
         found[name] += nbytes
+    for region in grown:
+        found[region.memory] += region.nbytes
     return found
 
 

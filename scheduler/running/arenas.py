@@ -51,7 +51,7 @@ class OpenArenas:
         self._lend = lend
         self._making = threading.Lock()
         self._open = ExitStack()
-        self._grown: OpenArenas | None = None
+        self._grown: list[OpenArenas] = []
         self.made: dict[tuple[str, str, int], Arena] = {}
 
     def open(self) -> None:
@@ -101,15 +101,24 @@ class OpenArenas:
         """
         if memory is self._memory or self._fits(memory):
             return self
-        if self._grown is None or not self._grown._fits(memory):
+        if not (self._grown and self._grown[-1]._fits(memory)):
             pools = {
                 name: replace(pool, regions={n: self._doubled(r) for n, r in pool.regions.items()})
                 for name, pool in memory.pools.items()
             }
             larger = replace(memory, pools=pools)
-            self._grown = OpenArenas(larger, self._devices, self._lend_own)
-            self._open.callback(self._grown.close)
-        return self._grown
+            self._grown.append(OpenArenas(larger, self._devices, self._lend_own))
+            self._open.callback(self._grown[-1].close)
+        return self._grown[-1]
+
+    @property
+    def grown(self) -> Iterator[Region]:
+        """Yield the regions of arenas that were allocated because these are too small."""
+        for one in self._grown:
+            for memory, name, _ in list(one.made):
+                region = one._memory.pools[memory].regions[name]
+                if region.nbytes > self._region(region).nbytes:
+                    yield region
 
     def _fits(self, memory: MemoryPlan) -> bool:
         return all(one.nbytes <= self._region(one).nbytes for one in memory.regions)

@@ -18,6 +18,7 @@ from ..errors import PlanError
 from ..faults.recovery import Recovery
 from ..faults.standby import devices_of
 from ..faults.watch import Watch
+from ..memory.regions import Region
 from ..planning import Plan
 from ..profile.status import PlansStatus
 from .arenas import Lend
@@ -102,8 +103,15 @@ class OpenPlans:
         return (slots.open_plan.plan for slots in (*self._retired, *self._slots.values()))
 
     @property
+    def grown(self) -> Iterator[Region]:
+        """Yield the regions that were allocated beside those of plans, for longer inputs."""
+        for slots in (*self._retired, *self._slots.values()):
+            yield from slots.open_plan.arenas.grown
+
+    @property
     def _nbytes(self) -> int:
-        return sum(plan.memory.nbytes for plan in self.plans if plan.memory is not None)
+        planned = sum(plan.memory.nbytes for plan in self.plans if plan.memory is not None)
+        return planned + sum(region.nbytes for region in self.grown)
 
     def status(self) -> PlansStatus:
         """Return how many plans are open, and how often they were when they were looked for."""

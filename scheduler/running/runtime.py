@@ -137,7 +137,7 @@ class Runtime:
         """Return what happens at this moment."""
         done, failed = self.recorder.done, self.recorder.failed
         devices = device_status(self.plan.every_device, self._flights)
-        memory = memory_status(self._open_plans.plans)
+        memory = memory_status(self._open_plans.plans, self._open_plans.grown)
         plans = self._open_plans.status()
         return Status(done, failed, len(self._flights), devices, memory, plans)
 

@@ -125,14 +125,17 @@ async def test_memory_grows_for_longer_inputs_alone(allocated: list[Region]) -> 
     graph = with_tail(two_steps())
     async with pl.Session(planned(graph)) as session:
         await session.run(rows(8))
-        before = len(allocated)
+        before, least = len(allocated), session.status().memory["host"]
         for length in (1, 7, 8, 3):
             await session.run(rows(length))
         assert len(allocated) == before
+        assert session.status().memory["host"] == least
         for length in (40, 20, 41, 9):
             await session.run(rows(length))
-    assert {region.name for region in allocated[before:]} == {GROWING}
-    assert len(allocated) == before + 1  # it was made large enough for both
+        most = session.status().memory["host"]
+    (region,) = allocated[before:]  # it was made large enough for all
+    assert region.name == GROWING
+    assert most == least + region.nbytes
 
 
 async def test_items_of_many_lengths_overlap() -> None:
