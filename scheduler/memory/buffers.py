@@ -11,9 +11,9 @@ writes its outputs, so all of them are touched at one point, and nothing else ha
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Device
 from ...devices.memory import ALIGNMENT, HOST, SHARED
@@ -51,6 +51,10 @@ class Buffer:
     offsets: dict[Replica, int] = field(default_factory=dict)
 
 
+ScratchOf: TypeAlias = Callable[[Device, Node], Mapping[str, int]]
+"""Returns the bytes of a node's scratch buffers, by name."""
+
+
 def collect_buffers(
     graph: Graph,
     placement: Placement,
@@ -60,15 +64,17 @@ def collect_buffers(
     joins: bool = True,
     confined: bool = False,
     leeway: Leeway = NONE,
+    scratch: ScratchOf | None = None,
 ) -> list[Buffer]:
     """Return the buffers of one item, in the order of their first writers.
 
     With `joins`, what is concatenated is written in place where that can be: less is copied, but
     the bytes live from the first write to the last read of any of it. With `confined`, inputs are
     overwritten only by what no further step touches: items in flight can pass sooner. With leeway
-    there is room for other shapes too.
+    there is room for other shapes too. `scratch` answers for the leeway, where that is asked often.
     """
-    return _Collector(graph, placement, devices, order, joins, confined, leeway).collect()
+    of = scratch or (lambda device, node: leeway.scratch(device, graph, node))
+    return _Collector(graph, placement, devices, order, joins, confined, leeway, of).collect()
 
 
 def alignment_of(memory: str, devices: Mapping[str, Device]) -> int:
@@ -97,10 +103,12 @@ class _Collector:
         joins: bool,
         confined: bool,
         leeway: Leeway,
+        scratch: ScratchOf,
     ) -> None:
         self._graph, self._placement = graph, placement
         self._devices, self._order = devices, order
         self._joins, self._confined, self._leeway = joins, confined, leeway
+        self._scratch = scratch
         self._buffers: dict[Buffer, None] = {}
         self._of: dict[Replica, Buffer] = {}
         self._accesses: dict[Replica, set[Point]] = {}
@@ -152,8 +160,7 @@ class _Collector:
                 self._replace(place, nbytes)
             self._put(replica, *place, nbytes, point)
             taken[place.buffer] = overwrites
-        scratch = self._leeway.scratch(self._devices[device], self._graph, node)
-        for name, nbytes in scratch.items():
+        for name, nbytes in self._scratch(self._devices[device], node).items():
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
 
     def _views(self, node: Node) -> dict[int, Alias]:

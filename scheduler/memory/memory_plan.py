@@ -114,12 +114,20 @@ class _Planner:
         self.constants = constants_by_memory(self.graph, self.placement, self.devices)
         self.prepared = Prepared.of(self.graph, self.placement, self.devices)
         self.way = _Way({}, self.prepared)
+        self._scratch: dict[tuple[str, str], Mapping[str, int]] = {}
+
+    def scratch_of(self, device: Device, node: Node) -> Mapping[str, int]:
+        """Return the bytes of a node's scratch buffers, by name; kernels are asked once."""
+        key = device.name, node.name
+        if key not in self._scratch:
+            self._scratch[key] = self.leeway.scratch(device, self.graph, node)
+        return self._scratch[key]
 
     def scratch(self) -> dict[str, int]:
         """Return the bytes of all scratch buffers, with leeway."""
         found: dict[str, int] = {}
         for device, node in self._nodes():
-            found.update(self.leeway.scratch(device, self.graph, node))
+            found.update(self.scratch_of(device, node))
         return found
 
     def growing(self) -> frozenset[str]:
@@ -127,7 +135,7 @@ class _Planner:
         found = set(self.leeway.growing)
         for device, node in self._nodes() if found else ():
             if node.name in self.leeway.apart:
-                found.update(self.leeway.scratch(device, self.graph, node))
+                found.update(self.scratch_of(device, node))
         return frozenset(found)
 
     def _nodes(self) -> Iterator[tuple[Device, Node]]:
@@ -210,6 +218,7 @@ class _Planner:
             joins=joins,
             confined=confined,
             leeway=self.leeway,
+            scratch=self.scratch_of,
         ):
             found.setdefault(buffer.memory, []).append(buffer)
         buffers, growing = set_apart(dict(sorted(found.items())), self.growing())
