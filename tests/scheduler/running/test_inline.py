@@ -294,3 +294,15 @@ async def test_programs_of_all_devices_of_this_process_run_anywhere(device: str)
         for number in range(3):
             fed = np.full((4, 4), number, np.float32)
             np.testing.assert_allclose((await session.run({"x": fed}))["y"], fed @ weights)
+
+
+async def test_what_fails_in_another_runtime_names_its_node_and_leaves_the_session_usable() -> None:
+    pytest.importorskip("onnxruntime")
+    builder = pl.GraphBuilder("pick")
+    index = builder.input("index", "int64", ())
+    builder.output("y", builder.op("Gather", np.arange(4.0), index, name="pick"))
+    async with pl.Session(pl.plan(builder.build(), ["ort"])) as session:
+        for number in (1, 2):
+            assert (await session.run({"index": np.int64(number)}))["y"] == number
+            with pytest.raises(pl.KernelError, match="pick"):
+                await session.run({"index": np.int64(7)})
