@@ -270,7 +270,7 @@ async def by_plait() -> AsyncIterator[WorkAsync]:
         devices,
         pin={"level*": "ort:0..1"},
         bounds={"bytes": 1 << 20},
-        max_in_flight=4,
+        max_in_flight=IN_FLIGHT,
     )
     second = pl.plan(pl.load(network("r")), ["ort"], bounds={"N": MOST}, max_in_flight=2)
     third = pl.plan(pl.load(network("o")), ["ort"], bounds={"N": LEFT}, max_in_flight=2)

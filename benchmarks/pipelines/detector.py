@@ -224,8 +224,14 @@ def boxes_graph() -> pl.Graph:
 async def by_plait() -> AsyncIterator[WorkAsync]:
     """Have a session for each network, and a task for each image."""
     classifier = pl.load(classifier_path())
-    (fed,), devices = classifier.inputs, ["ort:0..1", "cpu:0..1"]
-    find_plan = pl.plan(boxes_graph(), devices, bounds={"bytes": 1 << 20}, max_in_flight=4)
+    (fed,) = classifier.inputs
+    find_plan = pl.plan(
+        boxes_graph(),
+        ["ort:0..1", "cpu:0..1"],
+        pin={"network/*": "ort:0..1"},
+        bounds={"bytes": 1 << 20},
+        max_in_flight=IN_FLIGHT,
+    )
     label_plan = pl.plan(classifier, ["ort"], bounds={"crops": MOST}, max_in_flight=2)
     async with pl.Session(find_plan) as finding, pl.Session(label_plan) as labelling:
 

@@ -153,14 +153,15 @@ async def by_plait() -> AsyncIterator[WorkAsync]:
     find_plan = pl.plan(
         boxes_graph(),
         ["ort:0..1", "cpu:0..1"],
+        pin={"network/*": "ort:0..1"},
         bounds={"height": (32, 1024), "width": (32, 1280)},
-        max_in_flight=4,
+        max_in_flight=IN_FLIGHT,
     )
     read_plan = pl.plan(
         characters_graph(),
         ["ort:2..3"],
         bounds={"lines": (1, 1), "width": (32, 1280)},
-        max_in_flight=4,
+        max_in_flight=IN_FLIGHT,
     )
     async with pl.Session(find_plan) as find, pl.Session(read_plan) as read:
 
