@@ -1,7 +1,8 @@
 """What a device is modelled on: how fast it computes and copies, how much it holds.
 
-The built-in figures are orders of magnitude: those of one desktop core with numpy, of machine code
-on it, of a mid-range graphics card. Measured ones replace them: `plait devices --measure`.
+The built-in figures of processors are those of one core of a server of 2023 or so, and by what
+factor each operator's kernels are slower than that on each device; of others, orders of magnitude.
+Measured ones replace them: `plait devices --measure`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Self
 
-from ..graph.ir import Node
+from ..graph.ir import Graph, Node
 from ..graph.operator import Cost
 from .errors import DeviceError
+from .kernel_factors import FACTORS
 
 MOST_OPERATORS = 10_000
 """How many operators a model in a file may name."""
@@ -50,7 +52,8 @@ class DeviceModel:
     memory_bytes : int or None
         The size of its memory; None when it is not known.
     operators : Mapping of str to float
-        By what factor an operator takes longer than the figures say; 1 where it is not named.
+        By what factor an operator, or one of its families of kernels, takes longer than the figures
+        say: ``"Conv"``, ``"Conv depthwise"``; 1 where it is not named.
     supports : frozenset of str, or callable, or None
         The operators it has, by name or as a question about a node; None for all.
     copy_queues : int
@@ -108,10 +111,13 @@ class DeviceModel:
         optional = ("peer_bytes_per_s", "layout_bytes_per_s")
         return (name for name in optional if getattr(self, name) is not None)
 
-    def kernel_s(self, op: str, cost: Cost) -> float:
-        """Return how long a kernel of that operator and cost takes."""
+    def kernel_s(self, kernel: str, cost: Cost) -> float:
+        """Return how long a kernel of that operator, or `family`, and cost takes."""
         roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
-        return self.launch_s + roofline * self.operators.get(op, 1.0)
+        factor = self.operators.get(kernel)
+        if factor is None:
+            factor = self.operators.get(kernel.partition(" ")[0], 1.0)
+        return self.launch_s + roofline * factor
 
     def copy_s(self, nbytes: int) -> float:
         """Return how long a copy of that many bytes takes."""
@@ -250,8 +256,9 @@ _READ: Mapping[str, Callable[[str, object, str | None], Any]] = {
 }
 
 _HOST = DeviceModel(
-    flops_per_s=30e9,
-    bytes_per_s=5e9,
+    flops_per_s=150e9,
+    bytes_per_s=20e9,
+    operators=FACTORS["cpu"],
     copy_bytes_per_s=5e9,
     copy_latency_s=20e-6,
     launch_s=3e-6,
@@ -276,16 +283,15 @@ OPENCL = DeviceModel(
 BUILT_IN: Mapping[str, DeviceModel] = {
     "cpu": _HOST,
     "worker": replace(_HOST, submit_s=60e-6, copy_queues=1),
-    "compiled": replace(_HOST, flops_per_s=60e9, bytes_per_s=8e9, launch_s=2e-6),
+    "compiled": replace(_HOST, operators=FACTORS["compiled"], launch_s=2e-6),
     "ort": replace(
         _HOST,
-        flops_per_s=80e9,
-        bytes_per_s=10e9,
+        operators=FACTORS["ort"],
         launch_s=2e-6,
         submit_s=40e-6,
         layout_bytes_per_s=5e9,  # a YOLO cut into 36 programs: 0.19 ms for each MB
     ),
-    "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, launch_s=20e-6),
+    "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, operators={}, launch_s=20e-6),
     "cuda": DeviceModel(
         flops_per_s=8e12,
         bytes_per_s=400e9,
@@ -303,6 +309,17 @@ BUILT_IN: Mapping[str, DeviceModel] = {
 A table rather than a fact of each device: it is asked of names, also of kinds that are not here.
 A device that knows better says so as its own `model`, as do those of packages.
 """
+
+
+def family(graph: Graph, node: Node) -> str:
+    """Return what a node's kernels are known by: its operator, and the form of a convolution."""
+    if node.op != "Conv":
+        return node.op
+    weights = graph.tensors[node.inputs[1]].shape
+    if node.attributes.get("group", 1) != 1:
+        return "Conv depthwise"
+    is_point = weights is not None and all(length == 1 for length in weights[2:])
+    return "Conv pointwise" if is_point else "Conv"
 
 
 def model_of(device: object, name: str) -> DeviceModel:

@@ -9,7 +9,6 @@ by the model. Changes of layout belong to no node, and so to all.
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Container, Iterable
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
-from ..model import guess
+from ..model import family, guess
 from .runtime import options
 from .session import Model, Session
 
@@ -40,22 +39,28 @@ def shares_of(graph: Graph, threads: int, device: str) -> dict[str, float]:
     KernelError
         If ONNX Runtime does not take the subgraph.
     """
-    spent: dict[str, float] = {}
-    for name, median in _profiled(graph, threads, device).items():
-        node = _named(graph, name)
-        if node is not None:
-            spent[node.name] = spent.get(node.name, 0.0) + median
-    model, seconds = guess(device), dict.fromkeys((node.name for node in graph.nodes), 0.0)
-    for name, members in joined(graph, spent).items():
-        weights = [model.kernel_s(node.op, cost_of(graph, node)) for node in members]
-        for node, weight in zip(members, weights, strict=True):
-            seconds[node.name] = spent[name] * weight / sum(weights)
+    seconds = seconds_of(graph, threads, device)
     whole = sum(seconds.values())
     return {name: one / whole for name, one in seconds.items()} if whole else {}
 
 
+def seconds_of(graph: Graph, threads: int, device: str) -> dict[str, float]:
+    """Return what each node of a subgraph takes, changes of layout apart."""
+    spent: dict[str, float] = {}
+    for name, least in _profiled(graph, threads, device).items():
+        node = _named(graph, name)
+        if node is not None:
+            spent[node.name] = spent.get(node.name, 0.0) + least
+    model, seconds = guess(device), dict.fromkeys((node.name for node in graph.nodes), 0.0)
+    for name, members in joined(graph, spent).items():
+        weights = [model.kernel_s(family(graph, node), cost_of(graph, node)) for node in members]
+        for node, weight in zip(members, weights, strict=True):
+            seconds[node.name] = spent[name] * weight / sum(weights)
+    return seconds
+
+
 def _profiled(graph: Graph, threads: int, device: str) -> dict[str, float]:
-    """Return the median time of everything that ONNX Runtime runs, by its name."""
+    """Return the shortest time of everything that ONNX Runtime runs, by its name."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = options(threads)
         chosen.enable_profiling = True
@@ -76,8 +81,8 @@ def _profiled(graph: Graph, threads: int, device: str) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
-            found.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"])
-    return {name: statistics.median(every) for name, every in found.items()}
+            found.setdefault(event["name"].removesuffix(_KERNEL), []).append(event["dur"] / 1e6)
+    return {name: min(every) for name, every in found.items()}
 
 
 def joined(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:

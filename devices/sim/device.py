@@ -26,7 +26,7 @@ from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceLostError, DeviceMemoryError, DeviceUnavailableError
 from ..event import Event
 from ..memory import ALIGNMENT, HOST, HOST_MEMORIES, SHARED, Arena, View, host_arena, host_view
-from ..model import LONGEST_S
+from ..model import LONGEST_S, family
 from ..program import BoundProgram
 from .clock import Clock, RealClock
 from .engine import Engine, Job, SimEvent
@@ -135,7 +135,8 @@ class SimDevice:
         constants, held = self._constants.place(subgraph.constants)
         steps = programs.bind_steps(np, "cpu", subgraph, views, constants)
         modelled_s = {
-            node.name: self.model.kernel_s(node.op, cost_of(subgraph, node)) for node, _ in steps
+            node.name: self.model.kernel_s(family(subgraph, node), cost_of(subgraph, node))
+            for node, _ in steps
         }
         nodes_s = [modelled_s.get(node.name, 0.0) for node in subgraph.nodes]
         broken = [(node, _break(node, step, self.model.faults)) for node, step in steps]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ...devices.device import Device
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
-from ...devices.model import DeviceModel, guess, model_of
+from ...devices.model import DeviceModel, family, guess, model_of
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
@@ -260,9 +260,10 @@ class Costs(Figures):
         if node.op in CONTROL_FLOW:
             runs = expected_runs(node.op, graph.call(node))
             return max(count * self._nodes_s(device, inner) for inner, count in runs), "model"
-        modelled = model.kernel_s(node.op, cost_of(graph, node))
+        kernel = family(graph, node)
+        modelled = model.kernel_s(kernel, cost_of(graph, node))
         if asked is not None:
-            ratio = self._ratio(device, asked, modelled)
+            ratio = self._ratio(device, asked, kernel, modelled)
             if ratio is not None:
                 return ratio * modelled, "scaled"
         return max(modelled, PYTHON_S) if operator.function is not None else modelled, "model"
@@ -270,14 +271,12 @@ class Costs(Figures):
     def _nodes_s(self, device: str, graph: Graph) -> float:
         return sum(self.node_s(device, graph, node) for node in graph.nodes)
 
-    def _ratio(self, device: str, asked: Signature, modelled: float) -> float | None:
+    def _ratio(self, device: str, asked: Signature, kernel: str, modelled: float) -> float | None:
         """Return measured over modelled time, of the measurement that is most alike."""
         model = self.model(device)
         alike = self._by_op(device).get(asked.op, ())
         same = [one for one in alike if one[0].attributes == asked.attributes] or alike
-        pairs = [
-            (model.kernel_s(asked.op, measured.cost), measured.seconds) for _, measured in same
-        ]
+        pairs = [(model.kernel_s(kernel, measured.cost), measured.seconds) for _, measured in same]
         pairs = [pair for pair in pairs if min(pair) > 0]
         if not pairs or modelled <= 0:
             return None

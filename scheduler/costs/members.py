@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...devices.model import DeviceModel
+from ...devices.model import DeviceModel, family
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.nested import called
@@ -33,7 +33,7 @@ def parts_of(graph: Graph, node: Node, model: DeviceModel) -> list[Part]:
     if node.op != FUSED:
         return [Part(graph, node, 1.0)]
     inner = called(node.attributes["body"], graph.call(node).inputs)
-    seconds = [model.kernel_s(one.op, cost_of(inner, one)) for one in inner.nodes]
+    seconds = [model.kernel_s(family(inner, one), cost_of(inner, one)) for one in inner.nodes]
     whole = sum(seconds)
     if whole <= 0:
         return [Part(inner, one, 1 / len(seconds)) for one in inner.nodes]

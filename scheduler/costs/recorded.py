@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device, Profiled
-from ...devices.model import DeviceModel, model_of
+from ...devices.model import DeviceModel, family, model_of
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
 from ...graph.operators.fused import FUSED
@@ -102,7 +102,9 @@ def _shares(graph: Graph, device: Device, whole: Timing, model: DeviceModel) -> 
 
 
 def _modelled(graph: Graph, model: DeviceModel) -> dict[str, float]:
-    seconds = {node.name: model.kernel_s(node.op, cost_of(graph, node)) for node in graph.nodes}
+    seconds = {
+        node.name: model.kernel_s(family(graph, node), cost_of(graph, node)) for node in graph.nodes
+    }
     whole = sum(seconds.values())
     return {name: one / whole for name, one in seconds.items()} if whole > 0 else {}
 

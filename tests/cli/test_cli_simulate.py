@@ -34,8 +34,8 @@ def model(tmp_path: Path) -> Path:
     """A chain of large operators, with a file of a GPU's model beside it."""
     builder = pl.GraphBuilder("chain")
     last = builder.input("x", "float32", ("n", 1000))
-    for _ in range(4):
-        last = builder.op("Relu", last)
+    for _ in range(8):
+        last = builder.op("Relu", builder.op("Tanh", last))
     builder.output("y", last)
     pl.save(builder.build(), tmp_path / "chain.plait")
     (tmp_path / "gpu.json").write_text(json.dumps(GPU))
