@@ -40,6 +40,10 @@ MARGIN, HOST_MARGIN, GUESSED_MARGIN = 0.03, 0.1, 0.25
 taken at their word, where devices share this machine's cores with all else that it does, and where
 nothing is known of a device but its kind."""
 
+MARGIN_EACH = 0.01
+"""What each subgraph beyond the second adds to that on this machine: every hand-over may cost a
+little more than is known, in caches, layouts and wake-ups."""
+
 NODE_ESTIMATES = 80_000
 """Estimates made at most, times the nodes of the graph."""
 
@@ -143,7 +147,7 @@ def choose(
     problem = Problem(
         graph, devices, costs, seconds, in_flight, max_subgraphs,
         Capacity.of(graph, devices, memory_limits, max_in_flight),
-        _margin(devices, costs), ends,
+        _margin(devices, costs), ends, MARGIN_EACH * any(map(computes_here, devices.values())),
     )  # fmt: skip
     single, split = _candidates(problem)
     assignments = {**single, **split}

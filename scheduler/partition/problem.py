@@ -68,8 +68,8 @@ class Problem:
         How many items at once; 0 where latency is the objective.
     max_subgraphs : int or None
     capacity : Capacity
-    margin : float
-        By what share a split has to win.
+    margin, margin_each : float
+        By what share a split has to win; what each subgraph beyond the second adds to it.
     ends : Ends
     """
 
@@ -84,6 +84,7 @@ class Problem:
         capacity: Capacity,
         margin: float = 0.0,
         ends: Ends = ON_HOST,
+        margin_each: float = 0.0,
     ) -> None:
         self.graph = graph
         self.names = tuple(devices)
@@ -91,7 +92,7 @@ class Problem:
         self.in_flight = in_flight
         self.max_subgraphs = max_subgraphs
         self.capacity = capacity
-        self.margin = margin
+        self.margin, self.margin_each = margin, margin_each
         self._ends = ends
         self.submit_s = [costs.model(name).submit_s for name in devices]
         self.queues = [costs.model(name).copy_queues for name in devices]

@@ -94,9 +94,14 @@ class Ranking:
         """
         return (
             one in bases
-            or one.seconds <= bases[0].seconds * (1 - self.problem.margin)
+            or one.seconds <= bases[0].seconds * (1 - self._margin(one))
             or self._key(one)[0] < self._key(bases[0])[0]
         )
+
+    def _margin(self, one: Judged) -> float:
+        """Return by what share a split has to win."""
+        parts = len(one.partition.subgraphs)
+        return self.problem.margin + self.problem.margin_each * max(0, parts - 2)
 
     def _rank(self, one: Judged) -> int:
         return sum(self.ranks[device] for device in one.partition.assignment.values())
@@ -132,8 +137,9 @@ class Ranking:
         if other.seconds < chosen.seconds:
             if self._key(other)[0]:
                 return "seems to need more memory than there is"
-            gain, margin = 1 - other.seconds / chosen.seconds, self.problem.margin
-            return f"only {gain:.1%} faster, less than the {margin:.0%} that a split must win by"
+            gain, margin = 1 - other.seconds / chosen.seconds, self._margin(other)
+            parts = len(other.partition.subgraphs)
+            return f"only {gain:.1%} faster; split in {parts} it must win by {margin:.0%}"
         if not chosen.seconds:
             return "no faster"
         return f"{other.seconds / chosen.seconds:.2f} times the time"

@@ -210,3 +210,19 @@ def test_what_a_program_takes_has_the_layout_of_its_ends_in_it() -> None:
     plain, laid = (Costs({"npu": DeviceModel(layout_bytes_per_s=speed)}) for speed in (None, 1e9))
     ends = 2 * 4 * 512 * 512 / 1e9
     assert laid.program_s("npu", graph) == pytest.approx(plain.program_s("npu", graph) + ends)
+
+
+def test_a_split_in_many_must_win_by_more() -> None:
+    figures = DeviceModel(bytes_per_s=1e9, submit_s=1e-6)
+    machine = [
+        InHostMemory("cpu:a", replace(figures, operators={"Sin": 0.6})),
+        InHostMemory("cpu:b", replace(figures, operators={"Exp": 0.6})),
+    ]
+    gained = {count: pl.plan(row(count), machine).decision for count in (2, 26)}
+    chosen = {count: one.chosen for count, one in gained.items() if one is not None}
+    assert not chosen[2].startswith("all on")
+    assert chosen[26].startswith("all on")
+    assert gained[26] is not None
+    notes = [one.note for one in gained[26].candidates if one.subgraphs == 26]
+    assert notes
+    assert all(note.endswith("split in 26 it must win by 34%") for note in notes)
