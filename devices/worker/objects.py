@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ...graph.ir import Graph
 from ..errors import DeviceLostError
 from ..lives import Lives
 from ..memory import Arena, SharedArena, View
+from ..owners import Owners
 from .client import WorkerClient
 from .launch import module_path
 from .modules import sources
@@ -52,6 +52,7 @@ class WorkerObjects:
         self._graphs: dict[int, int] = {}  # by id: hashing a graph would hash all of it
         self._lives: WeakKeyDictionary[Lives, int] = WeakKeyDictionary()
         self._defined: set[str] = set()
+        self._owners, self._graph_ids = Owners(client.forget), Owners(self._graphs.pop)
 
     def bind(
         self,
@@ -79,7 +80,7 @@ class WorkerObjects:
             number = next(self._numbers)
             self._call("bind", number, _pack(document))
         program = WorkerProgram(graph, self._client, number)
-        self._forget_with(program, number)
+        self._owners.add(program, number)
         return program
 
     def _import(self, graph: Graph) -> None:
@@ -95,8 +96,8 @@ class WorkerObjects:
             number = next(self._numbers)
             self._call("load", number, dump_bytes(graph))
             self._graphs[key] = number
-            self._forget_with(graph, number)
-            weakref.finalize(graph, self._graphs.pop, key).atexit = False
+            self._owners.add(graph, number)
+            self._graph_ids.add(graph, key)
         return self._graphs[key]
 
     def _life(self, lives: Lives) -> int:
@@ -117,7 +118,7 @@ class WorkerObjects:
             number = next(self._numbers)
             self._client.call("map", number, arena)
             self._arenas[arena] = number
-            self._forget_with(arena, number)
+            self._owners.add(arena, number)
         return self._arenas[arena], view.offset, view.spec.dtype.name, view.spec.static_shape
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
@@ -128,9 +129,6 @@ class WorkerObjects:
             self._client.call(kind, number, file)
         finally:
             file.close()
-
-    def _forget_with(self, owner: object, number: int) -> None:
-        weakref.finalize(owner, self._client.forget, number).atexit = False
 
 
 def _pack(document: Document) -> bytes:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -94,6 +95,21 @@ def lost(event: Event) -> DeviceLostError:
 def is_gone(pid: int) -> bool:
     """True when there is no such process, not even an unreaped one."""
     return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_graph_that_outlives_processes_keeps_nothing_of_them() -> None:
+    device, graph = WorkerDevice("worker:0"), calls(functions.scale)
+    clients = list[weakref.ref[worker_client.WorkerClient]]()
+    for _ in range(3):
+        device.open()
+        assert device._client is not None
+        clients.append(weakref.ref(device._client))
+        with Bound(device, graph) as bound:
+            bound.run(x=np.float32(1))
+        device.close()
+    del bound
+    gc.collect()
+    assert [client() for client in clients] == [None] * 3
 
 
 # --- functions that raise

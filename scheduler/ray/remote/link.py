@@ -20,6 +20,7 @@ import numpy as np
 
 from ....devices.errors import DeviceError, DeviceLostError, again
 from ....devices.event import Event
+from ....devices.owners import Owners
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError
 from ..actors import Actor
@@ -57,6 +58,8 @@ class Link:
         The operators that the host knows besides those of plait.
     shipped : dict of int to int
         For graphs that the host has, by identity here, their numbers there.
+    owners, graph_ids : Owners
+        What is forgotten with an object here: on the host by its number, in `shipped`.
     shipping : threading.Lock
         Held while one is sent there.
     names : dict of int to (str, str)
@@ -77,6 +80,7 @@ class Link:
         self.hello = hello
         self.imported: set[str] = set()
         self.shipped: dict[int, int] = {}
+        self.owners, self.graph_ids = Owners(self.forget), Owners(self.shipped.pop)
         self.shipping = threading.Lock()
         self.names: dict[int, tuple[str, str]] = {}
         self._actor = actor

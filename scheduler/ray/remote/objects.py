@@ -81,7 +81,7 @@ class RemoteObjects:
             own = None if lives is None else self._life(lives)
             number = self._link.ask("bind", self._device, loaded, places, own, measure)
         program = RemoteProgram(graph, self._link, number)
-        self._forget_with(program, number)
+        self._link.owners.add(program, number)
         return program
 
     def _graph(self, graph: Graph) -> int:
@@ -91,8 +91,8 @@ class RemoteObjects:
             if key not in shipped:
                 data = np.frombuffer(dump_bytes(graph), np.uint8)
                 shipped[key] = number = self._link.ask("load", data)
-                self._forget_with(graph, number)
-                weakref.finalize(graph, shipped.pop, key).atexit = False
+                self._link.owners.add(graph, number)
+                self._link.graph_ids.add(graph, key)
             return shipped[key]
 
     def _life(self, lives: Lives) -> int:
@@ -105,9 +105,6 @@ class RemoteObjects:
     def _end_lives(self, number: int) -> None:
         with suppress(DeviceLostError):  # a host that is lost has taken them along
             self._link.ask("end", number)
-
-    def _forget_with(self, owner: object, number: int) -> None:
-        weakref.finalize(owner, self._link.forget, number).atexit = False
 
 
 def imported(link: Link, wanted: Iterable[Source]) -> None:
