@@ -17,10 +17,10 @@ from .profile import Profile
 from .records import NodeTime, Part, Record
 
 KEPT_SPANS = 50_000
-"""Steps remembered, and their items: 4 MB at most. The oldest items are forgotten beyond."""
+"""Steps remembered, and their items: 5 MB at most. The oldest items are forgotten beyond."""
 
 SPANS_OF_ITEM = 6
-"""An item counts as that many steps besides its own: it takes 0.5 KB, and 24 bytes for each."""
+"""An item counts as that many steps besides its own: it takes 0.6 KB, and 24 bytes for each."""
 
 KEPT_RUNS = 64
 """Of each node, for the median: those before, such as what warms up, are forgotten."""

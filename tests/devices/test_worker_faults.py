@@ -398,9 +398,10 @@ def test_closing_lets_what_is_queued_take_its_time(
             gate.open()
         return False
 
+    program = bench.bind(functions.wait_for, path=gate.path)  # looked at, it would open the gate
     monkeypatch.setattr(worker_client, "ANSWER_S", 0.01)
     monkeypatch.setattr(worker_client, "is_stopped", look)
-    event = bench.submit(functions.wait_for, path=gate.path)
+    event = bench.device.submit(program)
     bench.device.close()
     assert event.done
     assert event.error is None
