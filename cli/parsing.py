@@ -80,9 +80,9 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def parse_bounds(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
+def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
     """Return what ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options say."""
-    bounds: dict[str, tuple[int, int]] = {}
+    bounds: dict[str, int | tuple[int, int]] = {}
     for text in texts:
         symbol, _, lengths = text.rpartition("=")
         low, colon, high = lengths.rpartition(":")
@@ -91,7 +91,7 @@ def parse_bounds(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
                 f"--bound {text!r} is not SYMBOL=LARGEST, nor SYMBOL=SMALLEST:LARGEST",
                 fix="for example --bound width=32:640",
             )
-        put_once(bounds, symbol, (int(low or 1), int(high)), "--bound")
+        put_once(bounds, symbol, (int(low), int(high)) if low else int(high), "--bound")
     return bounds
 
 

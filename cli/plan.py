@@ -301,7 +301,8 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         "bounds",
         multiple=True,
         metavar="SYMBOL=32:640",
-        help="Plan once for all lengths of a symbol, from the smallest, or 1, to the largest.",
+        help="Plan once for all lengths of a symbol, from the smallest to the largest. Left out, "
+        "the smallest is 1, or 0 of a length that is computed.",
     ),
     click.option(
         "--strategy",

@@ -16,8 +16,9 @@ from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
 from ..graph.ir import Graph, Node
 from ..graph.life import Life, has_life
 from ..graph.operator import Call, Specs
+from ..graph.operators.bounded_call import BOUNDED_CALL
 from ..graph.operators.control import CONTROL_FLOW
-from ..graph.python import check_results
+from ..graph.python import check_results, put_within
 from ..graph.tensor import Array, TensorSpec
 from . import nested
 from .device import Support, scratch_name
@@ -138,6 +139,8 @@ def kernel_error(
     error: BaseException, node: Node, device: str, when: str = ""
 ) -> KernelError | DeviceMemoryError:
     """Return what users see when a node's kernel or function raised."""
+    if node.op == BOUNDED_CALL:
+        (node,) = node.attributes["body"].nodes
     at = f"{node}, on device {device!r}{when}"
     if node.op in CONTROL_FLOW and isinstance(error, PlaitError):
         at = error.at or at  # a node inside of it is named
@@ -165,6 +168,9 @@ def supports(
         return Support(False, f"operators that own something do not run on {kind!r} devices")
     if node.op in CONTROL_FLOW and kind == "cpu" and call is not None:
         return nested.supports(node, call, partial(_supports_inside, kind))
+    if node.op == BOUNDED_CALL:
+        (inner,) = node.attributes["body"].nodes
+        return supports(inner, kind, runs_python)
     if node.operator.function is not None:
         if runs_python:
             return Support(True, "runs Python functions")
@@ -242,6 +248,8 @@ def bind_node(
     if node.op in CONTROL_FLOW:
         bind_graph = partial(_bind_inside, xp, kind)
         return nested.bind(node, views, constants, partial(_scratch_inside, kind), bind_graph)
+    if node.op == BOUNDED_CALL:
+        return _bounded_step(node, views, constants)
     runs = runs_of(graph, node)
     left = [run for run in runs if not lies(run, views)]
     if len(left) < len(runs) and only_copies(node, runs):
@@ -328,6 +336,23 @@ def _python_step(
         for index, output in enumerate(outputs):
             if output is not None:
                 output[...] = results[index]
+
+    return step
+
+
+def _bounded_step(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
+    """Return a step that calls a Python function whose results may be of any length in bounds."""
+    body, dims = node.attributes["body"], node.attributes["dims"]
+    (inner,) = body.nodes
+    function, attributes = inner.operator.function, dict(inner.attributes)
+    inputs = [_array(name, views, constants) for name in inner.inputs]
+    frozen = [None if array is None else read_only(array) for array in inputs]
+    while frozen and frozen[-1] is None:
+        frozen.pop()
+    *outputs, shapes = (views[name].array for name in node.outputs)
+
+    def step() -> None:
+        put_within(str(inner), function(*frozen, **attributes), outputs, shapes, dims)
 
     return step
 

@@ -326,6 +326,53 @@ def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(dtype, broadcast([spec.shape or () for spec in present])),)
 
 
+def put_within(
+    at: str, results: Any, outputs: Sequence[Array], shapes: Array, dims: Sequence[str]
+) -> None:
+    """Write a Python function's results into buffers of the largest ones, and their shapes.
+
+    Raises
+    ------
+    GraphError
+        If there are too few or too many, or one has another dtype than was declared, or is larger.
+    """
+    given = results if isinstance(results, tuple) else (results,)
+    if len(given) != len(outputs):
+        raise _count_error(at, len(given), len(outputs))
+    named, lengths = iter(dims), list[int]()
+    for index, (output, array) in enumerate(zip(outputs, map(np.asarray, given), strict=True)):
+        wanted = [next(named) for _ in range(output.ndim)]
+        fits = len(array.shape) == output.ndim and all(
+            not dim.isdecimal() or length == int(dim)
+            for dim, length in zip(wanted, array.shape, strict=True)
+        )
+        if not fits or array.dtype.newbyteorder("=") != output.dtype:
+            raise GraphError(
+                f"output {index} of the function is {array.dtype.name}{list(array.shape)}, "
+                f"declared was {output.dtype.name}[{', '.join(wanted)}]",
+                at=at,
+                fix="return what the operator declares, or correct its declaration",
+            )
+        for dim, length, most in zip(wanted, array.shape, output.shape, strict=True):
+            if length > most:
+                raise GraphError(
+                    f"{dim!r} is {length} in output {index} of the function, its bound is {most}",
+                    at=at,
+                    fix=f"plan with a wider bound: bounds={{{dim!r}: {length}}}",
+                )
+        output[tuple(map(slice, array.shape))] = array
+        lengths += array.shape
+    shapes[...] = lengths
+
+
+def _count_error(at: str, given: int, wanted: int) -> GraphError:
+    return GraphError(
+        f"the function returned {given} arrays, {wanted} were declared",
+        at=at,
+        fix="return one array per declared output",
+    )
+
+
 def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) -> tuple[Array, ...]:
     """Return a Python function's results as a tuple of arrays that match their specs.
 
@@ -338,11 +385,7 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) ->
     """
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(wanted):
-        raise GraphError(
-            f"the function returned {len(given)} arrays, {len(wanted)} were declared",
-            at=at,
-            fix="return one array per declared output",
-        )
+        raise _count_error(at, len(given), len(wanted))
     arrays = tuple(map(np.asarray, given))
     for index, spec in enumerate(wanted):
         array = arrays[index]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,9 +18,15 @@ from ..graph.errors import ShapeError
 from ..graph.infer import asking, describe, infer_node
 from ..graph.ir import Graph, Node, call_of
 from ..graph.operator import Specs, find_operator
+from ..graph.operators.bounded_call import bounded_call, is_bounded_call
 from ..graph.operators.control import waits
 from ..graph.tensor import Array, TensorSpec, spec_of
 from .errors import PlanError
+
+Bounds: TypeAlias = Mapping[str, tuple[int, int]]
+"""For symbols the smallest and the largest length."""
+
+NO_BOUNDS: Bounds = {}
 
 DECIDING_SIZE = 1 << 16
 """Tensors up to this many elements may decide shapes."""
@@ -67,8 +74,10 @@ def is_decided(graph: Graph) -> bool:
     return graph.is_static and not any(waits(node) or node.operator.bounded for node in graph.nodes)
 
 
-def cut(graph: Graph) -> Cut:
+def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> Cut:
     """Cut a graph, specialised for its inputs' shapes, at the first boundary.
+
+    `bounds` are those of lengths that are computed.
 
     Raises
     ------
@@ -93,6 +102,13 @@ def cut(graph: Graph) -> Cut:
             elif all(spec.is_static for spec in graph.output_specs(node)):
                 known.update(node.outputs)
                 head.append(node)
+                continue
+            if is_bounded_call(graph, node, bounds):
+                one = bounded_call(graph, node, bounds)
+                head.append(one)
+                specs = tuple(one.operator.infer(call_of(one, tensors, {})))
+                tensors.update(zip(one.outputs, specs, strict=True))
+                padded.append(Padded(one.outputs[:-1], one.outputs[-1]))
                 continue
             if node.operator.function is not None:
                 raise undecidable(graph, node)
@@ -185,10 +201,13 @@ def _would_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: 
 def undecidable(graph: Graph, node: Node) -> PlanError:
     """Return what users see whose operator does not tell its shapes."""
     specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
+    dims = [dim for spec in graph.output_specs(node) for dim in spec.shape or ()]
+    symbol = next((dim for dim in dims if isinstance(dim, str)), "n")
     return PlanError(
         f"the shape of {specs} is not known before the run",
         at=describe(node, graph.call(node)),
-        fix="let the operator tell it from its inputs' shapes: @operator(outputs=...)",
+        fix="let the operator tell it from its inputs' shapes: @operator(outputs=...), or bound "
+        f"what it returns: bounds={{{symbol!r}: 64}}",
     )
 
 

@@ -7,6 +7,7 @@ input ends, and so moves with that one's length.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,18 +20,13 @@ from ..graph.aliasing import runs_of
 from ..graph.errors import ShapeError
 from ..graph.infer import describe
 from ..graph.ir import Graph, Node
-from .boundaries import frontier
+from .boundaries import NO_BOUNDS, Bounds, frontier
 from .errors import FeedError, PlanError
 from .fixed import fixed_nodes, same_nodes, without_nodes
 from .memory.leeway import Leeway
 from .partition.pins import Pins
 from .specialise import Shapes, specialise
 from .whole import with_whole_nodes
-
-Bounds: TypeAlias = Mapping[str, tuple[int, int]]
-"""For symbols the smallest and the largest length."""
-
-NO_BOUNDS: Bounds = {}
 
 Start: TypeAlias = tuple[str, int, str, int]
 """A run of bytes but for its length."""
@@ -40,6 +36,9 @@ SAMPLES = 12
 
 MOST = 1 << 40
 """Nothing is longer; sums of bytes are 64-bit numbers."""
+
+_ARITHMETIC = re.compile(r"[-+*/(,]")
+"""Part of lengths that follow from others."""
 
 GRAIN = 32
 """Models may take only lengths that are multiples of a power of two, up to this one."""
@@ -66,9 +65,9 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
     for symbol in found:
         if symbol not in symbols:
             raise PlanError(
-                f"bounds names {symbol!r}, which is the length of nothing that is fed",
+                f"bounds names {symbol!r}, which is the length of nothing that is fed or computed",
                 at=f"graph {graph.name!r}",
-                fix=f"its symbols are: {', '.join(symbols) or 'none'}",
+                fix=f"its symbols are: {', '.join((*symbols, *computed_symbols(graph))) or 'none'}",
             )
     for symbol, name in symbols.items():
         if symbol not in found:
@@ -78,6 +77,41 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
                 fix=f"bound it too: bounds={{{symbol!r}: 64}}, or fix it by shapes=",
             )
     return {symbol: found[symbol] for symbol in symbols}
+
+
+def split_bounds(graph: Graph, bounds: object) -> tuple[Bounds, Bounds]:
+    """Return the bounds of what is fed, and of lengths that follow from values.
+
+    Raises
+    ------
+    PlanError
+        If they are malformed, or bound only some of the lengths that are fed, or both of fed
+        lengths and of others.
+    """
+    known = computed_symbols(graph)
+    if not isinstance(bounds, Mapping) or not known.keys() & bounds.keys():
+        return checked_bounds(graph, bounds), NO_BOUNDS
+    fed = [str(symbol) for symbol in bounds if symbol not in known]
+    if fed:
+        checked_bounds(graph, {symbol: bounds[symbol] for symbol in fed})
+        raise PlanError(
+            f"bounds names {fed[0]!r}, which is fed, beside lengths that follow from values",
+            at=f"graph {graph.name!r}",
+            fix=f"leave {fed[0]!r} out, and it is planned as it comes, or fix it by shapes=",
+        )
+    return NO_BOUNDS, {symbol: _pair(symbol, bound, least=0) for symbol, bound in bounds.items()}
+
+
+def computed_symbols(graph: Graph) -> Mapping[str, str]:
+    """Return the lengths of which only values will tell, by name, each with a tensor of it."""
+    fed = {dim for name in graph.inputs for dim in graph.tensors[name].shape or ()}
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        for name in filter(None, node.outputs):
+            for dim in graph.tensors[name].shape or ():
+                if isinstance(dim, str) and dim not in fed and not _ARITHMETIC.search(dim):
+                    found.setdefault(dim, name)
+    return found
 
 
 def largest(bounds: Bounds) -> Mapping[str, int]:
@@ -198,18 +232,33 @@ def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
                 )
 
 
+def count_error(tensor: str, symbol: str, count: int, bound: tuple[int, int]) -> ShapeError:
+    """Return the error of a length that follows from values, and is out of its bounds."""
+    low, high = bound
+    wider = min(low, count), max(high, count)
+    return ShapeError(
+        f"{symbol!r} is {count} here, out of its bounds {low} to {high}",
+        at=f"tensor {tensor!r}",
+        fix=f"plan with wider bounds: bounds={{{symbol!r}: {wider}}}",
+    )
+
+
+class UndecidedError(PlanError):
+    """Shapes that values decide have no bounds."""
+
+
 def undecided(graph: Graph) -> PlanError:
     """Return what users see who bound shapes that values decide."""
     node = next(iter(frontier(graph)), None)
-    return PlanError(
+    return UndecidedError(
         "not all shapes follow from those of the inputs, so their bounds are not known",
         at=f"graph {graph.name!r}" if node is None else describe(node, graph.call(node)),
         fix="leave bounds out: such graphs are planned while they run",
     )
 
 
-def _pair(symbol: object, bound: object) -> tuple[int, int]:
-    pair = tuple(bound) if isinstance(bound, tuple | list) else (1, bound)
+def _pair(symbol: object, bound: object, least: int = 1) -> tuple[int, int]:
+    pair = tuple(bound) if isinstance(bound, tuple | list) else (least, bound)
     lengths = [
         int(one) for one in pair if isinstance(one, int | np.integer) and not isinstance(one, bool)
     ]

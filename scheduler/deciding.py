@@ -10,8 +10,8 @@ from ..graph.errors import ShapeError
 from ..graph.ir import Graph
 from ..graph.passes import Pass, fold_constants, run_passes
 from ..graph.state import set_aside
-from .boundaries import is_decided
-from .bounds import Bounds, Template, largest, leeway_of, undecided
+from .boundaries import Bounds, is_decided
+from .bounds import Template, largest, leeway_of, undecided
 from .chains import Lowered, lowered, without_chains
 from .errors import DoesNotFitError
 from .fixed import growing_leeway, worth_apart

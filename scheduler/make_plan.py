@@ -23,7 +23,8 @@ from ..graph.passes import (
 from ..graph.randomness import with_random_key
 from . import deciding
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
-from .bounds import Bounds, checked_bounds
+from .boundaries import NO_BOUNDS, Bounds
+from .bounds import split_bounds
 from .costs import Costs
 from .ends import On, checked_ends
 from .errors import PlanError
@@ -78,7 +79,9 @@ def plan(
     bounds : Mapping of str to int, or to (int, int), optional
         For each symbol in the shapes of inputs the largest length, or the smallest and the largest;
         the smallest is 1 if it is left out. The plan is made for the largest shapes, and in its
-        memory sessions run what else is fed within bounds, without planning or allocating.
+        memory sessions run what else is fed within bounds, without planning or allocating. Or for
+        symbols of lengths that are computed, which the plan's report names, from 0 on: what comes
+        after is planned once, for all of them.
     max_in_flight : int, default 1
         For how many items at once memory is planned; replicas have equal shares, rounded up.
     passes : sequence of callable or str, default `plait.graph.passes.PASSES`
@@ -171,8 +174,8 @@ def plan(
     )
     check_request(request)
     part, folded = specialised(graph, shapes, chosen)
-    checked = {} if bounds is None else checked_bounds(part, bounds)
-    made = planned(part, checked, request, given, chosen)
+    checked, computed = (NO_BOUNDS, NO_BOUNDS) if bounds is None else split_bounds(part, bounds)
+    made = replace(planned(part, checked, request, given, chosen), computed=computed)
     applied, dead = (*folded, *made.applied), dead_nodes(graph)
     return replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph, dead=dead)
 

@@ -18,7 +18,8 @@ from ..graph.ir import Graph
 from ..graph.passes import Applied, Pass, expand_unsupported, fold_constants, fuse_chains
 from ..graph.printing import bytes_text, counted
 from ..graph.state import taken_back
-from .bounds import Bounds, Template, leeway_of
+from .boundaries import Bounds
+from .bounds import Template, leeway_of
 from .chains import AFTER_CHOICE
 from .costs import Costs
 from .ends import Ends
@@ -87,6 +88,8 @@ class Plan:
     """The smallest and the largest length of each symbol, where `graph` is of the largest."""
     template: Graph | None = field(repr=False, default=None)
     """The graph with its symbols, where other lengths of these run in it."""
+    computed: Bounds = field(default_factory=dict)
+    """The smallest and the largest of lengths that follow from values."""
     inputs_on: Mapping[str, str] = field(default_factory=dict)
     """The devices on which callers hand over inputs; the others are fed on the host."""
     outputs_on: Mapping[str, str] = field(default_factory=dict)
@@ -277,7 +280,15 @@ class Plan:
         made = replace(made, passes=self.passes, replicas=self.replicas, applied=applied)
         return self._fetching_as_much(made)
 
+    def within(self, graph: Graph, bounds: Bounds) -> Plan:
+        """Return the plan of another graph for the same devices and pins, for lengths in bounds."""
+        from .deciding import within
+
+        made = within(graph, bounds, self._request(None), self.given, folds=self.folds)
+        return replace(made, passes=self.passes, replicas=self.replicas)
+
     def _fetching_as_much(self, made: Plan) -> Plan:
+        made = replace(made, computed=self.computed)
         return replace(made, source=self.source, dead=self.dead, unneeded=self.unneeded)
 
     @property

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import trio
 
+from ..devices.evaluating import evaluate
+from ..devices.kernels import find_kernel
 from ..graph.captured_constants import with_constants_inside
-from ..graph.ir import Graph, Node
+from ..graph.infer import infer_node
+from ..graph.ir import Graph, Node, call_of
+from ..graph.operators.bounded_call import is_bounded_call
 from ..graph.operators.control import waits
 from ..graph.state import reading
 from ..graph.tensor import Array, TensorSpec, frozen_copy, spec_of
-from .boundaries import Padded, cut, deciding, frontier, is_decided
+from ..graph.traits import SELECTS
+from .boundaries import Bounds, Padded, cut, deciding, frontier, is_decided
+from .bounds import UndecidedError, count_error
 from .planning import Plan
 from .specialise import specialise
 from .whole import SWITCH_SIZE, switches_of, with_whole_nodes
@@ -51,10 +58,11 @@ class Stage:
         The plan, where nothing is left to do when it has run.
     """
 
-    __slots__ = ("constants", "loops", "padded", "plan", "rest", "whole")
+    __slots__ = ("_limits", "constants", "loops", "padded", "plan", "rest", "whole")
 
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
-        parts = cut(graph)
+        self._limits = tuple(_limits(graph, plan.computed))
+        parts = cut(graph, plan.computed)
         self.plan = plan.over(reading(parts.head, variables)) if parts.head.nodes else None
         self.padded: tuple[Padded, ...] = parts.padded
         self.loops: Sequence[tuple[Node, Entry]] = ()
@@ -77,6 +85,76 @@ class Stage:
         }
         done = self.plan is not None and self.plan.graph.outputs == graph.outputs
         self.whole = self.plan if done and not self.padded and parts.rest is None else None
+
+    def told(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return what can be told at the boundary, beside what was computed before."""
+        found: dict[str, Array] = {}
+        for padded in self.padded:
+            found.update(padded.trimmed(known))
+        return found
+
+    def check(self, known: Mapping[str, Array]) -> None:
+        """Raise ShapeError if a length that was computed is out of its bounds."""
+        for tensor, axis, symbol, bound in self._limits:
+            if tensor in known and not bound[0] <= known[tensor].shape[axis] <= bound[1]:
+                raise count_error(tensor, symbol, known[tensor].shape[axis], bound)
+
+
+class Bounded(Stage):
+    """All of a graph whose inputs have bounded lengths: one plan, whatever they are."""
+
+    __slots__ = ()
+
+    def __init__(self, plan: Plan, graph: Graph, bounds: Bounds) -> None:
+        self.plan = plan.within(graph, bounds)
+        self.padded, self.loops, self.rest, self.whole, self._limits = (), (), None, None, ()
+        self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
+
+
+class Told(Stage):
+    """Nodes that pick what a length says which was computed: done at the boundary, for any length.
+
+    They move numbers, or compute a few, as numpy does; all that follows has lengths within bounds.
+    """
+
+    __slots__ = ("_graph", "_nodes")
+
+    def __init__(self, plan: Plan, graph: Graph, kept: Kept, nodes: Sequence[Node]) -> None:
+        self.plan, self.padded, self.loops, self.whole = None, (), (), None
+        self._graph, self._nodes = graph, nodes
+        self._limits = tuple(_limits(graph, plan.computed))
+        left = [node for node in graph.nodes if node not in nodes]
+        self.rest = Entry(plan, graph.extract(left, graph.name), kept) if left else None
+        self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
+
+    def told(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return what the nodes write; raise ShapeError where that does not fit together."""
+        found: dict[str, Array] = {}
+        for node in self._nodes:
+            values = {n: known.get(n, self._graph.constants.get(n)) for n in node.inputs if n}
+            specs = {name: spec_of(value) for name, value in values.items()}
+            call = call_of(node, specs, values)
+            found.update(evaluate(node, call, infer_node(node, call)) or {})
+        return found
+
+
+def _is_told(graph: Graph, node: Node, bounds: Bounds) -> bool:
+    """True for a node that moves numbers, to tensors of lengths within bounds."""
+    operator, specs = node.operator, graph.output_specs(node)
+    if operator.function is not None or operator.bounded is not None or operator.effects:
+        return False
+    dims = {dim for spec in specs for dim in spec.shape or (None,) if not isinstance(dim, int)}
+    moves = SELECTS in operator.traits or all(spec.dtype.kind in "biu" for spec in specs)
+    return moves and bounds.keys() >= dims and find_kernel(node.op, "cpu") is not None
+
+
+def _limits(graph: Graph, bounds: Bounds) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
+    """Yield the computed tensors of bounded lengths: name, axis, symbol and bound."""
+    for node in graph.nodes if bounds else ():
+        for name in filter(None, node.outputs):
+            for axis, dim in enumerate(graph.tensors[name].shape or ()):
+                if isinstance(dim, str) and dim in bounds:
+                    yield name, axis, dim, bounds[dim]
 
 
 class Entry:
@@ -111,9 +189,13 @@ class Entry:
         self._switches = switches_of(graph)
         self._settings: set[tuple[bytes, ...]] = set()
         self._set: set[str] = set()
+        self._lasting: Stage | None = None  # for whatever is within bounds
+        self._may_be_bounded = bool(plan.computed) and not self._variables
 
     def find(self, known: Mapping[str, Array]) -> Stage | None:
         """Return the stage for these inputs, if it was made before."""
+        if self._lasting is not None:
+            return self._lasting
         key = self, self._facts(known)
         stage = self._kept.get(key)
         if stage is not None:
@@ -122,6 +204,9 @@ class Entry:
 
     def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
         """Keep a stage that was made for these inputs."""
+        if isinstance(stage, Bounded | Told):
+            self._lasting = stage
+            return
         self._kept[self, self._facts(known)] = stage
         while len(self._kept) > KEPT_STAGES:
             self._kept.popitem(last=False)
@@ -136,13 +221,35 @@ class Entry:
         PlanError
             If an operator does not tell its shapes, or no device supports it.
         """
+        bounded = self._within() if self._may_be_bounded else None
+        if bounded is not None:
+            return bounded
         for node in frontier(self.graph):
-            if not _is_static(self.graph, node):
+            if not (
+                _is_static(self.graph, node)
+                or is_bounded_call(self.graph, node, self._plan.computed)
+            ):
                 self._deciding.update(deciding(self.graph, node, known))
         graph = self._specialised(known, self._deciding)
         if not is_decided(graph) and self._switches:
             graph = self._switched(known, graph)
         return Stage(self._plan, graph, self._kept, self._variables)
+
+    def _within(self) -> Stage | None:
+        """Return the stage for all lengths within bounds; None where values decide more."""
+        self._may_be_bounded = False
+        graph, bounds = self.graph, self._plan.computed
+        shapes = [graph.tensors[name].shape for name in graph.inputs]
+        symbols = {dim for shape in shapes for dim in shape or () if isinstance(dim, str)}
+        if None in shapes or not bounds.keys() >= symbols:
+            return None
+        if symbols:
+            with suppress(UndecidedError):
+                return Bounded(self._plan, graph, {symbol: bounds[symbol] for symbol in symbols})
+        held = [node for node in frontier(graph) if not _is_static(graph, node)]
+        if held and all(_is_told(graph, node, bounds) for node in held):
+            return Told(self._plan, graph, self._kept, held)
+        return None
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
         """Return the graph with switches set, if then all is known, else as it is."""

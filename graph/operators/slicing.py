@@ -92,9 +92,13 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
     count = listed_rank(call, 1)
     if data.rank is not None and count is not None and count > data.rank:
         raise ShapeError(f"{count} axes of {data} are sliced", fix="slice each axis once")
-    if data.shape is None or starts is None or ends is None or is_computed(call, 3, 4):
+    if data.shape is None or is_computed(call, 3) or (axes is None and count is None):
         return (of_rank(data, data.rank),)
     dims = list(data.shape)
+    if starts is None or ends is None or is_computed(call, 4):
+        for axis in axes if axes is not None else range(count or 0):
+            dims[normalise_axis(axis, len(dims))] = UNKNOWN
+        return (TensorSpec(data.dtype, dims),)
     for axis, bounds in slices_by_axis(len(dims), starts, ends, axes, steps).items():
         dims[axis] = _sliced(dims[axis], *bounds)
     return (TensorSpec(data.dtype, dims),)

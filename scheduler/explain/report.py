@@ -10,6 +10,7 @@ from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier, reason_held_up
+from ..bounds import computed_symbols
 from ..partition.partition import Subgraph
 from ..planning import Plan
 from ..steps import Transfer
@@ -161,8 +162,18 @@ def _undecided(plan: Plan) -> Iterator[str]:
     if not all(graph.tensors[name].is_static for name in graph.inputs):
         yield "memory: planned when the input shapes are known (shapes=..., or when fed)"
         return
-    parts = cut(graph)
+    parts = cut(graph, plan.computed)
     yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
     held = frontier(parts.rest) if parts.rest is not None else ()
     for node in held[:LISTED_STEPS]:
         yield f"  {node.name!r} ({node.op}): {reason_held_up(parts, node)}"
+    for symbol, tensor in computed_symbols(graph).items():
+        yield f"  {_computed(symbol, tensor, plan.computed.get(symbol))}"
+
+
+def _computed(symbol: str, tensor: str, bound: tuple[int, int] | None) -> str:
+    """Return what is known of a length that is computed."""
+    if bound is None:
+        return f"length {symbol!r} of {tensor!r}: open, bound it by bounds={{{symbol!r}: 64}}"
+    low, high = bound
+    return f"length {symbol!r} of {tensor!r}: {low} to {high}, planned once for all of them"

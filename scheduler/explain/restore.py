@@ -15,8 +15,8 @@ from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
 from ...graph.printing import bytes_text
 from ..arguments import MOST_IN_FLIGHT
-from ..boundaries import is_decided
-from ..bounds import Bounds, Template, checked_bounds, largest
+from ..boundaries import Bounds, is_decided
+from ..bounds import Template, checked_bounds, largest
 from ..ends import Ends, checked_ends
 from ..errors import DoesNotFitError
 from ..memory.buffers import alignment_of

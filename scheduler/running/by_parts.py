@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
 import trio
@@ -13,13 +13,15 @@ from ...graph.tensor import Array, frozen_copy
 from ..planning import Plan
 from ..profile.recorder import Trace
 from ..replicas.variant import variant
+from ..specialise import Shapes
 from ..stages import Entry, Stage
 from .item import Flight
 from .landing import Landing, may_commit
 from .open_plans import KEPT_PARTS, OpenPlans
+from .origins import Within
 from .pace import Pace
 from .passage import Passage, own_results
-from .slots import session_closed
+from .slots import Slots, session_closed
 from .starter import Starter
 from .variables import Variables
 
@@ -131,12 +133,11 @@ class ByParts:
         """Run one of the plans that an item goes through."""
         with trio.CancelScope() as starting:
             flight.on_cancel = starting.cancel  # it may wait for a device to come back
-            slots = self._open_plans.find(id(plan), flight.variant)
+            key, shapes = _key(plan, inputs)
+            slots = self._open_plans.find(key, flight.variant)
             if slots is None:
                 begin_ns = self._pace.now_ns()
-                slots = await self._open_plans.open(
-                    id(plan), partial(variant, plan), flight.variant, kept=KEPT_PARTS
-                )
+                slots = await self._open(plan, key, shapes, flight.variant)
                 flight.marks.prepare("planning", begin_ns, self._pace.now_ns())
             assert slots is not None, "the plan of a part is static"
             self._check(flight)
@@ -155,6 +156,27 @@ class ByParts:
         if part.error is not None:
             raise part.error
         return part.results
+
+    async def _open(self, plan: Plan, key: Hashable, shapes: Shapes, index: int) -> Slots | None:
+        """Open a part's plan, or within its bounds that for some shapes."""
+        make = partial(variant, plan)
+        base = await self._open_plans.open(id(plan), make, index, kept=KEPT_PARTS)
+        if key == id(plan):
+            return base
+        within = Within(id(plan), make, shapes)
+        make = partial(_for_shapes, plan, shapes)
+        return await self._open_plans.open(key, make, index, kept=KEPT_PARTS, within=within)
+
+
+def _key(plan: Plan, inputs: Mapping[str, Array]) -> tuple[Hashable, Shapes]:
+    """Return what tells the plan of a part from others, and the shapes of what it is fed."""
+    shapes = {name: inputs[name].shape for name in plan.graph.inputs}
+    own = all(plan.graph.tensors[name].shape == shape for name, shape in shapes.items())
+    return (id(plan) if own else (id(plan), *shapes.values())), shapes
+
+
+def _for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
+    return variant(plan.for_shapes(shapes), index)
 
 
 def _parted(

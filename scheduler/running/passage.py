@@ -61,8 +61,8 @@ class Passage:
                 fed = {name: known[name] for name in stage.plan.graph.inputs}
                 known.update(await self._run_part(stage.plan, fed))
             known.update(stage.constants)
-            for padded in stage.padded:
-                known.update(padded.trimmed(known))
+            known.update(stage.told(known))
+            stage.check(known)
             for node, body in stage.loops:
                 known.update(await self._iterate(node, body, known))
             # What is not needed further on is dropped; stages name their tensors independently.

@@ -20,7 +20,7 @@ from ...graph.errors import PlaitError, ShapeError
 from ...graph.ir import Graph
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import Array, Dim
-from ..bounds import NO_BOUNDS, Bounds
+from ..boundaries import NO_BOUNDS, Bounds
 from ..errors import FeedError, SessionError
 from ..running.feeds import check_feeds
 from ..running.item import Flight, Results, copies, views

@@ -66,6 +66,24 @@ def test_a_plan_with_bounds_is_saved_and_runs_what_is_within(folder: Path) -> No
     assert_mistake(refused, "input 'x' has n = 2, out of its bounds 3 to 64")
 
 
+def test_lengths_that_are_computed_are_bounded(folder: Path) -> None:
+    b = pl.GraphBuilder("kept")
+    places = b.op("NonZero", b.input("x", "float32", (4,)), name="kept")
+    b.output("y", b.op("Neg", places))
+    pl.save(b.build(), folder / "kept.plait")
+    shown = plait(folder, "plan", "kept.plait")
+    assert "bound it by bounds={'kept.shape[1]': 64}" in shown.stdout
+    bound = ("--bound", "kept.shape[1]=2", "--save", "kept.plan")
+    assert "0 to 2, planned once" in plait(folder, "plan", "kept.plait", *bound).stdout
+    for kept in (0, 2, 3):
+        np.save(folder / "kept.npy", (np.arange(4) < kept).astype(np.float32))
+        ran = plait(folder, "run", "kept.plan", "--input", "x=kept.npy", "--json")
+        if kept < 3:
+            assert json.loads(ran.stdout)["outputs"][0]["shape"] == [1, kept]
+        else:
+            assert_mistake(ran, "'kept.shape[1]' is 3 here, out of its bounds 0 to 2")
+
+
 def test_random_inputs_are_the_largest_within_bounds(folder: Path) -> None:
     options = ("--bound", "n=5:7", "--input", "random", "--json")
     ran = plait(folder, "run", "affine.plait", *options)

@@ -13,6 +13,7 @@ WITHOUT = {
     **dict.fromkeys(BITS, "bits are no numbers to change a little"),
     **dict.fromkeys(TRUTH, "truth has no slope"),
     **dict.fromkeys(PLACES, "they put out indices"),
+    "BoundedCall": "it is a Python function, in plans alone",
     "Fused": "passes make it, of graphs whose gradients are there",
     "Group": "it puts out that something happened",
     "Unique": "what is equal to what jumps",

@@ -1,0 +1,65 @@
+"""A Python function whose results may be of any length up to a bound, into buffers of that bound.
+
+Plans put it where such a function is called; graphs that users write have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..attribute import Attribute, Kind
+from ..ir import Graph, Node
+from ..life import has_life
+from ..operator import Call, define, find_operator
+from ..tensor import TensorSpec
+from ..traits import OWN_DTYPES
+
+BOUNDED_CALL = "BoundedCall"
+
+
+@define(
+    BOUNDED_CALL,
+    inputs="x*",
+    outputs="y+",
+    attributes={"body": Attribute(Kind.GRAPH), "dims": Attribute(Kind.STRINGS)},
+    float16=OWN_DTYPES,
+)
+def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the largest results, and their true shapes one behind the other."""
+    body: Graph = call.attributes["body"]
+    specs = [body.tensors[name] for name in body.outputs]
+    return (*specs, TensorSpec(np.int64, (sum(spec.rank or 0 for spec in specs),)))
+
+
+def is_bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    """True for a Python function all of whose results' lengths are known, or bounded."""
+    if node.operator.function is None or has_life(node.operator):
+        return False
+    shapes = [spec.shape for spec in graph.output_specs(node)]
+    return (
+        None not in shapes
+        and len(shapes) == len(node.outputs)
+        and all(isinstance(dim, int) or dim in bounds for shape in shapes for dim in shape or ())
+    )
+
+
+def bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> Node:
+    """Return the node that calls a function of which `is_bounded_call` is true."""
+    declared = [graph.tensors[name].shape or () for name in node.outputs]
+    largest = {
+        name: TensorSpec(
+            graph.tensors[name].dtype,
+            tuple(dim if isinstance(dim, int) else bounds[dim][1] for dim in shape),
+        )
+        for name, shape in zip(node.outputs, declared, strict=True)
+    }
+    read = tuple(dict.fromkeys(filter(None, node.inputs)))
+    tensors = {**{name: graph.tensors[name] for name in read}, **largest}
+    body = Graph(node.name, read, node.outputs, (node,), tensors, {})
+    dims = tuple(str(dim) for shape in declared for dim in shape)
+    operator = find_operator(BOUNDED_CALL)
+    attributes = operator.complete({"body": body, "dims": dims}, str(node))
+    outputs = (*node.outputs, f"{node.name}\0shapes")
+    return Node(node.name, BOUNDED_CALL, read, outputs, attributes)
