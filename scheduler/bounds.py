@@ -8,7 +8,7 @@ input ends, and so moves with that one's length.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from .fixed import fixed_nodes, same_nodes, without_nodes
 from .memory.leeway import Leeway
 from .partition.pins import Pins
 from .specialise import Shapes, specialise
-from .whole import with_whole_nodes
+from .whole import switches_of, with_whole_nodes
 
 Start: TypeAlias = tuple[str, int, str, int]
 """A run of bytes but for its length."""
@@ -130,17 +130,22 @@ class Template:
     pins : Mapping of str to str
     folds : bool
         True where nodes whose results are known ahead become constants.
+    fed : collection of str, optional
+        The inputs of the whole graph, where this is a part of it.
     """
 
     graph: Graph
     devices: Mapping[str, Device]
     pins: Pins
     folds: bool
+    fed: Collection[str] | None = None
 
     def of(self, shapes: Shapes) -> Graph:
         """Return the graph for some shapes of its inputs."""
         graph = specialise(self.graph, shapes, folds=self.folds)
-        return with_whole_nodes(graph, self.devices, self.pins, folds=self.folds)
+        fed = self.graph.inputs if self.fed is None else self.fed
+        switches = [name for name in switches_of(self.graph) if name in fed]
+        return with_whole_nodes(graph, self.devices, self.pins, switches, folds=self.folds)
 
     def picked(self, lengths: Mapping[str, int]) -> Graph:
         """Return the graph for some lengths of its symbols."""
@@ -174,7 +179,8 @@ def leeway_of(template: Template, bounds: Bounds, graph: Graph) -> Leeway:
 def _varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template, Graph]:
     """Return the part of a template that is not fixed, and that part of the largest shapes."""
     fixed = fixed_nodes(template.graph)
-    part = replace(template, graph=without_nodes(template.graph, fixed))
+    whole = template.graph
+    part = replace(template, graph=without_nodes(whole, fixed), fed=whole.inputs)
     own = part.picked(largest(bounds))
     left = [node for node in graph.nodes if node.name not in fixed]
     return (part, own) if same_nodes(own.nodes, left) else (template, graph)
