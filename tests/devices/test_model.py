@@ -8,16 +8,18 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices import find
 from plait.devices.errors import DeviceError
-from plait.devices.model import BUILT_IN, LONGEST_S, DeviceModel, model_of
+from plait.devices.model import BUILT_IN, LONGEST_S, DeviceModel, family, model_of
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.figures import model_from
 from plait.devices.sim import SimDevice, SimModel
+from plait.graph.ir import Graph
 from plait.graph.operator import Cost
 from pocl import pocl_device
 
@@ -183,3 +185,39 @@ def test_pocl_is_predicted_to_be_slower_than_the_cpu() -> None:
     plan = pl.plan(b.build(), ["cpu", device])
     assert set(plan.assignment.values()) == {"cpu"}
     assert model.kernel_s("MatMul", Cost(2 * 256**3, 3 << 18)) > 1e-3
+
+
+# families of kernels
+
+
+def convolution(channels: int, side: int, groups: int) -> Graph:
+    b = pl.GraphBuilder("convolution")
+    x = b.input("x", "float32", (1, channels, 16, 16))
+    weights = np.ones((channels, channels // groups, side, side), np.float32)
+    b.output("y", b.op("Conv", x, weights, group=groups))
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("side", "groups", "expected"),
+    [(3, 1, "Conv"), (1, 1, "Conv pointwise"), (3, 8, "Conv depthwise"), (1, 8, "Conv depthwise")],
+)
+def test_convolutions_of_different_forms_have_kernels_of_their_own(
+    side: int, groups: int, expected: str
+) -> None:
+    graph = convolution(8, side, groups)
+    assert family(graph, graph.nodes[0]) == expected
+
+
+def test_a_family_has_its_operators_factor_unless_it_has_one() -> None:
+    model = DeviceModel(flops_per_s=10, launch_s=1, operators={"Conv": 3.0, "Conv depthwise": 5.0})
+    assert model.kernel_s("Conv depthwise", Cost(20, 0)) == 11
+    assert model.kernel_s("Conv pointwise", Cost(20, 0)) == 7
+
+
+def test_built_in_figures_know_which_device_is_fast_at_what() -> None:
+    large = Cost(10**8, 10**6)
+    times = {kind: BUILT_IN[kind].kernel_s("LRN", large) for kind in ("cpu", "compiled", "ort")}
+    assert times["ort"] > 5 * times["compiled"]
+    times = {k: BUILT_IN[k].kernel_s("Conv depthwise", large) for k in ("cpu", "compiled", "ort")}
+    assert times["cpu"] > times["compiled"] > times["ort"]
