@@ -71,7 +71,11 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, program: bytes) -> None:
-    """Write a file that other processes see in full or not at all."""
+    """Write a file that other processes see in full or not at all.
+
+    Unlike `replace_file`, for users' files, it does not wait for the disk: what a crash cuts has
+    another digest, and is compiled again.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=f"{SUFFIX}.part")
     try:
