@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from .escaping import listing, printable
@@ -137,10 +138,20 @@ def named_text(error: BaseException) -> str:
 def is_ctrl_c(error: BaseException) -> bool:
     """Return whether an exception may be a Ctrl-C: no fault of the function that it struck.
 
-    It strikes the main thread alone, unless the process ignores it, as workers do.
+    It strikes the main thread alone, unless the process ignores it, as workers do, or an event
+    loop holds it back.
     """
     return (
         isinstance(error, KeyboardInterrupt)
         and threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        and not any(holds_back() for holds_back in _holding_back)
     )
+
+
+_holding_back: list[Callable[[], bool]] = []
+
+
+def register_loop(holds_back: Callable[[], bool]) -> None:
+    """Register a function that says whether an event loop keeps Ctrl-C from whoever calls it."""
+    _holding_back.append(holds_back)

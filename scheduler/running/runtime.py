@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -10,7 +11,7 @@ from typing import Any
 import trio
 
 from ...devices.forking import give_up_in_children
-from ...graph.errors import all_told
+from ...graph.errors import all_told, register_loop
 from ..errors import forked_session
 from ..events import Announcer, ItemDone
 from ..faults.policy import FaultPolicy
@@ -427,3 +428,13 @@ def _errors_of(closings: Iterable[Callable[[], None]]) -> list[Exception]:
         except Exception as error:
             errors.append(error)
     return errors
+
+
+def _holds_ctrl_c_back() -> bool:
+    """Say whether trio runs on this thread, and keeps Ctrl-C until what is under way is over."""
+    is_trios = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    lowlevel = trio.lowlevel
+    return is_trios and lowlevel.in_trio_run() and lowlevel.currently_ki_protected()
+
+
+register_loop(_holds_ctrl_c_back)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import plait as pl
@@ -52,6 +53,12 @@ def check(failure: BaseException | None, error: BaseException) -> None:
 
 @kinds
 def test_in_a_blocking_session(plan: pl.Plan, error: BaseException) -> None:
+    """On a thread, since on the main one what looks like Ctrl-C may be that."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(run_in_a_blocking_session, plan, error).result()
+
+
+def run_in_a_blocking_session(plan: pl.Plan, error: BaseException) -> None:
     with pl.BlockingSession(plan) as session:
         with pytest.raises(pl.KernelError) as caught:
             session.run(feeds(FATAL))

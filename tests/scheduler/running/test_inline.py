@@ -167,6 +167,21 @@ async def test_what_fails_is_recorded_and_leaves_the_session_usable() -> None:
     ]
 
 
+async def test_a_function_that_raises_what_looks_like_ctrl_c_has_failed() -> None:
+    """The loop holds the real one back until the item is over."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async with pl.Session(doubled()) as session:
+        await session.run(feeds(1))
+        act.append(interrupt)
+        with pytest.raises(pl.KernelError, match="KeyboardInterrupt"):
+            await session.run(feeds(1))
+        assert set(ran_on[1:]) == {threading.get_ident()}
+        await session.run(feeds(1))
+
+
 async def test_a_run_can_be_cancelled_when_its_item_is_over() -> None:
     async with pl.Session(doubled()) as session:
         with trio.CancelScope() as scope:
