@@ -154,7 +154,7 @@ def summary(figures: Mapping[str, Figures]) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=";".join(REAL_MODELS), help="names, separated by ;")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", default="auto", help="the name of the file in results/")
     given = parser.parse_args()
     figures = {}
