@@ -33,8 +33,9 @@ NOTICE_S = 80e-6
 THREAD_S = 65e-6
 """What a copy costs that is done on a thread, lest it hold up the loop (measured: 63 µs)."""
 
-USUAL = Loop(feed_s=15e-6, land_s=75e-6)
-"""What the loop takes for an item where nobody measured it."""
+USUAL = Loop(feed_s=15e-6, land_s=75e-6, contention=0.1)
+"""What the loop takes for an item, and how much two busy cores disturb each other, where nobody
+measured it (bench_overlap.py found 0.10)."""
 
 
 HERE_S = 4e-6
@@ -101,6 +102,8 @@ def host_of(graph: Graph, costs: Costs | None = None, ends: Ends = ON_HOST) -> H
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
     feed, land = _copying(fed), _copying(fetched)
     loop = (costs.loop if costs is not None else None) or USUAL
+    if loop is USUAL and costs is not None and (costs.nodes or costs.programs):
+        loop = USUAL._replace(contention=0.0)  # what was measured ran beside others already
     landed_here = None if costs is None else costs.hop_s(HERE, LOOP)
     return Host(
         cores=core_count(),
