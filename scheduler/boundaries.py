@@ -19,7 +19,7 @@ from ..graph.infer import asking, describe, infer_node
 from ..graph.ir import Graph, Node, call_of
 from ..graph.operator import Specs, find_operator
 from ..graph.operators.bounded_call import bounded_call, is_bounded_call
-from ..graph.operators.control import waits
+from ..graph.operators.control import deciding_inputs, waits
 from ..graph.tensor import Array, TensorSpec, spec_of
 from .errors import PlanError
 
@@ -171,8 +171,9 @@ def reason_held_up(parts: Cut, node: Node) -> str:
     waited = [name for name in dict.fromkeys(node.inputs) if name in late]
     if waited:
         return f"needs the shape of {_quoted(waited)}, which is known when that is computed"
+    names: Sequence[str]
     if waits(node):
-        names = node.inputs[:1] if node.op == "If" else ()
+        names = [n for n in deciding_inputs(node) if n and n not in graph.constants]
     else:
         small = (n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants)
         ones = {n: _ones(graph.tensors[n]) for n in small if graph.tensors[n].is_static}

@@ -5,7 +5,7 @@ A small If then costs a node, not a boundary that all that follows has to wait a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ..devices.device import Device
@@ -14,7 +14,7 @@ from ..graph.errors import ShapeError
 from ..graph.infer import infer_node
 from ..graph.ir import Graph, Node
 from ..graph.nested import called, draws, has_effects
-from ..graph.operators.control import CONTROL_FLOW, handed
+from ..graph.operators.control import CONTROL_FLOW, deciding_inputs, handed
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import TensorSpec
 from .boundaries import is_decided
@@ -61,7 +61,7 @@ def with_whole_nodes(
     for index, node in enumerate(nodes):
         if node.op not in CONTROL_FLOW:
             continue
-        deciding = {name for name in _deciding(node) if name and name not in graph.constants}
+        deciding = {name for name in deciding_inputs(node) if name and name not in graph.constants}
         waits = bool(deciding) and follows.issuperset(deciding)
         one = None if waits else _as_one(graph, node, devices, pins, folds)
         nodes[index] = one or replace(node, attributes={**node.attributes, "whole": False})
@@ -77,11 +77,6 @@ def with_whole_nodes(
 
 def _is_small(spec: TensorSpec) -> bool:
     return not spec.is_static or spec.size <= SWITCH_SIZE
-
-
-def _deciding(node: Node) -> Sequence[str]:
-    """Return the inputs that decide what is run, or how often."""
-    return {"If": node.inputs[:1], "Loop": node.inputs[:2], "Scan": ()}[node.op]
 
 
 def _following(graph: Graph, known: set[str]) -> set[str]:

@@ -46,6 +46,11 @@ def uncaptured(node: Node) -> tuple[str, ...]:
     return node.inputs[: 1 if node.op == "If" else len(node.inputs) - node.attributes["captured"]]
 
 
+def deciding_inputs(node: Node) -> tuple[str, ...]:
+    """Return the inputs of control flow that decide what is run, or how often."""
+    return node.inputs[: {"If": 1, "Loop": 2, "Scan": 0}[node.op]]
+
+
 def waits(node: Node) -> bool:
     """True for control flow that no device runs: something has to be known before it goes on."""
     return node.op in CONTROL_FLOW and not node.attributes["whole"]

@@ -10,7 +10,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nested_graphs import doubled, doubling_body, scaled
+from nested_graphs import doubled, doubling_body, growing_body, scaled
 from plait.devices import program
 from plait.devices.errors import KernelError
 from plait.devices.event import CancelledWorkError
@@ -251,6 +251,17 @@ def test_branches_of_different_shapes_wait_for_the_condition() -> None:
     assert plan.assignment["choose"] == "session"
     assert "'choose' (If): needs the values of 'greater.1'" in plan.report()
     np.testing.assert_array_equal(pl.run(plan, {"x": X})["y"], -np.tile(X, 2))
+
+
+def test_a_loop_of_growing_states_waits_for_its_trip_count() -> None:
+    b = pl.GraphBuilder("growing")
+    x = b.input("x", "float32", (3,))
+    trips = b.op("Cast", b.op("ReduceMax", x, keepdims=False), to="int64", name="trips")
+    b.output("y", b.op("Neg", b.op("Loop", trips, None, x, body=growing_body(), name="loop")))
+    plan = pl.plan(b.build())
+    assert plan.assignment["loop"] == "session"
+    assert "'loop' (Loop): needs the values of 'trips'" in plan.report()
+    np.testing.assert_array_equal(pl.run(plan, {"x": X})["y"], -np.append(X, [0, 1, 2]))
 
 
 @pytest.mark.parametrize("device", ["cpu", "ort"])
