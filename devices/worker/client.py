@@ -8,6 +8,7 @@ whatever the cause, it completes all of them with DeviceLostError.
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -279,7 +280,7 @@ class WorkerClient:
             self._end(broken)
 
     def _complete(self, done: Done) -> None:
-        error = None if done.error is None else rebuild(done.error, self.name)
+        error = None if done.error is None else _rebuilt(done.error, self.name)
         node_ns = None if done.node_ns is None else _integers(done.node_ns)
         with self._lock:
             if not self._sent or self._sent[0].sequence != done.sequence:
@@ -330,3 +331,12 @@ def _integers(data: bytes) -> tuple[int, ...]:
     except ValueError as error:
         raise WireError("a message's times are cut short") from error
     return tuple(numbers)
+
+
+def _rebuilt(error: str, where: str) -> Exception:
+    """Return the exception that a message describes."""
+    try:
+        description = json.loads(error)
+    except (ValueError, RecursionError) as wrong:
+        raise WireError("a message describes no error") from wrong
+    return rebuild(description, where)

@@ -8,6 +8,7 @@ thread, which needs the interpreter's lock.
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import select
@@ -107,13 +108,13 @@ class _Worker:
         started_ns = time.perf_counter_ns()
         try:
             if self._cancelled[request.sequence % WINDOW] == request.sequence:
-                error = describe(CancelledWorkError("the work was cancelled before it started"))
+                error = _described(CancelledWorkError("the work was cancelled before it started"))
             elif request.kind == "run":
                 node_ns = self._run(request)
             else:
                 self._serve[request.kind](request.number)
         except BaseException as raised:  # a worker survives whatever functions of the user's raise
-            error = describe(raised)
+            error = _described(raised)
         return Done(request.sequence, started_ns, time.perf_counter_ns(), node_ns, error)
 
     def _map_arena(self, number: int) -> None:
@@ -169,6 +170,10 @@ class _Worker:
     def _document(self) -> Any:
         mapping = _map(self._channel.take_fd(), mmap.PROT_READ)
         return msgpack.unpackb(mapping, unicode_errors="surrogatepass")
+
+
+def _described(error: BaseException) -> str:
+    return json.dumps(describe(error))
 
 
 class _Running:

@@ -1,8 +1,8 @@
 """Messages between a process and its workers, over a stream socket, with file descriptors.
 
-A message is its length as 4 bytes, big-endian, and a msgpack list. Requests are answered in the
-order they were made, each by one Done. Bulk goes through shared files, never through the socket,
-so messages are small and a bounded number of them never fills the socket's buffer.
+A message is its length as 4 bytes, big-endian, and a msgpack list of scalars. Requests are answered
+in the order they were made, each by one Done. Bulk goes through shared files, never through the
+socket, so messages are small and a bounded number of them never fills the socket's buffer.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import socket
 import struct
 from collections import deque
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
-import msgpack
+import msgspec
 
 from ...graph.errors import WireError
 
@@ -21,7 +21,6 @@ WINDOW = 16
 """The most requests without an answer."""
 
 MAX_NBYTES = 16 << 20
-MAX_LIST = 64
 
 _READ_NBYTES = 1 << 16
 _LENGTH = struct.Struct(">I")
@@ -29,13 +28,13 @@ _LENGTH = struct.Struct(">I")
 RequestKind: TypeAlias = Literal["map", "import", "load", "bind", "run", "close", "forget", "end"]
 
 
-class Hello(NamedTuple):
+class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What a worker says first: that it is ready, and which plait it is."""
 
     version: str
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What a worker is to do next, and the number of the object it makes or uses.
 
     The kinds ``map``, ``import``, ``load`` and ``bind`` bring a file descriptor along.
@@ -46,26 +45,24 @@ class Request(NamedTuple):
     number: int
 
 
-class Done(NamedTuple):
+class Done(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What came of a request.
 
-    `node_ns` holds 64-bit integers of this machine; `error` is what `remote_errors.describe` made.
+    `node_ns` holds 64-bit integers of this machine; `error` is what `remote_errors.describe` made,
+    as JSON, which escapes the lone surrogates of file names that are no text.
     """
 
     sequence: int
     started_ns: int
     ended_ns: int
     node_ns: bytes | None
-    error: list[Any] | None
+    error: str | None
 
 
 Message = TypeVar("Message", Hello, Request, Done)
 
-_NONE = type(None)
-_FIELDS: dict[type, tuple[tuple[type, ...], ...]] = {
-    Hello: ((str,),),
-    Request: ((str,), (int,), (int,)),
-    Done: ((int,), (int,), (int,), (bytes, _NONE), (list, _NONE)),
+_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Hello, Request, Done)
 }
 
 
@@ -85,7 +82,7 @@ class Channel:
         self._takes_fds = takes_fds
         self._received = bytearray()
         self._fds: deque[int] = deque()
-        self._pack = msgpack.Packer(unicode_errors="surrogatepass").pack
+        self._encode = msgspec.msgpack.Encoder().encode
 
     def send(self, message: Hello | Request | Done, fd: int | None = None) -> None:
         """Send a message, and a file descriptor of which the receiver gets its own copy.
@@ -93,11 +90,14 @@ class Channel:
         Raises
         ------
         WireError
-            If the message is too large.
+            If the message is too large, or holds what is no text.
         OSError
             If the connection is broken.
         """
-        body = self._pack(message)
+        try:
+            body = self._encode(message)
+        except UnicodeEncodeError as error:
+            raise WireError(f"a message holds what is no text: {error.object!r}") from error
         if len(body) > MAX_NBYTES:
             raise WireError(f"a message of {len(body)} bytes is too large to send")
         data = _LENGTH.pack(len(body)) + body
@@ -168,20 +168,9 @@ class Channel:
 
 def _decode(kind: type[Message], body: bytes) -> Message:
     try:
-        fields = msgpack.unpackb(
-            body,
-            unicode_errors="surrogatepass",
-            max_array_len=MAX_LIST,
-            max_map_len=0,
-            max_ext_len=0,
-        )
-    except (ValueError, msgpack.UnpackException) as error:
-        raise WireError(f"a message is damaged: {error or type(error).__name__}") from error
-    types = _FIELDS[kind]
-    if (
-        not isinstance(fields, list)
-        or len(fields) != len(types)
-        or not all(type(field) in known for field, known in zip(fields, types, strict=True))
-    ):
-        raise WireError(f"a message is not a {kind.__name__}")
-    return kind(*fields)
+        message: Message = _DECODERS[kind].decode(body)
+    except msgspec.ValidationError as error:
+        raise WireError(f"a message is not a {kind.__name__}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(f"a message is damaged: {error}") from error
+    return message
