@@ -17,7 +17,7 @@ import threadpoolctl
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
-    *("plait", "numpy", "trio", "msgpack", "numba"),
+    *("plait", "numpy", "trio", "msgpack", "msgspec", "numba"),
     *("onnxruntime", "onnxruntime-gpu", "torch", "pyopencl"),
     *("cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cublas"),
 )
