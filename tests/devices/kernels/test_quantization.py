@@ -141,6 +141,8 @@ def test_dequantize_multiplies_what_is_above_the_zero_point(
 
     (y,) = run_node("DequantizeLinear", inputs, {**attributes, "output_dtype": made})
 
+    # A zero point of int32, which is 0, would make the reference multiply in float64.
+    inputs = inputs[:2] if narrow else inputs
     with np.errstate(over="ignore"):
         (wanted,) = onnx_reference("DequantizeLinear", inputs, {**attributes, **given})
     np.testing.assert_array_equal(y, wanted, strict=True)
