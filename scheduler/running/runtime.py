@@ -265,7 +265,7 @@ class Runtime:
         if self.is_inherited or self._flights or self._admissions or self.keys.are_read:
             return None
         by_shapes = self._by_fetches.find(fetched)
-        if by_shapes is None or by_shapes.variants > 1:
+        if by_shapes is None or by_shapes.variants > 1 or by_shapes.plan.ends.devices:
             return None
         arrays = by_shapes.check(inputs)
         slots, arrays = by_shapes.peek(by_shapes.count(max_in_flight), arrays, 0)
