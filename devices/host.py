@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 
@@ -90,6 +90,11 @@ class HostDevice:
     def close(self) -> None:
         """Finish what is queued, end the thread."""
         self._lane.close()
+
+
+def may_run_anywhere(device: object) -> TypeGuard[HostDevice]:
+    """Say whether any thread may run a device's programs: it submits them in no way of its own."""
+    return isinstance(device, HostDevice) and type(device).submit is HostDevice.submit
 
 
 def physical_memory() -> int | None:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...devices.device import Device, Remote
-from ...devices.host import HostDevice
+from ...devices.host import may_run_anywhere
 from ...devices.memory import HOST, SHARED
 from ..running.quick import QUICK_NS
 from .figures import HERE, LOOP, Loop
@@ -148,4 +148,4 @@ def _quick(profile: Profile, plan: Plan) -> set[int]:
 
 def _may_run_here(plan: Plan, index: int) -> bool:
     step = plan.steps[index]
-    return isinstance(plan.prototypes[step.device], HostDevice) and not step.has_effects
+    return may_run_anywhere(plan.prototypes[step.device]) and not step.has_effects

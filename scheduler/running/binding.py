@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Device, KeepsLives, Program, scratch_specs
 from ...devices.errors import DeviceError
-from ...devices.host import HostDevice
+from ...devices.host import may_run_anywhere
 from ...devices.lives import Lives
 from ...devices.memory import View
 from ...graph.ir import Graph
@@ -164,7 +164,7 @@ class Bindings:
         else:
             program = self._program(device, step.work.graph, dict(views))
             launch = partial(device.submit, program)
-            if isinstance(device, HostDevice) and self._may_run_anywhere(step):
+            if may_run_anywhere(device) and self._may_run_anywhere(step):
                 here = partial(device.run_here, program)
                 call = device.calling(program)
         if self._pace is not None:

@@ -175,7 +175,11 @@ class Execution:
             event = self.events[step] = Event(partial(self._ended, step))
             if self._stopped:
                 event.cancel()
-            if run(event):
+            try:
+                if run(event):
+                    return
+            except BaseException as error:  # as in _launch
+                self._ended(step, _failed(error))
                 return
         self._follow(step)
 

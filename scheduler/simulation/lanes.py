@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device
-from ...devices.host import HostDevice, core_count
+from ...devices.host import core_count, may_run_anywhere
 from ...devices.memory import HOST
 from ...graph.ir import Graph
 from ..costs import Costs
@@ -188,7 +188,7 @@ def _here_s(device: Device, devices: Mapping[str, Device], costs: Costs) -> floa
 
     So do they where devices are simulated on a virtual clock: a session does not run ahead of it.
     """
-    if not isinstance(device, HostDevice) or any(
+    if not may_run_anywhere(device) or any(
         virtual_clock(one) is not None for one in devices.values()
     ):
         return None

@@ -11,7 +11,9 @@ from functools import partial
 import numpy as np
 import plait as pl
 import pytest
+import trio
 from fake_devices import SteppedDevice
+from plait.devices.cpu import CpuDevice
 from plait.devices.event import Event
 from plait.scheduler.running import executor
 from plait.scheduler.running.executor import Execution
@@ -340,3 +342,19 @@ async def test_a_function_that_is_quick_mostly_may_block_like_any_other() -> Non
             found = await session.run({"x": np.full(2, number, np.float32)})
     assert threading.get_ident() in threads, "it ran on the loop's thread"
     assert found["y"].tolist() == [-101, -101]
+
+
+async def test_a_device_that_cannot_run_a_step_here_fails_the_item(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(CpuDevice):
+        def run_here(self, program: object, event: Event) -> bool:
+            raise OSError("broken")
+
+    monkeypatch.setattr(Estimates, "is_quick", lambda *_: True)
+    b = pl.GraphBuilder("one")
+    b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    with trio.fail_after(60):
+        async with pl.Session(pl.plan(b.build(), [Broken("cpu:9")])) as session:
+            with pytest.raises(OSError, match="broken"):
+                await session.run({"x": np.ones(2, np.float32)})
