@@ -189,7 +189,9 @@ def test_plan_shows_loops_and_what_they_wait_for(tmp_path: Path) -> None:
     b.output("last", last)
     b.output("rows", rows)
     pl.save(b.build(), tmp_path / "loop.plait")
-    assert "'loop' (Loop): needs values" in plait(tmp_path, "plan", "loop.plait").stdout
+    assert (
+        "'loop' (Loop): needs the values of 'trips'" in plait(tmp_path, "plan", "loop.plait").stdout
+    )
     assert 'label="session"' in plait(tmp_path, "plan", "loop.plait", "--dot").stdout
     shown = json.loads(plait(tmp_path, "plan", "loop.plait", "--json").stdout)
     assert shown["nodes"]["loop/double"]["device"] == "cpu"
