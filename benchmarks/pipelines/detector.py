@@ -232,7 +232,7 @@ async def by_plait() -> AsyncIterator[WorkAsync]:
         bounds={"bytes": 1 << 20},
         max_in_flight=IN_FLIGHT,
     )
-    label_plan = pl.plan(classifier, ["ort"], bounds={"crops": MOST}, max_in_flight=2)
+    label_plan = pl.plan(classifier, ["ort:0..1"], bounds={"crops": MOST}, max_in_flight=4)
     async with pl.Session(find_plan) as finding, pl.Session(label_plan) as labelling:
 
         async def work(jpeg: Item) -> Result:
