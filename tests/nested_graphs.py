@@ -15,8 +15,8 @@ def scaled(name: str, by: float, *, of: int = 1) -> Graph:
     return b.build()
 
 
-def doubling_body(limit: float | None = None) -> Graph:
-    """Return a body of Loop: s -> 2 s + step, while its sum is below a limit; puts out s."""
+def doubling_body(limit: float | None = None, *, rows: bool = True) -> Graph:
+    """Return a body of Loop: s -> 2 s + step, while its sum is below a limit; rows are s."""
     b = pl.GraphBuilder("body")
     step, going = b.input("step", "int64", ()), b.input("going", "bool", ())
     state = b.input("state", "float32", ("n",))
@@ -28,7 +28,8 @@ def doubling_body(limit: float | None = None) -> Graph:
         total = b.op("ReduceSum", following, keepdims=False)
         b.output("goes_on", b.op("Less", total, np.float32(limit)))
     b.output("next", following)
-    b.output("row", b.op("Identity", state))
+    if rows:
+        b.output("row", b.op("Identity", state))
     return b.build()
 
 

@@ -362,7 +362,7 @@ async def test_items_of_a_stream_loop_side_by_side() -> None:
 
 
 async def test_an_endless_loop_can_be_cancelled() -> None:
-    async with pl.Session(pl.plan(looping(doubling_body()))) as session:
+    async with pl.Session(pl.plan(looping(doubling_body(rows=False)))) as session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run, {"trips": np.array(10**9), "x": X})
             for _ in range(50):
@@ -373,7 +373,7 @@ async def test_an_endless_loop_can_be_cancelled() -> None:
 
 
 async def test_closing_a_session_ends_its_loops() -> None:
-    graph = looping(doubling_body())
+    graph = looping(doubling_body(rows=False))
     outcomes: list[object] = []
 
     async def run(session: pl.Session) -> None:
