@@ -199,8 +199,8 @@ def _part(buffer: View, offset: int, spec: TensorSpec) -> View:
     return View(buffer.arena, buffer.offset + offset, spec, cells.reshape(spec.static_shape))
 
 
-class Step:
-    """A node of control flow, bound: called, it runs.
+class Branches:
+    """An If: runs one of two bodies.
 
     Attributes
     ----------
@@ -209,14 +209,6 @@ class Step:
     """
 
     event: Any = Event()
-
-    def __call__(self) -> None:
-        """Run what the node holds."""
-        raise NotImplementedError
-
-
-class Branches(Step):
-    """An If: runs one of two bodies."""
 
     def __init__(
         self, cond: Array | None, then: Body, other: Body, outputs: Sequence[Array | None]
@@ -233,8 +225,16 @@ class Branches(Step):
             np.copyto(target, source)
 
 
-class Iterations(Step):
-    """A Loop or Scan: runs a body, whose states go round."""
+class Iterations:
+    """A Loop or Scan: runs a body, whose states go round.
+
+    Attributes
+    ----------
+    event : Event
+        As that of `Branches`.
+    """
+
+    event: Any = Event()
 
     def __init__(
         self,
@@ -301,6 +301,10 @@ class Iterations(Step):
         held = [(state, result.copy()) for state, result in self._crossing]
         for state, result in (*self._straight, *held):
             np.copyto(state, result)
+
+
+Step: TypeAlias = Branches | Iterations
+"""A node of control flow, bound: called, it runs."""
 
 
 def _copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[Array, Array]]:

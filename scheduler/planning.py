@@ -239,9 +239,7 @@ class Plan:
         from .deciding import at_shapes
 
         made = at_shapes(self.fed, shapes, self._request(max_in_flight), self.given)
-        applied = (*self._simplified, *made.applied)
-        made = replace(made, passes=self.passes, replicas=self.replicas, applied=applied)
-        return self._fetching_as_much(made)
+        return self._alike(made)
 
     def fetching(self, *names: str) -> Plan:
         """Return the plan for some tensors of the graph: only what they need runs, and is fed.
@@ -276,9 +274,7 @@ class Plan:
             return self._fetching_as_much(self.over(self.whole, max_in_flight))
         request = self._request(max_in_flight)
         made = within(self.fed, self.bounds, request, self.given, folds=self.folds)
-        applied = (*self._simplified, *made.applied)
-        made = replace(made, passes=self.passes, replicas=self.replicas, applied=applied)
-        return self._fetching_as_much(made)
+        return self._alike(made)
 
     def within(self, graph: Graph, bounds: Bounds) -> Plan:
         """Return the plan of another graph for the same devices and pins, for lengths in bounds."""
@@ -286,6 +282,12 @@ class Plan:
 
         made = within(graph, bounds, self._request(None), self.given, folds=self.folds)
         return replace(made, passes=self.passes, replicas=self.replicas)
+
+    def _alike(self, made: Plan) -> Plan:
+        """Return a plan of the same graph with all that this one says beside it."""
+        applied = (*self._simplified, *made.applied)
+        made = replace(made, passes=self.passes, replicas=self.replicas, applied=applied)
+        return self._fetching_as_much(made)
 
     def _fetching_as_much(self, made: Plan) -> Plan:
         made = replace(made, computed=self.computed)

@@ -23,6 +23,19 @@ from .loop_thread import LoopThread
 T = TypeVar("T")
 
 
+class Pause:
+    """Awaited between items that run on asyncio's own thread, so that other tasks have turns."""
+
+    def __init__(self) -> None:
+        self.turned_ns = 0
+
+    async def __call__(self) -> None:
+        """Let other tasks of the loop run, unless they could lately."""
+        if time.perf_counter_ns() - self.turned_ns >= TURN_NS:
+            await asyncio.sleep(0)
+            self.turned_ns = time.perf_counter_ns()
+
+
 class _Done(NamedTuple):
     """What came of an item that was run on the thread of the asyncio loop."""
 
@@ -44,7 +57,7 @@ class AsyncioResults:
         self._rest: asyncio.Event | None = None
         self._pulled: tuple[int, Mapping[str, Any]] | None = None
         self._exhausted = False
-        self._turn_ns = 0
+        self._pause = Pause()
         self._bridge: Bridge | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._source_error: Exception | None = None
@@ -175,12 +188,6 @@ class AsyncioResults:
         self._rest = None
         rest.set()
         return None
-
-    async def _pause(self) -> None:
-        """Let other tasks of the loop run, unless they could lately."""
-        if time.perf_counter_ns() - self._turn_ns >= TURN_NS:
-            await asyncio.sleep(0)
-            self._turn_ns = time.perf_counter_ns()
 
     async def _close(self, bridge: Bridge) -> None:
         """Cancel everything and wait for it to end, whoever is cancelled meanwhile."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
@@ -17,12 +16,11 @@ from ..fetches import Fetches
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
-from ..running.pace import TURN_NS
 from ..running.quick import BRIEF_NS
 from ..session import Session, borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import Source, check_source
-from .asyncio_results import AsyncioResults, awaitable, settled
+from .asyncio_results import AsyncioResults, Pause, awaitable, settled
 from .here import run_item
 from .loop_thread import Job, LoopThread, SessionArguments
 
@@ -59,7 +57,7 @@ class AsyncioSession:
         self._arguments = arguments
         self._loop: LoopThread[Session] | None = None
         self._ended: LoopThread[Session] | None = None
-        self._turn_ns = 0
+        self._pause = Pause()
 
     async def __aenter__(self) -> AsyncioSession:
         if self._loop is not None:
@@ -122,12 +120,6 @@ class AsyncioSession:
                 return done[0]
         own = borrowed(loop.session, inputs)
         return await _done(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
-
-    async def _pause(self) -> None:
-        """Let other tasks of the loop run, unless they could lately."""
-        if time.perf_counter_ns() - self._turn_ns >= TURN_NS:
-            await asyncio.sleep(0)
-            self._turn_ns = time.perf_counter_ns()
 
     def stream(self, source: Source, **arguments: Unpack[StreamArguments]) -> AsyncioResults:
         """Run the items of a source, several at a time; enter what is returned to iterate over it.
