@@ -13,7 +13,7 @@ from .queue import Place
 from .running.by_fetches import ALL
 from .running.item import Flight, Results
 from .running.marks import Marks
-from .running.quick import BRIEF_NS
+from .running.quick import ON_LOOP, Limit
 from .streaming.carrier import Carrier
 from .streaming.deadlines import deadline_passed
 
@@ -59,11 +59,11 @@ def run_now(
     inputs: Mapping[str, Any],
     names: frozenset[str],
     marks: Marks,
-    most_ns: int = BRIEF_NS,
+    limit: Limit = ON_LOOP,
 ) -> Results | None:
-    """Run an item on this thread that is likely to take less than that; None if it is not."""
+    """Run an item on this thread that is likely to keep within a limit; None if it is not."""
     try:
-        results = carrier.run_at_once(inputs, 1, marks, names, most_ns)
+        results = carrier.run_at_once(inputs, 1, marks, names, limit)
     except BaseException as error:
         carrier.announce(marks, error)
         raise

@@ -24,6 +24,7 @@ from .queue import Place
 from .running.item import Results as ItemResults
 from .running.keys import Keys
 from .running.marks import Marks
+from .running.quick import Limit
 from .running.runtime import Runtime
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
@@ -119,8 +120,9 @@ class Session:
     ) -> None:
         if self._runtime is not None and self._runtime.is_inherited:
             return  # it is for the process that this one was forked from to close
-        runtime, self._runtime = self._open_runtime(), None
-        self._profile = runtime.recorder.profile()
+        runtime = self._open_runtime()
+        self._profile = runtime.recorder.profile()  # first: other threads may ask for it just now
+        self._runtime = None
         await runtime.close()
 
     @overload
@@ -331,20 +333,25 @@ class Session:
 
     def profile(self) -> Profile:
         """Return when everything ran, for the items so far; also after the session has ended."""
-        if self._runtime is None and self._profile is not None:
+        runtime = self._runtime  # looked up once: the session may be closed just now
+        if runtime is None and self._profile is not None:
             return self._profile
-        return self._open_runtime().recorder.profile()
+        return _opened(runtime).recorder.profile()
 
     def status(self) -> Status:
         """Return what happens at this moment: items, devices and what waits for them, memory."""
         return self._open_runtime().status()
 
     def _open_runtime(self) -> Runtime:
-        if self._runtime is None:
-            raise SessionError("the session is not open", fix="async with Session(plan) as session")
-        if self._runtime.is_inherited:
-            raise forked_session()
-        return self._runtime
+        return _opened(self._runtime)
+
+
+def _opened(runtime: Runtime | None) -> Runtime:
+    if runtime is None:
+        raise SessionError("the session is not open", fix="async with Session(plan) as session")
+    if runtime.is_inherited:
+        raise forked_session()
+    return runtime
 
 
 async def run_in_turn(
@@ -362,16 +369,16 @@ async def run_in_turn(
 
 
 def run_here(
-    session: object, inputs: Mapping[str, Any], names: frozenset[str], marks: Marks, most_ns: int
+    session: object, inputs: Mapping[str, Any], names: frozenset[str], marks: Marks, limit: Limit
 ) -> ItemResults | None:
-    """Run an item on this thread that is likely to take less than that; None if it is not.
+    """Run an item on this thread that is likely to keep within a limit; None if it is not.
 
     For who has the session while its loop does nothing with it.
     """
     if not may_run_here(session):
         return None
     assert isinstance(session, Session)
-    return run_now(session._open_runtime(), inputs, names, marks, most_ns)
+    return run_now(session._open_runtime(), inputs, names, marks, limit)
 
 
 def may_run_here(session: object) -> bool:

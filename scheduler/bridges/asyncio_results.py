@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import SessionError
 from ..running.item import Item
 from ..running.pace import TURN_NS
-from ..running.quick import BRIEF_NS
+from ..running.quick import ON_LOOP
 from ..streaming.options import StreamOptions
 from ..streaming.sources import Source, iterate
 from .bridge import Bridge, Delivery, End
@@ -75,7 +75,7 @@ class AsyncioResults:
             await self._close(self._bridge)
             raise
         self._bridge.rest()
-        self._here = StreamHere(self._loop, self._options, self._bridge.number, BRIEF_NS)
+        self._here = StreamHere(self._loop, self._options, self._bridge.number, ON_LOOP)
         self._iterator = iterate(self._source)
         self._feeding = asyncio.create_task(self._feed(self._bridge))
         return self

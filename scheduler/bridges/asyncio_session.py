@@ -16,7 +16,7 @@ from ..fetches import Fetches
 from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
-from ..running.quick import BRIEF_NS
+from ..running.quick import ON_LOOP
 from ..session import Session, borrowed
 from ..streaming.options import StreamArguments, stream_options
 from ..streaming.sources import Source, check_source
@@ -114,7 +114,7 @@ class AsyncioSession:
         """
         loop = self._open_loop()
         if deadline_s is None:
-            done = run_item(loop, inputs, fetches, BRIEF_NS)
+            done = run_item(loop, inputs, fetches, ON_LOOP)
             if done is not None:
                 await self._pause()
                 return done[0]

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from ..running.item import Item
-from ..running.quick import WAITED_NS
+from ..running.quick import STREAMED
 from ..streaming.options import StreamOptions
 from .bridge import Bridge, Delivery, End
 from .here import StreamHere
@@ -44,7 +44,7 @@ class BlockingResults:
         self._abandon = weakref.finalize(self, self._bridge.close)
         self._bridge.opened.result()
         self._bridge.rest()
-        self._here = StreamHere(loop, options, self._bridge.number, WAITED_NS)
+        self._here = StreamHere(loop, options, self._bridge.number, STREAMED)
         self._count = 0
 
     def __iter__(self) -> BlockingResults:

@@ -20,7 +20,7 @@ from ..planning import Plan
 from ..profile import Profile
 from ..profile.status import Status
 from ..queue import Queue
-from ..running.quick import WAITED_NS
+from ..running.quick import WAITED
 from ..running.spares import copied
 from ..session import Session, borrowed, run_in_turn
 from ..streaming.options import StreamArguments, stream_options
@@ -96,7 +96,7 @@ class BlockingSession:
         check_no_trio()
         session = self._loop.session
         if deadline_s is None:
-            done = run_item(self._loop, inputs, fetches, WAITED_NS)
+            done = run_item(self._loop, inputs, fetches, WAITED)
             if done is not None:
                 return done[0]
         own = borrowed(session, inputs)

@@ -11,6 +11,7 @@ from ..fetches import Fetched, Fetches
 from ..running.by_fetches import ALL
 from ..running.item import Item
 from ..running.marks import Marks
+from ..running.quick import Limit
 from ..session import may_run_here, run_here
 from ..streaming.options import StreamOptions
 from .loop_thread import LoopThread
@@ -20,17 +21,17 @@ LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
 
 
 def run_item(
-    loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, most_ns: int
+    loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: Limit
 ) -> tuple[Any] | None:
     """Run an item and return its outputs, or what is fetched, in a tuple.
 
-    None where that is not likely to take less than `most_ns`, or the loop has work to do.
+    None where that is not likely to take less than the limit, or the loop has work to do.
     """
     session = loop.session
     fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
     names = ALL if fetched is None else fetched.names
     marks = Marks(now := perf_counter_ns(), now)
-    results = loop.try_here(partial(run_here, session, inputs, names, marks, most_ns))
+    results = loop.try_here(partial(run_here, session, inputs, names, marks, limit))
     if results is None:
         return None
     marks.taken_ns = marks.released_ns = perf_counter_ns()
@@ -46,11 +47,11 @@ class StreamHere:
     options : StreamOptions
     number : int
         Of the stream, among those of the session.
-    most_ns : int
+    limit : Limit
     """
 
     def __init__(
-        self, loop: LoopThread[Any], options: StreamOptions, number: int, most_ns: int
+        self, loop: LoopThread[Any], options: StreamOptions, number: int, limit: Limit
     ) -> None:
         is_plain = options.batch is None and options.deadline_s is None
         self._may_run = is_plain and may_run_here(loop.session)
@@ -58,7 +59,7 @@ class StreamHere:
         self._loop = loop
         self._options = options
         self._number = number
-        self._most_ns = most_ns
+        self._limit = limit
 
     @property
     def is_due(self) -> bool:
@@ -78,7 +79,7 @@ class StreamHere:
             return None
         marks = Marks(asked_ns, perf_counter_ns(), stream=self._number)
         names, results, error = self._options.names, None, None
-        work = partial(run_here, self._loop.session, inputs, names, marks, self._most_ns)
+        work = partial(run_here, self._loop.session, inputs, names, marks, self._limit)
         try:
             results = self._loop.try_here(work)
         except Exception as failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -37,6 +38,8 @@ NOTHING: Trace = (), (), {}
 class Recorder:
     """Keeps the times of the latest items; cheap enough to be always on.
 
+    Any thread may ask for the profile while items are recorded.
+
     Parameters
     ----------
     keeps : bool, default True
@@ -55,6 +58,7 @@ class Recorder:
         self._keeps, self._measures = keeps, measures
         # The older ones that somebody has asked for, and what later ones are to be made of.
         self._records: deque[Record] = deque()
+        self._reading = threading.Lock()  # not taken to record an item: appending is atomic
         self._latest: deque[tuple[int, Marks, bool, *tuple[Trace, ...]]] = deque()
         self._spans = self._forgotten = 0
         self._nodes: dict[tuple[str, str, str], _Runs] = {}
@@ -93,19 +97,22 @@ class Recorder:
 
     def profile(self) -> Profile:
         """Return what is known by now."""
-        nodes = [NodeTime(*key, *runs.figures()) for key, runs in self._nodes.items()]
+        nodes = [NodeTime(*key, *runs.figures()) for key, runs in list(self._nodes.items())]
         nodes.sort(key=lambda node: -node.total_ns)
-        for _, marks, failed, *traces in self._latest:
-            self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
-        self._latest.clear()
-        return Profile(tuple(self._records), tuple(nodes), self._forgotten, tuple(self._at_open))
+        with self._reading:
+            for _ in range(len(self._latest)):
+                _, marks, failed, *traces = self._latest.popleft()
+                self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
+            records, forgotten = tuple(self._records), self._forgotten
+        return Profile(records, tuple(nodes), forgotten, tuple(self._at_open))
 
     def _forget(self) -> int:
         """Drop the oldest item; return what it counted as."""
-        self._forgotten += 1
-        if self._records:
-            return self._records.popleft().n_steps + SPANS_OF_ITEM
-        return self._latest.popleft()[0]
+        with self._reading:
+            self._forgotten += 1
+            if self._records:
+                return self._records.popleft().n_steps + SPANS_OF_ITEM
+            return self._latest.popleft()[0]
 
     def _measure_nodes(self, steps: Sequence[Step], events: Sequence[Event | None]) -> None:
         for step, event in zip(steps, events, strict=True):
@@ -137,6 +144,7 @@ class _Runs:
 
     def figures(self) -> tuple[int, int, int, int, int]:
         """Return count, sum, least, median and median absolute deviation."""
-        median = statistics.median_low(self.latest)
-        mad = statistics.median_low(abs(one - median) for one in self.latest)
+        latest = list(self.latest)  # others may be added meanwhile
+        median = statistics.median_low(latest)
+        mad = statistics.median_low(abs(one - median) for one in latest)
         return self.count, self.total, self.least, median, mad

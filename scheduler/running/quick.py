@@ -14,16 +14,34 @@ others.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 QUICK_NS = 20_000
 """Waking a thread takes about as long."""
 
 BRIEF_NS = 150_000
-"""An item that takes less, with all its steps, may run wholly on the loop that asks for it, which
-is held up for no longer: to hand it to another thread and back takes about as long."""
+"""To hand an item to another thread and back takes about as long."""
 
-WAITED_NS = 2 * BRIEF_NS
-"""The same for threads that would wait for nothing else: only others like it are held up."""
+
+class Limit(NamedTuple):
+    """How long an item may take, with all its steps, to run wholly on the thread that asks for it.
+
+    `one_lane_ns` is for items whose steps are all of one lane: that would do them, and those of
+    others, one after the other as well.
+    """
+
+    ns: int
+    one_lane_ns: int
+
+
+ON_LOOP = Limit(BRIEF_NS, BRIEF_NS)
+"""A loop is held up for no longer than handing the item over would take."""
+
+STREAMED = Limit(2 * BRIEF_NS, 2 * BRIEF_NS)
+"""Whoever waits for the next result holds up nobody, but could be at work on the last one."""
+
+WAITED = Limit(2 * BRIEF_NS, 1_000_000)
+"""A thread that waits for this item alone holds up only others like it."""
 
 MOST_NS = 2_000_000
 """A run counts for no more than that: one that was held up by others should be forgotten again."""

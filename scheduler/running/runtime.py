@@ -34,7 +34,7 @@ from .marks import Marks
 from .open_devices import OpenDevices
 from .open_plans import OpenPlans
 from .pace import Pace
-from .quick import BRIEF_NS
+from .quick import ON_LOOP, Limit
 from .spares import Spares, most_nbytes
 from .starter import Starter
 from .variables import Variables
@@ -250,9 +250,9 @@ class Runtime:
         max_in_flight: int,
         marks: Marks,
         fetched: frozenset[str],
-        most_ns: int = BRIEF_NS,
+        limit: Limit = ON_LOOP,
     ) -> Results | None:
-        """Run an item on this thread that is likely to be over within a time.
+        """Run an item on this thread that is likely to be over within a limit.
 
         None, and nothing has happened, where that is not so or other items are under way. May be
         called on any thread while the loop has nothing to do with the session.
@@ -274,7 +274,8 @@ class Runtime:
             return None
         assert slots is not None
         open_plan = slots.open_plan
-        if not open_plan.estimates.are_brief(most_ns):
+        is_on_one_lane = len(open_plan.used_lanes) == 1
+        if not open_plan.estimates.are_brief(limit.one_lane_ns if is_on_one_lane else limit.ns):
             return None
         self._open_plans.hit()
         marks.admitted_ns = self._pace.now_ns()

@@ -10,7 +10,7 @@ from ..planning import Plan
 from ..running.item import Flight, Results
 from ..running.keys import Keys
 from ..running.marks import Marks
-from ..running.quick import BRIEF_NS
+from ..running.quick import ON_LOOP, Limit
 from ..running.spares import Spares
 
 T = TypeVar("T")
@@ -61,9 +61,9 @@ class Carrier(Protocol):
         max_in_flight: int,
         marks: Marks,
         fetched: frozenset[str],
-        most_ns: int = BRIEF_NS,
+        limit: Limit = ON_LOOP,
     ) -> Results | None:
-        """Run an item on this thread that is likely to take less than that; None if it is not."""
+        """Run an item on this thread that is likely to keep within a limit; None if it is not."""
         ...
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:

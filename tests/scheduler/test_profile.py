@@ -14,6 +14,8 @@ from plait.devices.event import Event
 from plait.graph.ir import Graph
 from plait.scheduler.explain.chrome import trace_events
 from plait.scheduler.profile import Recorder
+from plait.scheduler.profile.records import Record
+from plait.scheduler.running.marks import Marks
 
 
 def graph() -> Graph:
@@ -86,6 +88,27 @@ def test_the_shortest_run_of_a_node_stands_beside_all_of_them() -> None:
     ]
     assert [row["min_ns"] for row in profile.to_dict()["nodes"]] == [70, 3]
     assert [(node.median_ns, node.mad_ns) for node in profile.nodes] == [(80, 10), (4, 1)]
+
+
+def test_items_are_recorded_while_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    counts: list[None] = []
+
+    def record() -> None:
+        recorder.record((), Marks(len(counts), 0), False)
+        counts.append(None)
+
+    def read(*fields: Any) -> Record:
+        if len(counts) < 20:
+            record()  # as another thread would
+        return Record(*fields)
+
+    monkeypatch.setattr("plait.scheduler.profile.recorder.Record", read)
+    for _ in range(10):
+        record()
+    recorder.profile()
+    asked = [record.marks.asked_ns for record in recorder.profile().records]
+    assert asked == [*range(20)]
 
 
 async def test_an_empty_profile_has_a_table_too(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ...running.item import Flight
 from ...running.keys import Keys
 from ...running.landing import are_small
 from ...running.marks import Marks
-from ...running.quick import BRIEF_NS
+from ...running.quick import ON_LOOP, Limit
 from ...running.slots import session_closed
 from ...running.spares import Spares, copied, most_nbytes
 from .dealing import Dealer
@@ -158,7 +158,7 @@ class Pool:
         max_in_flight: int,
         marks: Marks,
         fetched: frozenset[str],
-        most_ns: int = BRIEF_NS,
+        limit: Limit = ON_LOOP,
     ) -> None:
         """Leave that to the replicas."""
 

@@ -16,7 +16,7 @@ import trio
 from plait.devices.cpu import CpuDevice
 from plait.scheduler.events import ItemDone
 from plait.scheduler.running.inline import MOST_STEPS
-from plait.scheduler.running.quick import BRIEF_NS, SLOW_NS, Estimates
+from plait.scheduler.running.quick import BRIEF_NS, SLOW_NS, WAITED, Estimates
 
 WAIT_S = 60
 ran_on: list[int] = []
@@ -46,8 +46,8 @@ def doubled(*, devices: Any = ("cpu", "cpu:1"), effects: bool = False, **options
     builder = pl.GraphBuilder("doubled")
     noted = builder.call(note, builder.input("x", "float32", (2,)), name="note")
     builder.output("y", builder.op("Mul", noted, np.float32(2), name="mul"))
-    last = getattr(devices[-1], "name", devices[-1])
-    return pl.plan(builder.build(), devices, pin={"mul": last}, **options)
+    first, last = (getattr(devices[place], "name", devices[place]) for place in (0, -1))
+    return pl.plan(builder.build(), devices, pin={"note": first, "mul": last}, **options)
 
 
 def feeds(value: float) -> dict[str, Any]:
@@ -64,6 +64,19 @@ def test_items_are_brief_whose_steps_were_all_seen(monkeypatch: pytest.MonkeyPat
     for _ in range(100):
         estimates.note(1, BRIEF_NS)
     assert not estimates.are_brief()
+
+
+@pytest.mark.parametrize(("devices", "is_here"), [(["cpu"], True), (["cpu", "cpu:1"], False)])
+def test_who_waits_for_an_item_runs_it_for_longer_where_no_device_could_work_beside_another(
+    devices: list[str], is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between = (WAITED.ns + WAITED.one_lane_ns) // 2
+    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns: between < most_ns)
+    with pl.BlockingSession(doubled(devices=devices)) as session:
+        session.run(feeds(1))
+        list(session.stream([feeds(1)]))  # whose consumer could be at work meanwhile
+    here = threading.get_ident()
+    assert [one == here for one in ran_on] == [is_here, False]
 
 
 def test_a_function_that_surprises_makes_no_item_brief_for_some_time(
