@@ -19,13 +19,11 @@ from typing import Any, ClassVar, TypeAlias, TypeVarTuple, Unpack
 import pytest
 import trio
 from moments import AtMoment
+from patience import WAIT_S
 from plait.scheduler.bridges.loop_thread import LoopThread
 
 Ts = TypeVarTuple("Ts")
 Work: TypeAlias = Callable[[], Awaitable[object]]
-
-SECONDS = 60
-"""Enough on any machine; what takes longer, hangs."""
 
 
 class MomentLoop(asyncio.SelectorEventLoop):
@@ -161,7 +159,7 @@ async def _ended(task: asyncio.Future[object]) -> None:
 
 
 async def _in_time(work: Work) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(WAIT_S):
         await work()
 
 
@@ -174,4 +172,4 @@ def _cancel_and_wait(loop: asyncio.AbstractEventLoop, task: asyncio.Future[objec
         loop.call_soon(cancelled.set)  # after the task's next step
 
     loop.call_soon_threadsafe(cancel)
-    assert cancelled.wait(SECONDS), "the caller's loop waits for the session's"
+    assert cancelled.wait(WAIT_S), "the caller's loop waits for the session's"

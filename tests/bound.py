@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 import numpy as np
+from patience import WAIT_S
 from plait.devices import Device, Program, scratch_specs
 from plait.devices.device import OnDone
 from plait.devices.event import Event
@@ -14,7 +15,6 @@ from plait.devices.memory import View, host_arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
 
-WAIT_S = 60.0
 POISON = 0x5A
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from click.testing import CliRunner, Result
+from patience import WAIT_S
 from plait.cli import cli
 
 
@@ -24,7 +25,7 @@ def plait(folder: Path, *arguments: str) -> Result:
 def plait_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "plait", *arguments]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
 
 

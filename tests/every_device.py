@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import plait as pl
 import pytest
-from bound import WAIT_S, Bound
+from bound import Bound
 from cupy_double import CupyDouble
+from patience import WAIT_S
 from plait import devices
 from plait.devices import Device, Program
 from plait.devices.cuda.device import CudaDevice

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import WAIT_S
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9][0-9]_*.py"))
 MAX_LINES = 80
@@ -23,7 +24,7 @@ def test_an_example_runs_without_arguments_and_prints_something(file: Path, tmp_
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()

@@ -14,6 +14,7 @@ import numpy as np
 import plait as pl
 import pytest
 from nested_graphs import doubling_body
+from patience import WAIT_S
 
 pytest.importorskip("click")
 pytest.importorskip("rich")
@@ -436,7 +437,7 @@ def test_ctrl_c_ends_a_stream_quietly_with_code_130(folder: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=WAIT_S)
     assert (process.returncode, errors) == (130, "")
 
 
@@ -450,7 +451,7 @@ def test_a_terminal_sees_progress(folder: Path) -> None:
     os.close(theirs)
     with process:
         shown = _read_all(ours)
-        process.communicate(timeout=30)
+        process.communicate(timeout=WAIT_S)
     os.close(ours)
     assert process.returncode == 0
     assert "streaming" in shown

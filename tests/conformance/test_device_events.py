@@ -8,8 +8,9 @@ from queue import SimpleQueue
 import numpy as np
 import plait as pl
 import pytest
-from bound import WAIT_S, Bound
+from bound import Bound
 from every_device import Subject
+from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.memory import View

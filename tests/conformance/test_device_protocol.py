@@ -12,6 +12,7 @@ import pytest
 from arrays import EVERY
 from bound import Bound
 from every_device import Subject
+from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.memory import HOST, SHARED, SharedArena, host_arena
 from plait.graph.operator import define
@@ -119,8 +120,8 @@ def test_copies_go_in_and_out_of_either_host_memory(device: Device, memory: str)
     source, target = (device.view(outside, offset, FLOATS) for offset in (0, step))
     there = device.view(inside, 0, FLOATS)
     np.copyto(source.array, X)
-    device.copy(there, source).wait(30)
-    device.copy(target, there).wait(30)
+    device.copy(there, source).wait(WAIT_S)
+    device.copy(target, there).wait(WAIT_S)
     np.testing.assert_array_equal(target.array, X)
     inside.close()
     outside.close()
@@ -132,10 +133,10 @@ def test_arenas_may_be_empty(device: Device, memory: str) -> None:
     outside = host_arena(0) if memory == HOST else SharedArena(0)
     inside = device.arena(device.capabilities.memory, 0)
     source, there = device.view(outside, 0, spec), device.view(inside, 0, spec)
-    device.copy(there, source).wait(30)
+    device.copy(there, source).wait(WAIT_S)
     program = device.compile(doubling(spec), {"x": there, "y": there})
-    device.submit(program).wait(30)
-    device.copy(source, there).wait(30)
+    device.submit(program).wait(WAIT_S)
+    device.copy(source, there).wait(WAIT_S)
     assert source.array.shape == (0, 3)
     inside.close()
     outside.close()
@@ -152,9 +153,9 @@ def test_views_lie_where_they_are_planned(device: Device) -> None:
     for offset, values in numbers.items():
         source = device.view(host, 0, TensorSpec("int32", values.shape))
         np.copyto(source.array, values)
-        device.copy(device.view(arena, offset, source.spec), source).wait(30)
+        device.copy(device.view(arena, offset, source.spec), source).wait(WAIT_S)
     target = device.view(host, step, whole)
-    device.copy(target, device.view(arena, 0, whole)).wait(30)
+    device.copy(target, device.view(arena, 0, whole)).wait(WAIT_S)
     assert target.array.tobytes() == b"".join(values.tobytes() for values in numbers.values())
     arena.close()
     host.close()
@@ -165,7 +166,7 @@ def test_the_same_place_and_spec_are_the_same_bytes(device: Device) -> None:
         first = bound.views["x"]
         again = device.view(first.arena, first.offset, first.spec)
         bound.put({"x": X})
-        device.copy(bound.hosts["y"], again).wait(30)
+        device.copy(bound.hosts["y"], again).wait(WAIT_S)
         np.testing.assert_array_equal(bound.hosts["y"].array, X)
         del again
 
@@ -218,7 +219,7 @@ def test_tensors_without_axes_or_elements_are_tensors(
 def test_an_output_may_lie_on_an_input(device: Device) -> None:
     with Bound(device, doubling(), onto=IN_PLACE) as bound:
         np.testing.assert_array_equal(bound.run(x=X)["y"], X + X)
-        bound.submit().wait(30)
+        bound.submit().wait(WAIT_S)
         np.testing.assert_array_equal(bound.get()["y"], X * 4)
 
 
@@ -241,7 +242,7 @@ def test_programs_of_one_graph_do_not_disturb_each_other(device: Device) -> None
         first.put({"x": X})
         second.put({"x": -X})
         for event in [first.submit(), second.submit()]:
-            event.wait(30)
+            event.wait(WAIT_S)
         np.testing.assert_array_equal(first.get()["y"], X + 1)
         np.testing.assert_array_equal(second.get()["y"], 1 - X)
 

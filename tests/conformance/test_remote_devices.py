@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from bound import WAIT_S
 from every_device import Subject
 from fake_cluster import FakeEngine
+from patience import WAIT_S
 from plait.devices import Device
 from plait.scheduler.ray.actors import Placing
 from plait.scheduler.ray.remote.device import RayDevice

@@ -14,6 +14,7 @@ import numpy as np
 import plait as pl
 from bound import moving
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices import Device, Program
 from plait.devices.event import Event
 from plait.devices.memory import Arena, View, host_arena
@@ -21,7 +22,6 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
 
 SLOT = 512
-WAIT_S = 30.0
 
 
 def place(device: Device, arena: Arena, specs: Mapping[str, TensorSpec]) -> dict[str, View]:

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.errors import DeviceError
 from plait.devices.sim.clock import RealClock, VirtualClock
 
@@ -100,7 +101,7 @@ def test_a_real_clock_calls_back_in_order_and_not_early() -> None:
     clock.call_at(start + 2_000_000, lambda: note("last"))
     clock.call_at(start + 1_000_000, lambda: note("second"))
     clock.call_at(0, lambda: note("first"))
-    assert done.wait(10)
+    assert done.wait(WAIT_S)
     clock.close()
     assert [name for name, _ in ran] == ["first", "second", "last"]
     assert ran[1][1] >= start + 1_000_000
@@ -125,7 +126,7 @@ def test_a_real_clock_can_be_opened_again() -> None:
         clock.open()
         done = threading.Event()
         clock.call_at(0, done.set)
-        assert done.wait(10)
+        assert done.wait(WAIT_S)
         clock.close()
 
 
@@ -142,6 +143,6 @@ def test_a_real_clock_does_not_keep_what_it_called() -> None:
             freed.set()
 
     clock.call_at(0, Callback())
-    assert called.wait(10)
-    assert freed.wait(10)
+    assert called.wait(WAIT_S)
+    assert freed.wait(WAIT_S)
     clock.close()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Program
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError, KernelError
@@ -83,7 +84,7 @@ def test_a_program_runs_in_either_memory(device: CpuDevice, memory: str) -> None
     graph = relu_graph()
     views = place(device, graph, memory)
     views["x"].array[...] = [-1, 0, 1]
-    device.submit(device.compile(graph, views)).wait(10)
+    device.submit(device.compile(graph, views)).wait(WAIT_S)
     assert views["y"].array.tolist() == [0, 0, 1]
     views["x"].arena.close()
 
@@ -94,7 +95,7 @@ def test_constants_are_used_where_they_lie(device: CpuDevice) -> None:
     graph = b.build()
     views = place(device, graph)
     del views[graph.nodes[0].inputs[1]]
-    device.submit(device.compile(graph, views)).wait(10)
+    device.submit(device.compile(graph, views)).wait(WAIT_S)
     assert views["y"].array.tolist() == [1, 1, 1]
 
 
@@ -104,7 +105,7 @@ def test_programs_and_copies_run_in_the_order_of_submission(device: CpuDevice) -
     elsewhere["x"].array[...] = [1, -2, 3]
     device.copy(views["x"], elsewhere["x"])
     device.submit(device.compile(graph, views))
-    device.copy(elsewhere["y"], views["y"]).wait(10)
+    device.copy(elsewhere["y"], views["y"]).wait(WAIT_S)
     assert elsewhere["y"].array.tolist() == [1, 0, 3]
 
 
@@ -113,7 +114,7 @@ def test_submitting_never_blocks(device: CpuDevice) -> None:
 
     @operator(SPEC, name="test.wait")
     def wait(x: Array) -> Array:
-        gate.wait(10)
+        gate.wait(WAIT_S)
         return x
 
     b = GraphBuilder()
@@ -123,7 +124,7 @@ def test_submitting_never_blocks(device: CpuDevice) -> None:
     events = [device.submit(program) for _ in range(10)]
     assert not any(event.done for event in events)
     gate.set()
-    events[-1].wait(10)
+    events[-1].wait(WAIT_S)
 
 
 def test_completion_is_told_on_the_device_s_thread(device: CpuDevice) -> None:
@@ -137,10 +138,10 @@ def test_completion_is_told_on_the_device_s_thread(device: CpuDevice) -> None:
     graph = relu_graph()
     views = place(device, graph)
     device.submit(device.compile(graph, views), on_done=on_done)
-    assert gate.wait(10)
+    assert gate.wait(WAIT_S)
     gate.clear()
     device.copy(views["y"], views["x"], on_done=on_done)
-    assert gate.wait(10)
+    assert gate.wait(WAIT_S)
     assert told == ["plait-cpu", "plait-cpu"]
 
 
@@ -148,23 +149,23 @@ def test_a_failure_stays_with_its_event(device: CpuDevice) -> None:
     graph = relu_graph()
     program = device.compile(graph, place(device, graph))
     failed, after = device.submit(failing_program(device)), device.submit(program)
-    after.wait(10)
+    after.wait(WAIT_S)
     with pytest.raises(KernelError, match="no such thing"):
-        failed.wait(10)
+        failed.wait(WAIT_S)
 
 
 def test_a_measured_program_leaves_its_times_with_each_event(device: CpuDevice) -> None:
     graph = relu_graph()
     program = device.compile(graph, place(device, graph), measure=True)
     first, second = device.submit(program), device.submit(program)
-    second.wait(10)
+    second.wait(WAIT_S)
     assert [event.node_ns is not None and len(event.node_ns) for event in (first, second)] == [1, 1]
 
 
 def test_an_unmeasured_program_leaves_none(device: CpuDevice) -> None:
     graph = relu_graph()
     event = device.submit(device.compile(graph, place(device, graph)))
-    event.wait(10)
+    event.wait(WAIT_S)
     assert event.node_ns is None
 
 
@@ -200,4 +201,4 @@ def test_closing_twice_and_opening_again_is_allowed(device: CpuDevice) -> None:
     device.close()
     device.open()
     graph = relu_graph()
-    device.submit(device.compile(graph, place(device, graph))).wait(10)
+    device.submit(device.compile(graph, place(device, graph))).wait(WAIT_S)

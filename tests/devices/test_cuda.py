@@ -12,6 +12,7 @@ from cupy_double import CupyDouble, Stream
 from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import (
@@ -24,7 +25,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import Call
 from plait.graph.tensor import TensorSpec
 
-from .rig import WAIT_S, Rig, chain, evaluate, place, small_graphs, some_items
+from .rig import Rig, chain, evaluate, place, small_graphs, some_items
 
 FLOATS = TensorSpec("float32", (4,))
 

@@ -11,13 +11,14 @@ import plait as pl
 import pytest
 from cupy_double import CupyDouble
 from fake_cublas import FakeCublas
+from patience import WAIT_S
 from plait.devices.cuda.cublas import find_cublas
 from plait.devices.cuda.products import Product, product_of
 from plait.devices.errors import KernelError
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
-from .rig import WAIT_S, Rig
+from .rig import Rig
 
 Make = Callable[[pl.GraphBuilder, str], str]
 RNG = np.random.default_rng(11)

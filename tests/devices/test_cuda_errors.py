@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cupy_double import CupyDouble, OutOfMemoryError
 from fake_cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, CUDARuntimeError
+from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice, cuda_names
 from plait.devices.cuda.driver import translate
@@ -23,7 +24,7 @@ from plait.devices.errors import (
 from plait.devices.kernels import kernel
 from plait.devices.kernels.registry import _kernels
 
-from .rig import WAIT_S, Rig, chain, some_items
+from .rig import Rig, chain, some_items
 
 
 def test_without_cupy_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from fake_cuda_errors import CUDARuntimeError
 from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceError, DeviceUnavailableError, KernelError
 from plait.graph.ir import Graph
@@ -25,7 +26,7 @@ from pocl import pocl_device
 from random_graphs import expected as wanted
 from random_graphs import feeds, graphs
 
-from .rig import WAIT_S, Rig, chain, some_items
+from .rig import Rig, chain, some_items
 
 
 @pytest.fixture(autouse=True)

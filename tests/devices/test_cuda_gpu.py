@@ -12,6 +12,7 @@ import plait as pl
 import pytest
 from bound import Bound
 from generated_cases import all_cases
+from patience import WAIT_S
 from plait import devices
 from plait.devices.cpu import CpuDevice
 from plait.devices.cuda.device import CudaDevice
@@ -21,7 +22,7 @@ from plait.devices.event import Event
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
-from .rig import WAIT_S, Rig, chain, evaluate, some_items
+from .rig import Rig, chain, evaluate, some_items
 from .test_cuda_cublas import PRODUCTS
 from .test_cuda_cublas import graph_of as product_graph
 from .test_cuda_kernels import CASES, SHAPE, floats, graph_of

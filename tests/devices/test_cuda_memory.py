@@ -11,13 +11,14 @@ import plait as pl
 import pytest
 from cupy_double import CupyDouble
 from fake_gpu import SEEDS
+from patience import WAIT_S
 from plait.devices.errors import DeviceMemoryError
 from plait.devices.event import Event
 from plait.devices.memory import SharedArena, host_arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import TensorSpec
 
-from .rig import WAIT_S, Rig, chain, evaluate, some_items
+from .rig import Rig, chain, evaluate, some_items
 
 FLOATS = TensorSpec("float32", (4,))
 

@@ -15,6 +15,7 @@ from fake_cuda_errors import CUDARuntimeError
 from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceLostError
@@ -25,7 +26,7 @@ from plait.graph.tensor import Array, TensorSpec
 from plait.scheduler.steps import Transfer
 from virtual_streams import layered_graphs
 
-from .rig import WAIT_S, chain
+from .rig import chain
 
 FLOATS = TensorSpec("float32", (4,))
 NAMES = "cuda:0", "cuda:1"

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from patience import WAIT_S
 from plait.devices.errors import DeviceError
 from plait.devices.event import CancelledWorkError, Event
 
@@ -167,7 +168,7 @@ def test_waiting_ends_when_another_thread_completes() -> None:
     event = Event()
     other = threading.Thread(target=event.complete)
     other.start()
-    event.wait(10)
+    event.wait(WAIT_S)
     other.join()
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from patience import WAIT_S
 from plait.devices.errors import DeviceUnavailableError
 from plait.devices.event import Event
 from plait.devices.lane import ThreadLane
@@ -25,7 +26,7 @@ def test_work_runs_on_a_thread_of_the_lane_s_name(lane: ThreadLane) -> None:
     names: list[str] = []
     event = Event()
     lane.put(event, lambda: names.append(threading.current_thread().name))
-    event.wait(10)
+    event.wait(WAIT_S)
     assert names == ["plait-test"]
 
 
@@ -34,7 +35,7 @@ def test_work_runs_in_order(lane: ThreadLane) -> None:
     events = [Event() for _ in range(100)]
     for number, event in enumerate(events):
         lane.put(event, lambda number=number: seen.append(number))  # type: ignore[misc]
-    events[-1].wait(10)
+    events[-1].wait(WAIT_S)
     assert seen == list(range(100))
     assert all(event.done for event in events)
 
@@ -43,7 +44,7 @@ def test_one_piece_of_work_runs_at_a_time(lane: ThreadLane) -> None:
     first, second = Event(), Event()
     lane.put(first, lambda: None)
     lane.put(second, lambda: None)
-    second.wait(10)
+    second.wait(WAIT_S)
     assert first.ended_ns <= second.started_ns
 
 
@@ -51,7 +52,7 @@ def test_a_lane_survives_work_that_raises(lane: ThreadLane) -> None:
     bad, good = Event(), Event()
     lane.put(bad, lambda: 1 // 0)
     lane.put(good, lambda: None)
-    good.wait(10)
+    good.wait(WAIT_S)
     assert isinstance(bad.error, ZeroDivisionError)
 
 
@@ -59,14 +60,14 @@ def test_a_callback_may_put_more_work(lane: ThreadLane) -> None:
     seen: list[str] = []
     second = Event()
     lane.put(Event(lambda _: lane.put(second, lambda: seen.append("second"))), lambda: None)
-    second.wait(10)
+    second.wait(WAIT_S)
     assert seen == ["second"]
 
 
 def test_numpy_does_not_warn_on_a_lane(lane: ThreadLane) -> None:
     event = Event()
     lane.put(event, lambda: np.float32(1) / np.float32(0))
-    event.wait(10)
+    event.wait(WAIT_S)
 
 
 def test_a_waiting_lane_holds_on_to_nothing(lane: ThreadLane) -> None:
@@ -77,10 +78,10 @@ def test_a_waiting_lane_holds_on_to_nothing(lane: ThreadLane) -> None:
     alive = weakref.ref(payload)
     event = Event()
     lane.put(event, lambda payload=payload: None)  # type: ignore[misc]
-    event.wait(10)
+    event.wait(WAIT_S)
     after = Event()
     lane.put(after, lambda: None)
-    after.wait(10)
+    after.wait(WAIT_S)
     del payload, event
     gc.collect()
     assert alive() is None
@@ -124,7 +125,7 @@ def test_a_lane_can_be_opened_again(lane: ThreadLane) -> None:
     lane.open()
     event = Event()
     lane.put(event, lambda: None)
-    event.wait(10)
+    event.wait(WAIT_S)
 
 
 def test_a_closed_lane_takes_no_work() -> None:
@@ -149,7 +150,7 @@ def test_work_put_while_closing_is_refused_rather_than_lost() -> None:
     event = Event()
     lane.put(event, close_elsewhere_then_put)
     with pytest.raises(DeviceUnavailableError, match="is closed"):
-        event.wait(10)
+        event.wait(WAIT_S)
     closer.join()
     assert not late.done
 
@@ -195,15 +196,15 @@ def test_work_does_not_run_on_the_calling_thread_beside_the_lane_s(lane: ThreadL
 
     def work() -> None:
         running.set()
-        assert going.wait(20)
+        assert going.wait(WAIT_S)
 
     lane.put(queued, work)
-    assert running.wait(20)
+    assert running.wait(WAIT_S)
     refused = Event()
     assert not lane.run_here(refused, lambda: None)
     assert not refused.done
     going.set()
-    queued.wait(20)
+    queued.wait(WAIT_S)
 
 
 def test_the_lane_does_not_begin_beside_work_on_another_thread(lane: ThreadLane) -> None:
@@ -215,7 +216,7 @@ def test_the_lane_does_not_begin_beside_work_on_another_thread(lane: ThreadLane)
         order.append("here")
 
     assert lane.run_here(Event(), work)
-    queued.wait(20)
+    queued.wait(WAIT_S)
     assert order == ["here", "lane"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 from bound import Bound
+from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.devices.errors import DeviceError, DeviceLostError
 from plait.devices.event import Event
@@ -24,7 +25,7 @@ from plait.graph.tensor import TensorSpec
 from pocl import pocl_device
 from small_graphs import FLOATS, IN_PLACE, X, counting, doubling, unary
 
-from .rig import WAIT_S, Rig, chain, evaluate, some_items
+from .rig import Rig, chain, evaluate, some_items
 
 ALONE = 2
 """The references that Python counts where there is one: the call takes another."""

@@ -11,6 +11,7 @@ import numpy as np
 import plait as pl
 import pytest
 from hypothesis import given, settings
+from patience import WAIT_S
 from plait import devices
 from plait.devices.errors import (
     DeviceError,
@@ -408,7 +409,7 @@ def test_the_default_device_runs_on_the_real_clock() -> None:
     with Rig(device, chain("Relu", "Add", n=4)) as rig:
         assert rig.run({"x": np.array([-1, 0, 1, 2], np.float32)})["y"].tolist() == [0, 0, 2, 4]
         event = rig.compute()
-        event.wait(30)
+        event.wait(WAIT_S)
     assert event.ended_ns - event.started_ns >= 2 * round(SimModel().launch_s * 1e9)
 
 
@@ -424,5 +425,5 @@ def test_many_threads_may_submit() -> None:
         for thread in threads:
             thread.join()
         for event in events:
-            event.wait(30)
+            event.wait(WAIT_S)
     assert len(events) == 200

@@ -17,6 +17,7 @@ import plait as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait import devices
 from plait.devices.cpu import CpuDevice
 from plait.devices.errors import DeviceError, DeviceUnavailableError
@@ -27,7 +28,7 @@ from plait.graph.tensor import Array, TensorSpec
 from random_graphs import expected, feeds, graphs
 
 from . import worker_functions as functions
-from .worker_bench import WAIT_S, Bound, calls, place, unary
+from .worker_bench import Bound, calls, place, unary
 
 
 @pytest.fixture(scope="module")

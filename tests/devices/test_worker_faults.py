@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 from plait import devices
 from plait.devices.errors import (
     DeviceError,
@@ -32,7 +33,7 @@ from plait.graph.errors import GraphError
 from plait.graph.tensor import Array
 
 from . import worker_functions as functions
-from .worker_bench import WAIT_S, Bound, Gate, calls
+from .worker_bench import Bound, Gate, calls
 
 MANY = 5 * WINDOW
 

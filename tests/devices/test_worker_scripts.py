@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import WAIT_S
 
-from .worker_bench import WAIT_S, Gate
+from .worker_bench import Gate
 
 FUNCTIONS = '''
 import ctypes, os, sys

@@ -12,13 +12,12 @@ from typing import Any
 
 import plait as pl
 from bound import moving
+from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.event import Event
 from plait.devices.memory import ALIGNMENT, SharedArena, View
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
-
-WAIT_S = 60.0
 
 
 def calls(*functions: Callable[..., Array], n: int = 4, **attributes: Any) -> Graph:

@@ -16,18 +16,17 @@ import plait as pl
 from fake_devices import SteppedDevice
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
+from patience import WAIT_S
 
 from .conftest import TEXTS
 
 CONTENTS = [text.encode() for text in TEXTS.values()][:16]
 CONTENT = CONTENTS[0]
-SECONDS = 20
-"""Enough on any machine."""
 
 
 def run(main: Awaitable[None]) -> None:
     async def in_time() -> None:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(WAIT_S):
             await main
 
     asyncio.run(in_time())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from installed_packages import install_project
+from patience import WAIT_S
 
 PROJECT = Path(__file__).parents[2] / "examples" / "extension"
 
@@ -67,7 +68,7 @@ def script(folder: Path, text: str) -> Any:
         env={**os.environ, "PYTHONPATH": str(folder / "site")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

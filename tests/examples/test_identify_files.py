@@ -12,6 +12,7 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 
 pytest.importorskip("onnx")
 magika = pytest.importorskip("magika")
@@ -157,7 +158,7 @@ async def test_a_file_that_vanished_does_not_stop_the_others(
 
 def run_script(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 @pytest.mark.slow

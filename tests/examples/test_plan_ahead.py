@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import WAIT_S
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "03_plan_ahead.py"
 
 
 def test_the_example_compares_plans_and_runs_a_saved_one() -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=WAIT_S, check=True
     )
     assert done.stderr == ""
     assert "to a plan for   'two branches' on gpu, cpu" in done.stdout

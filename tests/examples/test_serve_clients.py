@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_devices import SteppedDevice
+from patience import WAIT_S
 from resources import held, left_since
 
 pytest.importorskip("onnx")
@@ -20,7 +21,6 @@ import serve_fastapi as example  # noqa: E402
 from .server import (  # noqa: E402
     CONTENT,
     CONTENTS,
-    SECONDS,
     Client,
     cheap_network,
     n_tasks,
@@ -52,7 +52,7 @@ def test_a_client_that_goes_away_takes_its_run_along() -> None:
     device = SteppedDevice("stepped", private=False)
 
     async def main() -> None:
-        app = example.create_app(lambda: cheap_network(device), deadline_s=SECONDS)
+        app = example.create_app(lambda: cheap_network(device), deadline_s=WAIT_S)
         async with stepping(device) as going, serving(app, going):
             client = Client("/identify", CONTENT)
             asking = asyncio.create_task(client.ask(app))
@@ -77,7 +77,7 @@ def test_nothing_runs_for_a_client_that_went_away_before_its_batch() -> None:
     device = SteppedDevice("stepped", private=False)
 
     async def main() -> None:
-        app = example.create_app(lambda: cheap_network(device), deadline_s=SECONDS, batch=1)
+        app = example.create_app(lambda: cheap_network(device), deadline_s=WAIT_S, batch=1)
         async with stepping(device) as going, serving(app, going):
             clients = [Client("/identify/batched", content) for content in CONTENTS[:4]]
             asking = [asyncio.create_task(client.ask(app)) for client in clients]
@@ -107,7 +107,7 @@ def test_no_more_of_an_archive_is_read_than_the_client_takes(
     archive = tar({f"{index}": CONTENT for index in range(12)})
 
     async def main() -> None:
-        app = example.create_app(cheap_network, deadline_s=SECONDS)
+        app = example.create_app(cheap_network, deadline_s=WAIT_S)
         async with serving(app):
             client = Client("/identify/archive", archive)
             asking = asyncio.create_task(client.ask(app))
@@ -130,7 +130,7 @@ def test_a_client_that_goes_away_ends_its_stream(spec_version: str) -> None:
     archive = tar({f"{index}": CONTENT for index in range(12)})
 
     async def main() -> None:
-        app = example.create_app(cheap_network, deadline_s=SECONDS)
+        app = example.create_app(cheap_network, deadline_s=WAIT_S)
         async with serving(app):
             client = Client("/identify/archive", archive, spec_version)
             asking = asyncio.create_task(client.ask(app))
@@ -153,7 +153,7 @@ def test_requests_that_run_when_it_ends_are_answered_and_nothing_is_left() -> No
     before = held()
 
     async def main() -> None:
-        app = example.create_app(lambda: cheap_network(device), deadline_s=SECONDS)
+        app = example.create_app(lambda: cheap_network(device), deadline_s=WAIT_S)
         async with stepping(device) as going:
             async with serving(app) as client:
                 cancelled = until(lambda: device.queue and device.queue[0][0].cancelled)

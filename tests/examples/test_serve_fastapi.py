@@ -7,6 +7,7 @@ import json
 
 import plait as pl
 import pytest
+from patience import WAIT_S
 
 pytest.importorskip("onnx")
 for package in ("magika", "fastapi", "httpx"):
@@ -16,7 +17,7 @@ import magika_pipeline  # noqa: E402 - needs the path that conftest.py adds
 import serve_fastapi as example  # noqa: E402
 from httpx import Response  # noqa: E402
 
-from .server import CONTENT, CONTENTS, SECONDS, cheap_network, run, serving, tar  # noqa: E402
+from .server import CONTENT, CONTENTS, cheap_network, run, serving, tar  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def same(answer: Response, expected: example.Found) -> bool:
 
 def test_many_requests_at_once_are_answered_as_one_by_one(expected: list[example.Found]) -> None:
     async def main() -> None:
-        app = example.create_app(deadline_s=SECONDS, max_delay_s=0.05)
+        app = example.create_app(deadline_s=WAIT_S, max_delay_s=0.05)
         async with serving(app) as client:
             for path, times in (("/identify", 4), ("/identify/batched", 4)):
                 answers = await asyncio.gather(
@@ -59,7 +60,7 @@ def test_an_archive_gets_a_line_for_each_file(expected: list[example.Found]) -> 
     archive = tar({f"{index}.txt": content for index, content in enumerate(CONTENTS)})
 
     async def main() -> None:
-        async with serving(example.create_app(deadline_s=SECONDS)) as client:
+        async with serving(example.create_app(deadline_s=WAIT_S)) as client:
             answer = await client.post("/identify/archive", content=archive)
         assert answer.headers["content-type"] == "application/x-ndjson"
         *found, empty = map(json.loads, answer.text.splitlines())
@@ -72,7 +73,7 @@ def test_an_archive_gets_a_line_for_each_file(expected: list[example.Found]) -> 
 
 def test_files_that_need_no_network_are_not_given_to_it() -> None:
     async def main() -> None:
-        app = example.create_app(cheap_network, deadline_s=SECONDS)
+        app = example.create_app(cheap_network, deadline_s=WAIT_S)
         async with serving(app) as client:
             answers = [await client.post("/identify", content=c) for c in (b"", b"hi", b"\xff\xff")]
             assert not app.state.service.session.profile().records
@@ -98,7 +99,7 @@ def test_what_is_wrong_with_a_request_is_said(
     monkeypatch.setattr(example, "MOST_BYTES", 20_000)
 
     async def main() -> None:
-        async with serving(example.create_app(cheap_network, deadline_s=SECONDS)) as client:
+        async with serving(example.create_app(cheap_network, deadline_s=WAIT_S)) as client:
             answer = await client.post(
                 path, content=body, headers={"content-type": "application/json"}
             )
@@ -110,7 +111,7 @@ def test_what_is_wrong_with_a_request_is_said(
 
 def test_scores_come_by_label() -> None:
     async def main() -> None:
-        async with serving(example.create_app(cheap_network, deadline_s=SECONDS)) as client:
+        async with serving(example.create_app(cheap_network, deadline_s=WAIT_S)) as client:
             tokens = [index % 257 for index in range(magika_pipeline.N_TOKENS)]
             found = (await client.post("/scores", json=tokens)).json()
         assert found == dict(zip(magika_pipeline.labels(), tokens[:214], strict=False))
@@ -131,7 +132,7 @@ def test_a_truncated_archive_ends_with_an_error() -> None:
     archive = tar({"a": CONTENT, "b": b"x" * 5000})[:3000]
 
     async def main() -> None:
-        async with serving(example.create_app(cheap_network, deadline_s=SECONDS)) as client:
+        async with serving(example.create_app(cheap_network, deadline_s=WAIT_S)) as client:
             answer = await client.post("/identify/archive", content=archive)
         first, last = map(json.loads, answer.text.splitlines())
         assert (first["name"], last) == ("a", {"error": "unexpected end of data"})
@@ -141,7 +142,7 @@ def test_a_truncated_archive_ends_with_an_error() -> None:
 
 def test_the_status_counts_items() -> None:
     async def main() -> None:
-        async with serving(example.create_app(cheap_network, deadline_s=SECONDS)) as client:
+        async with serving(example.create_app(cheap_network, deadline_s=WAIT_S)) as client:
             for _ in range(3):
                 await client.post("/identify", content=CONTENT)
             await client.post("/scores", json=[1])

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+from patience import WAIT_S
 from plait.graph.tensor import Array
 
 pytest.importorskip("onnx")
@@ -182,7 +183,7 @@ async def test_a_segment_comes_before_the_next_piece_though_another_sound_hangs(
     sounds = [Sound("spoken", spoken, 16000), Sound("hanging", hanging, 16000)]
     for piece in np.split(recording.samples, 125)[: end + QUIET_CHUNKS]:
         speak.send_nowait(piece)
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_S):
         async with voice_activity.segments(plan, sounds, THRESHOLD) as segments:
             segment = await anext(segments)
     assert in_chunks([segment])[0][:2] == (first, end)

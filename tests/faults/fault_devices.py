@@ -12,8 +12,6 @@ from plait.scheduler.events import DeviceRestored, SessionEvent
 
 from .fault_graphs import answer, feeds, halves
 
-WAIT_S = 20
-
 
 class Observed:
     """The events of a session."""

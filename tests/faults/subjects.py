@@ -12,9 +12,6 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from staged import ringed
 
-SECONDS = 60
-"""Enough on any machine; what hangs, has lost a slot."""
-
 Feeds = dict[str, Array]
 
 

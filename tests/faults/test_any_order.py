@@ -9,11 +9,10 @@ from typing import Any
 import plait as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.sim import SimDevice
 
 from .fault_graphs import answer, feeds, halves
-
-WAIT_S = 60
 
 steps = st.lists(
     st.tuples(

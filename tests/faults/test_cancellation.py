@@ -11,13 +11,13 @@ import plait as pl
 import pytest
 import trio
 from moments import cancel_at_each_moment
+from patience import WAIT_S
 from plait.devices.sim import SimDevice, SimModel
 from plait.scheduler.events import DeviceRestored, SessionEvent
 from resources import held, left_since
 
 from .subjects import (
     CASES,
-    SECONDS,
     Feeds,
     Watched,
     consume,
@@ -34,7 +34,7 @@ async def test_a_run_cancelled_at_any_moment_leaves_the_session_usable(case: str
     """With one slot, or as often as there are slots: a lost one would stop the next run."""
     make, feed = CASES[case]
     plan, feeds = make(), feed()
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
             run = partial(run_one, session, feeds)
             moments = await cancel_at_each_moment(run, run, repeats=plan.max_in_flight)
@@ -63,7 +63,7 @@ async def test_a_stream_cancelled_at_any_moment_leaves_the_session_usable(
         assert not source.open
         await run_one(session, feed())
 
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(replace(make(), max_in_flight=2)) as session:
             stream = partial(consume, session, source)
             moments = await cancel_at_each_moment(stream, check, repeats=2)
@@ -80,7 +80,7 @@ async def test_a_stream_of_any_kind_cancelled_at_any_moment_leaves_the_session_u
 ) -> None:
     """Batches of two are ten numbers for a plan that takes any."""
     source = Watched(same(5), 3, asynchronous=False)
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(two_steps("n"), max_in_flight=2)) as session:
             stream = partial(consume, session, source, **options)
             run = partial(run_one, session, same(5))
@@ -91,7 +91,7 @@ async def test_a_stream_of_any_kind_cancelled_at_any_moment_leaves_the_session_u
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["generator", "async generator"])
 async def test_a_consumer_may_leave_after_any_result(asynchronous: bool) -> None:
     source = Watched(same(4), 6, asynchronous=asynchronous)
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(two_steps(4), max_in_flight=2)) as session:
             for wanted in range(6):
                 async with session.stream(source(), max_in_flight=2) as results:
@@ -121,7 +121,7 @@ async def test_a_session_cancelled_at_any_moment_leaves_nothing_behind(
     async def check() -> None:
         assert not left_since(before)
 
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         life = partial(open_run_and_close, plan, same(4))
         moments = await cancel_at_each_moment(life, check, stride=stride)
     assert moments > 20
@@ -155,7 +155,7 @@ async def test_a_run_cancelled_at_any_moment_of_a_recovery_leaves_the_session_us
         await back.wait()
         back = trio.Event()
 
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan, faults=faults, on_event=observe) as session:
             await run_one(session, same(4))
             moments = await cancel_at_each_moment(lose_and_run, run_until_it_is_back)
@@ -177,6 +177,6 @@ async def test_a_session_left_at_any_moment_of_a_recovery_leaves_nothing_behind(
     async def check() -> None:
         assert not left_since(before)
 
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         moments = await cancel_at_each_moment(lose_run_and_leave, check, stride=3)
     assert moments > 20

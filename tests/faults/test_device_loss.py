@@ -12,13 +12,14 @@ import trio
 from cupy_double import CupyDouble
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.sim import Faults, SimDevice, SimModel
 from plait.scheduler.events import DeviceRestored, PlanReplaced
 from plait.scheduler.faults import recovery, replays
 from plait.scheduler.running import open_plans
 from staged import ringed
 
-from .fault_devices import WAIT_S, Mayfly, Observed, Stubborn, planned, right
+from .fault_devices import Mayfly, Observed, Stubborn, planned, right
 from .fault_graphs import answer, feeds, halves
 
 PINS = {"first": "sim:a", "second": "cpu"}

@@ -12,12 +12,13 @@ import plait as pl
 import pytest
 import trio
 from fake_devices import SteppedDevice
+from patience import WAIT_S
 from plait.devices.sim import SimDevice
 from plait.scheduler.events import DeviceRestored
 from plait.scheduler.running.slot import Slot
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from .fault_devices import WAIT_S, Observed, Stubborn, planned, right
+from .fault_devices import Observed, Stubborn, planned, right
 from .fault_graphs import feeds, halves
 
 
@@ -245,7 +246,7 @@ async def test_closing_turns_away_who_waits_for_a_stand_in_that_was_replaced() -
 
     async def go_on() -> None:
         try:
-            with trio.fail_after(5):
+            with trio.fail_after(WAIT_S):
                 await refused.wait()
         finally:
             cpu.step()

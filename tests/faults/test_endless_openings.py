@@ -13,6 +13,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices.device import Device
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
@@ -20,7 +21,6 @@ from plait.graph.ir import Graph
 from . import fault_functions as functions
 from .fault_graphs import N, answer, feeds
 
-WAIT_S = 60
 PROMPT = pl.FaultPolicy(grace_s=0.01, restart_s=0)
 
 MODULE = """

@@ -8,12 +8,12 @@ import random
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices.sim import SimDevice
 from plait.scheduler.profile import recorder
 
 from .fault_graphs import answer, feeds, halves
 
-WAIT_S = 60
 PINS = {"first": "sim:a", "second": "cpu"}
 
 

@@ -16,16 +16,17 @@ import plait as pl
 import pytest
 import trio
 from moments import AtMoment
+from patience import WAIT_S
 from plait import scheduler
 from resources import held, left_since
 
-from .subjects import SECONDS, Watched, consume, planned, run_one, same, two_steps
+from .subjects import Watched, consume, planned, run_one, same, two_steps
 
 SCHEDULER = Path(scheduler.__file__).parent
 
 
 async def whole_life(plan: pl.Plan) -> None:
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
             await run_one(session, same(4))
             await consume(session, Watched(same(4), 3, asynchronous=False))

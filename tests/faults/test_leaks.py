@@ -12,6 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.cpu import CpuDevice
 from plait.devices.worker.device import WorkerDevice
@@ -19,7 +20,6 @@ from plait.graph.tensor import Array
 from python_functions import fail
 from resources import held, left_since
 
-SECONDS = 30
 X = {"x": np.arange(-1, 3, dtype=np.float32)}
 
 
@@ -103,7 +103,7 @@ def test_nothing_is_left_when(end: Callable[[Any], Awaitable[None]]) -> None:
     before, (device, raised) = held(), ENDS[end]
 
     async def main() -> None:
-        with trio.fail_after(SECONDS):
+        with trio.fail_after(WAIT_S):
             await end(device())
 
     if raised is None:

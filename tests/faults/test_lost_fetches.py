@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import plait as pl
 import trio
+from patience import WAIT_S
 from plait.devices.sim import SimDevice
 
-from .fault_devices import WAIT_S, Observed, Stubborn, planned, right
+from .fault_devices import Observed, Stubborn, planned, right
 from .fault_graphs import answer, feeds
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -19,7 +20,6 @@ from plait.scheduler.events import DeviceLost, PlanReplaced, SessionEvent
 from . import fault_functions as functions
 from .fault_graphs import answer, calling, feeds, halves
 
-WAIT_S = 60
 N_ITEMS = 60
 
 

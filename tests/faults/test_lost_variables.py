@@ -12,12 +12,13 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices.sim import SimDevice
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
-from .fault_devices import WAIT_S, Mayfly, Observed, Stubborn
+from .fault_devices import Mayfly, Observed, Stubborn
 
 
 def counting() -> Graph:
@@ -64,7 +65,7 @@ async def test_items_of_a_killed_worker_assign_once() -> None:
                 kill(worker)
             yield fed(value)
 
-    with trio.fail_after(60):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(worker, alone=True), on_event=observed) as session:
             async with session.stream(source()) as results:
                 errors = [item.error async for item in results]

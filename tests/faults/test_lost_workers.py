@@ -13,6 +13,7 @@ from typing import Any
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -21,7 +22,6 @@ from plait.scheduler.events import DeviceLost, DeviceRestored, SessionEvent
 from . import fault_functions as functions
 from .fault_graphs import answer, calling, feeds, halves
 
-WAIT_S = 60
 FATAL = functions.FATAL
 
 

@@ -17,6 +17,7 @@ import plait as pl
 import pytest
 from fake_cluster import FakeEngine
 from owning_operators import Total, read
+from patience import WAIT_S
 from plait.devices.errors import DeviceLostError, DeviceUnavailableError, KernelError
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.memory import View, host_arena, host_view
@@ -27,7 +28,6 @@ from plait.scheduler.ray.engine import load_ray
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
 
-WAIT_S = 20.0
 N = 64
 SPEC = TensorSpec("float32", (N,))
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 from plait.devices import probe
 from plait.graph.tensor import Array
 from plait.scheduler.events import DeviceLost, SessionEvent
@@ -24,7 +25,6 @@ from resources import held, left_since
 
 from .remote_functions import divide, linger
 
-WAIT_S = 60.0
 MB = 1 << 18  # float32 elements
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.graph.tensor import Array
 from plait.scheduler.events import DeviceLost, DeviceRestored
 from plait.scheduler.ray import Cluster, Node
@@ -211,7 +212,7 @@ def test_what_a_function_raises_keeps_its_class_and_what_is_cancelled_ends_on_th
             (one,) = pool.status().replicas.values()
             assert one.under_way == 1  # until the function that runs returns
             await trio.to_thread.run_sync(gate.write_bytes, b"g")
-            with trio.fail_after(20):
+            with trio.fail_after(WAIT_S):
                 while next(iter(pool.status().replicas.values())).under_way:  # noqa: ASYNC110
                     await trio.sleep(0.01)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 from plait.devices.worker.modules import Source
 from plait.devices.worker.remote_errors import rebuild
 from plait.graph.tensor import Array
@@ -28,7 +29,7 @@ def waits(x: Array) -> Array:
     seen.append(float(x[0]))
     if x[0] == 1:
         started.set()
-        ended.wait(10)
+        ended.wait(WAIT_S)
     if x[0] < 0:
         raise ValueError("negative")
     return x + 1

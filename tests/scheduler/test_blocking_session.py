@@ -13,6 +13,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.scheduler.bridges.blocking_session import BlockingSession
 from small_graphs import X, unary
@@ -122,7 +123,11 @@ session = BlockingSession(pl.plan(b.build()))
 print(session.run({"x": np.ones(2, np.float32)})["y"].sum())
 """
     answer = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_S,
     )
     assert (answer.stdout.strip(), answer.stderr) == ("2.0", "")
 
@@ -130,7 +135,7 @@ print(session.run({"x": np.ones(2, np.float32)})["y"].sum())
 def test_a_run_has_a_deadline() -> None:
     @pl.operator(name="test_blocking_session.stuck")
     def stuck(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        assert go_on.wait(60)
+        assert go_on.wait(WAIT_S)
         return x
 
     go_on = threading.Event()

@@ -13,6 +13,7 @@ import trio
 from every_device import ONCE, Subject, parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice
 from plait.graph.ir import Graph
@@ -253,7 +254,7 @@ async def test_what_stands_in_for_a_lost_device_runs_all_shapes_too() -> None:
                 sim.lose()
             yield rows(length, index)
 
-    with trio.fail_after(60):
+    with trio.fail_after(WAIT_S):
         policy = pl.FaultPolicy(restart_s=0, replays=8)
         async with pl.Session(plan, faults=policy) as session:
             async with session.stream(source()) as results:

@@ -11,6 +11,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice
 from plait.graph.ir import Graph
@@ -184,7 +185,7 @@ async def test_items_on_a_device_that_was_lost_run_on_what_is_left() -> None:
     sim = SimDevice("sim:a")
     graph = with_tail(two_steps())
     plan = pl.plan(graph, ["cpu", sim], pin={"tail*": "sim:a"}, max_in_flight=2)
-    with trio.fail_after(60):
+    with trio.fail_after(WAIT_S):
         policy = pl.FaultPolicy(restart_s=0, replays=8)
         async with pl.Session(plan, faults=policy) as session:
             for index, length in enumerate(LENGTHS * 2):

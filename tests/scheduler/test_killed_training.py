@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 
 SCRIPT = Path(__file__).parents[1] / "killed_training.py"
 
@@ -22,7 +23,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: 
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert ran.returncode == 0, ran.stderr
     killed, _steps = map(int, ran.stdout.split())

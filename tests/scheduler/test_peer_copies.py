@@ -14,6 +14,7 @@ import trio
 from fake_devices import PrivateDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait import Costs, devices
 from plait.devices.memory import host_arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
@@ -195,7 +196,7 @@ def test_a_stream_over_peers_is_whole_whenever_one_of_them_is_lost(
 
     async def stream() -> list[list[int]]:
         source = ({"x": np.arange(4, dtype=np.int32) + item} for item in range(20))
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S):
             async with pl.Session(plan, faults=policy) as session:
                 async with session.stream(source, max_in_flight=3) as results:
                     return [item["y"].tolist() async for item in results]

@@ -10,6 +10,7 @@ import plait as pl
 import pytest
 import trio
 from fake_devices import PrivateDevice
+from patience import WAIT_S
 from plait.devices.event import Event
 from plait.graph.ir import Graph
 from plait.scheduler.explain.chrome import trace_events
@@ -149,7 +150,7 @@ async def test_no_more_items_are_in_flight_than_allowed() -> None:
 @pl.operator(name="test_profile.wait_for_other")
 def meet(x: np.ndarray[Any, Any], *, place: int) -> np.ndarray[Any, Any]:
     BARRIERS[place].set()
-    assert BARRIERS[1 - place].wait(20)
+    assert BARRIERS[1 - place].wait(WAIT_S)
     return x
 
 
@@ -165,7 +166,7 @@ async def test_overlap_is_seen_where_two_devices_work_at_once(
     builder.output("b", builder.call(meet, x, name="b", place=1))
     plan = pl.plan(builder.build(), ["cpu", PrivateDevice("other")], pin={"a": "cpu", "b": "other"})
     async with pl.Session(plan) as session:
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S):
             await session.run({"x": np.ones(2, np.float32)})
         assert session.profile().overlap > 0
 

@@ -13,6 +13,7 @@ import trio
 from fake_devices import SteppedDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from staged import ringed
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -178,7 +179,7 @@ async def test_no_memory_for_an_item_that_waits_fails_that_item(
             async with session.stream([item(0), item(1)]) as results:
                 await wait_all_tasks_blocked()
                 nursery.start_soon(finish, device)
-                with trio.fail_after(5):
+                with trio.fail_after(WAIT_S):
                     errors = [type(one.error) async for one in results]
             nursery.cancel_scope.cancel()
     assert errors == [type(None), MemoryError]

@@ -10,6 +10,7 @@ import plait as pl
 import pytest
 import trio
 from fake_devices import SteppedDevice
+from patience import WAIT_S
 from plait.devices.errors import KernelError
 from plait.scheduler.events import ItemDone
 from staged import ringed
@@ -319,6 +320,6 @@ async def test_cancelling_at_any_checkpoint_leaves_every_slot_free(options: dict
                 for _ in range(moment):
                     await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
-            with trio.fail_after(30):
+            with trio.fail_after(WAIT_S):
                 async with session.stream(items(5), **options) as results:
                     assert [one.index async for one in results] == [0, 1, 2, 3, 4]

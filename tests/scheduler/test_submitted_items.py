@@ -13,10 +13,10 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.graph.tensor import Array
 from small_graphs import X, unary
 
-WAIT_S = 60.0
 STUCK = -1.0
 
 

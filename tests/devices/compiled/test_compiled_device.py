@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 from plait import devices
 from plait.devices.compiled import device as module
 from small_graphs import unary
@@ -78,6 +79,10 @@ trio.run(main)
 def test_the_first_item_waits_for_no_import() -> None:
     pytest.importorskip("numba", reason=NUMBA_MISSING)
     ran = subprocess.run(
-        [sys.executable, "-c", FIRST_ITEM], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", FIRST_ITEM],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
     )
     assert ran.stdout.split() == []

@@ -8,6 +8,7 @@ import numpy as np
 import plait as pl
 import pytest
 from bound import Bound
+from patience import WAIT_S
 from plait.devices import formal
 from plait.devices.formal import registry
 from plait.devices.formal.device import FormalDevice
@@ -187,7 +188,7 @@ def test_an_output_is_poison_until_it_is_computed(
         bound.views["y"].array[...] = 1
         bound.put({"x": X})
         with pytest.raises(pl.KernelError, match="no such thing"):
-            bound.submit().wait(30)
+            bound.submit().wait(WAIT_S)
         assert np.isnan(bound.views["y"].array).all()
 
 
@@ -197,7 +198,7 @@ def test_a_failure_names_the_node_and_the_device(
     with Bound(device, unary(operator(lambda x: [1, 2]))) as bound:
         bound.put({"x": X})
         with pytest.raises(pl.KernelError) as raised:
-            bound.submit().wait(30)
+            bound.submit().wait(WAIT_S)
         assert raised.value.what == "a definition returned the shape [2] for float32[4]"
         assert raised.value.at == "node 'test.defined': test.Defined(x) -> y, on device 'formal'"
 
@@ -208,7 +209,7 @@ def test_a_definition_that_leaves_out_an_output_fails(
     with Bound(device, unary(operator(lambda x: ()))) as bound:
         bound.put({"x": X})
         with pytest.raises(pl.KernelError, match="returned 0 of 1 outputs"):
-            bound.submit().wait(30)
+            bound.submit().wait(WAIT_S)
 
 
 def test_a_definition_cannot_write_to_its_inputs(
@@ -221,7 +222,7 @@ def test_a_definition_cannot_write_to_its_inputs(
     with Bound(device, unary(operator(overwriting))) as bound:
         bound.put({"x": X})
         with pytest.raises(pl.KernelError, match="read-only"):
-            bound.submit().wait(30)
+            bound.submit().wait(WAIT_S)
 
 
 def test_a_definition_that_asks_gets_the_outputs_specs(
@@ -256,7 +257,7 @@ def test_python_functions_run_and_fail_as_on_the_cpu(device: FormalDevice) -> No
     with Bound(device, b.build()) as bound:
         bound.put({"x": X})
         with pytest.raises(pl.KernelError, match="injected") as raised:
-            bound.submit().wait(30)
+            bound.submit().wait(WAIT_S)
         assert "'bad'" in str(raised.value.at)
 
 

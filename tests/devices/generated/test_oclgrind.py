@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from generated_cases import onnx_cases
+from patience import WAIT_S
 
 TESTS = Path(__file__).parents[2]
 COMPLAINTS = ("Invalid read", "Invalid write", "data race", "Error", "diverge")
@@ -45,7 +46,7 @@ def test_oclgrind_finds_nothing_wrong_with_any_generated_kernel(tmp_path: Path) 
         env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYOPENCL_BUILD_OPTIONS": ""},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stderr
     found = complaints(done.stderr)

@@ -13,7 +13,8 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from bound import WAIT_S, Bound
+from bound import Bound
+from patience import WAIT_S
 from plait.devices import find, probe
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.memory import host_arena
@@ -29,7 +30,6 @@ from small_graphs import X, counting, doubling
 from trio.testing import wait_all_tasks_blocked
 
 SIDE = 1024
-SOON_S = 30.0
 """Far below what the long chain takes, far above what stopping it does."""
 
 
@@ -401,7 +401,7 @@ async def test_a_session_that_is_cancelled_in_a_long_run_goes_on_soon() -> None:
     plan = pl.plan(chain_of_products("n", 3000), ["ort"])  # a minute of work
     ones = np.ones((SIDE, SIDE), np.float32)
     async with pl.Session(plan) as session:
-        with trio.fail_after(SOON_S):
+        with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.run, {"x": ones})
                 await wait_all_tasks_blocked(0.05)

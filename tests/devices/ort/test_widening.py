@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import plait as pl
 import pytest
-from bound import WAIT_S
+from patience import WAIT_S
 from plait.devices.memory import host_arena
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram

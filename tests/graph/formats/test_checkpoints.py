@@ -15,6 +15,7 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait import Checkpoints, GraphError, ParseError
 from plait.graph.formats.safetensors import read_weights
 
@@ -347,7 +348,7 @@ def test_a_writer_that_is_killed_at_any_line_leaves_a_whole_newest(tmp_path: Pat
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert ran.returncode == 0, ran.stderr
     moments, saved_although_killed = map(int, ran.stdout.split())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from patience import WAIT_S
 from plait.graph import formats
 from plait.graph.formats.files import read_file, replace_file, replacing
 
@@ -53,7 +54,7 @@ assert weights["w"].sum() == n
 
 def test_a_file_that_is_cut_while_it_is_used_does_no_harm(tmp_path: Path) -> None:
     script = [sys.executable, "-c", CUT]
-    assert subprocess.run(script, cwd=tmp_path, check=False, timeout=60).returncode == 0
+    assert subprocess.run(script, cwd=tmp_path, check=False, timeout=WAIT_S).returncode == 0
 
 
 def test_a_file_is_read_to_a_page(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fake_devices import PrivateDevice, SteppedDevice
 from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
@@ -29,8 +30,6 @@ from plait.scheduler.memory.verify import verify_memory
 from random_graphs import expected
 from resources import held, left_since
 from weighted_graphs import by_numpy, partly_known, rows, unfolded, weighted
-
-WAIT_S = 20
 
 
 class Counting(CpuDevice):

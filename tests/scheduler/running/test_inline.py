@@ -13,12 +13,12 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.scheduler.events import ItemDone
 from plait.scheduler.running.inline import MOST_STEPS
 from plait.scheduler.running.quick import BRIEF_NS, SLOW_NS, WAITED, Estimates
 
-WAIT_S = 60
 ran_on: list[int] = []
 act: list[Callable[[], object]] = []
 """What the function of an item does besides, the next time."""

@@ -12,6 +12,7 @@ import plait as pl
 import pytest
 import trio
 from fake_devices import PrivateDevice
+from patience import WAIT_S
 from plait.devices.device import Device
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
@@ -48,7 +49,7 @@ def planned(clock: VirtualClock, limit: int = 1) -> pl.Plan:
 
 async def landings(plan: pl.Plan, source: Any) -> list[int]:
     """Run a stream and return when each item landed, in µs."""
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session, session.stream(source) as results:
             async for item in results:
                 np.testing.assert_array_equal(item["y"], np.maximum(X, 0))
@@ -57,7 +58,7 @@ async def landings(plan: pl.Plan, source: Any) -> list[int]:
 
 async def test_a_single_item_takes_the_sum_of_its_steps() -> None:
     clock = VirtualClock()
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(clock)) as session:
             assert (await session.run({"x": X}))["y"].tolist() == [1, 0, 3, 0]
     assert clock.now_ns() == 30 * US
@@ -95,7 +96,7 @@ async def test_what_is_copied_on_a_thread_takes_no_time(monkeypatch: pytest.Monk
 
 
 async def test_all_times_of_a_profile_are_on_the_clock_of_the_devices() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(VirtualClock(), 2)) as session:
             for _ in range(2):
                 await session.run({"x": X})
@@ -127,7 +128,7 @@ async def test_the_clock_stands_still_while_a_real_device_works(late: bool) -> N
     @pl.operator(name="test_pace.slow")
     def slow(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         seen.append(clock.now_ns())
-        assert going.wait(20)
+        assert going.wait(WAIT_S)
         seen.append(clock.now_ns())
         return x
 
@@ -148,7 +149,7 @@ async def test_the_clock_stands_still_while_a_real_device_works(late: bool) -> N
             await wait_all_tasks_blocked()
         going.set()
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session, trio.open_nursery() as nursery:
             nursery.start_soon(let_go)
             await session.run({"x": X})
@@ -166,7 +167,7 @@ async def test_the_clock_stands_still_while_a_stage_is_planned(
     def slow(entry: stages.Entry, known: Any) -> stages.Stage:
         if "x" in known and len(known["x"]) == 8:
             seen.append(clock.now_ns())
-            assert going.wait(20)
+            assert going.wait(WAIT_S)
             seen.append(clock.now_ns())
         return make(entry, known)
 
@@ -184,7 +185,7 @@ async def test_the_clock_stands_still_while_a_stage_is_planned(
             await wait_all_tasks_blocked()
         going.set()
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session, trio.open_nursery() as nursery:
             for count in (1, 2):
                 nursery.start_soon(session.run, {"x": np.tile(X, count)})
@@ -195,7 +196,7 @@ async def test_the_clock_stands_still_while_a_stage_is_planned(
 
 async def test_a_session_that_rested_goes_on_with_the_next_item() -> None:
     clock = VirtualClock()
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(clock)) as session:
             for count in range(3):
                 for _ in range(3):
@@ -205,7 +206,7 @@ async def test_a_session_that_rested_goes_on_with_the_next_item() -> None:
 
 
 async def test_a_cancelled_run_lets_the_clock_end_what_was_submitted() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(VirtualClock(), 2)) as session:
             with trio.move_on_after(0):
                 await session.run({"x": X})
@@ -213,7 +214,7 @@ async def test_a_cancelled_run_lets_the_clock_end_what_was_submitted() -> None:
 
 
 async def test_a_session_that_is_left_early_ends() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(VirtualClock(), 3)) as session:
             async with session.stream([{"x": X}] * 50) as results:
                 async for item in results:
@@ -230,7 +231,7 @@ async def test_two_sessions_may_share_a_clock() -> None:
             for _ in range(3):
                 await session.run({"x": X})
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, "sim:a")
             nursery.start_soon(run, "sim:b")
@@ -240,7 +241,7 @@ async def test_two_sessions_may_share_a_clock() -> None:
 async def test_devices_with_clocks_of_their_own_go_on_too() -> None:
     devices = [SimDevice(f"sim:{name}", MODEL, VirtualClock()) for name in "ab"]
     plan = pl.plan(chain("a", "b").build(), devices, pin={"a": "sim:a", "b": "sim:b"})
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
             for _ in range(3):
                 assert (await session.run({"x": X}))["y"].tolist() == [1, 0, 3, 0]
@@ -251,7 +252,7 @@ async def test_a_failing_kernel_fails_its_item_on_a_virtual_clock_too() -> None:
     clock = VirtualClock()
     faults = Faults(fail_nodes={"a": ValueError("broken")})
     device = SimDevice("sim:a", SimModel(faults=faults), clock)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(pl.plan(chain("a").build(), device)) as session:
             with pytest.raises(pl.KernelError, match="broken"):
                 await session.run({"x": X})
@@ -272,7 +273,7 @@ class Refusing(PrivateDevice):
 async def test_work_that_a_real_device_refuses_does_not_hold_up_the_clock() -> None:
     devices: list[Device] = [SimDevice("sim:a", MODEL, VirtualClock()), Refusing("b")]
     plan = pl.plan(chain("a", "b").build(), devices, pin={"a": "sim:a", "b": "b"})
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
             with pytest.raises(pl.DeviceError, match="not today"):
                 await session.run({"x": X})

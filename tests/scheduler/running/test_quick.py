@@ -13,6 +13,7 @@ import plait as pl
 import pytest
 import trio
 from fake_devices import SteppedDevice
+from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.devices.event import Event
 from plait.scheduler.running import executor
@@ -196,7 +197,7 @@ class Stage:
         ended = threading.Event()
         execution = Execution(self.plan, self.slot, ended.set)
         execution.start()
-        assert ended.wait(20)
+        assert ended.wait(WAIT_S)
         assert execution.is_complete
         return execution
 
@@ -276,17 +277,17 @@ def test_a_step_whose_lane_is_at_work_waits_for_it(here: Stage) -> None:
 
     def work() -> None:
         busy.set()
-        assert going.wait(20)
+        assert going.wait(WAIT_S)
 
     device._lane.put(event, work)  # type: ignore[attr-defined]
-    assert busy.wait(20)
+    assert busy.wait(WAIT_S)
     execution = Execution(here.plan, here.slot, lambda: None)
     ended = threading.Event()
     execution._on_finish = ended.set
     execution.start()
     assert ran_on == [threading.current_thread().name]
     going.set()
-    assert ended.wait(20)
+    assert ended.wait(WAIT_S)
     assert ran_on[1] == "plait-cpu:1"
     assert execution.is_complete
 
@@ -354,7 +355,7 @@ async def test_a_device_that_cannot_run_a_step_here_fails_the_item(
     monkeypatch.setattr(Estimates, "is_quick", lambda *_: True)
     b = pl.GraphBuilder("one")
     b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
-    with trio.fail_after(60):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(pl.plan(b.build(), [Broken("cpu:9")])) as session:
             with pytest.raises(OSError, match="broken"):
                 await session.run({"x": np.ones(2, np.float32)})

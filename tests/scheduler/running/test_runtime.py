@@ -13,6 +13,7 @@ import plait as pl
 import pytest
 import trio
 from fake_devices import PrivateDevice, SteppedDevice
+from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.scheduler.running import landing, open_devices, open_plans, starter
@@ -69,7 +70,7 @@ async def test_a_stream_in_another_task_ends_when_its_session_is_closed() -> Non
                 started.set()
                 await wait_all_tasks_blocked()
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with trio.open_nursery() as nursery:
             async with pl.Session(pl.plan(relu(2))) as session:
                 started = trio.Event()
@@ -152,7 +153,7 @@ async def test_a_plan_that_comes_into_use_is_not_evicted(monkeypatch: pytest.Mon
 
     def slow_close(self: OpenPlan) -> None:
         closing.set()
-        used.wait(20)
+        used.wait(WAIT_S)
         close(self)
 
     device = SteppedDevice("stepped")
@@ -166,7 +167,7 @@ async def test_a_plan_that_comes_into_use_is_not_evicted(monkeypatch: pytest.Mon
             if device.queue:
                 device.step()
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(pl.plan(relu("n"), device)) as session:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(step)
@@ -250,7 +251,7 @@ async def test_an_item_that_is_no_array_fails_alone() -> None:
             raise LookupError("rude")
 
     source: list[Mapping[str, Any]] = [ones(2), {"x": [[1], [2, 3]]}, Rude(x=1), ones(2)]
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(pl.plan(relu(2))) as session, session.stream(source) as results:
             errors = [type(item.error) async for item in results]
     assert errors == [type(None), pl.FeedError, LookupError, type(None)]
@@ -281,7 +282,7 @@ async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.Monkey
 
     def slow_feed(*arguments: Any) -> None:
         feeding.set()
-        left.wait(20)
+        left.wait(WAIT_S)
         feed(*arguments)
 
     monkeypatch.setattr(starter, "_feed", slow_feed)
@@ -296,7 +297,7 @@ async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.Monkey
                 device.step()
                 steps += 1
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(pl.plan(relu(2), device)) as session, trio.open_nursery() as nursery:
             async with session.stream([ones(2)]):
                 while not feeding.is_set():
@@ -349,7 +350,7 @@ def test_control_c_while_a_step_is_submitted_ends_the_program() -> None:
     plan = pl.plan(relu(2), Interrupted("interrupted"))
 
     async def main() -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S):
             async with pl.Session(plan) as session:
                 await session.run({"x": X})
 

@@ -15,6 +15,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.devices.device import Device
 from plait.devices.memory import Arena
 from plait.devices.sim.clock import VirtualClock
@@ -68,7 +69,7 @@ async def collect(session: pl.Session, count: int, first: int = 0) -> list[float
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
 async def test_a_stream_through_few_copies_gives_each_item_its_own_result(copies: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(*lanes(), copies=copies)) as session:
             assert await collect(session, 60) == [value + 2 for value in range(60)]
 
@@ -82,7 +83,7 @@ async def test_runs_and_streams_share_the_copies() -> None:
     async def run(session: pl.Session, first: int) -> None:
         got[first] = [float((await session.run(fed(first + i)))["y"][0]) for i in range(20)]
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(*lanes())) as session, trio.open_nursery() as nursery:
             for first, function in ((0, stream), (100, stream), (200, run), (300, run)):
                 nursery.start_soon(function, session, first)
@@ -90,7 +91,7 @@ async def test_runs_and_streams_share_the_copies() -> None:
 
 
 async def test_a_slow_consumer_does_not_keep_copies_from_other_callers() -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(*lanes(), copies=1)) as session:
             async with session.stream([fed(value) for value in range(6)]) as results:
                 async for item in results:
@@ -112,7 +113,7 @@ async def test_failing_items_fail_alone() -> None:
     builder.output("y", builder.op("Relu", builder.call(picky, h, name="picky"), name="after"))
     pins = {"before": "a", "picky": "cpu", "after": "b"}
     plan = pl.plan(builder.build(), [*lanes(), "cpu"], pin=pins, max_in_flight=5)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(ringed(plan, 2)) as session:
             async with session.stream([fed(value) for value in range(30)]) as results:
                 got = [None if item.error else float(item["y"][0]) async for item in results]
@@ -134,7 +135,7 @@ async def test_cancelling_at_any_checkpoint_leaves_the_session_usable() -> None:
             async for _ in results:
                 await trio.lowlevel.checkpoint()
 
-    with trio.fail_after(60):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(*lanes())) as session:
             for moment in range(60):
                 async with trio.open_nursery() as nursery:
@@ -163,7 +164,7 @@ async def test_a_cancelled_wait_for_what_is_fed_into_lets_the_next_one_go_on() -
     async def run(session: pl.Session, value: int) -> None:
         got.append(float((await session.run(fed(value)))["y"][0]))
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(paced.plan) as session, trio.open_nursery() as nursery:
             nursery.start_soon(run, session, 0)
             await wait_all_tasks_blocked()
@@ -193,7 +194,7 @@ async def test_closing_turns_away_items_that_wait_to_be_fed_before_the_others_en
             await wait_all_tasks_blocked()
         await paced.go_on()
 
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with trio.open_nursery() as nursery:
             async with pl.Session(paced.plan) as session:
                 for _ in range(4):
@@ -207,7 +208,7 @@ def test_control_c_while_an_item_waits_to_be_fed_ends_the_program() -> None:
     paced = Paced()
 
     async def main() -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S):
             async with pl.Session(paced.plan) as session, trio.open_nursery() as nursery:
                 nursery.start_soon(session.run, fed(0))
                 await wait_all_tasks_blocked()
@@ -235,7 +236,7 @@ async def test_an_item_that_cannot_be_fed_gives_its_turn_back(
         feed(slot, arrays)
 
     monkeypatch.setattr(starter, "_feed", failing)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(*lanes())) as session:
             for _ in range(5):
                 with pytest.raises(MemoryError):
@@ -260,7 +261,7 @@ async def test_an_item_whose_slot_cannot_be_made_gives_its_turn_back(
 ) -> None:
     monkeypatch.setattr(slots, "MADE_AHEAD", 0)
     scarce = Scarce("a")
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(scarce, copies=2)) as session:
             assert (await session.run(fed(0)))["y"][0] == 1
             for _ in range(2):
@@ -277,7 +278,7 @@ async def test_a_slot_that_two_items_need_at_once_is_made_once(
     monkeypatch.setattr(slots, "MADE_AHEAD", 0)
     scarce = Scarce("a")
     plan = planned(scarce, copies=1)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session, trio.open_nursery() as nursery:
             for value in range(4):
                 nursery.start_soon(session.run, fed(value))
@@ -295,7 +296,7 @@ async def landings(copies: int, limit: int = 6) -> list[int]:
     """Return when the items of a stream landed, in µs: six steps of 5 µs on six engines."""
     clock = VirtualClock()
     plan = planned(*(SimDevice(f"sim:{n}", MODEL, clock) for n in "ab"), copies=copies, limit=limit)
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
             assert await collect(session, 6) == [2, 3, 4, 5, 6, 7]
             return [record.landed_ns // US for record in session.profile().records]
@@ -345,7 +346,7 @@ def test_any_graph_on_any_simulated_devices_gives_the_same_bits_at_the_same_time
         plan = pl.plan(graph, [*sims, "cpu"], pin=pins, max_in_flight=limit)
         if copies is not None:
             plan = ringed(plan, copies)
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S):
             async with pl.Session(plan) as session, session.stream(inputs) as results:
                 async for item in results:
                     for name, array in expected(graph, inputs[item.index]).items():
@@ -359,7 +360,7 @@ def test_any_graph_on_any_simulated_devices_gives_the_same_bits_at_the_same_time
 
 async def test_threads_that_release_and_threads_that_wait_lose_nothing() -> None:
     """Many tiny items on real lanes: every step is released by another thread."""
-    with trio.fail_after(60):
+    with trio.fail_after(WAIT_S):
         async with pl.Session(planned(*lanes(), copies=2, length=3)) as session:
             assert await collect(session, 400) == [value + 6 for value in range(400)]
             assert session._runtime is not None

@@ -20,6 +20,7 @@ from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moments import AtMoment, cancel_at_each_moment
+from patience import WAIT_S
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.sim import SimDevice, SimModel
 from plait.devices.sim.clock import VirtualClock
@@ -30,8 +31,6 @@ from pocl import pocl_device
 from resources import held, left_since
 from stateful_graphs import SHAPE, Oracle, int32, stateful
 from trio.testing import MockClock
-
-WAIT_S = 20
 
 
 def counting(shape: tuple[int, ...] = (2,)) -> Graph:

@@ -15,14 +15,13 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moments import AtMoment, cancel_at_each_moment
+from patience import WAIT_S
 from plait.graph.ir import Graph
 from plait.graph.state import reading, without_state
 from plait.graph.tensor import Array
 from plait.scheduler.stages import Entry
 from resources import held, left_since
 from trio.testing import MockClock, wait_all_tasks_blocked
-
-WAIT_S = 20
 
 
 def failing(fails: list[bool]) -> Graph:

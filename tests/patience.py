@@ -1,0 +1,6 @@
+"""How long a test waits for what must happen: it takes so long only where plait hangs."""
+
+from __future__ import annotations
+
+WAIT_S = 300.0
+"""On the slowest machine, and the busiest: no test is about how fast something happens."""
