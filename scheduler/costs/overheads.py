@@ -13,8 +13,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...devices.device import Device, Remote
-from ...devices.host import may_run_anywhere
 from ...devices.memory import HOST, SHARED
+from ..running.inline_policy import inline_steps
 from ..running.quick import QUICK_NS
 from .figures import HERE, LOOP, Loop
 
@@ -139,13 +139,5 @@ def _quick(profile: Profile, plan: Plan) -> set[int]:
     for record in profile.records:
         for span in record.spans() if len(record.parts) == 1 else ():
             spent.setdefault(span.step.index, []).append(span.ended_ns - span.started_ns)
-    return {
-        index
-        for index, every in spent.items()
-        if statistics.median(every) < QUICK_NS and _may_run_here(plan, index)
-    }
-
-
-def _may_run_here(plan: Plan, index: int) -> bool:
-    step = plan.steps[index]
-    return may_run_anywhere(plan.prototypes[step.device]) and not step.has_effects
+    inline = inline_steps(plan.steps, plan.prototypes)
+    return {index for index in inline & spent.keys() if statistics.median(spent[index]) < QUICK_NS}

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Device, KeepsLives, Program, scratch_specs
 from ...devices.errors import DeviceError
-from ...devices.host import may_run_anywhere
+from ...devices.host import HostDevice
 from ...devices.lives import Lives
 from ...devices.memory import View
 from ...graph.ir import Graph
@@ -22,6 +22,7 @@ from ..steps import Step, Transfer
 from .arenas import Arenas, Turned, copy_of
 from .handing import nothing_handed
 from .inline import Call
+from .inline_policy import inline_steps
 from .pace import Launch, Pace
 from .slot import Here
 
@@ -74,6 +75,7 @@ class Bindings:
         self._placement, self._memory = plan.placement, plan.memory
         self._devices, self._pace, self._lives = devices, pace, lives
         self._measure = measure
+        self._inline = inline_steps(plan.steps, devices)
         of_base: Sequence[_BoundStep] = () if base is None else base._steps
         theirs = {id(one.step): one for one in of_base}
         self._steps: list[_BoundStep] = [
@@ -164,7 +166,8 @@ class Bindings:
         else:
             program = self._program(device, step.work.graph, dict(views))
             launch = partial(device.submit, program)
-            if may_run_anywhere(device) and self._may_run_anywhere(step):
+            if step.index in self._inline:
+                assert isinstance(device, HostDevice)
                 here = partial(device.run_here, program)
                 call = device.calling(program)
         if self._pace is not None:
@@ -182,11 +185,3 @@ class Bindings:
                 fix="let its supports refuse them: see plait.devices.device.KeepsLives",
             )
         return device.compile_with(graph, views, self._lives, measure=self._measure)
-
-    def _may_run_anywhere(self, step: Step) -> bool:
-        """False for effects, and what nodes own: that may depend on the thread it is used from.
-
-        Nor may a loop keep the thread of another, which may be the one that is to cancel it.
-        """
-        is_virtual = self._pace is not None and self._pace.is_virtual
-        return not is_virtual and not (step.has_effects or step.owns or step.loops)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -91,7 +90,7 @@ def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
         for follower in after[entry]:
             gap = 0
             if entry != _bound(follower, timeline):
-                lag = _lag(timeline.lane[entry], timeline.lane[follower], workload)
+                lag = _lag(timeline, workload, entry, follower)
                 gap = max(timeline.started[follower] - timeline.ended[entry] - lag, 0)
             spare = min(spare, gap + slack[follower])
         slack[entry] = spare
@@ -122,10 +121,12 @@ def _followers(
     return after
 
 
-def _lag(before: int, after: int, workload: Workload) -> int:
-    """Return the ns that pass at least between a step on one lane and the next on another."""
-    lane, other = workload.lanes[before], workload.lanes[after]
+def _lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> int:
+    """Return the ns that pass at least between an entry and one that starts after it."""
+    lane, other = (workload.lanes[timeline.lane[one]] for one in (entry, follower))
     if lane is other:
         return ns_of(lane.gap_s)
-    woken = min(other.woken_by_s(lane.device), math.inf if other.here_s is None else other.here_s)
+    woken = other.woken_by_s(lane.device)
+    if follower % timeline.n_steps in workload.inline:
+        woken = min(woken, other.here_s)
     return ns_of(lane.report_s) + ns_of(woken)

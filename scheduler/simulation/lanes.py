@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device
-from ...devices.host import core_count, may_run_anywhere
+from ...devices.host import core_count
 from ...devices.memory import HOST
 from ...graph.ir import Graph
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.overheads import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
 from ..ends import ON_HOST, Ends
-from ..running.pace import virtual_clock
+from ..running.inline_policy import inline_steps
 from ..steps import Step, Transfer
 from .workload import Host, Lane, Placed, Workload
 
@@ -66,7 +66,8 @@ def workload(steps: Sequence[Step], devices: Mapping[str, Device], costs: Costs)
         placed.append(lanes[key])
     durations = [duration_s(step, devices[step.device], costs) for step in steps]
     effects = [step.index for step in steps if step.has_effects]
-    return Workload(found, placed, durations, [step.waits for step in steps], effects)
+    inline = inline_steps(steps, devices)
+    return Workload(found, placed, durations, [step.waits for step in steps], effects, inline)
 
 
 def replicated(variants: Sequence[Plan]) -> Workload:
@@ -139,7 +140,7 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
         return Lane(label, name, keeps_order=keeps_order, depth=AHEAD, follows=follows)
     usual = costs.model(name).submit_s / 2
     from_loop = costs.hop_s(LOOP, name)
-    gap = costs.hop_s(name, name)
+    gap, to_here = costs.hop_s(name, name), costs.hop_s(LOOP, HERE)
     is_thread = device.capabilities.memory == HOST
     return Lane(
         f"{name} {kind}".rstrip(),
@@ -154,7 +155,7 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
         loop_s=_notice_s(name, costs) if is_thread else 0.0,
         shares_interpreter=_shares_interpreter(device) and not kind,
         notice_s=0.0 if is_thread else NOTICE_S,
-        here_s=_here_s(device, devices, costs) if not kind else None,
+        here_s=HERE_S if to_here is None else to_here,
     )
 
 
@@ -181,19 +182,6 @@ def _wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, 
         elif is_thread and computes_here(device):
             found[other] = (costs.model(other).submit_s + costs.model(name).submit_s) / 2
     return found
-
-
-def _here_s(device: Device, devices: Mapping[str, Device], costs: Costs) -> float | None:
-    """Return until when a step begins that needs no thread of its own; None where all do.
-
-    So do they where devices are simulated on a virtual clock: a session does not run ahead of it.
-    """
-    if not may_run_anywhere(device) or any(
-        virtual_clock(one) is not None for one in devices.values()
-    ):
-        return None
-    measured = costs.hop_s(LOOP, HERE)
-    return HERE_S if measured is None else measured
 
 
 def _notice_s(name: str, costs: Costs) -> float:

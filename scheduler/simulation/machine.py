@@ -62,7 +62,7 @@ class Machine:
         ]
         self._durations: list[list[int]] = [[]] * time.items  # of each item
         self._quick = [
-            [ns < QUICK_NS and workload.runs_here(step) for step, ns in enumerate(durations)]
+            [ns < QUICK_NS and step in workload.inline for step, ns in enumerate(durations)]
             for _, durations in self._variants
         ]
         self.may_run_here = any(map(any, self._quick))
@@ -84,7 +84,7 @@ class Machine:
         self._gap = [ns_of(lane.gap_s) for lane in lanes]
         devices = [lane.device for lane in lanes]  # and last the loop
         self._wake = [[ns_of(lane.woken_by_s(one)) for one in (*devices, None)] for lane in lanes]
-        self._here = [ns_of(lane.here_s or 0.0) for lane in lanes]
+        self._here = [ns_of(lane.here_s) for lane in lanes]
         self.notice_s = [lane.notice_s for lane in lanes]
         self.report = [ns_of(lane.report_s) for lane in lanes]
         self.to_loop = [ns_of(host.land_delay_s + lane.loop_s) for lane in lanes]

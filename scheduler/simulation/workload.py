@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -52,9 +52,9 @@ class Lane:
         the loop works, the next one waits.
     notice_s : float
         How long a thread of the loop's process is busy with taking note of an end.
-    here_s : float or None
+    here_s : float
         Until a quick step begins that the thread which made it ready runs itself, if the lane is
-        idle. None where all work is the lane's own.
+        idle.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Lane:
     shares_interpreter: bool = False
     wake_after_s: Mapping[str, float] = field(default_factory=dict)
     notice_s: float = 0.0
-    here_s: float | None = None
+    here_s: float = 0.0
     follows: frozenset[str] = frozenset()
 
     def takes_behind(self, other: Lane) -> bool:
@@ -138,6 +138,8 @@ class Workload:
     effects : sequence of int
         The steps that do more than their results tell, in ascending order: each has a lower rank
         than the next.
+    inline : collection of int
+        The steps that need not run on their lane's own thread, if they are quick.
     others : sequence of Placed
         The same steps on replicas of their devices, where there are some; which of them an item
         goes to is decided when it is admitted.
@@ -148,16 +150,13 @@ class Workload:
     duration_s: Sequence[float]
     waits: Sequence[Sequence[int]]
     effects: Sequence[int] = ()
+    inline: Collection[int] = ()
     others: Sequence[Placed] = ()
 
     @property
     def variants(self) -> tuple[Placed, ...]:
         """All sets of lanes that an item may run on, the first one first."""
         return Placed(self.lane, self.duration_s), *self.others
-
-    def runs_here(self, step: int) -> bool:
-        """True for what need not run on its lane's own thread, if it is quick."""
-        return self.lanes[self.lane[step]].here_s is not None and step not in self.effects
 
     def order(self) -> Order:
         """Return what follows what, as the scheduler and its lanes keep it."""

@@ -175,14 +175,17 @@ def test_busy_cores_disturb_each_other() -> None:
     assert timeline.ended == [6 * US, 11 * US]
 
 
-def quick_first(*steps: tuple[str, float, Sequence[int]], effects: Sequence[int] = ()) -> Workload:
-    """Return steps on lanes that take 9 us to wake up; those of "here" may run on any thread."""
+def quick_first(*steps: tuple[str, float, Sequence[int]], fixed: Sequence[int] = ()) -> Workload:
+    """Return steps on lanes that take 9 us to wake up; those of "here" may run on any thread,
+    but for those that are `fixed`."""
     found = workload(*steps)
-    lanes = [
-        replace(lane, wake_s=9e-6, here_s=2e-6 if lane.name.startswith("here") else None)
-        for lane in found.lanes
+    inline = [
+        step
+        for step, (lane, _, _) in enumerate(steps)
+        if lane.startswith("here") and step not in fixed
     ]
-    return replace(found, lanes=lanes, effects=effects)
+    lanes = [replace(lane, wake_s=9e-6, here_s=2e-6) for lane in found.lanes]
+    return replace(found, lanes=lanes, inline=inline)
 
 
 def test_a_quick_step_begins_without_its_lane_being_woken() -> None:
@@ -194,8 +197,8 @@ def test_a_step_that_is_not_quick_is_woken() -> None:
     assert started_us(run(quick_first(("here", slow, ())))) == [9]
 
 
-def test_a_quick_step_with_effects_is_woken() -> None:
-    assert started_us(run(quick_first(("here", 5, ()), effects=[0]))) == [9]
+def test_a_quick_step_that_may_run_on_its_own_thread_alone_is_woken() -> None:
+    assert started_us(run(quick_first(("here", 5, ()), fixed=[0]))) == [9]
 
 
 def test_a_quick_step_whose_lane_is_busy_waits_for_it() -> None:
