@@ -25,6 +25,7 @@ from .memory.growing import GROWING, grown
 from .memory.regions import Location, MemoryPlan
 from .partition.partition import Partition, Subgraph, support
 from .planning import Plan
+from .shape_formulas import ShapeFormulas
 from .specialise import Shapes, bind_inputs, specialise
 from .steps import Step, Transfer
 from .whole import switches_of, with_whole_nodes
@@ -72,6 +73,9 @@ class Fitting:
             name for (name, _), at in plan.memory.locations.items() if at.region == GROWING
         }
         self._sharing = tuple(self._shared())
+        fed = {name: self._template.tensors[name] for name in self._template.inputs}
+        shapes = {name: self._own.tensors[name].static_shape for name in fed}
+        self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for inputs of these shapes; None if it does not fit.
@@ -81,14 +85,26 @@ class Fitting:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        part = self._specialised(self._part, shapes)
-        if not (part.is_static and alike(part, self._own)):
+        bind_inputs(self._template, shapes)
+        part = self._formulas.at(shapes) or self._inferred(shapes)
+        if part is None:
             return None
         sizes = self._sizes(part)
         larger = {name for name, nbytes in sizes.items() if nbytes > self._nbytes.get(name, -1)}
-        if not (larger <= self._growing and self._fits(part)):
+        shares = all(_still_shares(part, sharing) for sharing in self._sharing)
+        if not (larger <= self._growing and shares):
             return None
         return self._fitted(part, sizes, grows=bool(larger))
+
+    def _inferred(self, shapes: Shapes) -> Graph | None:
+        """Return the part that varies for inputs of these shapes; None if it is another one."""
+        part = self._specialised(self._part, shapes)
+        if not (part.is_static and alike(part, self._own)):
+            return None
+        if not all(self._is_supported(part, node) for node in part.nodes):
+            return None
+        self._formulas.compare(shapes, part)
+        return part
 
     def _parts(self) -> tuple[Graph, Graph]:
         """Return the nodes that are not fixed, with symbols, and as they are in the plan."""
@@ -110,11 +126,6 @@ class Fitting:
         switches = [name for name in switches_of(part) if name in self._template.inputs]
         made = with_whole_nodes(made, plan.prototypes, plan.pins, switches, folds=plan.folds)
         return replace(made, tensors={**specs, **made.tensors})
-
-    def _fits(self, part: Graph) -> bool:
-        return all(_still_shares(part, sharing) for sharing in self._sharing) and all(
-            self._is_supported(part, node) for node in part.nodes
-        )
 
     def _is_supported(self, graph: Graph, node: Node) -> bool:
         device = self._plan.assignment[node.name]

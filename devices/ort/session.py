@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any, TypeAlias
 
 from ...graph.captured_constants import with_constants_outside
@@ -15,7 +16,7 @@ from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import KernelError
-from .empty import without_empty_inputs
+from .empty import is_empty, without_empty_inputs
 from .runtime import load, newest_opset, options, runtime, summary
 from .support import computes_nothing
 from .widening import MOST_NBYTES, given, widened
@@ -75,7 +76,8 @@ class Session:
 
     def __init__(self, graph: Graph, model_of: Callable[[Graph], Model]) -> None:
         self.graph = graph
-        computed = _with_results(without_empty_inputs(graph))
+        some_are_empty = any(map(is_empty, graph.tensors.values(), repeat(None)))
+        computed = _with_results(without_empty_inputs(graph)) if some_are_empty else graph
         self.computed = with_constants_outside(computed, _is_handed_over)
         self.model = model_of(self.computed) if self.computed.nodes else None
 

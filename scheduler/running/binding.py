@@ -145,7 +145,7 @@ class Bindings:
             if name not in graph.constants:
                 memory = self._placement.local[name, subgraph.device]
                 yield (name, memory), self._plan.graph.tensors[name]
-        for node in graph.nodes:
+        for node in () if atomic else graph.nodes:
             for name, spec in scratch_specs(device, graph, node).items():
                 yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
 

@@ -1,0 +1,96 @@
+"""Shapes at new lengths: by formula where inference said the same before, inferred where not."""
+
+from __future__ import annotations
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.graph.ir import Graph
+from plait.scheduler.fitting import Fitting
+from plait.scheduler.shape_formulas import TRIALS, ShapeFormulas
+from plait.scheduler.specialise import specialise
+from varying_shapes import WIDTH, by_itself, open_graphs, rows, switching, two_steps
+
+LONGEST = 32
+
+
+def formulas(graph: Graph) -> ShapeFormulas:
+    shapes = {"x": (LONGEST, WIDTH)}
+    fed = {name: graph.tensors[name] for name in graph.inputs}
+    return ShapeFormulas(graph, specialise(graph, shapes), fed, shapes)
+
+
+@pytest.fixture
+def inferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the lengths at which shapes are inferred from now on."""
+    lengths: list[int] = []
+
+    def noted(self: Fitting, shapes: dict[str, tuple[int, ...]]) -> Graph | None:
+        lengths.append(shapes["x"][0])
+        return infer(self, shapes)
+
+    infer = Fitting._inferred
+    monkeypatch.setattr(Fitting, "_inferred", noted)
+    return lengths
+
+
+@pytest.mark.parametrize("device", ["cpu", "ort"])
+def test_a_few_lengths_are_inferred_and_then_none(inferred: list[int], device: str) -> None:
+    graph = two_steps()
+    with pl.BlockingSession(pl.plan(graph, device, bounds={"n": LONGEST})) as session:
+        lengths = [LONGEST, 5, 9, 7, 2, 31, 12, 11, 5]
+        for n in lengths:
+            np.testing.assert_allclose(
+                session.run(rows(n))["y"], by_itself(graph, rows(n))["y"], 1e-5
+            )
+    assert inferred == lengths[1 : 1 + TRIALS]
+
+
+def test_the_ends_of_lengths_are_always_inferred(inferred: list[int]) -> None:
+    plan = pl.plan(two_steps(), bounds={"n": (0, LONGEST)})
+    with pl.BlockingSession(plan) as session:
+        for n in (5, 9, 7, 1, 0, 8):
+            assert session.run(rows(n))["y"].shape == (n, WIDTH)
+    assert inferred == [5, 9, 7, 1, 0]
+
+
+def test_lengths_that_become_values_are_always_inferred(inferred: list[int]) -> None:
+    graph = switching()
+    with pl.BlockingSession(pl.plan(graph, bounds={"n": LONGEST})) as session:
+        for n in (8, 9, 10, 11, 3, 2, 20):
+            np.testing.assert_array_equal(session.run(rows(n))["y"], by_itself(graph, rows(n))["y"])
+    assert len(inferred) == 7
+
+
+def test_lengths_that_do_not_fit_are_errors_at_whichever_of_them() -> None:
+    b = pl.GraphBuilder("fits 32 alone")
+    b.output("y", b.op("Add", b.input("x", "float32", ("n",)), np.ones(LONGEST, np.float32)))
+    with pl.BlockingSession(pl.plan(b.build(), bounds={"n": LONGEST})) as session:
+        for n in range(2, 8):
+            with pytest.raises(pl.ShapeError):
+                session.run({"x": np.ones(n, np.float32)})
+        assert session.run({"x": np.ones(LONGEST, np.float32)})["y"].tolist() == [2] * LONGEST
+
+
+@settings(max_examples=60)
+@given(open_graphs(), st.lists(st.integers(0, LONGEST), min_size=TRIALS, max_size=12))
+def test_formulas_say_what_is_inferred_or_nothing(graph: Graph, lengths: list[int]) -> None:
+    made = formulas(graph)
+    for n in lengths:
+        shapes = {"x": (n, WIDTH)}
+        true = specialise(graph, shapes)
+        found = made.at(shapes)
+        if found is None:
+            made.compare(shapes, true)
+        else:
+            assert found == true
+
+
+def test_formulas_stay_within_what_was_inferred() -> None:
+    made = formulas(two_steps())
+    for n in (3, 4, 5):
+        made.compare({"x": (n, WIDTH)}, specialise(two_steps(), {"x": (n, WIDTH)}))
+    assert made.at({"x": (LONGEST, WIDTH)}) is not None
+    assert made.at({"x": (LONGEST + 1, WIDTH)}) is None
