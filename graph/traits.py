@@ -28,7 +28,7 @@ class Trait(Flag):
     COMMUTATIVE = auto()
     """Has two inputs, the order of which makes no difference in any bit."""
     NEVER_NEGATIVE = auto()
-    """Yields what Relu yields as it is: no number below 0."""
+    """Floats that it yields are what Relu makes of them: nan, or at least 0, and none is -0."""
     MAXIMA = auto()
     """Yields the largest element of each window of its first input, integers too."""
     ROUNDS = auto()

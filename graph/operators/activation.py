@@ -42,7 +42,7 @@ for _op, _operations, _attributes in (
         attributes=_attributes,
         cost=per_element(_operations),
         inplace=FIRST,
-        traits=ACTIVATION | (NEVER_NEGATIVE if _op == "Sigmoid" else NO_TRAITS),
+        traits=ACTIVATION | (NEVER_NEGATIVE if _op in ("Sigmoid", "Softplus") else NO_TRAITS),
         float16=IN_POWERS if _op in ("Softplus", "Mish") else FOLLOWS,
     )(same_of(FLOATS))
 

@@ -122,9 +122,10 @@ for _op in ("Floor", "Ceil", "Round"):
     )
 
 for _op, _traits, _float16 in (
-    *((op, ELEMENTWISE, IN_POWERS) for op in ("Exp", "Log", "Sinh", "Cosh")),
-    *((op, ELEMENTWISE, IN_SLOPES) for op in ("Sin", "Cos", "Tan", "Asin", "Acos")),
-    *((op, ELEMENTWISE, IN_SLOPES) for op in ("Acosh", "Atanh")),
+    *((op, ELEMENTWISE, IN_POWERS) for op in ("Log", "Sinh")),
+    *((op, ELEMENTWISE | NEVER_NEGATIVE, IN_POWERS) for op in ("Exp", "Cosh")),
+    *((op, ELEMENTWISE, IN_SLOPES) for op in ("Sin", "Cos", "Tan", "Asin", "Atanh")),
+    *((op, ELEMENTWISE | NEVER_NEGATIVE, IN_SLOPES) for op in ("Acos", "Acosh")),
     *((op, ELEMENTWISE, FOLLOWS) for op in ("Atan", "Asinh")),
     ("Tanh", ACTIVATION, FOLLOWS),
 ):

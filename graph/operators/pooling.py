@@ -12,7 +12,7 @@ from ..dims import UNKNOWN, add, mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_SUMS, MAXIMA
+from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_SUMS, MAXIMA, NEVER_NEGATIVE
 from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
 from .inputs import FLOATS, NUMBERS, check_dtype, check_rank, may_equal
 from .rules import per_input_element
@@ -63,7 +63,12 @@ def infer_average_pool(call: Call) -> Sequence[TensorSpec]:
 
 
 @define(
-    "LpPool", inputs="x", attributes={**_WINDOW, "p": _POWER}, cost=_window_cost, float16=IN_SUMS
+    "LpPool",
+    inputs="x",
+    attributes={**_WINDOW, "p": _POWER},
+    cost=_window_cost,
+    traits=NEVER_NEGATIVE,
+    float16=IN_SUMS,
 )
 def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
     """Infer: one output per window."""
@@ -73,7 +78,12 @@ def infer_lp_pool(call: Call) -> Sequence[TensorSpec]:
 
 
 @define(
-    "GlobalLpPool", inputs="x", attributes={"p": _POWER}, cost=per_input_element(1), float16=IN_SUMS
+    "GlobalLpPool",
+    inputs="x",
+    attributes={"p": _POWER},
+    cost=per_input_element(1),
+    traits=NEVER_NEGATIVE,
+    float16=IN_SUMS,
 )
 @define("GlobalMaxPool", inputs="x", cost=per_input_element(1), float16=FOLLOWS)
 @define("GlobalAveragePool", inputs="x", cost=per_input_element(1), float16=IN_SUMS)

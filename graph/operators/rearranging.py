@@ -9,7 +9,7 @@ from ..dims import floordiv, mul
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, MOVES, OWN_DTYPES
+from ..traits import FIRST_FOLLOWS, FOLLOWS, MOVES, NEVER_NEGATIVE, OWN_DTYPES
 from .inputs import INTEGERS, REALS, check_dtype, check_per_channel, check_rank
 
 _BLOCKS = {
@@ -76,6 +76,7 @@ def _divided(x: TensorSpec, dim: Dim, parts: int) -> Dim:
     inputs="x",
     attributes={"dtype": Attribute(Kind.DTYPE, None), "k": Attribute(Kind.INT, 0)},
     cost=free,
+    traits=NEVER_NEGATIVE,
     float16=OWN_DTYPES,
 )
 def infer_eye_like(call: Call) -> Sequence[TensorSpec]:

@@ -10,7 +10,7 @@ from ..dims import normalise_axes, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, InferRule, define
 from ..tensor import Dim, TensorSpec
-from ..traits import FOLLOWS, IN_POWERS, IN_STEPS, IN_SUMS
+from ..traits import FOLLOWS, IN_POWERS, IN_STEPS, IN_SUMS, NEVER_NEGATIVE, NO_TRAITS
 from .inputs import (
     FLOATS,
     NUMBERS,
@@ -73,6 +73,7 @@ for _op, _kinds in {
         inputs="data axes?",
         attributes=REDUCE_ATTRIBUTES,
         cost=per_input_element(2 + TRANSCENDENTAL if _op == "ReduceLogSumExp" else 1),
+        traits=NEVER_NEGATIVE if _op in ("ReduceL1", "ReduceL2", "ReduceSumSquare") else NO_TRAITS,
         float16=_FLOAT16.get(_op, IN_SUMS),
     )(_reduce(_kinds))
 

@@ -9,7 +9,7 @@ from ..dims import UNKNOWN, add, floordiv, mul, normalise_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import IN_SUMS
+from ..traits import IN_SUMS, NEVER_NEGATIVE
 from .inputs import (
     FLOATS,
     INTEGERS,
@@ -181,6 +181,7 @@ def _frames(length: Dim, frame: Dim, step: Dim | None) -> Dim:
     outputs="output",
     attributes={"output_datatype": Attribute(Kind.DTYPE, "float32")},
     cost=lambda call, outputs: TRANSCENDENTAL * outputs[0].size,
+    traits=NEVER_NEGATIVE,
     float16=IN_SUMS,
 )
 def infer_mel_weight_matrix(call: Call) -> Sequence[TensorSpec]:

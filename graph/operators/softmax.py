@@ -24,4 +24,6 @@ define(
 define("LogSoftmax", inputs="x", attributes=_AXIS, cost=_PASSES, float16=IN_POWERS)(
     same_along_axis(FLOATS)
 )
-define("Hardmax", inputs="x", attributes=_AXIS, float16=IN_STEPS)(same_along_axis(FLOATS))
+define("Hardmax", inputs="x", attributes=_AXIS, traits=NEVER_NEGATIVE, float16=IN_STEPS)(
+    same_along_axis(FLOATS)
+)

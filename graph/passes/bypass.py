@@ -133,6 +133,15 @@ def _is_done(rewriter: Rewriter, node: Node) -> bool:
     return writer is not None and writer.op == node.op
 
 
+def _is_positive_part(rewriter: Rewriter, node: Node) -> bool:
+    """True for a Relu of what Relu wrote, or of floats that are never negative.
+
+    Integers may be: |-128| is -128 in int8.
+    """
+    is_float = rewriter.tensors[node.inputs[0]].dtype.kind == "f"
+    return _is_done(rewriter, node) or (is_float and _follows(NEVER_NEGATIVE)(rewriter, node))
+
+
 def _follows(trait: Trait) -> Question:
     """Return whether an operator of that trait wrote the input."""
 
@@ -185,7 +194,7 @@ _QUESTIONS: Mapping[str, Question] = {
     "And": _second_is(1),
     **dict.fromkeys(("Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift"), _second_is(0)),
     "BitwiseAnd": _has_all_bits,
-    "Relu": _follows(NEVER_NEGATIVE),
+    "Relu": _is_positive_part,
     **dict.fromkeys(("Abs", "Sign"), _is_done),
     "Clip": _is_clipped,
 }
