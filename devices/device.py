@@ -8,7 +8,7 @@ run. A device has at least one lane: an in-order queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ..graph.infer import asking
@@ -316,3 +316,17 @@ def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorS
 def scratch_name(node: Node, index: int) -> str:
     """Return the name under which a node's scratch buffer stands in `views`; no tensor has it."""
     return f"{node.name}\0scratch{index}"
+
+
+def support(graph: Graph, node: Node, device: Device) -> Support:
+    """Say whether a device can run a node of a graph."""
+    bounded = node.operator.bounded
+    asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
+    with asking(node, call):
+        return device.supports(asked, call)
+
+
+def why_not(device: Device, graph: Graph, node: Node) -> str | None:
+    """Return why a device cannot run a node of a graph; None where it can."""
+    answer = support(graph, node, device)
+    return None if answer.ok else answer.reason

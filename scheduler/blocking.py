@@ -19,7 +19,7 @@ from .errors import PlanError, SessionError
 from .event_loop import run_loop
 from .fetches import Fetches
 from .kept_plans import KeptPlans
-from .partition.partition import Pins
+from .partition.pins import Pins
 from .planning import Plan
 from .session import Session
 

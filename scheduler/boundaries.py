@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,11 +21,7 @@ from ..graph.operators.bounded_call import bounded_call, is_bounded_call
 from ..graph.operators.control import deciding_inputs, waits
 from ..graph.tensor import Array, TensorSpec, spec_of
 from .errors import PlanError
-
-Bounds: TypeAlias = Mapping[str, tuple[int, int]]
-"""For symbols the smallest and the largest length."""
-
-NO_BOUNDS: Bounds = {}
+from .plans.shapes import NO_BOUNDS, Bounds
 
 DECIDING_SIZE = 1 << 16
 """Tensors up to this many elements may decide shapes."""

@@ -20,12 +20,13 @@ from ..graph.aliasing import runs_of
 from ..graph.errors import ShapeError
 from ..graph.infer import describe
 from ..graph.ir import Graph, Node
-from .boundaries import NO_BOUNDS, Bounds, frontier
+from .boundaries import frontier
 from .errors import FeedError, PlanError
 from .fixed import fixed_nodes, same_nodes, without_nodes
 from .memory.leeway import Leeway
 from .partition.pins import Pins
-from .specialise import Shapes, specialise
+from .plans.shapes import NO_BOUNDS, Bounds, Shapes
+from .specialise import specialise
 from .whole import switches_of, with_whole_nodes
 
 Start: TypeAlias = tuple[str, int, str, int]

@@ -21,10 +21,11 @@ from ..graph.tensor import Array
 from .contention import contention
 from .costs import Costs
 from .costs.figures import Loop
-from .costs.overheads import computes_here, hops, loop
+from .costs.host import computes_here
 from .make_plan import plan
 from .planning import Plan
 from .profile import Profile
+from .profile.overheads import hops, loop
 from .session import Session
 
 ITEMS, WARM_UP, ROUNDS = 16, 3, 4

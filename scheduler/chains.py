@@ -21,9 +21,10 @@ from ..graph.operators.fused import FUSED, MOST_INPUTS
 from ..graph.passes import Applied, run_passes
 from ..graph.tensor import Shape, TensorSpec
 from .partition.choose import Choice
-from .partition.partition import Partition
 from .partition.strategies import Request
-from .placement import Placement, place
+from .placement import place
+from .plans.partition import Partition
+from .plans.placement import Placement
 
 LEAST_BYTES, LEAST_BETWEEN_BYTES = 1 << 23, 1 << 25
 """Of what a chain writes, and of all that lies between its nodes. Measured on 2 cores with 1 MiB of

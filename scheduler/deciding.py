@@ -10,7 +10,7 @@ from ..graph.errors import ShapeError
 from ..graph.ir import Graph
 from ..graph.passes import Pass, fold_constants, run_passes
 from ..graph.state import set_aside
-from .boundaries import Bounds, is_decided
+from .boundaries import is_decided
 from .bounds import Template, largest, leeway_of, undecided
 from .chains import Lowered, lowered, without_chains
 from .errors import DoesNotFitError
@@ -22,8 +22,8 @@ from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
 from .partition.strategies import Request, choices
 from .planning import Plan
+from .plans.shapes import Bounds, Shapes
 from .run_once import in_sections
-from .specialise import Shapes
 from .whole import with_whole_nodes
 
 WAITS_WORTH = 1.01

@@ -16,17 +16,18 @@ from functools import partial
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from ..devices.device import scratch_name, scratch_specs
+from ..devices.device import scratch_name, scratch_specs, support
 from ..graph.aliasing import Run, runs_of
 from ..graph.ir import Graph, Node
 from .bounds import alike
 from .fixed import fixed_nodes, same_nodes, without_nodes
 from .memory.growing import GROWING, grown
 from .memory.regions import Location, MemoryPlan
-from .partition.partition import Partition, Subgraph, support
 from .planning import Plan
+from .plans.partition import Partition, Subgraph
+from .plans.shapes import Shapes
 from .shape_formulas import ShapeFormulas
-from .specialise import Shapes, bind_inputs, specialise
+from .specialise import bind_inputs, specialise
 from .steps import Step, Transfer
 from .whole import switches_of, with_whole_nodes
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..devices.device import Device
+from ..devices.device import Device, support
 from ..graph.ir import Graph, Node
 from ..graph.passes import Applied, run_passes
 from ..graph.passes.half import compute_in_half
@@ -18,7 +18,6 @@ from .boundaries import is_decided
 from .errors import DoesNotFitError, PlanError
 from .partition.choose import Choice
 from .partition.decision import Decision
-from .partition.partition import support
 from .partition.strategies import Request, choices
 from .replicas.groups import Groups, without_ranges
 

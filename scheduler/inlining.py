@@ -7,7 +7,6 @@ The node "add" of the body of "loop" becomes "loop[0]/add", "loop[1]/add" and so
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,9 +24,6 @@ from ..graph.tensor import Array
 UNROLLED_NODES = 256
 """Loops that would become more nodes than this are run by the session, body by body. A loop in a
 loop has its share of what the outer one may become, so that all of them together stay small."""
-
-_MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
-"""The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +62,6 @@ def inlined(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined
         unroll = _unroll_loop if node.op == "Loop" else _unroll_scan
         steps = unroll(writer, node, call, allowance)
     return Inlined(writer.constants, writer.nodes, allowance // steps) if steps else None
-
-
-def path_of(name: str) -> str:
-    """Return what a node was called before loops were unrolled, and it was written out."""
-    return _MADE.sub("", name)
 
 
 def _unroll_loop(writer: _Writer, node: Node, call: Call, allowance: int) -> int:

@@ -11,7 +11,7 @@ from ..devices.device import Device
 from ..graph.ir import Graph
 from ..graph.registrations import registrations
 from .make_plan import plan
-from .partition.partition import Pins
+from .partition.pins import Pins
 from .planning import Plan
 
 MOST_PLANS = 4

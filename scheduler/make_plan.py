@@ -23,16 +23,16 @@ from ..graph.passes import (
 from ..graph.randomness import with_random_key
 from . import deciding
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
-from .boundaries import NO_BOUNDS, Bounds
 from .bounds import split_bounds
 from .costs import Costs
 from .ends import On, checked_ends
 from .errors import PlanError
 from .half import Precision, checked_precision
 from .memory.limits import limits_of
-from .partition.partition import Pins, check_pins
+from .partition.pins import Pins, check_pins
 from .partition.strategies import Objective, Request, Strategy
 from .planning import Plan
+from .plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .replicas.groups import (
     check_in_turn,
     check_no_effects,
@@ -41,7 +41,7 @@ from .replicas.groups import (
     variants,
     without_ranges,
 )
-from .specialise import Shapes, specialised
+from .specialise import specialised
 
 
 def plan(

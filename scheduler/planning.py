@@ -18,7 +18,6 @@ from ..graph.ir import Graph
 from ..graph.passes import Applied, Pass, expand_unsupported, fold_constants, fuse_chains
 from ..graph.printing import bytes_text, counted
 from ..graph.state import taken_back
-from .boundaries import Bounds
 from .bounds import Template, leeway_of
 from .chains import AFTER_CHOICE
 from .costs import Costs
@@ -27,12 +26,14 @@ from .fixed import growing_leeway
 from .memory.leeway import NONE, Leeway
 from .memory.regions import MemoryPlan
 from .partition.decision import Decision
-from .partition.partition import Partition, Pins, Subgraph
+from .partition.pins import Pins
 from .partition.strategies import Objective, Request, Strategy
-from .placement import Placement
+from .plans.partition import Partition, Subgraph
+from .plans.placement import Placement
+from .plans.shapes import Bounds, Shapes
 from .replicas.groups import Groups, as_range, every_device, variants
 from .run_once import joined
-from .specialise import Shapes, specialised
+from .specialise import specialised
 from .steps import Step
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from .memory.memory_plan import plan_memory
 from .partition.decision import Decision
 from .partition.judge import Judge
 from .partition.offers import Offers, ask
-from .partition.partition import Partition
+from .plans.partition import Partition
 
 if TYPE_CHECKING:
     from .planning import Plan

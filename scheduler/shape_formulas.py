@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..graph.ir import Graph
 from ..graph.tensor import Dim, TensorSpec
-from .specialise import Shapes
+from .plans.shapes import Shapes
 
 TRIALS = 3
 """At so many lengths inference has to say the same."""

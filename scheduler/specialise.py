@@ -27,8 +27,7 @@ from ..graph.tensor import Array, Dim, TensorSpec, spec_of
 from . import inlining
 from .errors import FeedError
 from .inlining import Namespace, inlined
-
-Shapes = Mapping[str, Sequence[int]]
+from .plans.shapes import Shapes
 
 
 def specialised(

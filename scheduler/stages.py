@@ -21,9 +21,10 @@ from ..graph.operators.control import waits
 from ..graph.state import reading
 from ..graph.tensor import Array, TensorSpec, frozen_copy, spec_of
 from ..graph.traits import SELECTS
-from .boundaries import Bounds, Padded, cut, deciding, frontier, is_decided
+from .boundaries import Padded, cut, deciding, frontier, is_decided
 from .bounds import UndecidedError, count_error
 from .planning import Plan
+from .plans.shapes import Bounds
 from .specialise import specialise
 from .whole import SWITCH_SIZE, switches_of, with_whole_nodes
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..devices.memory import CALLER, HOST_MEMORIES
 from ..graph.life import has_lives
 from ..graph.nested import acts_outside, all_nodes
-from .partition.partition import Subgraph
+from .plans.partition import Subgraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ..devices.device import Device
+from ..devices.device import Device, support
 from ..graph.captured_constants import with_constants_inside
 from ..graph.errors import ShapeError
 from ..graph.infer import infer_node
@@ -18,7 +18,6 @@ from ..graph.operators.control import CONTROL_FLOW, deciding_inputs, handed
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import TensorSpec
 from .boundaries import is_decided
-from .partition.partition import support
 from .partition.pins import Pins, pins_of
 from .specialise import specialise
 

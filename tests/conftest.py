@@ -16,7 +16,7 @@ from plait.scheduler import deciding
 from plait.scheduler.fitting import Fitting
 from plait.scheduler.memory.verify import verify_memory
 from plait.scheduler.planning import Plan
-from plait.scheduler.specialise import Shapes
+from plait.scheduler.plans.shapes import Shapes
 from resources import lanes_processes_and_arenas
 
 settings.register_profile("local", deadline=None, print_blob=True)

@@ -178,3 +178,9 @@ class RealClock:
                     return heapq.heappop(self._due)[2]
                 self._changed.wait(None if ahead_ns is None else ahead_ns / 1e9)
             return None
+
+
+def virtual_clock(device: object) -> VirtualClock | None:
+    """Return the virtual clock of a simulated device that has one."""
+    clock = getattr(device, "clock", None)
+    return clock if isinstance(clock, VirtualClock) else None

@@ -25,7 +25,6 @@ from ...graph.operators.fused import FUSED
 from ..errors import PlanError
 from .figures import Figures, Measured
 from .members import parts_of
-from .recorded import recorded
 from .signature import Signature, digest, signature
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ class Costs(Figures):
         wholes : Profile, optional
             Of one that does not: subgraphs take what they took there, and bound their nodes.
         """
+        from ..profile.figures import recorded
+
         return cls(**vars(recorded(profile, plan, wholes)))
 
     def save(self, path: str | Path) -> None:

@@ -11,8 +11,8 @@ from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier, reason_held_up
 from ..bounds import computed_symbols
-from ..partition.partition import Subgraph
 from ..planning import Plan
+from ..plans.partition import Subgraph
 from ..steps import Transfer
 from .again_text import again_lines
 from .decision_text import chooses_again, decision_lines, node_lines, reason_lines

@@ -15,7 +15,7 @@ from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
 from ...graph.printing import bytes_text
 from ..arguments import MOST_IN_FLIGHT
-from ..boundaries import Bounds, is_decided
+from ..boundaries import is_decided
 from ..bounds import Template, checked_bounds, largest
 from ..ends import Ends, checked_ends
 from ..errors import DoesNotFitError
@@ -23,9 +23,12 @@ from ..memory.buffers import alignment_of
 from ..memory.limits import exceeded, limits_of
 from ..memory.regions import MemoryPlan, Pool, Replica
 from ..memory.verify import verify_memory
-from ..partition.partition import SESSION, Partition, Pins, Subgraph
-from ..placement import SCRATCH, Placement, place
+from ..partition.pins import Pins
+from ..placement import place
 from ..planning import Plan
+from ..plans.partition import SESSION, Partition, Subgraph
+from ..plans.placement import SCRATCH, Placement
+from ..plans.shapes import Bounds
 from ..replicas.groups import check_alike
 from ..steps import Transfer
 from .requirements import AGAIN

@@ -20,7 +20,7 @@ from ...graph.ir import Node
 from ...graph.nested import acts_outside
 from ...graph.tensor import Array
 from ..events import Announcer, ItemReplayed
-from ..partition.partition import Subgraph
+from ..plans.partition import Subgraph
 from ..running.arenas import OpenArenas
 from ..running.executor import Execution
 from ..running.item import Flight

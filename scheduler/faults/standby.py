@@ -8,8 +8,8 @@ from ...graph.errors import PlaitError
 from ...graph.ir import Node
 from ...graph.nested import all_nodes, graphs_in
 from ...graph.passes import fuse_chains
-from ..partition.partition import SESSION
 from ..planning import Plan
+from ..plans.partition import SESSION
 
 
 def devices_of(plan: Plan) -> frozenset[str]:

@@ -20,7 +20,7 @@ from ...devices.memory import ALIGNMENT, HOST, SHARED
 from ...graph.aliasing import joins_of, views_of
 from ...graph.ir import Graph, Node
 from ...graph.operator import Alias
-from ..placement import SCRATCH, Placement
+from ..plans.placement import SCRATCH, Placement
 from ..steps import Transfer
 from .happens_before import START, HappensBefore, Point
 from .leeway import NONE, Leeway

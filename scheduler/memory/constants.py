@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ...devices.device import Device
 from ...devices.memory import HOST
 from ...graph.ir import Graph
-from ..placement import Placement
+from ..plans.placement import Placement
 from ..steps import Transfer
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...graph.aliasing import runs_of
 from ...graph.ir import Graph, Node
-from ..placement import Placement
+from ..plans.placement import Placement
 from .regions import Location, Replica
 
 

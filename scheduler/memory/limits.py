@@ -12,7 +12,7 @@ from ...graph.ir import Graph
 from ...graph.printing import counted
 from ...graph.tensor import TensorSpec
 from ..errors import DoesNotFitError, PlanError
-from ..placement import Placement
+from ..plans.placement import Placement
 from .buffers import Buffer
 from .regions import MemoryPlan, Pool
 

@@ -8,7 +8,7 @@ from ...devices.device import Device
 from ...graph.ir import Graph
 from ..packing import Block
 from ..packing.problem import lower_bound_of
-from ..placement import Placement
+from ..plans.placement import Placement
 from .buffers import Buffer, alignment_of, collect_buffers
 from .happens_before import HappensBefore
 from .relation import relate

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...devices.device import Device
 from ...graph.ir import Graph, Node
 from ..costs.costs import Costs
-from ..placement import Placement
+from ..plans.placement import Placement
 from ..steps import Transfer
 from .buffers import Buffer, alignment_of, collect_buffers
 from .constants import constants_by_memory

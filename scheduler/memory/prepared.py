@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ...devices.device import Device
 from ...graph.ir import Graph
-from ..placement import Commit, Placement
+from ..plans.placement import Commit, Placement
 from .buffers import Buffer, alignment_of
 from .happens_before import START
 from .regions import ADMISSION, Location, MemoryPlan, Pool, Region, Replica

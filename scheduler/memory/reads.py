@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from ...devices.device import Device
 from ...graph.ir import Graph, Node
-from ..partition.partition import Subgraph
-from ..placement import OUTSIDE, Placement
+from ..plans.partition import Subgraph
+from ..plans.placement import OUTSIDE, Placement
 from ..steps import Step, Transfer
 from .happens_before import HappensBefore, Point
 from .regions import Replica

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from ...graph.errors import InternalError
 from ...graph.ir import Node
-from ..partition.partition import Subgraph
-from ..placement import OUTSIDE, SCRATCH
 from ..planning import Plan
+from ..plans.partition import Subgraph
+from ..plans.placement import OUTSIDE, SCRATCH
 from ..steps import Step, Transfer
 from .contents import Contents
 from .prepared import next_region_of

@@ -14,11 +14,12 @@ from math import inf
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
-from ..costs.overheads import computes_here
+from ..costs.host import computes_here
 from ..ends import ON_HOST, Ends
 from ..errors import PlanError
 from ..memory.regions import MemoryPlan
-from ..placement import Placement
+from ..plans.partition import Partition
+from ..plans.placement import Placement
 from .capacity import Capacity, filled
 from .decision import Decision
 from .improvement import improve
@@ -26,7 +27,6 @@ from .judge import PATIENCE, SAME, Judge, Judged
 from .list_scheduling import portfolio
 from .min_cut import least_work
 from .offers import Offers, ask, options
-from .partition import Partition
 from .pins import Pins
 from .pipeline import stages
 from .problem import Problem

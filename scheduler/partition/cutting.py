@@ -24,40 +24,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import add
 from typing import TypeAlias
 
 from ...graph.ir import Graph
+from ..plans.partition import Subgraph
 
 Parts: TypeAlias = list[list[int]]
 """The nodes of each subgraph, in a topological order."""
 
 MOST_APART = 256
 """A group of more components than this is not taken apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subgraph:
-    """A set of nodes given to one device; runs as one program.
-
-    Attributes
-    ----------
-    index : int
-        Its place in the partition, a topological order.
-    device : str
-    graph : Graph
-        The nodes, with the tensors that cross into and out of it as inputs and outputs.
-    """
-
-    index: int
-    device: str
-    graph: Graph
-
-    @property
-    def name(self) -> str:
-        """How reports and traces call it."""
-        return self.graph.name
 
 
 def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:

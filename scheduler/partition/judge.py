@@ -13,11 +13,12 @@ from ..costs import Costs
 from ..ends import ON_HOST, Ends
 from ..memory.lower_bound import lower_bounds
 from ..memory.regions import Region
-from ..placement import Placement, place
+from ..placement import place
+from ..plans.partition import Partition
+from ..plans.placement import Placement
 from ..simulation.engine import run
 from ..simulation.lanes import host_of, workload
 from .cutting import Parts, cuts, extracted
-from .partition import Partition
 from .written_out import Forms, WrittenOut
 
 PACED_STEPS, MOST_ROUNDS = 1000, 8

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from ...devices.device import Device, Support
+from ...devices.device import Device, Support, support
 from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
 from ..costs import Costs
 from .decision import Option
-from .partition import WRITTEN_OUT, Homeless, placed, support, unsupported
+from .partition import WRITTEN_OUT, Homeless, placed, unsupported
 from .pins import Pins, pin_of
 from .written_out import Forms
 

@@ -11,25 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from ...devices.device import Device, Support
-from ...graph.infer import asking
+from ...devices.device import Device, Support, support, why_not
 from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
 from ...graph.passes import Placing, attempts, can_be_written_out
 from ..errors import UnsupportedOpError
-from .cutting import Subgraph
-from .pins import Pins, check_pins, pin_of
-
-__all__ = [
-    "SESSION",
-    "Partition",
-    "Pins",
-    "Subgraph",
-    "by_preference",
-    "check_pins",
-    "may_merge",
-    "support",
-]
+from ..plans.partition import SESSION
+from .pins import Pins, pin_of
 
 MAX_LISTED = 20
 """Lines of an error."""
@@ -37,28 +25,6 @@ MAX_NAMED = 3
 """Nodes of one line."""
 
 WRITTEN_OUT = "written out in simpler nodes"
-
-SESSION = "session"
-"""Stands in place of a device where a node is control flow that waits for values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """The assignment of all nodes to devices, and the subgraphs that follow.
-
-    Attributes
-    ----------
-    assignment : Mapping of str to str
-        Node name to device name, also for nodes of nested graphs: ``"loop/add"``.
-    reasons : Mapping of str to str
-        Why each node is where it is.
-    subgraphs : tuple of Subgraph
-        In a topological order.
-    """
-
-    assignment: Mapping[str, str]
-    reasons: Mapping[str, str]
-    subgraphs: tuple[Subgraph, ...]
 
 
 def by_preference(
@@ -145,20 +111,6 @@ class _Placing:
     def _runs(self, graph: Graph, node: Node, device: Device) -> bool:
         """Say whether a device runs a node, or can if it is written out."""
         return offer(graph, node, device, writes_out=self.writes_out).ok
-
-
-def support(graph: Graph, node: Node, device: Device) -> Support:
-    """Say whether a device can run a node of a graph."""
-    bounded = node.operator.bounded
-    asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
-    with asking(node, call):
-        return device.supports(asked, call)
-
-
-def why_not(device: Device, graph: Graph, node: Node) -> str | None:
-    """Return why a device cannot run a node of a graph; None where it can."""
-    answer = support(graph, node, device)
-    return None if answer.ok else answer.reason
 
 
 def offer(graph: Graph, node: Node, device: Device, *, writes_out: bool) -> Support:

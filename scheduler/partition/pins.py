@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -11,10 +12,12 @@ from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes, graphs_in
 from ...graph.operators.control import CONTROL_FLOW, waits
 from ..errors import PlanError
-from ..inlining import path_of
 
 Pins = Mapping[str, str]
 """Node name, or pattern as in `fnmatch`, to device name."""
+
+_MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
+"""The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
 
 
 def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
@@ -64,6 +67,11 @@ def _own_pin(node: Node, pins: Pins) -> str | None:
     exact = (name for name in names if name in pins)
     matching = (p for p in pins if any(fnmatchcase(name, p) for name in names))
     return next(exact, None) or next(matching, None)
+
+
+def path_of(name: str) -> str:
+    """Return what a node was called before loops were unrolled, and it was written out."""
+    return _MADE.sub("", name)
 
 
 def _some(names: Sequence[str]) -> str:

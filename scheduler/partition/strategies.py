@@ -13,12 +13,13 @@ from ...graph.passes import Placing
 from ..costs import Costs
 from ..ends import ON_HOST, Ends
 from ..errors import PlanError
+from ..plans.partition import Partition, Subgraph
 from .choose import Choice, choose
-from .cutting import Subgraph, cut
+from .cutting import cut
 from .decision import Decision
 from .judge import PATIENCE, Judge
 from .offers import Offers, ask, by_order, options
-from .partition import Partition, by_preference, may_merge
+from .partition import by_preference, may_merge
 from .pins import Pins
 from .tengine import by_runs
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ...devices.device import Device, Support
+from ...devices.device import Device, Support, why_not
 from ...graph.expansions import expansions
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node, call_of
@@ -20,7 +20,7 @@ from ...graph.passes.merging import with_nodes
 from ...graph.passes.rewriting import Rewriter
 from ...graph.tensor import Array, spec_of
 from .cutting import Parts
-from .partition import WRITTEN_OUT, why_not
+from .partition import WRITTEN_OUT
 
 
 @dataclass(frozen=True)

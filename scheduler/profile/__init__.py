@@ -2,7 +2,6 @@
 
 from .attribution import Attribution
 from .profile import Profile
-from .recorder import Recorder
 from .records import NodeTime, Part, Record, Span
 
-__all__ = ["Attribution", "NodeTime", "Part", "Profile", "Record", "Recorder", "Span"]
+__all__ = ["Attribution", "NodeTime", "Part", "Profile", "Record", "Span"]

@@ -14,7 +14,7 @@ from ...devices.registry import find
 from ...graph.ir import ASSIGN, Graph
 from ...graph.nested import acts_outside
 from ..errors import PlanError
-from ..partition.partition import Pins
+from ..partition.pins import Pins
 
 Groups: TypeAlias = tuple[tuple[str, ...], ...]
 """The names of devices that stand for each other; those of one group are alike."""

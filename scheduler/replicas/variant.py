@@ -9,9 +9,9 @@ from typing import TypeAlias
 from ...devices.registry import find
 from ..costs import Costs
 from ..memory.regions import MemoryPlan
-from ..partition.partition import Partition, Subgraph
-from ..placement import Commit, Placement
 from ..planning import Plan
+from ..plans.partition import Partition, Subgraph
+from ..plans.placement import Commit, Placement
 from ..steps import Step, Transfer
 
 Rename: TypeAlias = Callable[[str], str]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ...graph.errors import PlaitError
-from ..placement import OUTSIDE
+from ..plans.placement import OUTSIDE
 from .copying import Copy, copy_all, mover
 from .executor import Execution
 from .marks import Marks
@@ -22,7 +22,7 @@ from .slots import session_closed
 
 if TYPE_CHECKING:
     from ..faults.watch import Watch
-    from ..profile import Recorder
+    from ..profile.recorder import Recorder
 
 
 async def prepare(

@@ -15,9 +15,9 @@ from ...graph.ir import Graph
 from ...graph.life import has_lives
 from ...graph.tensor import TensorSpec
 from ..memory.regions import Region, Replica
-from ..partition.partition import Subgraph
-from ..placement import SCRATCH
 from ..planning import Plan
+from ..plans.partition import Subgraph
+from ..plans.placement import SCRATCH
 from ..steps import Step, Transfer
 from .arenas import Arenas, Turned, copy_of
 from .handing import nothing_handed

@@ -11,9 +11,9 @@ import trio
 from ...graph.ir import Graph
 from ...graph.tensor import Array, frozen_copy
 from ..planning import Plan
+from ..plans.shapes import Shapes
 from ..profile.recorder import Trace
 from ..replicas.variant import variant
-from ..specialise import Shapes
 from ..stages import Entry, Stage
 from .item import Flight
 from .landing import Landing, may_commit

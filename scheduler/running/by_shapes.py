@@ -20,8 +20,9 @@ from ..ends import not_decided
 from ..errors import PlanError
 from ..fixed import is_mostly_fixed
 from ..planning import Plan
+from ..plans.shapes import Shapes
 from ..replicas.variant import variant
-from ..specialise import Shapes, bind_inputs
+from ..specialise import bind_inputs
 from ..stages import Entry
 from .feeds import check_feeds
 from .open_plans import KEPT_PLANS, OpenPlans

@@ -24,8 +24,8 @@ from ...graph.errors import PlaitError, text_of
 from ...graph.tensor import Array, TensorSpec
 from ..errors import FeedError
 from ..memory.regions import Replica
-from ..placement import OUTSIDE
 from ..planning import Plan
+from ..plans.placement import OUTSIDE
 from ..steps import Transfer
 from .pace import Launch, Pace
 

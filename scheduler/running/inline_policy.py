@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
+from ...devices.sim.clock import virtual_clock
 from ..steps import Step, Transfer
-from .pace import virtual_clock
 
 
 def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:

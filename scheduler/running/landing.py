@@ -10,7 +10,7 @@ import trio
 from ...devices.event import CancelledWorkError
 from ...graph.errors import PlaitError
 from ...graph.tensor import Array
-from ..profile import Recorder
+from ..profile.recorder import Recorder
 from .executor import Execution
 from .handing import follow_readers
 from .item import Flight

@@ -10,9 +10,9 @@ from ...devices.errors import DeviceError
 from ...devices.host import core_count
 from ...devices.registry import find
 from ...graph.errors import PlaitError, named_text
-from ..costs.overheads import computes_here
-from ..partition.partition import SESSION
+from ..costs.host import computes_here
 from ..planning import Plan
+from ..plans.partition import SESSION
 from ..replicas.groups import every_device
 from .leases import close_shared, open_shared, reopen_shared
 

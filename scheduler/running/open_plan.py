@@ -18,8 +18,8 @@ from ...devices.memory import Arena, View, host_view
 from ...graph.tensor import Array
 from ..memory.prepared import next_region_of, regions_of, variables_in
 from ..memory.regions import Replica, takes_turns
-from ..placement import OUTSIDE, Commit
 from ..planning import Plan
+from ..plans.placement import OUTSIDE, Commit
 from ..simulation.lanes import workload
 from ..steps import Step, outline
 from .arenas import Arenas, Lend, OpenArenas, Turned

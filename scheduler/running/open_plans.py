@@ -30,7 +30,7 @@ from .resized import Resized
 from .slots import Slots, session_closed
 
 if TYPE_CHECKING:
-    from ..profile import Recorder
+    from ..profile.recorder import Recorder
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from .open_plan import Lanes, OpenPlan
 from .pace import Pace
 
 if TYPE_CHECKING:
-    from ..profile import Recorder
+    from ..profile.recorder import Recorder
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from ..planning import Plan
-from ..specialise import Shapes
+from ..plans.shapes import Shapes
 
 
 @dataclass(frozen=True, slots=True)

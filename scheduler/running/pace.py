@@ -20,7 +20,7 @@ import trio
 
 from ...devices.device import Device, OnDone
 from ...devices.event import Event
-from ...devices.sim.clock import VirtualClock
+from ...devices.sim.clock import VirtualClock, virtual_clock
 
 T = TypeVar("T")
 
@@ -54,12 +54,6 @@ def result_of(outcome: T | Raised) -> T:
     if isinstance(outcome, Raised):
         raise outcome.errors.pop()
     return outcome
-
-
-def virtual_clock(device: Device) -> VirtualClock | None:
-    """Return the virtual clock of a simulated device that has one."""
-    clock = getattr(device, "clock", None)
-    return clock if isinstance(clock, VirtualClock) else None
 
 
 def clock_of(device: Device) -> Callable[[], int]:

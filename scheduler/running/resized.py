@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from ...devices.cpu import CpuDevice
 from ...devices.errors import DeviceError
 from ..fitting import Fitting
-from ..specialise import Shapes
+from ..plans.shapes import Shapes
 from ..steps import Transfer
 from .open_plan import OpenPlan
 from .slots import Slots

@@ -18,7 +18,7 @@ from ..faults.policy import FaultPolicy
 from ..faults.recovery import Recovery
 from ..faults.watch import Watch
 from ..planning import Plan
-from ..profile import Recorder
+from ..profile.recorder import Recorder
 from ..profile.status import Status, device_status, memory_status
 from ..replicas.dispatch import Dispatcher
 from .by_fetches import ALL, ByFetches

@@ -12,7 +12,7 @@ from ...devices.memory import HOST
 from ...graph.ir import Graph
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
-from ..costs.overheads import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
+from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
 from ..ends import ON_HOST, Ends
 from ..running.inline_policy import inline_steps
 from ..steps import Step, Transfer

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...devices.device import scratch_specs
 from ..memory.regions import ADMISSION, Pool, Region, Replica
-from ..placement import OUTSIDE, SCRATCH
 from ..planning import Plan
+from ..plans.placement import OUTSIDE, SCRATCH
 from ..steps import Step, Transfer
 from .workload import Timeline
 

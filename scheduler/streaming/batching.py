@@ -20,8 +20,8 @@ from ...graph.errors import PlaitError, ShapeError
 from ...graph.ir import Graph
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import Array, Dim
-from ..boundaries import NO_BOUNDS, Bounds
 from ..errors import FeedError, SessionError
+from ..plans.shapes import NO_BOUNDS, Bounds
 from ..running.feeds import check_feeds
 from ..running.item import Flight, Results, copies, views
 

@@ -23,7 +23,7 @@ from ...graph.ir import Graph
 from ..arguments import costs_of
 from ..blocking import block_on
 from ..costs import Costs
-from ..costs.overheads import computes_here
+from ..costs.host import computes_here
 from ..errors import PlanError
 from ..make_plan import plan
 from ..partition.strategies import Objective

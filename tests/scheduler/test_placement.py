@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plait.devices.device import Program
 from plait.devices.memory import HOST, SHARED, View
 from plait.graph.ir import Graph
-from plait.scheduler.placement import OUTSIDE, Placement
+from plait.scheduler.plans.placement import OUTSIDE, Placement
 from plait.scheduler.steps import Transfer
 from random_graphs import expected, feeds, graphs
 

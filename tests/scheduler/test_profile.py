@@ -14,7 +14,7 @@ from patience import WAIT_S
 from plait.devices.event import Event
 from plait.graph.ir import Graph
 from plait.scheduler.explain.chrome import trace_events
-from plait.scheduler.profile import Recorder
+from plait.scheduler.profile.recorder import Recorder
 from plait.scheduler.profile.records import Record
 from plait.scheduler.running.marks import Marks
 

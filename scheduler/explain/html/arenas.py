@@ -13,8 +13,8 @@ from typing import Any
 from ...memory.buffers import Buffer, collect_buffers
 from ...memory.happens_before import START, HappensBefore, Point
 from ...memory.regions import Location, MemoryPlan
-from ...placement import Placement
 from ...planning import Plan
+from ...plans.placement import Placement
 from ...steps import Step, Transfer
 from .columns import Texts
 

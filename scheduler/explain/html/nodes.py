@@ -10,8 +10,8 @@ from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes
 from ...costs import Costs
 from ...partition.decision import Option
-from ...partition.partition import SESSION
 from ...planning import Plan
+from ...plans.partition import SESSION
 from ...profile import NodeTime, Profile
 from .columns import Texts, rounded
 

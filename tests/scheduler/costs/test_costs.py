@@ -20,8 +20,8 @@ from plait.graph.operator import Cost
 from plait.graph.tensor import Array
 from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.costs.figures import Link, Measured, Timing
-from plait.scheduler.costs.recorded import link_through
 from plait.scheduler.costs.signature import digest, signature
+from plait.scheduler.profile.figures import link_through
 
 SIM = SimModel(flops_per_s=1e9, bytes_per_s=1e9, launch_s=1e-6, submit_s=5e-6)
 

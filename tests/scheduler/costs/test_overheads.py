@@ -9,8 +9,8 @@ import plait as pl
 import pytest
 from machines import chain
 from plait.scheduler.costs.figures import HERE, LOOP
-from plait.scheduler.costs.overheads import hops, loop
 from plait.scheduler.profile import Part, Profile, Record
+from plait.scheduler.profile.overheads import hops, loop
 from plait.scheduler.running.marks import Marks
 from plait.scheduler.steps import outline
 

@@ -10,8 +10,8 @@ from fake_devices import PrivateDevice
 from nested_graphs import doubling_body
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.scheduler.costs.figures import HERE, LOOP
-from plait.scheduler.costs.overheads import hops
 from plait.scheduler.profile import Part, Profile, Record
+from plait.scheduler.profile.overheads import hops
 from plait.scheduler.running.inline_policy import inline_steps
 from plait.scheduler.running.marks import Marks
 from plait.scheduler.simulation.lanes import workload

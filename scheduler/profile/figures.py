@@ -20,15 +20,16 @@ from ...devices.model import DeviceModel, family, model_of
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
 from ...graph.operators.fused import FUSED
-from .figures import Figures, Link, Measured, Timing
-from .members import parts_of
-from .overheads import computes_here, hops, loop
-from .signature import Signature, digest, signature
+from ..costs.figures import Figures, Link, Measured, Timing
+from ..costs.host import computes_here
+from ..costs.members import parts_of
+from ..costs.signature import Signature, digest, signature
+from .overheads import hops, loop
 
 if TYPE_CHECKING:
     from ..planning import Plan
-    from ..profile import NodeTime, Profile
     from ..steps import Transfer
+    from . import NodeTime, Profile
 
 
 def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:

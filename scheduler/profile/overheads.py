@@ -12,21 +12,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...devices.device import Device, Remote
-from ...devices.memory import HOST, SHARED
+from ..costs.figures import HERE, LOOP, Loop
+from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
 from ..running.inline_policy import inline_steps
 from ..running.quick import QUICK_NS
-from .figures import HERE, LOOP, Loop
 
 if TYPE_CHECKING:
     from ..planning import Plan
-    from ..profile import Profile, Record, Span
-
-INLINE_BYTES = 1 << 20
-"""More than this is copied on a thread."""
-
-HOST_BYTES_PER_S = 10e9
-"""How fast inputs are written and results read."""
+    from . import Profile, Record, Span
 
 NEXT_NS = 2_000_000
 """An item that is admitted later than that after the last one was not waiting for it."""
@@ -38,14 +31,6 @@ class _Way(NamedTuple):
     source: str
     target: str
     ns: int
-
-
-def computes_here(device: Device) -> bool:
-    """True when a device's kernels keep the host's cores busy."""
-    if isinstance(device, Remote):
-        return False
-    offers = device.capabilities
-    return offers.runs_python or not offers.accesses.isdisjoint((HOST, SHARED))
 
 
 def hops(profile: Profile, plan: Plan) -> dict[tuple[str, str], float]:

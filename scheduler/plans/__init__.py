@@ -1,0 +1,1 @@
+"""What plans consist of: data that planning yields, and running and reports read."""
