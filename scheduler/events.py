@@ -67,15 +67,17 @@ Observer: TypeAlias = Callable[[SessionEvent], object]
 
 
 class Announcer:
-    """Tells an observer, if there is one; what it raises is logged, and does no harm to items."""
+    """Tells an observer, if there is one; what it raises is logged, and does no harm to items.
+
+    Attributes
+    ----------
+    is_heard : bool
+        True when there is an observer.
+    """
 
     def __init__(self, observer: Observer | None) -> None:
         self._observer = observer
-
-    @property
-    def is_heard(self) -> bool:
-        """True when there is an observer."""
-        return self._observer is not None
+        self.is_heard = observer is not None
 
     def tell(self, event: SessionEvent) -> None:
         """Tell the observer; on the trio thread only."""

@@ -34,7 +34,7 @@ async def run_one(
     asked_ns = carrier.now_ns()
     if deadline_s is None and place is None:
         marks = Marks(asked_ns, asked_ns)
-        results = run_now(carrier, inputs, names, marks)
+        results = run_now(carrier, inputs, marks, names)
         if results is not None:
             await carrier.checkpoint()
             marks.taken_ns = marks.released_ns = carrier.now_ns()
@@ -57,13 +57,14 @@ async def run_one(
 def run_now(
     carrier: Carrier,
     inputs: Mapping[str, Any],
-    names: frozenset[str],
     marks: Marks,
+    names: frozenset[str],
     limit: Limit = ON_LOOP,
+    slots: int = 1,
 ) -> Results | None:
     """Run an item on this thread that is likely to keep within a limit; None if it is not."""
     try:
-        results = carrier.run_at_once(inputs, 1, marks, names, limit)
+        results = carrier.run_at_once(inputs, slots, marks, names, limit)
     except BaseException as error:
         carrier.announce(marks, error)
         raise

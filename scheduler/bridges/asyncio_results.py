@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import AsyncIterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +14,8 @@ from ..running.item import Item
 from ..running.pace import TURN_NS
 from ..running.quick import ON_LOOP
 from ..streaming.options import StreamOptions
-from ..streaming.sources import Source, iterate
+from ..streaming.pulling import Puller
+from ..streaming.sources import Source
 from .bridge import Bridge, Delivery, End
 from .here import StreamHere
 from .loop_thread import LoopThread
@@ -52,15 +52,11 @@ class AsyncioResults:
         self._arguments = options.beyond_threads()
         self._permits = asyncio.Semaphore(options.max_in_flight)
         self._deliveries: asyncio.Queue[Delivery | _Done] = asyncio.Queue()
-        self._count = 0
         # While the consumer pulls and runs items itself, the feeding task rests.
         self._rest: asyncio.Event | None = None
-        self._pulled: tuple[int, Mapping[str, Any]] | None = None
-        self._exhausted = False
         self._pause = Pause()
         self._bridge: Bridge | None = None
         self._feeding: asyncio.Task[None] | None = None
-        self._source_error: Exception | None = None
         self._item: Item | None = None
         self._end: End | None = None
 
@@ -75,8 +71,9 @@ class AsyncioResults:
             await self._close(self._bridge)
             raise
         self._bridge.rest()
-        self._here = StreamHere(self._loop, self._options, self._bridge.number, ON_LOOP)
-        self._iterator = iterate(self._source)
+        self._here = StreamHere(self._loop, self._options, ON_LOOP)
+        number, now_ns = self._bridge.number, time.perf_counter_ns
+        self._puller = Puller(self._source, self._here, self._options, now_ns, number)
         self._feeding = asyncio.create_task(self._feed(self._bridge))
         return self
 
@@ -114,13 +111,13 @@ class AsyncioResults:
         self._loop.check_own()
         if self._rest is not None and self._deliveries.empty():
             await self._pause()
-            self._item = await self._run_here(self._rest)
+            self._item = self._run_here(self._rest)
             if self._item is not None:
                 return self._item.checked(self._options.on_error)
         delivery = await self._deliveries.get()
         if isinstance(delivery, End):
             self._end = delivery
-            raise delivery.error or self._source_error or StopAsyncIteration
+            raise delivery.error or self._puller.error or StopAsyncIteration
         if isinstance(delivery, _Done):
             self._item = delivery.item
         else:
@@ -129,65 +126,44 @@ class AsyncioResults:
 
     async def _feed(self, bridge: Bridge) -> None:
         """Ask the source for items, while permits last."""
+        puller = self._puller
         # With room for one item alone, nothing is pulled before the consumer asks for the next.
-        may_rest = self._options.max_in_flight == 1 and not isinstance(self._source, AsyncIterable)
+        may_rest = self._options.max_in_flight == 1 and not puller.may_wait
         try:
-            while not self._exhausted:
+            while not puller.is_exhausted:
                 await self._permits.acquire()
-                if self._pulled is not None:
-                    index, inputs = self._pulled
-                    self._pulled = None
-                    bridge.put(inputs, index)
-                    continue
-                asked_ns, inputs = await self._pull()
-                index = self._count
-                self._count += 1
                 item = None
-                if bridge.is_idle or not self._here.is_due:
-                    item = self._here.run(inputs, index, asked_ns, self._release)
+                if puller.pulled is None:
+                    if not await puller.pull_soon():
+                        break
+                    if bridge.is_idle or not self._here.is_due:
+                        item = puller.run(self._release)
                 if item is None:
-                    bridge.put(inputs, index)
+                    position, _, inputs = puller.take()
+                    bridge.put(inputs, position)
                     continue
                 self._deliveries.put_nowait(_Done(item))
                 if may_rest:
                     self._rest = asyncio.Event()
                     await self._rest.wait()
-        except StopAsyncIteration:
-            pass
         except Exception as error:
-            self._source_error = error
+            puller.error = error
         finally:
             try:
-                await self._iterator.aclose()
+                await puller.aclose()
             finally:
                 bridge.end()
 
-    async def _pull(self) -> tuple[int, Mapping[str, Any]]:
-        """Ask the source for an item; return when, and what it gave."""
-        asked_ns = time.perf_counter_ns()
-        return asked_ns, await anext(self._iterator)
-
-    async def _run_here(self, rest: asyncio.Event) -> Item | None:
+    def _run_here(self, rest: asyncio.Event) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
         None if there is none, or it takes longer than that: then the feeding task goes on with it.
         """
-        try:
-            asked_ns, inputs = await self._pull()
-        except StopAsyncIteration:
-            self._exhausted = True
-        except Exception as error:
-            self._exhausted, self._source_error = True, error
-        else:
-            index = self._count
-            self._count += 1
-            item = self._here.run(inputs, index, asked_ns)
-            if item is not None:
-                return item
-            self._pulled = index, inputs
-        self._rest = None
-        rest.set()
-        return None
+        item = self._puller.run() if self._puller.pull() else None
+        if item is None:
+            self._rest = None
+            rest.set()
+        return item
 
     async def _close(self, bridge: Bridge) -> None:
         """Cancel everything and wait for it to end, whoever is cancelled meanwhile."""

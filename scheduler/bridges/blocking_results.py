@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
-from inspect import isgenerator
 from queue import SimpleQueue
 from time import perf_counter_ns
 from types import TracebackType
@@ -13,6 +12,7 @@ from typing import Any
 from ..running.item import Item
 from ..running.quick import STREAMED
 from ..streaming.options import StreamOptions
+from ..streaming.pulling import Puller
 from .bridge import Bridge, Delivery, End
 from .here import StreamHere
 from .loop_thread import LoopThread
@@ -33,19 +33,16 @@ class BlockingResults:
     ) -> None:
         self._owner = owner
         self._loop = loop
-        self._source = iter(source)
         self._options = options
         self._room = _Room(options.max_in_flight)
-        self._exhausted = False
-        self._source_error: Exception | None = None
         self._item: Item | None = None
         self._deliveries: SimpleQueue[Delivery] = SimpleQueue()
         self._bridge = Bridge(loop, options.beyond_threads(), self._deliveries.put)
         self._abandon = weakref.finalize(self, self._bridge.close)
         self._bridge.opened.result()
         self._bridge.rest()
-        self._here = StreamHere(loop, options, self._bridge.number, STREAMED)
-        self._count = 0
+        self._here = StreamHere(loop, options, STREAMED)
+        self._puller = Puller(source, self._here, options, perf_counter_ns, self._bridge.number)
 
     def __iter__(self) -> BlockingResults:
         return self
@@ -68,15 +65,14 @@ class BlockingResults:
         if not self._abandon.alive:
             raise StopIteration
         self._loop.check_own()
-        while self._room.free and not self._exhausted and self._may_pull:
-            item = self._pull()
-            if item is not None:
-                self._item = item
-                return item.checked(self._options.on_error)
+        while self._room.free and not self._puller.is_exhausted and self._may_pull:
+            self._item = self._pull()
+            if self._item is not None:
+                return self._item.checked(self._options.on_error)
         delivery = self._deliveries.get()
         if isinstance(delivery, End):
             self.close()
-            error = delivery.error or self._source_error
+            error = delivery.error or self._puller.error
             raise error or StopIteration
         self._item = self._bridge.pass_on(delivery, self._room.leave)
         return self._item.checked(self._options.on_error)
@@ -84,10 +80,8 @@ class BlockingResults:
     def close(self) -> None:
         """Cancel what is under way, wait for it to end, and close a source that is a generator."""
         self._abandon()
-        self._exhausted = True
         try:
-            if isgenerator(self._source):
-                self._source.close()
+            self._puller.close()
         finally:
             if not self._loop.is_inherited:
                 self._bridge.closed.exception()
@@ -110,25 +104,19 @@ class BlockingResults:
 
     def _pull(self) -> Item | None:
         """Ask the source for an item, and return what came of it if it could be run here."""
-        asked_ns = perf_counter_ns()
+        puller = self._puller
         try:
-            inputs = next(self._source)
-            self._count += 1
-            item = self._here.run(inputs, self._count - 1, asked_ns)
-            if item is not None:
+            if puller.pull():
+                item = puller.run()
+                if item is None:
+                    position, _, inputs = puller.take()
+                    self._bridge.put(inputs, position)
+                    self._room.free -= 1
                 return item
-            self._bridge.put(inputs, self._count - 1)
-            self._room.free -= 1
-        except StopIteration:
-            self._exhaust()
-        except Exception as error:
-            self._source_error = error
-            self._exhaust()
-        return None
-
-    def _exhaust(self) -> None:
-        self._exhausted = True
+        except Exception as error:  # it cannot be copied
+            puller.is_exhausted, puller.error = True, error
         self._bridge.end()
+        return None
 
 
 class _Room:

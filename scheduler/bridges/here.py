@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 from ..fetches import Fetched, Fetches
 from ..running.by_fetches import ALL
-from ..running.item import Item
+from ..running.item import Results
 from ..running.marks import Marks
 from ..running.quick import Limit
 from ..session import may_run_here, run_here
@@ -39,26 +39,21 @@ def run_item(
 
 
 class StreamHere:
-    """Runs items of a stream like that, one at a time.
+    """Runs items of a stream like that, or says that they have to be handed over.
 
     Parameters
     ----------
     loop : LoopThread
     options : StreamOptions
-    number : int
-        Of the stream, among those of the session.
     limit : Limit
     """
 
-    def __init__(
-        self, loop: LoopThread[Any], options: StreamOptions, number: int, limit: Limit
-    ) -> None:
+    def __init__(self, loop: LoopThread[Any], options: StreamOptions, limit: Limit) -> None:
         is_plain = options.batch is None and options.deadline_s is None
         self._may_run = is_plain and may_run_here(loop.session)
         self._left, self._patience = 0, LEAST_PATIENCE
         self._loop = loop
-        self._options = options
-        self._number = number
+        self._names = options.names
         self._limit = limit
 
     @property
@@ -66,34 +61,19 @@ class StreamHere:
         """True when an item is to be tried here, once all that were handed over are done."""
         return self._may_run and self._left <= 0
 
-    def run(
-        self,
-        inputs: Mapping[str, Any],
-        index: int,
-        asked_ns: int,
-        on_release: Callable[[Item], object] | None = None,
-    ) -> Item | None:
-        """Run an item, and return what came of it; None where it has to be handed over."""
+    def __call__(self, inputs: Mapping[str, Any], marks: Marks) -> Results | None:
+        """Run an item and return its results; None where it has to be handed over."""
         if not self.is_due:
             self._left -= 1
             return None
-        marks = Marks(asked_ns, perf_counter_ns(), stream=self._number)
-        names, results, error = self._options.names, None, None
-        work = partial(run_here, self._loop.session, inputs, names, marks, self._limit)
+        work = partial(run_here, self._loop.session, inputs, self._names, marks, self._limit)
         try:
             results = self._loop.try_here(work)
-        except Exception as failure:
-            error = failure
-        if results is None and error is None:
+        except Exception:
+            self._patience = LEAST_PATIENCE
+            raise
+        if results is None:
             self._left, self._patience = self._patience, min(2 * self._patience, MOST_PATIENCE)
-            return None
-        self._patience = LEAST_PATIENCE
-        marks.taken_ns = perf_counter_ns()
-        release = partial(_release, marks, on_release)
-        return Item(index, results, error, release, self._options.arrange)
-
-
-def _release(marks: Marks, on_release: Callable[[Item], object] | None, item: Item) -> None:
-    marks.released_ns = perf_counter_ns()
-    if on_release is not None:
-        on_release(item)
+        else:
+            self._patience = LEAST_PATIENCE
+        return results

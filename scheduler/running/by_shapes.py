@@ -53,6 +53,8 @@ class ByShapes:
     plan : Plan
     variants : int
         Of the plan.
+    is_plain : bool
+        True where that is 1, and callers hand over inputs and take outputs on the host.
     entries : Mapping of int to Entry
         Where shapes depend on values: what items enter instead of one plan, by number of slots.
     """
@@ -62,6 +64,7 @@ class ByShapes:
     ) -> None:
         self.plan = plan
         self.variants = plan.variants
+        self.is_plain = plan.variants == 1 and not plan.ends.devices
         self._unneeded = plan.unneeded
         self._fetched = fetched
         self._fed = plan.fed

@@ -32,7 +32,7 @@ def check_feeds(
     FeedError
         If an input is missing or unknown, or has the wrong dtype.
     """
-    if not isinstance(inputs, Mapping):
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # which takes long to tell
         raise FeedError(
             f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
         )

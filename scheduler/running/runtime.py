@@ -68,6 +68,8 @@ class Runtime:
         Those of `Pace` and `Starter`.
     is_inherited : bool
         True in a child that was forked: what would work at items is the parent's.
+    needs_its_loop : bool
+        True when something beside items happens, or is told, on the loop alone.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Runtime:
         self._admitted = trio.Event()
         self._closing = False
         self.is_inherited = False
+        self.needs_its_loop = True
 
     def status(self) -> Status:
         """Return what happens at this moment."""
@@ -169,6 +172,8 @@ class Runtime:
                 self._recovery.add(name)
             self._pace.tell_time_of(self._devices.used)
             self.now_ns = self._pace.now_ns
+            is_watched = self._announcer.is_heard or self._recovery.watches
+            self.needs_its_loop = is_watched or self._pace.is_virtual or self.keys.are_read
             await self.variables.open()
             if self.plan.is_static:
                 for slots in await self._by_fetches.whole.open_own(self.plan.max_in_flight):
@@ -237,12 +242,6 @@ class Runtime:
             for flight in list(flights):
                 await flight.done.wait()
 
-    @property
-    def needs_its_loop(self) -> bool:
-        """True when something beside items happens, or is told, on the loop alone."""
-        is_watched = self._announcer.is_heard or self._recovery.watches
-        return is_watched or self._pace.is_virtual or self.keys.are_read
-
     @trio.lowlevel.enable_ki_protection
     def run_at_once(
         self,
@@ -265,7 +264,7 @@ class Runtime:
         if self.is_inherited or self._flights or self._admissions or self.keys.are_read:
             return None
         by_shapes = self._by_fetches.find(fetched)
-        if by_shapes is None or by_shapes.variants > 1 or by_shapes.plan.ends.devices:
+        if by_shapes is None or not by_shapes.is_plain:
             return None
         arrays = by_shapes.check(inputs)
         slots, arrays = by_shapes.peek(by_shapes.count(max_in_flight), arrays, 0)

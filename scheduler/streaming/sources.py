@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
-from inspect import isgenerator
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, TypeAlias
-
-import trio
 
 from ..errors import SessionError
 
@@ -26,23 +23,3 @@ def check_source(source: object, *, blocking: bool = False) -> None:
             f"a {type(source).__name__} is no source of items",
             fix=f"stream from an {kinds} of mappings of input name to array",
         )
-
-
-async def iterate(source: Source) -> AsyncGenerator[Mapping[str, Any], None]:
-    """Yield from a source of either kind; generators and channels are closed at the end."""
-    if isinstance(source, AsyncIterable):
-        asynchronous = aiter(source)
-        try:
-            async for inputs in asynchronous:
-                yield inputs
-        finally:
-            if isinstance(asynchronous, AsyncGenerator | trio.abc.AsyncResource):
-                await asynchronous.aclose()
-    else:
-        synchronous = iter(source)
-        try:
-            for inputs in synchronous:
-                yield inputs
-        finally:
-            if isgenerator(synchronous):
-                synchronous.close()

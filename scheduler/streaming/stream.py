@@ -8,23 +8,23 @@ do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 import trio
 
 from ...devices.forking import give_up_in_children
-from ...graph.tensor import Array
 from ..errors import forked_session
+from ..flying import run_now
 from ..running.item import Flight, Item
 from ..running.marks import Marks
 from .batching import Batching, batching_of
 from .carrier import Carrier
 from .line import Line
 from .options import StreamOptions, check_order
-from .sources import Source, check_source, iterate
+from .pulling import Puller
+from .sources import Source, check_source
 
 
 class Results:
@@ -37,7 +37,12 @@ class Results:
     """
 
     def __init__(
-        self, runtime: Carrier, options: StreamOptions, batching: Batching | None, number: int
+        self,
+        runtime: Carrier,
+        source: Source,
+        options: StreamOptions,
+        batching: Batching | None,
+        number: int,
     ) -> None:
         self.line = Line(runtime, options, batching, self._note, self._is_stuck)
         self._runtime = runtime
@@ -48,14 +53,11 @@ class Results:
         self._queue: deque[Flight] = deque()
         self._unfinished = 0
         self._news = trio.lowlevel.ParkingLot()
-        self._exhausted = False
-        self._source_error: Exception | None = None
         self._item: Item | None = None
-        self._count = 0
+        run = partial(run_now, runtime, names=options.names, slots=options.slots)
+        self._puller = Puller(source, run, options, runtime.now_ns, number)
         # The consumer pulls and runs items itself as long as they are over at once, and there are
         # no others: where the feeding task waits for a permit, or is only about to go on.
-        self._iterator: AsyncGenerator[Mapping[str, Any], None] | None = None
-        self._pulled: tuple[Marks, Mapping[str, Any]] | None = None
         self._is_over_at_once = self._wants_permit = self._keeps_permit = False
         self._is_inherited = False
         give_up_in_children(self)
@@ -78,53 +80,45 @@ class Results:
         """
         if self._is_inherited:
             raise forked_session()
-        if self._is_ready or self._may_run_here:
+        if self._is_over_at_once or self._is_ready:
             await self._runtime.checkpoint()
-        if self._may_run_here and self._keep_permit():
-            item = await self._run_here()
+        if self._is_over_at_once and self._may_run_here and self._keep_permit():
+            item = self._item = self._run_here()
             if item is not None:
-                return item.checked(self._options.on_error)
-            self._permits.release()
+                return item if item.error is None else item.checked(self._options.on_error)
         self._release_last()
         while not self._is_ready:
-            if self._exhausted and not self._unfinished:
-                error, self._source_error = self._source_error, None
+            if self._puller.is_exhausted and not self._unfinished:
+                error, self._puller.error = self._puller.error, None
                 raise error or StopAsyncIteration  # outside of any handler: it keeps its own cause
             self.line.look_again()
             await self._news.park()
         return self._hand_out().checked(self._options.on_error)
 
-    async def feed(self, source: Source) -> None:
+    async def feed(self) -> None:
         """Pull items from the source and put them in the line, while permits last."""
-        iterator = self._iterator = iterate(source)
-        may_be_at_once = self.line.starts_at_once and not isinstance(source, AsyncIterable)
+        puller = self._puller
+        may_be_at_once = self.line.starts_at_once and not puller.may_wait
         try:
             while True:
                 self.line.look_again()
                 await self._take_permit()
-                if self._exhausted:
+                if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
                     break
                 flight = self.line.new_flight()
-                try:
-                    flight.marks, inputs = self._pulled or await self._pull(iterator)
-                except StopAsyncIteration:
-                    break
-                self._pulled = None
+                flight.index, flight.marks, inputs = puller.take()
                 inputs = self._runtime.keys.added(self._runtime.borrowed(inputs))
-                flight.index = self._count
-                self._count += 1
                 self._unfinished += 1
                 if self._options.ordered:
                     self._queue.append(flight)
                 await self.line.put(flight, inputs)
                 self._is_over_at_once = may_be_at_once and flight.done.is_set()
         except Exception as error:
-            self._source_error = error
+            puller.error = error
         finally:
             with trio.CancelScope(shield=True):
-                await iterator.aclose()
+                await puller.aclose()
             self.line.end()
-            self._exhausted = True
             self._news.unpark_all()
 
     async def _take_permit(self) -> None:
@@ -142,8 +136,7 @@ class Results:
 
     @property
     def _may_run_here(self) -> bool:
-        is_free = self._wants_permit and not (self._queue or self._unfinished or self._pulled)
-        return is_free and self._is_over_at_once
+        return self._wants_permit and not (self._queue or self._unfinished or self._puller.pulled)
 
     @trio.lowlevel.enable_ki_protection
     def _keep_permit(self) -> bool:
@@ -157,55 +150,22 @@ class Results:
             self._permits.acquire_nowait()
         return True
 
-    async def _pull(
-        self, iterator: AsyncGenerator[Mapping[str, Any], None]
-    ) -> tuple[Marks, Mapping[str, Any]]:
-        """Ask the source for an item."""
-        marks = Marks(self._runtime.now_ns(), stream=self.number)
-        inputs = await anext(iterator)
-        marks.given_ns = self._runtime.now_ns()
-        return marks, inputs
-
-    async def _run_here(self) -> Item | None:
+    def _run_here(self) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
         None if there is none, or it may take longer: then the feeding task goes on with it.
         """
-        assert self._iterator is not None
-        results: Mapping[str, Array] | None = None
-        error: Exception | None = None
+        item = None
         try:
-            marks, inputs = self._pulled = await self._pull(self._iterator)
-        except StopAsyncIteration:
-            self._exhausted = True
-        except Exception as failure:
-            self._exhausted, self._source_error = True, failure
-        except BaseException:  # Ctrl-C
-            self._permits.release()
-            raise
-        else:
-            try:
-                results = self._runtime.run_at_once(
-                    inputs, self._options.slots, marks, self._options.names
-                )
-            except Exception as failure:
-                error = failure
-        if results is None and error is None:
-            return None
-        self._pulled = None
-        self._runtime.announce(marks, error)
-        marks.taken_ns = self._runtime.now_ns()
-        release = partial(self._release_here, marks)
-        self._item = Item(self._count, results, error, release, self._options.arrange)
-        self._count += 1
-        return self._item
+            if self._puller.pull():
+                item = self._puller.run(self._leave_room)
+        finally:
+            if item is None:
+                self._permits.release()
+        return item
 
     @trio.lowlevel.enable_ki_protection
-    def _release_here(self, marks: Marks, item: Item) -> None:
-        marks.released_ns = self._runtime.now_ns()
-        self._leave_room()
-
-    def _leave_room(self) -> None:
+    def _leave_room(self, item: Item) -> None:
         """Give a permit back, or keep it for the next item."""
         if self._keeps_permit:
             self._keeps_permit = False
@@ -266,7 +226,7 @@ class Results:
         if not self._options.copy:
             item.forget()
         flight.let_go()
-        self._leave_room()
+        self._leave_room(item)
 
 
 @asynccontextmanager
@@ -283,11 +243,11 @@ async def open_stream(
             plan.fed, options.batch, plan.bounds, unneeded=plan.unneeded, copy=options.copy
         )
     await runtime.prepare(options.slots, options.names)
-    results = Results(runtime, options, batching, number)
+    results = Results(runtime, source, options, batching, number)
     failure: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(results.feed, source)
+            nursery.start_soon(results.feed)
             nursery.start_soon(results.line.run)
             if results.line.deadlines is not None:
                 nursery.start_soon(results.line.deadlines.run)
