@@ -29,7 +29,7 @@ from .graph.lazily import lazily
 from .version import VERSION
 
 if TYPE_CHECKING:
-    from . import cvm
+    from .dialects import cvm
     from .graph import learning
     from .graph.formats import (
         Checkpoint,
@@ -169,7 +169,7 @@ devices.register("ray", _on_ray, instances=tuple)
 __getattr__ = lazily(  # what takes long: the scheduler, with it trio, and the formats
     __name__,
     {
-        ".cvm": "",
+        ".dialects.cvm": "",
         ".graph.formats": "Checkpoint Checkpoints Format freeze load load_weights register_format"
         " save save_weights weights_of with_weights",
         ".graph.gradients": "gradients",

@@ -34,11 +34,11 @@ def convert(
     rules: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Convert MODEL to a .plait file, an ONNX model or one of LightNet's, as OUTPUT's name says.
+    """Convert MODEL to a .plait file, an ONNX model or another format, as OUTPUT's name says.
 
-    A .plait file loads faster, and needs no package to be read. LightNet's models are .json, or
-    .net for its text form; their weights lie beside them, in a .wts file. A .safetensors file gets
-    the weights alone.
+    A .plait file loads faster, and needs no package to be read. Other formats are told by their
+    suffixes, and may put weights into a file beside the model. A .safetensors file gets the weights
+    alone.
     """
     from ..graph.check import check
     from ..graph.formats import (

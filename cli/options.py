@@ -48,7 +48,7 @@ params_option = click.option(
     "--params",
     type=PATH,
     metavar="FILE",
-    help="The parameters of a cvm model, where they do not lie beside it in a .params file.",
+    help="The model's parameters, where its format has them in another file, not beside it.",
 )
 operators_option = click.option(
     "--operators",

@@ -67,7 +67,7 @@ class Request:
     cluster : Cluster or None
         Which is joined while the command runs.
     params : Path or None
-        The parameters of a cvm model, where they do not lie beside it.
+        The model's parameters, where they do not lie beside it.
     device_options : Mapping of str to Mapping of str to str
         By device.
     """
@@ -186,7 +186,7 @@ class Request:
 
 
 def load_graph(model: Path, params: Path | None) -> Graph:
-    """Return the graph in a model file; parameters are those of a cvm model.
+    """Return the graph in a model file; its parameters may lie in a file elsewhere.
 
     Raises
     ------
@@ -194,9 +194,8 @@ def load_graph(model: Path, params: Path | None) -> Graph:
         As `plait.load`.
     """
     from ..graph.formats import load
-    from ..graph.formats.cvm import load_cvm
 
-    return load(model) if params is None else load_cvm(model, params).graph
+    return load(model, parameters=params)
 
 
 def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:

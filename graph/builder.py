@@ -52,7 +52,7 @@ class GraphBuilder:
     ) -> str:
         """Declare a graph input and return its name.
 
-        `precision` is how many bits its integers have: see `plait.graph.precision`.
+        `precision` is how many bits its integers have, where that is less than their dtype's.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class GraphBuilder:
     ) -> str:
         """Add a constant and return its tensor's name; an array is used as it is, not copied.
 
-        `precision` is how many bits its integers have: see `plait.graph.precision`.
+        `precision` is how many bits its integers have, where that is less than their dtype's.
         """
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         spec = spec_of(array)

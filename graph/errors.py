@@ -7,11 +7,11 @@ PlaitError
 │   ├── ParseError      your file is damaged, foreign or uses something plait lacks
 │   │   └── UnknownOperatorError   it uses operators that plait lacks; all are named
 │   └── LogicError      a rule of exact integer graphs is broken: precision, or a cap of the cost
-├── RuntimeFailureError a cvm model cannot be run here, for reasons other than the model's rules
+├── RuntimeFailureError an exact model cannot be run here, for reasons other than its own rules
 ├── WireError           a message is damaged or foreign
 └── InternalError       plait is wrong: please report
 
-Each has a `code`, as cvm numbers its two families: 1, the caller or the model is at fault and pays
+Each has a `code`: 1, the caller or the model is at fault and pays for it where runs are charged
 (GraphError and what is below it); 2, everything else, free of charge.
 The other layers add their own branches: `plait.devices.errors`, `plait.scheduler.errors`.
 """
@@ -98,7 +98,7 @@ class LogicError(GraphError):
 
 
 class RuntimeFailureError(PlaitError):
-    """A cvm model cannot be run for a reason that is not one of the model's rules."""
+    """An exact model cannot be run for a reason that is not one of its own rules."""
 
 
 class WireError(PlaitError):

@@ -1,7 +1,8 @@
-"""What other packages bring along: found by their entry points, loaded when it is asked for.
+"""Extensions: found by their entry points, imported when somebody uses what they offer.
 
 A package that offers something says so in its ``pyproject.toml``; nothing of it is imported before
 somebody uses the name. So one that is broken is an error of those alone who ask for what it offers.
+Plait's own dialects are listed in `plait.dialects.ENTRY_POINTS` and loaded by the same functions.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .errors import PlaitError, is_ctrl_c, named_text
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
 
 OPERATORS, DEVICES, FORMATS = "plait.operators", "plait.devices", "plait.formats"
 """The groups of entry points."""
+
+KERNELS, CODEGEN, DEFINITIONS = "plait.kernels", "plait.codegen", "plait.definitions"
+"""Groups of modules that register what devices have for operators of a name, or of its parts."""
+
+_DIALECTS = f"{__name__.partition('.')[0]}.dialects"
 
 Offers: TypeAlias = "Mapping[str, list[EntryPoint]]"
 """Who offers a name; it should be one."""
@@ -44,7 +52,9 @@ def offered(group: str) -> Offers:
 
 
 def load(group: str, name: str, kind: type[PlaitError]) -> Any:
-    """Return what a package offers under a name; None if none does, or it is being loaded.
+    """Return what is offered under a name; None if nothing is, or it is being loaded.
+
+    Plait's own dialects go before packages.
 
     Raises
     ------
@@ -52,8 +62,12 @@ def load(group: str, name: str, kind: type[PlaitError]) -> Any:
         Of that kind, if it cannot be imported, or several packages offer it. Nothing is tried
         twice.
     """
+    if (group, name) in _loading.get():
+        return None
+    if name in own(group):
+        return _load_own(group, name)
     entries = offered(group).get(name)
-    if entries is None or (group, name) in _loading.get():
+    if entries is None:
         return None
     asked = group, name, tuple(sys.path)
     if asked in _refusals:
@@ -63,6 +77,48 @@ def load(group: str, name: str, kind: type[PlaitError]) -> Any:
     except PlaitError as error:
         _refusals[asked] = error.again()
         raise
+
+
+def load_for(group: str, op: str, kind: type[PlaitError]) -> None:
+    """Import what is offered for an operator: under its name, or the parts of it before a dot.
+
+    Names without a dot are nobody's but plait's.
+
+    Raises
+    ------
+    PlaitError
+        As `load`.
+    """
+    if "." in op:
+        for name in leading_parts(op):
+            load(group, name, kind)
+
+
+def leading_parts(name: str) -> Iterator[str]:
+    """Yield a name and what stands before each of its dots, the longest first."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+@cache
+def own(group: str) -> Mapping[str, str]:
+    """Return what plait's own dialects offer: the names, and what each stands for."""
+    offers: Mapping[str, str] = import_module(_DIALECTS).ENTRY_POINTS.get(group, {})
+    return offers
+
+
+def load_own(group: str, op: str | None = None) -> tuple[Any, ...]:
+    """Return what plait's own dialects offer: all of it, or what is for an operator."""
+    names = own(group) if op is None else [name for name in leading_parts(op) if name in own(group)]
+    return tuple(_load_own(group, name) for name in names if (group, name) not in _loading.get())
+
+
+def _load_own(group: str, name: str) -> Any:
+    module, _, attribute = own(group)[name].partition(":")
+    with _being_loaded(group, name):
+        found = import_module(module, _DIALECTS)
+    return getattr(found, attribute) if attribute else found
 
 
 def package_of(group: str, name: str) -> str:

@@ -84,7 +84,7 @@ class Graph:
     constants : Mapping of str to Array
         Read-only numpy arrays.
     precisions : Mapping of str to int
-        Declared bits of integer inputs and constants: see `plait.graph.precision`.
+        Declared bits of integer inputs and constants, where they need fewer than their dtype has.
     prepared : frozenset of str
         Tensors that are there before the first item, though nothing in here writes them.
     variables : Mapping of str to Node

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
-from .installed import OPERATORS, load, offered, package_of
+from .installed import OPERATORS, leading_parts, load, load_own, offered, package_of
 from .registrations import note_registration
 from .tensor import Array, TensorSpec
 from .traits import NO_TRAITS, UNSTATED, Float16, Trait
@@ -308,6 +308,7 @@ def register_operator(operator: Operator) -> None:
         raise GraphError(f"{operator.name!r} is no name of an operator", fix="use some text")
     if not operator.module.startswith(f"{_PACKAGE}."):
         _import_own()
+        load_own(OPERATORS, operator.name)
     known = _operators.get(operator.name)
     if known is not None and not _redefines(operator, known):
         raise GraphError(
@@ -382,9 +383,7 @@ def _import_own() -> None:
 
 def _is_installed(name: str) -> bool:
     """Import the package that offers an operator, or all operators of its name's first parts."""
-    parts = name.split(".")
-    for count in range(len(parts), 0, -1):
-        offer = ".".join(parts[:count])
+    for offer in leading_parts(name):
         with _all_or_none():
             found = load(OPERATORS, offer, OperatorError)
         if name in _operators:
@@ -415,6 +414,7 @@ def _all_or_none() -> Iterator[None]:
 def operators() -> tuple[str, ...]:
     """Return the names of all registered operators, sorted."""
     _import_own()
+    load_own(OPERATORS)
     return tuple(sorted(_operators))
 
 

@@ -25,6 +25,8 @@ class Trait(Flag):
     """Some device computes an activation of what it yields on the way, as the end of its loop."""
     PRODUCT = auto()
     """Sums of products: most of the arithmetic of a network. They have an epilogue."""
+    FULLY_CONNECTED = auto()
+    """Multiplies rows by a matrix and adds a bias: a layer of a network."""
     COMMUTATIVE = auto()
     """Has two inputs, the order of which makes no difference in any bit."""
     NEVER_NEGATIVE = auto()
@@ -42,6 +44,7 @@ ELEMENTWISE, COMMUTATIVE = Trait.ELEMENTWISE, Trait.COMMUTATIVE
 ROUNDS, DECODES, SELECTS = Trait.ROUNDS, Trait.DECODES, Trait.SELECTS
 NEVER_NEGATIVE, MAXIMA, EPILOGUE = Trait.NEVER_NEGATIVE, Trait.MAXIMA, Trait.EPILOGUE
 PRODUCT = Trait.PRODUCT | EPILOGUE
+FULLY_CONNECTED = Trait.FULLY_CONNECTED
 ACTIVATION = Trait.ACTIVATION | ELEMENTWISE
 MOVES = Trait.MOVES | SELECTS
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.graph.formats.cvm.params import write_params
-from plait.graph.formats.cvm.writer import dump_cvm
+from plait.dialects.cvm.files.params import write_params
+from plait.dialects.cvm.files.writer import dump_cvm
 
 MISSING = object()
 

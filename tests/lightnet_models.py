@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import plait as pl
-from plait.graph.formats.lightnet import load_lightnet
+from plait.dialects.lightnet import load_lightnet
 from plait.graph.tensor import Array
 
 DTYPES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ("graph", "devices", "scheduler", "cli")
+LAYERS = ("graph", "devices", "scheduler", "dialects", "cli")
 PACKAGE = sorted(
     [*ROOT.glob("*.py"), *(file for layer in LAYERS for file in (ROOT / layer).rglob("*.py"))]
 )
@@ -26,10 +27,15 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 # What a layer must never import, at the top of a file or inside a function.
 FORBIDDEN = {
-    "graph": ("devices", "scheduler", "cli"),
-    "devices": ("scheduler", "cli"),
-    "scheduler": ("cli",),
+    "graph": ("devices", "scheduler", "dialects", "cli"),
+    "devices": ("scheduler", "dialects", "cli"),
+    "scheduler": ("dialects", "cli"),
+    "dialects": ("cli",),
+    "cli": ("dialects",),
 }
+DIALECTS = sorted(
+    folder.name for folder in (ROOT / "dialects").iterdir() if (folder / "__init__.py").exists()
+)
 
 
 class Import(NamedTuple):
@@ -90,6 +96,21 @@ def test_a_layer_never_imports_upward(layer: str) -> None:
         and any(reaches(found, f"plait.{above}") for above in FORBIDDEN[layer])
     ]
     assert upward == []
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_nothing_outside_of_a_dialect_names_it(dialect: str) -> None:
+    """But for the list of entry points, and `plait.cvm`, a public name."""
+    allowed = {"dialects/__init__.py", "__init__.py"}
+    name = re.compile(rf"(?<![a-z]){dialect}", re.IGNORECASE)
+    outside = [
+        f"{where}:{number}"
+        for file in PACKAGE
+        if not (where := str(file.relative_to(ROOT))).startswith(f"dialects/{dialect}/")
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if where not in allowed and name.search(line)
+    ]
+    assert outside == []
 
 
 def test_the_package_imports_itself_relatively() -> None:

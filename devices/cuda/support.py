@@ -20,12 +20,8 @@ def _always(_: Call) -> bool:
     return True
 
 
-def _has(index: int) -> Question:
-    return lambda call: call.has(index)
-
-
-def _takes_integer_power(call: Call) -> bool:
-    return call.spec(0).dtype.kind in "iu" and call.spec(1).dtype.kind == "i"
+def _never(_: Call) -> bool:
+    return False
 
 
 def _reduces(call: Call) -> bool:
@@ -35,23 +31,12 @@ def _reduces(call: Call) -> bool:
 _NO_SCATTER = "CuPy cannot combine scattered updates in all ways and dtypes"
 
 DENIED: dict[str, tuple[Question, str]] = {
-    **{
-        f"Bounded.{op}": (_always, "the host has to know how much is kept")
-        for op in ("Compress", "NonMaxSuppression", "NonZero", "Unique")
-    },
-    "CumProd": (_always, "its axis is read by the host on each run"),
-    "CumSum": (_always, "its axis is read by the host on each run"),
     "MaxPoolGradient": (_always, _NO_SCATTER),
     "MaxUnpool": (_always, "cupy.unravel_index has the host check the indices on each run"),
-    "Philox": (_always, "its numbers are drawn by numpy"),
-    "Pow": (_takes_integer_power, "integer exponents are read by the host on each run"),
-    "RoiAlign": (_always, "its regions are read by the host on each run"),
     "ScatterElements": (_reduces, _NO_SCATTER),
     "ScatterND": (_reduces, _NO_SCATTER),
-    "Trilu": (_has(1), "its k is read by the host on each run"),
-    "cvm.non_max_suppression": (_always, "the host decides box by box"),
 }
-"""When a kernel for any array module cannot run, or would have the host wait for the GPU."""
+"""When CuPy cannot run a kernel for any array module, or has the host wait for the GPU."""
 
 
 def why_no_dtype(node: Node, call: Call) -> str | None:
@@ -70,7 +55,7 @@ def why_not(node: Node, call: Call) -> str | None:
     if reason is not None:
         return reason
     kernel = find_kernel(node.op, "cuda")
-    if kernel is not None and kernel.device == ANY and node.op in DENIED:
-        applies, reason = DENIED[node.op]
-        return reason if applies(call) else None
-    return None
+    if kernel is None or kernel.device != ANY:
+        return None
+    applies, reason = DENIED.get(node.op, (_never, ""))
+    return reason if applies(call) else kernel.why_host(call)

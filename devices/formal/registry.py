@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from ...graph.errors import GraphError
+from ...graph.errors import GraphError, OperatorError
+from ...graph.installed import DEFINITIONS, load_for, load_own
 
 DefiningFunction: TypeAlias = Callable[..., Any]
 _Function = TypeVar("_Function", bound=DefiningFunction)
@@ -61,9 +62,12 @@ def definition(op: str) -> Callable[[_Function], _Function]:
 
 def find_definition(op: str) -> Definition | None:
     """Return the definition of an operator, None where there is none."""
+    if op not in _definitions:
+        load_for(DEFINITIONS, op, OperatorError)
     return _definitions.get(op)
 
 
 def definitions() -> tuple[str, ...]:
     """Return the names of all operators that have a definition, sorted."""
+    load_own(DEFINITIONS)
     return tuple(sorted(_definitions))

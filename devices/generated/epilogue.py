@@ -16,7 +16,7 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .functions import called_in
 from .kernel import Code, Kernel, Parameter
-from .registry import Question, generates
+from .registry import Question, generates, import_for
 from .types import ctype, store
 
 
@@ -58,6 +58,7 @@ def generates_product(
 
 def takes_epilogue(op: str) -> bool:
     """True when the operator's generator leaves what becomes of its results to others."""
+    import_for(op)
     return op in _generators
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...graph.operator import Call
 from ...graph.tensor import TensorSpec
-from .registry import Question
+from .registry import Question, import_for
 
 Formula: TypeAlias = Callable[[Call, Sequence[str]], str]
 """Returns the C expression of an element of the output, in its computed type.
@@ -107,11 +107,13 @@ class Member:
 
 def is_elementwise(op: str) -> bool:
     """True when the operator has a formula."""
+    import_for(op)
     return op in _rules
 
 
 def has_formula(op: str, call: Call) -> bool:
     """True when the operator has a formula, and it is for such a node."""
+    import_for(op)
     rule = _rules.get(op)
     return rule is not None and (rule.unless is None or rule.unless(call) is None)
 

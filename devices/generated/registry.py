@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from ...graph.errors import GraphError
+from ...graph.errors import GraphError, OperatorError
 from ...graph.infer import infer_node
+from ...graph.installed import CODEGEN, load_for, load_own
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
@@ -51,13 +52,21 @@ def generates(*ops: str, unless: Question | None = None) -> Callable[[Generator]
 
 def generated_ops() -> tuple[str, ...]:
     """Return the operators that have a generator, sorted."""
+    load_own(CODEGEN)
     return tuple(sorted(_generators))
+
+
+def import_for(op: str) -> None:
+    """Import the generator for an operator that a dialect, or a package, has."""
+    if op not in _generators:
+        load_for(CODEGEN, op, OperatorError)
 
 
 def why_not(node: Node, call: Call) -> str | None:
     """Return why a node cannot be generated; None if it can."""
     if {output for output, _ in node.operator.views}.issuperset(range(call.n_outputs)):
         return None  # bytes are copied, whatever they mean
+    import_for(node.op)
     entry = _generators.get(node.op)
     if entry is None:
         return f"no kernel for {node.op!r} is generated"
@@ -72,11 +81,13 @@ def why_not(node: Node, call: Call) -> str | None:
 
 def generate(node: Node, call: Call, outputs: Specs) -> Code:
     """Return the code of a node that `why_not` has no objection to."""
+    import_for(node.op)
     return _generators[node.op].generator(call, outputs)
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
     """Return the scratch buffers that a node's code needs; none where it has no code."""
+    import_for(node.op)
     if node.op not in _generators or why_not(node, call) is not None:
         return ()
     return generate(node, call, outputs).scratch

@@ -160,7 +160,13 @@ def shift(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     return partial(xp.left_shift if left else xp.right_shift, *inputs, outputs[0])
 
 
-@kernel("Pow", binds=True)
+def _reads_exponent(call: Call) -> str | None:
+    if call.spec(0).dtype.kind in "iu" and call.spec(1).dtype.kind == "i":
+        return "integer exponents are read by the host on each run"
+    return None
+
+
+@kernel("Pow", binds=True, host=_reads_exponent)
 def power(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = xᵉ, in x's dtype.  Source: ONNX Pow."""
     (x, exponent), (y,) = inputs, outputs

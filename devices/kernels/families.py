@@ -13,17 +13,6 @@ FAMILIES: Mapping[str, str] = {
     "convolution": "Conv",
     "convolution_gradient": "ConvWeightsGradient",
     "creation": "ConstantOfShape Range",
-    "cvm.detection": "cvm.get_valid_counts cvm.non_max_suppression",
-    "cvm.elementwise": "cvm.abs cvm.broadcast_add cvm.broadcast_div cvm.broadcast_greater "
-    "cvm.broadcast_max cvm.broadcast_mul cvm.broadcast_sub cvm.clip "
-    "cvm.cvm_clip cvm.elemwise_add cvm.elemwise_sub cvm.left_shift "
-    "cvm.negative cvm.precision cvm.relu cvm.right_shift cvm.where",
-    "cvm.pooling": "cvm.max_pool2d cvm.upsampling",
-    "cvm.products": "cvm.conv2d cvm.dense",
-    "cvm.reduction": "cvm.max cvm.sum",
-    "cvm.selecting": "cvm.lut cvm.slice_like cvm.strided_slice cvm.take",
-    "cvm.shaping": "cvm.concatenate cvm.expand_dims cvm.flatten cvm.repeat cvm.reshape "
-    "cvm.squeeze cvm.tile cvm.transpose",
     "deform": "DeformConv",
     "determinant": "Cofactors Det",
     "dot_attention": "Attention",

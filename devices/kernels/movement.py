@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ...graph.attribute import Attributes
+from ...graph.operator import Call
 from ...graph.operators.movement import pads_by_axis
 from .arguments import integers, optional
 from .axes import at
@@ -40,7 +41,11 @@ def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
     return partial(xp.copyto, target, source)
 
 
-@kernel("Trilu")
+def _reads_k(call: Call) -> str | None:
+    return "its k is read by the host on each run" if call.has(1) else None
+
+
+@kernel("Trilu", host=_reads_k)
 def triangle(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = x above or below the k-th diagonal, 0 elsewhere.  Source: ONNX Trilu."""
     x, y, given = inputs[0], outputs[0], optional(inputs, 1)

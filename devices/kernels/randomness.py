@@ -28,7 +28,7 @@ _WORDS = 1 << 12
 """How many are drawn at a time, so that what is computed from them stays in a cache."""
 
 
-@kernel(PHILOX)
+@kernel(PHILOX, host="its numbers are drawn by numpy")
 def philox(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Element i from word i of what the key, the sequence and block numbers from 1 on make.
 

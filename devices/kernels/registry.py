@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.errors import GraphError
+from ...graph.errors import GraphError, OperatorError
+from ...graph.installed import KERNELS, load_for, load_own
 from ...graph.operator import Call, Specs
 from ...graph.registrations import note_registration
 from ...graph.tensor import Array, TensorSpec
@@ -35,6 +36,9 @@ Condition: TypeAlias = Callable[[Call], bool]
 """Says whether a kernel serves for a call, whose specs are static."""
 Score: TypeAlias = float | Callable[[Call], float]
 """How good a kernel is, or is for a call; 0 is the usual one's."""
+
+HostRule: TypeAlias = str | Callable[[Call], str | None]
+"""Why a kernel computes or reads values on the host; of a call, None where it does not."""
 
 ANY = "any"
 
@@ -52,6 +56,7 @@ class Kernel:
     when : callable or None
         None where it serves for all calls.
     score : float or callable
+    host : str, callable or None
     """
 
     op: str
@@ -61,6 +66,7 @@ class Kernel:
     binds: bool = False
     when: Condition | None = None
     score: Score = 0
+    host: HostRule | None = None
 
     @property
     def is_usual(self) -> bool:
@@ -75,6 +81,10 @@ class Kernel:
         """Return what is larger the better it is for a call that it serves."""
         score = self.score(call) if callable(self.score) else self.score
         return score, self.device != ANY, self.when is not None
+
+    def why_host(self, call: Call) -> str | None:
+        """Return why it would have the host wait for a device with a memory of its own, or None."""
+        return self.host(call) if callable(self.host) else self.host
 
     def step(self, *arguments: Any) -> Step:
         """Return what does the work on some arguments."""
@@ -95,6 +105,7 @@ def kernel(
     binds: bool = False,
     when: Condition | None = None,
     score: Score = 0,
+    host: HostRule | None = None,
 ) -> Callable[[KernelFunction], KernelFunction]:
     """Register a kernel for an operator, on one kind of device (``"cuda"``) or any.
 
@@ -112,6 +123,10 @@ def kernel(
         Of the kernels that serve for a call, the one with the highest score is taken. Of equal
         ones, that for the kind of device comes before that for any, one with a condition before
         one without, the first that was registered before later ones.
+    host : str or callable, optional
+        Why it computes or reads values on the host each time it runs, or a function of the call
+        that returns that, None where it does not. Devices that the host would have to wait for do
+        not take it.
 
     Raises
     ------
@@ -130,8 +145,10 @@ def kernel(
     def decorate(function: KernelFunction) -> KernelFunction:
         if op in FAMILY_OF:  # so that a second one is told from the first
             _import_family(FAMILY_OF[op])
+        else:
+            load_own(KERNELS, op)
         note_registration()
-        made = Kernel(op, device, function, scratch, binds, when, score)
+        made = Kernel(op, device, function, scratch, binds, when, score, host)
         if not made.is_usual:
             _others.setdefault(op, []).append(made)
             return function
@@ -146,13 +163,16 @@ def kernel(
     return decorate
 
 
-def _import_own(op: str) -> None:
-    """Import plait's kernel for an operator, if it has one."""
+def _import_for(op: str) -> None:
+    """Import the kernel for an operator that plait, or a package, has."""
+    if (op, ANY) in _kernels:
+        return
+    if op in FAMILY_OF:
+        _import_family(FAMILY_OF[op])
+        return
+    load_for(KERNELS, op, OperatorError)
     if (op, ANY) not in _kernels:
-        if op in FAMILY_OF:
-            _import_family(FAMILY_OF[op])
-        else:
-            _import_all()
+        _import_all()
 
 
 @cache
@@ -164,6 +184,7 @@ def _import_family(family: str) -> None:
 def _import_all() -> None:
     for family in FAMILIES:
         _import_family(family)
+    load_own(KERNELS)
 
 
 def _is_number(value: object) -> bool:
@@ -177,7 +198,7 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
     Where the call is left out, or has shapes that are not known, so that conditions cannot be asked
     for, it is the usual one, else any.
     """
-    _import_own(op)
+    _import_for(op)
     usual = _kernels.get((op, device)) or _kernels.get((op, ANY))
     if op not in _others:
         return usual
@@ -194,7 +215,7 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
 
 def kernels_for(op: str, device: str) -> tuple[Kernel, ...]:
     """Return all kernels that may be taken on a kind of device."""
-    _import_own(op)
+    _import_for(op)
     known = (_kernels.get((op, device)), _kernels.get((op, ANY)), *_others.get(op, ()))
     return tuple(each for each in known if each is not None and each.device in (device, ANY))
 

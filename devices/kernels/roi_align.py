@@ -47,7 +47,12 @@ def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     ]
 
 
-@kernel("RoiAlign", scratch=_scratch, binds=True)
+@kernel(
+    "RoiAlign",
+    scratch=_scratch,
+    binds=True,
+    host="its regions are read by the host on each run",
+)
 def roi_align(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

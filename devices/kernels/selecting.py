@@ -29,7 +29,10 @@ def _put(xp: ArrayModule, results: Sequence[Array], outputs: Arrays) -> None:
     xp.copyto(shapes, xp.asarray(lengths, dtype=shapes.dtype))
 
 
-@kernel("Bounded.NonZero")
+_COUNTED = "the host has to know how much is kept"
+
+
+@kernel("Bounded.NonZero", host=_COUNTED)
 def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = the places that are not zero in row-major order, one per column.  Source: ONNX."""
     (x,) = inputs
@@ -38,7 +41,7 @@ def non_zero(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
     _put(xp, [xp.stack(rows) if rows else places[None][:0]], outputs)
 
 
-@kernel("Bounded.Compress")
+@kernel("Bounded.Compress", host=_COUNTED)
 def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = the slices of x along an axis whose condition is true.  Source: ONNX Compress.
 
@@ -54,7 +57,7 @@ def compress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attri
     _put(xp, [source[at(along, places)]], outputs)
 
 
-@kernel("Bounded.Unique")
+@kernel("Bounded.Unique", host=_COUNTED)
 def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = x's different values or slices, ascending or in the order of appearance.
 
@@ -73,7 +76,7 @@ def unique(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
     _put(xp, [kept, first, inverse, counts], outputs)
 
 
-@kernel("Bounded.NonMaxSuppression")
+@kernel("Bounded.NonMaxSuppression", host=_COUNTED)
 def suppress(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> None:
     """Y = (image, class, box) of the best boxes that overlap no better one of their class much.
 

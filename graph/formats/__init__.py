@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from .definitions import load_operators
     from .freezing import freeze
     from .graphs import load, save
-    from .lightnet import load_lightnet, save_lightnet
     from .native import dump_bytes, load_bytes, load_native
     from .onnx import load_onnx, save_onnx, to_onnx
     from .registry import Format, register_format, unregister_format
@@ -24,7 +23,6 @@ __all__ = [
     "freeze",
     "load",
     "load_bytes",
-    "load_lightnet",
     "load_native",
     "load_onnx",
     "load_operators",
@@ -32,7 +30,6 @@ __all__ = [
     "load_weights",
     "register_format",
     "save",
-    "save_lightnet",
     "save_onnx",
     "save_weights",
     "to_onnx",
@@ -48,7 +45,6 @@ __getattr__ = lazily(
         ".definitions": "load_operators",
         ".freezing": "freeze",
         ".graphs": "load save",
-        ".lightnet": "load_lightnet save_lightnet",
         ".native": "dump_bytes load_bytes load_native",
         ".onnx": "load_onnx save_onnx to_onnx",
         ".registry": "Format register_format unregister_format",

@@ -9,55 +9,64 @@ from pathlib import Path
 from ..errors import GraphError, ParseError
 from ..ir import Graph
 from .container import PLANS
-from .cvm import is_symbol, load_cvm
-from .files import read_file, reading
-from .lightnet import is_lightnet, load_lightnet, save_lightnet
+from .files import reading
 from .native import is_native, load_native
 from .native import save as save_native
 from .onnx import load_onnx, save_onnx
-from .registry import LONGEST_MAGIC, format_for, format_named, format_of, written_suffixes
+from .registry import (
+    LONGEST_MAGIC,
+    Format,
+    format_for,
+    format_named,
+    format_of,
+    no_parameters_error,
+    sniffed_format,
+    written_suffixes,
+)
 from .sources import Source, content_of
 
 _READERS: Mapping[str, Callable[[Source], Graph]] = {
     "plait": load_native,
     "onnx": load_onnx,
-    "lightnet": load_lightnet,
-    "cvm": lambda source: load_cvm(source).graph,
 }
 _WRITERS = {
     ".plait": save_native,
     ".onnx": save_onnx,
-    ".json": save_lightnet,
-    ".net": save_lightnet,
 }
 _WEIGHTS = ".safetensors"
 
 
-def load(source: Source, *, format: str | None = None) -> Graph:
-    """Return the graph in a `.plait` file, or a model of ONNX, LightNet or cvm, told by content.
+def load(
+    source: Source,
+    *,
+    format: str | None = None,
+    parameters: str | os.PathLike[str] | None = None,
+) -> Graph:
+    """Return the graph in a `.plait` file, or a model of another format, told by content.
 
-    Other formats are those that were registered, or that installed packages offer. A file whose
-    name ends in ``.net`` is in LightNet's text form. The weights of LightNet's lie beside the
-    model, in a file that ends in ``.wts``, cvm's parameters in one that ends in ``.params``. Files
-    are read whole: they may be changed, replaced or deleted afterwards.
+    Other formats are ONNX, those of plait's dialects (docs/formats.md), those that were registered,
+    and those that installed packages offer. Where a format has parameters in a file of their own,
+    that is looked for beside the model. Files are read whole: they may be changed, replaced or
+    deleted afterwards.
 
     Parameters
     ----------
     source : path, bytes, or binary file object
         Of bytes, what lies beside the file is not there: weights in files of their own.
     format : str, optional
-        ``"plait"``, ``"onnx"``, ``"lightnet"``, ``"cvm"``, or the name of a registered one,
-        whatever content and suffix say.
+        ``"plait"``, ``"onnx"``, or the name of a registered one, whatever content and suffix say.
+    parameters : path, optional
+        Of the file of parameters, where it does not lie beside the model.
 
     Raises
     ------
     ParseError
-        If the file is missing, damaged or foreign, or uses what plait lacks; or if there is no such
-        format.
+        If the file is missing, damaged or foreign, or uses what plait lacks; if there is no such
+        format, or it has no parameters in another file.
     GraphError
         If it holds a graph that does not fit together.
     RuntimeFailureError
-        If it is cvm's, and cannot be read.
+        If it is an exact model that cannot be read.
 
     Examples
     --------
@@ -71,23 +80,30 @@ def load(source: Source, *, format: str | None = None) -> Graph:
     ('y',)
     """
     path = Path(source) if isinstance(source, str | os.PathLike) else None
+    content: bytes | Path
     if path is None:  # a file object is read once
-        source, at = content_of(source, "bytes", ParseError)
-        head = source[:LONGEST_MAGIC]
+        content, at = content_of(source, "bytes", ParseError)
+        head = content[:LONGEST_MAGIC]
     else:
-        at, head = os.fspath(path), _head(path)
+        content, at, head = path, os.fspath(path), _head(path)
     if not head:
         raise ParseError("the file is empty", at=at, fix="save or download it again")
     suffix = Path(at).suffix
-    own = format_of(head, suffix) if format is None else format_named(format)
-    if own is not None:
-        data = memoryview(source) if isinstance(source, bytes) else read_file(at)
-        return own.load(data, path, at)
-    return _READERS[_told(source, head, suffix, at) if format is None else format](source)
+    found = _told(content, head, suffix, at) if format is None else format_named(format)
+    if isinstance(found, Format):
+        beside = None if parameters is None else Path(parameters)
+        return found.load(content, path, at, beside)
+    name = found or format
+    assert name is not None
+    if parameters is not None:
+        raise no_parameters_error(name, at)
+    return _READERS[name](content)
 
 
-def _told(source: Source, head: bytes, suffix: str, at: str) -> str:
-    """Return the name of the format of plait's that content says, or else the suffix."""
+def _told(source: bytes | Path, head: bytes, suffix: str, at: str) -> Format | str:
+    """Return the format, or the name of one that is not registered, by content or else suffix."""
+    if (registered := format_of(head, suffix)) is not None:
+        return registered
     if PLANS.starts(head):
         raise ParseError(
             "this is a saved plan, not a graph", at=at, fix="use plait.load_plan(path)"
@@ -100,11 +116,7 @@ def _told(source: Source, head: bytes, suffix: str, at: str) -> str:
         )
     if is_native(head):
         return "plait"
-    if suffix == ".net":
-        return "lightnet"
-    if not is_lightnet(head):
-        return "onnx"
-    return "cvm" if is_symbol(content_of(source, "model", ParseError)[0]) else "lightnet"
+    return sniffed_format(source, at, suffix) or "onnx"
 
 
 def _head(path: Path) -> bytes:
@@ -114,15 +126,14 @@ def _head(path: Path) -> bytes:
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a `.plait` file, an ONNX model or one of LightNet's, as its suffix says.
+    """Write a graph to a `.plait` file, an ONNX model or another format, as its suffix says.
 
     A file of that name is replaced, wholly or not at all; whoever has it open keeps the old one.
     A `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest
     opset that has it: no nested graphs, attributes as 32-bit floats, and what is not ONNX's by its
     name, `acme.Fetch` as Fetch of the domain `acme`.
-    LightNet's JSON and text form, ``.net``, with weights beside them that end in ``.wts``, hold
-    convolutional networks. Other suffixes are those of formats that were registered, or that
-    installed packages offer.
+    Other suffixes are those of plait's dialects (docs/formats.md), of formats that were registered,
+    and of those that installed packages offer.
 
     Raises
     ------

@@ -1,31 +1,35 @@
-"""File formats of other packages, beside those that plait has."""
+"""File formats that are registered: those of plait's dialects and of other packages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import io
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 from ..check import check
 from ..errors import GraphError, ParseError, PlaitError, is_ctrl_c, named_text
-from ..installed import FORMATS, load, offered
+from ..installed import FORMATS, load, load_own, offered, own
 from ..ir import Graph
 from .container import GRAPHS, PLANS
-from .files import replace_file
+from .files import read_file, reading, replace_file
 
+Bytes: TypeAlias = bytes | Iterable[bytes]
 Read: TypeAlias = Callable[[memoryview, Path | None], Graph]
-Write: TypeAlias = Callable[[Graph], bytes | Iterable[bytes]]
+ReadWith: TypeAlias = Callable[[memoryview, Path | None, Path], Graph]
+Write: TypeAlias = Callable[[Graph], Bytes]
+WriteFiles: TypeAlias = Callable[[Graph, Path], Mapping[Path, Bytes]]
+Sniff: TypeAlias = Callable[[BinaryIO], bool]
 
 _SHORTEST, LONGEST_MAGIC = 4, 64
 
 BUILT_IN = {
     "plait": (".plait",),
     "onnx": (".onnx",),
-    "lightnet": (".json", ".net"),
-    "cvm": (),
 }
-"""The names of plait's own formats of graphs, and the suffixes by which they are written."""
+"""Formats that are not registered: their names, and the suffixes by which they are written."""
 
 _TAKEN = frozenset({suffix for known in BUILT_IN.values() for suffix in known}) | {
     ".safetensors",
@@ -45,10 +49,18 @@ class Format:
         With which names of its files end: ``(".acme",)``.
     magic : bytes
         With which its files begin, if they do; 4 to 64 bytes. What it says goes before the suffix.
+    sniff : callable, optional
+        Says of a file, open for reading, whether it is one of the format's. It is asked where no
+        magic decides, before the suffix does; of several formats the last registered first.
     read : callable, optional
         Makes a graph of a file's bytes, a memoryview, and of its path, None where there is none.
+    read_with : callable, optional
+        The same for ``load(source, parameters=path)``: that path is the third argument.
     write : callable, optional
         Makes the bytes of a file, or parts of them in order, of a graph.
+    write_files : callable, optional
+        In place of `write`, where there are several files: makes their paths and bytes, of a graph
+        and the path that it is saved to. They are written in order; each wholly or not at all.
 
     Raises
     ------
@@ -77,6 +89,9 @@ class Format:
     magic: bytes = b""
     read: Read | None = None
     write: Write | None = None
+    sniff: Sniff | None = None
+    read_with: ReadWith | None = None
+    write_files: WriteFiles | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -96,16 +111,52 @@ class Format:
                 at=at,
                 fix=f"give {_SHORTEST} to {LONGEST_MAGIC} bytes",
             )
-        if self.read is None and self.write is None:
+        if self.read is None and not self.is_written:
             raise GraphError(
                 "it is neither read nor written", at=at, fix="pass read=, write=, or both"
             )
-        for what, function in (("read", self.read), ("write", self.write)):
+        if self.write is not None and self.write_files is not None:
+            raise GraphError("it is written in two ways", at=at, fix="pass write= or write_files=")
+        for what in ("read", "write", "sniff", "read_with", "write_files"):
+            function = getattr(self, what)
             if function is not None and not callable(function):
                 raise GraphError(f"{what} is {function!r}", at=at, fix="pass a function")
 
-    def load(self, data: memoryview, path: Path | None, at: str) -> Graph:
-        """Return the graph in a file's bytes.
+    @property
+    def is_written(self) -> bool:
+        """True when graphs can be saved in it."""
+        return self.write is not None or self.write_files is not None
+
+    def sniffs(self, source: bytes | Path, at: str) -> bool:
+        """Say whether the format's content is told to be that of a file, or of bytes.
+
+        Raises
+        ------
+        ParseError
+            If the file cannot be read, or `sniff` fails.
+        """
+        if self.sniff is None:
+            return False
+        try:
+            if isinstance(source, bytes):
+                return bool(self.sniff(io.BytesIO(source)))
+            with reading(source) as file:
+                return bool(self.sniff(file))
+        except PlaitError:
+            raise
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
+            raise ParseError(
+                f"sniff of format {self.name!r} fails: {named_text(error)}",
+                at=at,
+                fix="pass format=, or correct the function",
+            ) from error
+
+    def load(
+        self, source: bytes | Path, path: Path | None, at: str, parameters: Path | None = None
+    ) -> Graph:
+        """Return the graph in a file, or in its bytes; its parameters may lie in another file.
 
         Raises
         ------
@@ -114,8 +165,14 @@ class Format:
         """
         if self.read is None:
             raise ParseError(f"files of format {self.name!r} are only written", at=at)
+        if parameters is not None and self.read_with is None:
+            raise no_parameters_error(self.name, at)
+        data = memoryview(source) if isinstance(source, bytes) else read_file(at)
         try:
-            made = self.read(data, path)
+            if parameters is not None and self.read_with is not None:
+                made = self.read_with(data, path, parameters)
+            else:
+                made = self.read(data, path)
         except PlaitError:
             raise
         except BaseException as error:
@@ -135,19 +192,17 @@ class Format:
         return check(made)
 
     def save(self, graph: Graph, path: Path) -> None:
-        """Write a graph to a file, wholly or not at all.
+        """Write a graph to a file, wholly or not at all, and to those that go with it.
 
         Raises
         ------
         GraphError
             If it breaks an invariant, the writer fails, or the file cannot be written.
         """
-        if self.write is None:
+        if not self.is_written:
             raise GraphError(f"files of format {self.name!r} are only read", at=str(path))
         try:
-            made = self.write(check(graph))
-            parts = [made] if isinstance(made, bytes | bytearray | memoryview) else list(made)
-            chunks = [memoryview(part).cast("B") for part in parts]
+            files = [(file, _chunks(made)) for file, made in self._made(check(graph), path)]
         except PlaitError:
             raise
         except BaseException as error:
@@ -158,7 +213,28 @@ class Format:
                 at=str(path),
                 fix="choose another format, or correct the writer: it returns bytes",
             ) from error
-        replace_file(path, chunks)
+        for file, chunks in files:
+            replace_file(file, chunks)
+
+    def _made(self, graph: Graph, path: Path) -> Iterable[tuple[Path, Bytes]]:
+        if self.write_files is not None:
+            return self.write_files(graph, path).items()
+        assert self.write is not None
+        return ((path, self.write(graph)),)
+
+
+def no_parameters_error(name: str, at: str) -> ParseError:
+    """Return the error for parameters that are given with a file that holds all."""
+    return ParseError(
+        f"files of format {name!r} have no parameters in another file",
+        at=at,
+        fix="leave parameters out",
+    )
+
+
+def _chunks(made: Bytes) -> list[memoryview]:
+    parts = [made] if isinstance(made, bytes | bytearray | memoryview) else list(made)
+    return [memoryview(part).cast("B") for part in parts]
 
 
 _formats: dict[str, Format] = {}
@@ -174,6 +250,18 @@ def register_format(format: Format) -> None:
     """
     if not isinstance(format, Format):
         raise GraphError(f"a {type(format).__name__} is no format", fix="pass a plait.Format")
+    _register_own()
+    _register(format)
+
+
+@cache
+def _register_own() -> None:
+    """Register the formats of plait's dialects, once."""
+    for format in load_own(FORMATS):
+        _register(format)
+
+
+def _register(format: Format) -> None:
     at = f"format {format.name!r}"
     if format.name in BUILT_IN or format.name in _formats:
         raise GraphError("the name is taken", at=at, fix="choose another one")
@@ -195,7 +283,7 @@ def register_format(format: Format) -> None:
 
 def unregister_format(name: str) -> None:
     """Remove a format that was registered; GraphError for others."""
-    if name not in _formats:
+    if name not in _formats or name in own(FORMATS):
         raise GraphError(f"there is no format {name!r} to remove", fix=_known())
     del _formats[name]
 
@@ -211,15 +299,29 @@ def format_named(name: object) -> Format | None:
     if isinstance(name, str):
         if name in BUILT_IN:
             return None
+        _register_own()
         if found := _formats.get(name) or _installed(name):
             return found
     raise ParseError(f"there is no format {name!r}", fix=_known())
 
 
 def format_of(head: memoryview | bytes, suffix: str) -> Format | None:
-    """Return the registered or installed format of a file; None if it is none of them."""
+    """Return the registered or installed format of a file; None if it is none of them.
+
+    One that sniffs is not taken for its suffix alone.
+    """
     for known in _formats.values():
         if known.magic and bytes(head[: len(known.magic)]) == known.magic:
+            return known
+    found = format_for(suffix)
+    return None if found is None or found.sniff is not None else found
+
+
+def sniffed_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
+    """Return the format that tells a file by its content, else the one of its suffix, else None."""
+    _register_own()
+    for known in reversed(_formats.values()):
+        if known.sniffs(source, at):
             return known
     return format_for(suffix)
 
@@ -228,15 +330,17 @@ def format_for(suffix: str) -> Format | None:
     """Return the registered or installed format of a suffix; None if there is none."""
     if not suffix or suffix in _TAKEN:
         return None
+    _register_own()
     named = (known for known in _formats.values() if suffix in known.suffixes)
     return next(named, None) or _installed(suffix[1:])
 
 
 def written_suffixes() -> list[str]:
     """Return the suffixes by which graphs are written."""
-    own = [suffix for known in BUILT_IN.values() for suffix in known]
-    written = (known.suffixes for known in _formats.values() if known.write is not None)
-    return [*own, *(suffix for suffixes in written for suffix in suffixes)]
+    _register_own()
+    first = [suffix for known in BUILT_IN.values() for suffix in known]
+    written = (known.suffixes for known in _formats.values() if known.is_written)
+    return [*first, *(suffix for suffixes in written for suffix in suffixes)]
 
 
 def _installed(name: str) -> Format | None:
@@ -255,6 +359,7 @@ def _installed(name: str) -> Format | None:
 
 
 def _known() -> str:
+    _register_own()
     return f"known are {', '.join((*BUILT_IN, *_formats, *offered(FORMATS)))}"
 
 

@@ -9,8 +9,8 @@
                          "replace": ["Exp e", "Sub s", ...],
                          "details": ["e.ins[0] = self.ins[x]", "s.ins[1] = 1", ...]}]}]}
 
-The form is LightNet's, but for C in it; as there, a comma may follow the last of a list. Conditions
-and what follows ``=`` are formulas of `plait.graph.expressions`: no code is run.
+A comma may follow the last of a list. Conditions and what follows ``=`` are formulas of
+`plait.graph.expressions`: no code is run.
 """
 
 from __future__ import annotations

@@ -43,6 +43,11 @@ def _taken_from(read: Callable[[], Any], refuse: Refuse, name: str) -> bytes:
     return content
 
 
+def starts_json(head: bytes) -> bool:
+    """True when a file that starts with `head` could be a JSON object."""
+    return head.lstrip()[:1] == b"{"
+
+
 def json_in(
     text: Callable[[], str | bytes],
     at: str,

@@ -9,7 +9,7 @@ from ..dims import broadcast
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FOLLOWS, PRODUCT
+from ..traits import FOLLOWS, FULLY_CONNECTED, PRODUCT
 from .inputs import NUMBERS, check_broadcastable, common_dtype, may_equal, present
 
 
@@ -63,7 +63,7 @@ def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
         "transB": Attribute(Kind.BOOL, False),
     },
     cost=_product_cost,
-    traits=PRODUCT,
+    traits=PRODUCT | FULLY_CONNECTED,
     float16=FOLLOWS,
 )
 def infer_gemm(call: Call) -> Sequence[TensorSpec]:

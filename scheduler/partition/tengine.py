@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph.ir import Graph, Node
+from ...graph.traits import FULLY_CONNECTED
 from .offers import Offers
 
 WORTHWHILE = 3
 FULLY_CONNECTED_WEIGHT = 3
-FULLY_CONNECTED = frozenset({"Gemm", "cvm.dense"})
 
 
 def by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
@@ -57,7 +57,7 @@ def _segments(offers: Offers) -> list[tuple[int, int]]:
 
 
 def _weight(graph: Graph, node: Node) -> int:
-    connected = node.op in FULLY_CONNECTED
+    connected = FULLY_CONNECTED in node.operator.traits
     connected |= node.op == "MatMul" and node.inputs[1] in graph.constants
     return FULLY_CONNECTED_WEIGHT if connected else 1
 

@@ -93,7 +93,7 @@ def device() -> Iterator[CudaDevice]:
     made.close()
 
 
-# Fails when a kernel no longer reads: its entry in cuda_support.DENIED can go then.
+# Fails when a kernel no longer reads: what it says of the host can go then.
 @pytest.mark.parametrize("name", DENIED)
 def test_what_is_denied_would_indeed_read_on_the_host(name: str, device: CudaDevice) -> None:
     with pytest.raises(DeviceLostError) as raised:

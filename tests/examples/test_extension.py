@@ -60,12 +60,36 @@ print(json.dumps([before, results]))
 """
 
 
+CHAIN = """
+import json, sys
+import numpy as np
+import plait as pl
+
+b = pl.GraphBuilder("chain")
+x = b.input("x", "float32", ("n", 3))
+b.output("y", b.op("acme.Center", b.op("Neg", x)))
+graph = b.build()
+before = "plait_acme.files" in sys.modules
+pl.save(graph, "chain.acme")
+text = open("chain.acme").read().splitlines()
+fed = {"x": np.array([[1, 2, 6]], np.float32)}
+results = [pl.run(made, fed)["y"].tolist() for made in (
+    graph,
+    pl.load("chain.acme"),
+    pl.load(open("chain.acme", "rb").read()),
+    pl.load(open("chain.acme", "rb").read(), format="acme"),
+)]
+print(json.dumps([before, text, results]))
+"""
+
+
 def script(folder: Path, text: str) -> Any:
     """Return what a script prints that finds the package in a folder."""
+    paths = [str(folder / "site"), os.environ.get("PYTHONPATH")]
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", text],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder / "site")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -97,6 +121,13 @@ def test_its_checks_name_the_node(saved: Any) -> None:
     what, where = saved[3]
     assert what == "attribute 'columns' of acme.Fetch must be ≥ 1, got 0"
     assert "node 'empty'" in where
+
+
+def test_its_files_are_saved_and_loaded_by_suffix_and_content(folder: Path) -> None:
+    imported_before, text, results = script(folder, CHAIN)
+    assert not imported_before
+    assert text == ["# acme chain", "3", "Neg", "acme.Center"]
+    assert results == [[[2, 1, -3]]] * 4
 
 
 def test_what_it_cannot_open_names_the_node(saved: Any) -> None:

@@ -25,14 +25,14 @@ from fuzzers.mutation import (
 )
 from nested_graphs import doubling_body
 from plait.devices.worker.wire import Channel, Done, Hello, Request
+from plait.dialects.cvm.files import load_cvm
+from plait.dialects.cvm.files.writer import dump_cvm
+from plait.dialects.lightnet.weights import read_weights as read_text_weights
+from plait.dialects.lightnet.writer import dump_lightnet
 from plait.graph import formats
 from plait.graph.check import check
 from plait.graph.formats import checkpoints
 from plait.graph.formats.container import aligned
-from plait.graph.formats.cvm import load_cvm
-from plait.graph.formats.cvm.writer import dump_cvm
-from plait.graph.formats.lightnet.weights import read_weights as read_text_weights
-from plait.graph.formats.lightnet.writer import dump_lightnet
 from plait.graph.formats.safetensors import LENGTH, read_weights, weight_chunks
 from plait.graph.operator import operators
 from plait.graph.passes.merging import always

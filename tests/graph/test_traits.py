@@ -32,7 +32,7 @@ from plait.graph.traits import (
 )
 from single_node import AnyArray, single_node_graph
 
-OWN = [op for op in operators() if find_operator(op).module.startswith("plait.graph.operators")]
+OWN = [op for op in operators() if find_operator(op).module.startswith("plait.")]
 REQUIRED = {"BitShift": {"direction": "LEFT"}}
 UNEQUAL = {
     "After": "waits for its other inputs",

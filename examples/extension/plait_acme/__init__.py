@@ -1,1 +1,1 @@
-"""Operators and a device for plait, which imports these modules when it needs them."""
+"""Operators, a device and a file format for plait, which imports these modules on demand."""

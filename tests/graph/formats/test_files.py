@@ -12,6 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 from patience import WAIT_S
+from plait.dialects import lightnet
 from plait.graph import formats
 from plait.graph.formats.files import read_file, replace_file, replacing
 
@@ -86,7 +87,7 @@ READERS: dict[str, Callable[[Any], object]] = {
     "load_plan": pl.load_plan,
     "load_weights": pl.load_weights,
     "load_onnx": formats.load_onnx,
-    "load_lightnet": formats.load_lightnet,
+    "load_lightnet": lightnet.load_lightnet,
     "load_rules": formats.load_rules,
     "costs": pl.Costs.load,
     "checkpoint": lambda path: pl.Checkpoints(path).load(1),

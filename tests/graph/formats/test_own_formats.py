@@ -7,16 +7,16 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import plait as pl
 import pytest
 from cvm_models import dense_symbol
 from onnx_models import model, node
+from plait.dialects.lightnet.writer import dump_lightnet
 from plait.graph import formats, installed
 from plait.graph.formats import registry
-from plait.graph.formats.lightnet.writer import dump_lightnet
 
 MAGIC = b"acme\r\n"
 
@@ -49,10 +49,17 @@ def acme(**changed: Any) -> pl.Format:
     return pl.Format(**{**known, "read": read, "write": write, **changed})
 
 
+def known_formats() -> list[str]:
+    registry.written_suffixes()  # registers those of plait's dialects
+    return list(registry._formats)
+
+
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
+    before = set(known_formats())
     yield
-    registry._formats.clear()
+    for name in set(known_formats()) - before:
+        formats.unregister_format(name)
     installed._offers.clear()
 
 
@@ -227,6 +234,8 @@ def test_writers_that_fail_leave_nothing(
         ({"magic": "acme"}, "the magic is 'acme'"),
         ({"magic": b"{"}, "the magic is"),
         ({"read": "read"}, "read is 'read'"),
+        ({"sniff": b"{"}, "sniff is b'{'"),
+        ({"write_files": lambda graph, path: {}}, "written in two ways"),
         ({"read": None, "write": None}, "neither read nor written"),
     ],
 )
@@ -240,17 +249,20 @@ def test_a_format_that_cannot_be_is_refused(changed: dict[str, Any], message: st
     [
         ({}, "the name is taken"),
         ({"name": "onnx"}, "the name is taken"),
+        ({"name": "lightnet"}, "the name is taken"),
         ({"name": "other"}, "the suffix .acme is taken"),
         ({"name": "other", "suffixes": (".onnx",)}, "the suffix .onnx is taken"),
+        ({"name": "other", "suffixes": (".net",)}, "the suffix .net is taken"),
         ({"name": "other", "suffixes": (), "magic": MAGIC[:4]}, "another format begin"),
         ({"name": "other", "suffixes": (), "magic": b"\x89plait\r\n"}, "another format begin"),
     ],
 )
 def test_what_is_taken_is_refused(changed: dict[str, Any], message: str) -> None:
+    before = known_formats()
     pl.register_format(acme())
     with pytest.raises(pl.GraphError, match=message):
         pl.register_format(acme(**changed))
-    assert list(registry._formats) == ["acme"]
+    assert known_formats() == [*before, "acme"]
 
 
 def test_a_format_that_is_removed_is_unknown_again(tmp_path: Path) -> None:
@@ -262,6 +274,68 @@ def test_a_format_that_is_removed_is_unknown_again(tmp_path: Path) -> None:
         formats.unregister_format("acme")
     with pytest.raises(pl.GraphError, match="a dict is no format"):
         pl.register_format({})  # type: ignore[arg-type]
+
+
+def test_formats_of_dialects_stay() -> None:
+    with pytest.raises(pl.GraphError, match="there is no format 'cvm' to remove"):
+        formats.unregister_format("cvm")
+
+
+def begins_so(file: BinaryIO) -> bool:
+    return file.read(len(MAGIC)) == MAGIC
+
+
+def test_content_that_a_format_knows_goes_before_the_suffix(tmp_path: Path) -> None:
+    pl.register_format(acme(magic=b"", sniff=begins_so))
+    pl.save(graph(), tmp_path / "m.acme")
+    assert pl.load((tmp_path / "m.acme").read_bytes()) == graph()
+    assert pl.load((tmp_path / "m.acme").rename(tmp_path / "m.json")) == graph()
+
+
+def test_of_formats_that_know_a_file_the_last_registered_reads_it() -> None:
+    pl.register_format(acme(magic=b"", suffixes=(), sniff=lambda file: file.read(1) == b"{"))
+    with pytest.raises(pl.ParseError, match=r"not a \.plait file"):
+        pl.load(lightnet())
+    assert len(pl.load(lightnet(), format="lightnet").nodes) == 1
+
+
+def test_a_suffix_decides_where_nobody_knows_the_content(tmp_path: Path) -> None:
+    pl.register_format(acme(magic=b"", sniff=lambda file: False))
+    pl.save(graph(), tmp_path / "m.acme")
+    assert pl.load(tmp_path / "m.acme") == graph()
+
+
+def test_a_sniff_that_fails_is_named() -> None:
+    pl.register_format(acme(magic=b"", sniff=lambda file: 1 / 0))
+    with pytest.raises(pl.ParseError, match="sniff of format 'acme' fails: ZeroDivisionError"):
+        pl.load(b"unknown")
+
+
+def test_parameters_may_lie_in_a_file_elsewhere(tmp_path: Path) -> None:
+    def joined(data: memoryview, path: Path | None, parameters: Path) -> pl.Graph:
+        return read(memoryview(bytes(data) + parameters.read_bytes()), path)
+
+    head, rest = write(graph())
+    (tmp_path / "rest").write_bytes(rest)
+    pl.register_format(acme(read_with=joined))
+    assert pl.load(head, parameters=tmp_path / "rest") == graph()
+    with pytest.raises(pl.ParseError, match="'plait' have no parameters in another file"):
+        pl.load(native(), parameters=tmp_path / "rest")
+    formats.unregister_format("acme")
+    pl.register_format(acme())
+    with pytest.raises(pl.ParseError, match="'acme' have no parameters in another file"):
+        pl.load(head, parameters=tmp_path / "rest")
+
+
+def test_a_format_may_have_several_files(tmp_path: Path) -> None:
+    def files(made: pl.Graph, path: Path) -> dict[Path, bytes]:
+        head, rest = write(made)
+        return {path.with_suffix(".rest"): rest, path: head}
+
+    pl.register_format(acme(write=None, write_files=files))
+    pl.save(graph(), tmp_path / "m.acme")
+    assert sorted(os.listdir(tmp_path)) == ["m.acme", "m.rest"]
+    assert (tmp_path / "m.acme").read_bytes() == MAGIC
 
 
 PACKAGE = """

@@ -1,0 +1,20 @@
+"""Operators and file formats of other systems, each with all that it needs in one folder.
+
+A dialect may use the graph, devices and scheduler; nothing else in plait names one. What it has is
+registered by entry points like those of any package (docs/extending.md), so that a dialect could be
+a package of its own.
+"""
+
+from collections.abc import Mapping
+
+ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
+    "plait.operators": {"cvm": ".cvm.operators"},
+    "plait.kernels": {"cvm": ".cvm.kernels"},
+    "plait.codegen": {"cvm": ".cvm.codegen"},
+    "plait.definitions": {"cvm": ".cvm.reference"},
+    "plait.formats": {"lightnet": ".lightnet.format:LIGHTNET", "cvm": ".cvm.format:CVM"},
+}
+"""By group and name, as in a package's ``pyproject.toml``, which plait can run without; from here.
+
+Of formats, those that know their content more closely stand last: they are asked first.
+"""

@@ -1,0 +1,71 @@
+"""Formulas of exact operators that compute an element from the elements at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ....devices.generated.elementwise import elementwise
+from ....devices.generated.formulas import Operand
+from ....devices.generated.types import literal
+from ....graph.attribute import Attributes
+from ....graph.operator import Call
+from ..precision import largest
+
+FORMULAS = {
+    "broadcast_add": "(i32)((u32){a} + (u32){b})",
+    "broadcast_sub": "(i32)((u32){a} - (u32){b})",
+    "broadcast_mul": "(i32)((u32){a} * (u32){b})",
+    "broadcast_max": "max_i32({a}, {b})",
+    "broadcast_div": "quotient_i32({a}, {b})",
+    "broadcast_greater": "{a} > {b}",
+    "elemwise_add": "(i32)((u32){a} + (u32){b})",
+    "elemwise_sub": "(i32)((u32){a} - (u32){b})",
+    "relu": "max_i32({a}, 0)",
+    "abs": "abs_i32({a})",
+    "negative": "(i32)(0 - (u32){a})",
+    "precision": "digits_i32({a})",
+    "clip": "min_i32(max_i32({a}, {a_min}), {a_max})",
+    "cvm_clip": "min_i32(max_i32({a}, -{bound}), {bound})",
+    "right_shift": "min_i32(max_i32(half_i32({a} >> {shift}), -{bound}), {bound})",
+    "left_shift": "(i32)min_i64(max_i64((i64){a} * {factor}, -{bound}), {bound})",
+}
+"""Of one or two elements, and of numbers that the attributes tell.
+
+Halves are rounded upwards once, in the last bit that is shifted out; what is shifted to the left
+stays within 64 bits.
+"""
+
+_NUMBERS: dict[str, Callable[[Attributes], str]] = {
+    "a_min": lambda attributes: literal(attributes["a_min"], "i32"),
+    "a_max": lambda attributes: literal(attributes["a_max"], "i32"),
+    "bound": lambda attributes: literal(largest(attributes["precision"]), "i32"),
+    "shift": lambda attributes: str(attributes["shift_bit"] - 1),
+    "factor": lambda attributes: literal(1 << attributes["shift_bit"], "i64"),
+}
+
+
+def _written(formula: str, call: Call, arguments: Sequence[str]) -> str:
+    numbers = {
+        name: number(call.attributes)
+        for name, number in _NUMBERS.items()
+        if f"{{{name}}}" in formula
+    }
+    return formula.format(**dict(zip("ab", arguments, strict=False)), **numbers)
+
+
+for _op, _formula in FORMULAS.items():
+    elementwise(f"cvm.{_op}")(partial(_written, _formula))
+
+
+def _chosen(call: Call) -> Sequence[Operand]:
+    """Return the condition, which may be one of whole rows, and both choices."""
+    shape, given = call.spec(1).static_shape, call.spec(0).static_shape
+    rows = (*given, *(1,) * (len(shape) - len(given)))
+    return Operand(0, rows), Operand(1, shape), Operand(2, shape)
+
+
+@elementwise("cvm.where", operands=_chosen)
+def where(call: Call, arguments: Sequence[str]) -> str:
+    """Write x where the condition is not 0, else y."""
+    return "{} != 0 ? {} : {}".format(*arguments)

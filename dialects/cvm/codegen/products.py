@@ -1,0 +1,62 @@
+"""Exact products modulo 2³²: of matrices, and of windows."""
+
+from __future__ import annotations
+
+from ....devices.generated.convolution import Convolution
+from ....devices.generated.epilogue import Epilogue, generates_product
+from ....devices.generated.kernel import Code, Parameter
+from ....devices.generated.matmul import Matrices, Stack
+from ....devices.generated.reduction import input_of
+from ....devices.generated.windows import Sliding
+from ....graph.operator import Call, Specs
+from ..operators.neural import convolution_window
+
+
+def _parameters(call: Call, epilogue: Epilogue) -> tuple[Parameter, ...]:
+    bias = [input_of(call.spec(2), "bias", 2)] if call.has(2) else []
+    return (input_of(call.spec(0)), input_of(call.spec(1), "w", 1), *epilogue.parameters, *bias)
+
+
+def _added(call: Call, total: str, feature: str) -> str:
+    """Return a sum with its bias, as what is stored."""
+    return f"(i32)({total} + (u32)bias[{feature}])" if call.has(2) else f"(i32){total}"
+
+
+@generates_product("cvm.dense")
+def dense(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
+    """Y = x·wᵀ + bias."""
+    (rows, depth), units = call.spec(0).static_shape, outputs[0].static_shape[1]
+
+    def finish(row: str, column: str, total: str) -> list[str]:
+        return epilogue.write(f"{row} * {units} + {column}", _added(call, total, column))
+
+    return Matrices(
+        Stack((), rows, depth),
+        Stack((), depth, units, is_transposed=True),
+        (),
+        "u32",
+        lambda at, row: f"x[{at}]",
+        lambda at, column: f"w[{at}]",
+        finish,
+        _parameters(call, epilogue),
+    ).code()
+
+
+@generates_product("cvm.conv2d")
+def conv2d(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
+    """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
+    batch, channels, *spatial = call.spec(0).static_shape
+    _, features, *cells = outputs[0].static_shape
+    window = convolution_window(call.attributes)
+    return Convolution(
+        batch,
+        channels,
+        features,
+        call.attributes["groups"],
+        Sliding(tuple(spatial), tuple(cells), window),
+        "u32",
+        lambda at: f"x[{at}]",
+        lambda at, feature: f"w[{at}]",
+        lambda at, feature, total: epilogue.write(at, _added(call, total, feature)),
+        _parameters(call, epilogue),
+    ).code()

@@ -1,0 +1,66 @@
+"""Exact generators that take parts of a tensor, or elements by index."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....devices.generated.cells import cells, typed
+from ....devices.generated.kernel import Code
+from ....devices.generated.movement import part
+from ....devices.generated.registry import generates
+from ....graph.dims import normalise_axis
+from ....graph.operator import Call, Specs
+from ....graph.tensor import TensorSpec
+from ..operators.selecting import slice_ranges
+
+
+@generates("cvm.strided_slice")
+def strided_slice(call: Call, outputs: Specs) -> Code:
+    """Y = x at the places of a slice along each axis."""
+    return part("slice", call.spec(0), slice_ranges(call.spec(0).static_shape, call.attributes))
+
+
+@generates("cvm.slice_like")
+def slice_like(call: Call, outputs: Specs) -> Code:
+    """Y = the leading part of x that has y's shape."""
+    return part("slice", call.spec(0), [*map(range, outputs[0].static_shape)])
+
+
+@generates("cvm.take")
+def take(call: Call, outputs: Specs) -> Code:
+    """Y = x at the indices along an axis, or of x as one row."""
+    x, axis = call.spec(0), call.attributes["axis"]
+    if axis is None:
+        return _taken(call, (0, 1), (1, x.size, 1), outputs[0])
+    shape = x.static_shape
+    axis = normalise_axis(axis, len(shape))
+    lines = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    return _taken(call, (0, 1), lines, outputs[0])
+
+
+@generates("cvm.lut")
+def look_up(call: Call, outputs: Specs) -> Code:
+    """Y = the table's numbers at the indices."""
+    return _taken(call, (1, 0), (1, call.spec(1).size, 1), outputs[0])
+
+
+def _taken(
+    call: Call, numbers: tuple[int, int], lines: tuple[int, int, int], y: TensorSpec
+) -> Code:
+    """Return the code that takes from (outer, length, inner) along the middle axis.
+
+    `numbers` tell which inputs are taken from, and are the indices: those outside are clamped.
+    """
+    outer, length, inner = lines
+    x, indices = (call.spec(number) for number in numbers)
+    statements = [
+        f"const index p = min_i32(max_i32(indices[k1], 0), {length - 1});",
+        f"y[i] = x[(k0 * {length} + p) * {inner} + k2];",
+    ]
+    parameters = [
+        typed("x", x, "input", numbers[0]),
+        typed("indices", indices, "input", numbers[1]),
+        typed("y", y, "output"),
+    ]
+    cut = (outer, indices.size, inner)
+    return Code((cells("take", cut, parameters, statements, [x.size]),))

@@ -1,0 +1,46 @@
+"""Exact generators that put elements into another order, or repeat them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....devices.generated.kernel import Code
+from ....devices.generated.movement import concat, permuted, repeated
+from ....devices.generated.registry import generates
+from ....graph.dims import normalise_axis
+from ....graph.operator import Call, Specs
+from ..operators.shaping import aligned, permutation
+
+generates("cvm.concatenate")(concat)
+
+
+@generates("cvm.transpose")
+def transpose(call: Call, outputs: Specs) -> Code:
+    """Y = x with its axes in another order."""
+    shape = call.spec(0).static_shape
+    order = permutation(len(shape), call.attributes["axes"])
+    return permuted("transpose", call, shape, order)
+
+
+@generates("cvm.repeat")
+def repeat(call: Call, outputs: Specs) -> Code:
+    """Y = x with each place along an axis as many times, one after the other."""
+    shape = call.spec(0).static_shape
+    axis = normalise_axis(call.attributes["axis"], len(shape))
+    rows, inner = prod(shape[: axis + 1]), prod(shape[axis + 1 :])
+    return repeated("repeat", call, [(1, rows), (call.attributes["repeats"], inner)])
+
+
+@generates("cvm.tile")
+def tile(call: Call, outputs: Specs) -> Code:
+    """Y = x beside itself as many times along each axis."""
+    shape, reps = aligned(call.spec(0).static_shape, call.attributes["reps"])
+    return repeated("tile", call, [*zip(reps, shape, strict=True)])
+
+
+@generates("cvm.upsampling")
+def upsample(call: Call, outputs: Specs) -> Code:
+    """Y = x with each cell as a square of equal ones."""
+    *outer, height, width = call.spec(0).static_shape
+    scale = call.attributes["scale"]
+    return repeated("upsample", call, [(1, prod(outer) * height), (scale, width), (scale, 1)])

@@ -1,0 +1,134 @@
+"""cvm models: a symbol, which holds the graph, and a file of parameters.
+
+Every rule that cvm checks when it loads a model is checked here, with the same two kinds of errors:
+LogicError where the model is at fault, RuntimeFailureError where it cannot be read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ....graph.check import check
+from ....graph.errors import RuntimeFailureError
+from ....graph.formats.sources import Source, content_of
+from ....graph.ir import Graph
+from ....graph.tensor import Array
+from ..precision import check_parameters, infer_precision
+from .graph import DATA, graph_of
+from .params import read_params
+from .storage import pool_bytes
+from .symbol import fail, parse_symbol, wrong
+
+__all__ = ["CvmModel", "Source", "load_cvm", "load_symbol"]
+
+
+@dataclass(frozen=True)
+class CvmModel:
+    """A model as it was loaded.
+
+    Attributes
+    ----------
+    graph : Graph
+        Of cvm operators, all int32, with declared precisions. What is yielded twice, or is a
+        variable, is yielded through an Identity.
+    precisions : Mapping of str to int
+        Bits of every tensor, as inferred.
+    storage_bytes : int
+        What the model says that its tensors take.
+    version, postprocess : str
+    """
+
+    graph: Graph
+    precisions: Mapping[str, int]
+    storage_bytes: int
+    version: str
+    postprocess: str
+
+
+SUFFIX = ".params"
+"""Of the parameters beside a symbol."""
+
+
+def load_cvm(symbol: Source, params: Source | None = None) -> CvmModel:
+    """Return a cvm model, its parameters as constants and ``data`` as its only input.
+
+    Parameters
+    ----------
+    symbol, params : bytes or path
+        The content of the two files, or their paths. Left out, the parameters are the file beside
+        the symbol that ends in ``.params``.
+
+    Raises
+    ------
+    LogicError
+        If the model breaks a rule of cvm's.
+    RuntimeFailureError
+        If it cannot be read, or a file is missing.
+    GraphError
+        If its operators do not fit together.
+    """
+    if params is None:
+        params = _beside(symbol)
+    content, at = content_of(params, "params", RuntimeFailureError)
+    return _bind(load_symbol(symbol), content, at)
+
+
+def _beside(symbol: Source) -> Path:
+    """Return where the parameters of a symbol lie."""
+    if not isinstance(symbol, str | os.PathLike):
+        raise RuntimeFailureError("a symbol has parameters", fix="pass them too, or two paths")
+    path = Path(symbol).with_suffix(SUFFIX)
+    if not path.is_file():
+        raise RuntimeFailureError(
+            f"there are no parameters in {path}",
+            at=os.fspath(symbol),
+            fix="put them there, or say where: plait.load(symbol, parameters=path), or --params",
+        )
+    return path
+
+
+def load_symbol(symbol: Source) -> CvmModel:
+    """Return a cvm model without its parameters: all variables are inputs of the graph.
+
+    Raises
+    ------
+    LogicError, RuntimeFailureError, GraphError
+        As `load_cvm`.
+    """
+    content, at = content_of(symbol, "symbol", RuntimeFailureError)
+    found = parse_symbol(content, at)
+    graph = graph_of(found, at)
+    storage = pool_bytes(found.storage_ids, found.shapes)
+    return CvmModel(graph, infer_precision(graph), storage, found.version, found.postprocess)
+
+
+def _bind(model: CvmModel, content: bytes, at: str) -> CvmModel:
+    """Return the model with its parameters as constants."""
+    graph, variables = model.graph, set(model.graph.inputs)
+    if DATA not in variables:
+        fail(f"the model has no variable named {DATA!r}", at)
+    arrays = read_params(content, at)
+    for name, array in arrays.items():
+        if name not in variables:
+            fail(f"the model has no variable named {name!r}", at)
+        wanted = graph.tensors[name].static_shape
+        if array.shape != wanted:
+            wrong(f"parameter {name!r} is of the shape {array.shape}, not {wanted}", at)
+    missing = [name for name in graph.inputs if name != DATA and name not in arrays]
+    if missing:
+        wrong(f"the parameters {', '.join(missing[:9])} have not been loaded", at)
+    constants = {name: _frozen(arrays[name]) for name in graph.inputs if name != DATA}
+    bound = check(replace(graph, inputs=(DATA,), constants=constants))
+    check_parameters(bound)
+    return replace(model, graph=bound)
+
+
+def _frozen(array: Array) -> Array:
+    made = array.astype(np.int32)
+    made.flags.writeable = False
+    return made

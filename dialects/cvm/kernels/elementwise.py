@@ -1,0 +1,172 @@
+"""Exact elementwise kernels. Ufuncs on int32 wrap as they must; what would not is done wider."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ....devices.kernels.blocks import BLOCK, blocks, blockwise
+from ....devices.kernels.bounds import clamp
+from ....devices.kernels.elementwise import bind_ufunc
+from ....devices.kernels.registry import ArrayModule, Arrays, kernel
+from ....devices.kernels.steps import Step, in_order
+from ....graph.attribute import Attributes
+from ....graph.operator import Call, Specs
+from ....graph.tensor import Array, TensorSpec
+from ..precision import largest
+
+UFUNCS = {
+    "cvm.broadcast_add": "add",
+    "cvm.broadcast_sub": "subtract",
+    "cvm.broadcast_mul": "multiply",
+    "cvm.broadcast_greater": "greater",
+    "cvm.elemwise_add": "add",
+    "cvm.elemwise_sub": "subtract",
+    "cvm.abs": "absolute",
+    "cvm.negative": "negative",
+}
+"""Operators that are one ufunc modulo 2³²: |-2³¹| is -2³¹."""
+
+
+for _op, _name in UFUNCS.items():
+    kernel(_op, binds=True)(partial(bind_ufunc, _name))
+
+
+@kernel("cvm.broadcast_max", binds=True)
+def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = the larger of a and b."""
+    return partial(xp.maximum, *inputs, out=outputs[0])
+
+
+def _division_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the divisors and which are 0, the quotients and which are 2³¹."""
+    divisors, quotients = call.spec(1).shape, outputs[0].shape
+    return [
+        TensorSpec("float64", divisors),
+        TensorSpec("bool", divisors),
+        TensorSpec("float64", quotients),
+        TensorSpec("bool", quotients),
+    ]
+
+
+@kernel("cvm.broadcast_div", scratch=_division_scratch, binds=True)
+def divide(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = a / b rounded toward zero, 0 where b is; -2³¹ / -1 is -2³¹.
+
+    Truncating the rounded quotient of doubles is exact: another quotient of such integers is at
+    least 1/|b| away from the next whole number, and the rounding error is under 2⁻²¹/|b|.
+    """
+    (a, b), (y,) = inputs, outputs
+    divisors, is_zero, quotients, is_over = scratch
+    return in_order(
+        (
+            partial(xp.equal, b, 0, out=is_zero),
+            partial(xp.copyto, divisors, b),
+            partial(xp.copyto, divisors, np.inf, where=is_zero),
+            partial(xp.divide, a, divisors, out=quotients),
+            partial(xp.trunc, quotients, out=quotients),
+            partial(xp.equal, quotients, 2.0**31, out=is_over),
+            partial(xp.copyto, quotients, -(2.0**31), where=is_over),
+            partial(xp.copyto, y, quotients, casting="unsafe"),
+        )
+    )
+
+
+@kernel("cvm.relu", binds=True)
+def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = max(x, 0)."""
+    return partial(clamp, xp, inputs[0], 0, largest(32), outputs[0])
+
+
+@kernel("cvm.clip", binds=True)
+def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = min(max(x, a_min), a_max)."""
+    return partial(clamp, xp, inputs[0], attributes["a_min"], attributes["a_max"], outputs[0])
+
+
+@kernel("cvm.cvm_clip", binds=True)
+def clip_to_bits(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x clamped to what `precision` bits hold."""
+    bound = largest(attributes["precision"])
+    return partial(clamp, xp, inputs[0], -bound, bound, outputs[0])
+
+
+@blockwise("cvm.right_shift", temporaries=1)
+def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd: Array) -> None:
+    """Y = x / 2ᵇ rounded, halves up, then clamped to `precision` bits.
+
+    With t = ⌊x / 2ᵇ⁻¹⌋ that is ⌊(t + 1) / 2⌋ = ⌊t / 2⌋ + (t mod 2), which never overflows.
+    """
+    bound = largest(attributes["precision"])
+    xp.right_shift(x, attributes["shift_bit"] - 1, out=y)
+    xp.bitwise_and(y, 1, out=odd)
+    xp.right_shift(y, 1, out=y)
+    xp.add(y, odd, out=y)
+    xp.clip(y, -bound, bound, out=y)
+
+
+def _wide_block(dtype: str) -> partial[Sequence[TensorSpec]]:
+    return partial(_block_scratch, dtype)
+
+
+def _block_scratch(dtype: str, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return [TensorSpec(dtype, (min(outputs[0].size, BLOCK),))]
+
+
+@kernel("cvm.left_shift", scratch=_wide_block("int64"), binds=True)
+def shift_left(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = x·2ᵇ clamped to `precision` bits."""
+    x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
+    bound, factor = largest(attributes["precision"]), 2 ** attributes["shift_bit"]
+    steps: list[Step] = []
+    for part in blocks(x.size, BLOCK):
+        shifted = wide[: part.stop - part.start]
+        steps += (
+            partial(xp.multiply, x[part], factor, out=shifted, dtype="int64"),
+            partial(clamp, xp, shifted, -bound, bound, shifted),
+            partial(xp.copyto, y[part], shifted, casting="unsafe"),
+        )
+    return in_order(steps)
+
+
+@kernel("cvm.precision", scratch=_wide_block("float64"), binds=True)
+def count_bits(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = the bit length of |x|, at least 1: the exponent of |x| = m·2ᵉ with ½ ≤ m < 1."""
+    x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
+    steps: list[Step] = []
+    for part in blocks(x.size, BLOCK):
+        magnitude = wide[: part.stop - part.start]
+        steps += (
+            partial(xp.absolute, x[part], out=magnitude, dtype="float64"),
+            partial(xp.frexp, magnitude, magnitude, y[part]),
+            partial(xp.maximum, y[part], 1, out=y[part]),
+        )
+    return in_order(steps)
+
+
+def _condition_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    return [TensorSpec("bool", call.spec(0).shape)]
+
+
+@kernel("cvm.where", scratch=_condition_scratch, binds=True)
+def where(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = the elements or rows of x where the condition is not 0, those of the other elsewhere."""
+    (condition, x, other), (y,), (chosen,) = inputs, outputs, scratch
+    each = chosen.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
+    return in_order(
+        (
+            partial(xp.not_equal, condition, 0, out=chosen),
+            partial(xp.copyto, y, other),
+            partial(xp.copyto, y, x, where=each),
+        )
+    )

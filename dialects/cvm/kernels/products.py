@@ -1,0 +1,180 @@
+"""conv2d and dense: sums of products modulo 2³², on BLAS wherever that is exact.
+
+A float holds every integer up to 2²⁴ or 2⁵³. All partial sums, in whatever order BLAS makes them,
+are within max |x| times the largest Σ|w| of an output; each run reads that bound off its operands
+and takes float32, float64, or else int64, which numpy multiplies without BLAS. Operands of 8 bits
+get floats. Where the host cannot read the operands, int64 it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....devices.kernels.arguments import optional
+from ....devices.kernels.convolution import Method, choose
+from ....devices.kernels.dense import Columns, Shifted
+from ....devices.kernels.geometry import Geometry, Operands, add_bias
+from ....devices.kernels.packed import packed_weights
+from ....devices.kernels.registry import ArrayModule, Arrays, kernel
+from ....devices.kernels.steps import Step, in_order
+from ....devices.kernels.winograd import Winograd
+from ....graph.attribute import Attributes
+from ....graph.operator import Call, Specs
+from ....graph.tensor import Array, TensorSpec
+from ..operators.neural import convolution_window
+from ..precision import magnitude
+
+DType: TypeAlias = np.dtype[Any]
+
+WIDE: DType = np.dtype(np.int64)
+"""Exact modulo 2⁶⁴, so modulo 2³² too, for any operands."""
+
+LIMITS: tuple[tuple[DType, int], ...] = (
+    (np.dtype(np.float32), 1 << 24),
+    (np.dtype(np.float64), 1 << 31),
+)
+"""Below which bound a float dtype is exact; results must also fit in int32 to be converted."""
+
+
+class Product:
+    """The step that computes in the fastest dtype that is exact on the operands of a run.
+
+    Parameters
+    ----------
+    x, w : Array
+    bind : callable
+        Returns the step that computes in a dtype; called once for each that is ever needed.
+    is_constant : bool
+        True when w never changes.
+    """
+
+    def __init__(
+        self, x: Array, w: Array, bind: Callable[[DType], Step], is_constant: bool
+    ) -> None:
+        self._x, self._w, self._bind = x, w, bind
+        self._norm = _norm(w) if is_constant else None
+        self._bound: dict[DType, Step] = {}
+
+    def __call__(self) -> None:
+        """Compute."""
+        dtype = self._exact_dtype()
+        if dtype not in self._bound:
+            self._bound[dtype] = self._bind(dtype)
+        self._bound[dtype]()
+
+    def _exact_dtype(self) -> DType:
+        norm = _norm(self._w) if self._norm is None else self._norm
+        bound = magnitude(self._x) * norm
+        return next((dtype for dtype, limit in LIMITS if bound < limit), WIDE)
+
+
+def _norm(w: Array) -> int:
+    """Return the largest Σ|w| over the weights of an output."""
+    rows = w.reshape(len(w), -1)
+    return int(np.abs(rows, dtype=np.int64).sum(axis=1).max())
+
+
+def _step(
+    xp: ArrayModule, x: Array, w: Array, bind: Callable[[DType], Step], is_constant: bool
+) -> Step:
+    """Return the step: one that looks at the operands where the host can."""
+    return Product(x, w, bind, is_constant) if xp is np else bind(WIDE)
+
+
+def _wide(*specs: TensorSpec) -> list[TensorSpec]:
+    """Scratch: buffers for any of the dtypes, none of which is wider."""
+    return [TensorSpec(WIDE, spec.shape) for spec in specs]
+
+
+def _in_dtype(buffer: Array, dtype: DType) -> Array:
+    """Return the first bytes of a wide buffer as an array of its shape."""
+    return buffer.reshape(-1).view(dtype)[: buffer.size].reshape(buffer.shape)
+
+
+def _dense_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: x and y to compute in, and the weights where they are computed."""
+    computed = () if call.value(1) is not None else (call.spec(1),)
+    return _wide(call.spec(0), outputs[0], *computed)
+
+
+@kernel("cvm.dense", scratch=_dense_scratch, binds=True)
+def dense(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = x·wᵀ + bias."""
+    (x, w), (y,), bias = inputs[:2], outputs, optional(inputs, 2)
+    is_constant = len(scratch) == 2
+
+    def bind(dtype: DType) -> Step:
+        rows, sums, *others = (_in_dtype(buffer, dtype) for buffer in scratch)
+        weights, steps = _converted(xp, w, dtype, others)
+        steps += (
+            partial(xp.copyto, rows, x),
+            partial(xp.matmul, rows, weights.T, out=sums),
+            partial(xp.copyto, y, sums, casting="unsafe"),
+            *add_bias(xp, y, bias),
+        )
+        return in_order(steps)
+
+    return _step(xp, x, w, bind, is_constant)
+
+
+def _converted(
+    xp: ArrayModule, w: Array, dtype: DType, buffers: Sequence[Array]
+) -> tuple[Array, list[Step]]:
+    """Return the weights in a dtype, and what each run must do for that; constants are copied."""
+    if buffers:
+        return buffers[0], [partial(xp.copyto, buffers[0], w)]
+    return w.astype(dtype), []
+
+
+def _convolution(
+    x: Sequence[int], y: Sequence[int], attributes: Attributes, dtype: DType
+) -> Method:
+    """Return the method: the fastest of those that only add and multiply integers."""
+    window, groups = convolution_window(attributes), attributes["groups"]
+    conv = Geometry(x[0], x[1], y[1], groups, tuple(x[2:]), tuple(y[2:]), window, dtype)
+    found = choose(conv)
+    if not isinstance(found, Winograd):  # which divides
+        return found
+    return Shifted(conv) if conv.features * 2 <= conv.channels else Columns(conv)
+
+
+def _convolution_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: x and y to compute in, the method's, and the weights where they are computed."""
+    x, w, y = call.spec(0), call.spec(1), outputs[0]
+    method = _convolution(x.static_shape, y.static_shape, call.attributes, WIDE)
+    computed = [w] if call.value(1) is None else []
+    packed = [method.packing.spec] if computed and method.packing is not None else []
+    return _wide(x, y, *method.scratch, *computed, *packed)
+
+
+@kernel("cvm.conv2d", scratch=_convolution_scratch, binds=True)
+def conv2d(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
+    (x, w), (y,), bias = inputs[:2], outputs, optional(inputs, 2)
+    used = 2 + len(_convolution(x.shape, y.shape, attributes, WIDE).scratch)
+
+    def bind(dtype: DType) -> Step:
+        method = _convolution(x.shape, y.shape, attributes, dtype)
+        cells, sums, *buffers = (_in_dtype(buffer, dtype) for buffer in scratch)
+        mine, others = buffers[: used - 2], buffers[used - 2 :]
+        weights, steps = _converted(xp, w, dtype, others)
+        if method.packing is not None:
+            weights, pack = packed_weights(xp, method.packing, weights, others[1:])
+            steps += pack
+        steps += (
+            partial(xp.copyto, cells, x),
+            *method.bind(xp, Operands(cells, weights, None, sums, mine)),
+            partial(xp.copyto, y, sums, casting="unsafe"),
+            *add_bias(xp, y, bias),
+        )
+        return in_order(steps)
+
+    return _step(xp, x, w, bind, is_constant=len(scratch) == used)

@@ -1,0 +1,76 @@
+"""Exact kernels that take parts of a tensor, or elements by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ....devices.kernels.axes import as_lines
+from ....devices.kernels.registry import ArrayModule, Arrays, kernel
+from ....devices.kernels.steps import Step, in_order
+from ....graph.attribute import Attributes
+from ....graph.operator import Call, Specs
+from ....graph.tensor import Array, TensorSpec
+from ..operators.selecting import slice_ranges
+
+
+@kernel("cvm.strided_slice", binds=True)
+def slice_strided(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x at the places of a slice along each axis."""
+    x = inputs[0]
+    parts = tuple(
+        slice(taken.start, taken.stop if taken.stop >= 0 else None, taken.step)
+        for taken in slice_ranges(x.shape, attributes)
+    )
+    return partial(xp.copyto, outputs[0], x[parts])
+
+
+@kernel("cvm.slice_like", binds=True)
+def slice_like(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = the leading part of x that has y's shape."""
+    y = outputs[0]
+    return partial(xp.copyto, y, inputs[0][tuple(map(slice, y.shape))])
+
+
+def _indices_scratch(index: int, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: the places, clamped."""
+    return [TensorSpec("int64", call.spec(index).shape)]
+
+
+@kernel("cvm.take", scratch=partial(_indices_scratch, 1), binds=True)
+def take(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = x at the indices along an axis, or of x as one row; indices outside are clamped."""
+    (x, indices), (y,), (places,) = inputs, outputs, scratch
+    if attributes["axis"] is None:
+        return _take(xp, x.reshape(1, -1, 1), indices, y, places)
+    return _take(xp, as_lines(x, attributes["axis"]), indices, y, places)
+
+
+@kernel("cvm.lut", scratch=partial(_indices_scratch, 0), binds=True)
+def look_up(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = the table's numbers at the indices, which are clamped."""
+    (indices, table), (y,), (places,) = inputs, outputs, scratch
+    return _take(xp, table.reshape(1, -1, 1), indices, y, places)
+
+
+def _take(xp: ArrayModule, lines: Array, indices: Array, y: Array, places: Array) -> Step:
+    """Return the steps that take from (outer, length, inner) along the middle axis."""
+    outer, length, inner = lines.shape
+    flat = places.reshape(-1)
+    target = y.reshape(outer, flat.size, inner)
+    return in_order(
+        (
+            partial(xp.copyto, flat, indices.reshape(-1)),
+            partial(xp.maximum, flat, 0, out=flat),
+            partial(xp.minimum, flat, length - 1, out=flat),
+            partial(lines.take, flat, 1, target, "wrap")  # unlike "raise" it writes in place
+            if xp is np
+            else partial(xp.take, lines, flat, 1, target),
+        )
+    )

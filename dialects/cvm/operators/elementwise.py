@@ -1,0 +1,85 @@
+"""Exact operators that compute an element from the elements at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....graph.attribute import Attribute, Kind
+from ....graph.dims import broadcast
+from ....graph.errors import OperatorError, ShapeError
+from ....graph.operator import Call
+from ....graph.operators.inputs import may_equal
+from ....graph.operators.rules import EITHER, FIRST, per_element
+from ....graph.tensor import Shape
+from .rules import INT32_MAX, always, broadcast_shapes, exact, integer, same_shape
+
+for _op in ("broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_max"):
+    exact(_op, inputs="a b", inplace=EITHER, ready=always)(broadcast_shapes)
+
+exact("broadcast_greater", inputs="a b", inplace=EITHER, ready=always)(broadcast_shapes)
+exact("broadcast_div", inputs="a b", cost=per_element(4), ready=always)(broadcast_shapes)
+
+
+@exact("elemwise_add", inputs="a b", inplace=EITHER, ready=always)
+@exact("elemwise_sub", inputs="a b", inplace=EITHER, ready=always)
+def infer_elementwise(call: Call) -> Sequence[Shape | None]:
+    """Infer: like both inputs, which have one shape."""
+    a, b = call.spec(0), call.spec(1)
+    if a.shape is None or b.shape is None:
+        return (a.shape or b.shape,)
+    if len(a.shape) != len(b.shape) or not all(map(may_equal, a.shape, b.shape)):
+        raise ShapeError(f"{a} and {b} differ in shape", fix="use cvm.broadcast_add or _sub")
+    return (broadcast([a.shape, b.shape]),)
+
+
+for _op in ("relu", "abs", "negative"):
+    exact(_op, inplace=FIRST, ready=always)(same_shape)
+
+exact("precision", cost=per_element(4), ready=always)(same_shape)
+
+
+@exact(
+    "clip",
+    attributes={
+        "a_min": integer(-INT32_MAX, INT32_MAX),
+        "a_max": integer(-INT32_MAX, INT32_MAX),
+    },
+    cost=per_element(2),
+    inplace=FIRST,
+    ready=always,
+)
+def infer_clip(call: Call) -> Sequence[Shape | None]:
+    """Infer: like x; the bounds must leave room."""
+    low, high = call.attributes["a_min"], call.attributes["a_max"]
+    if low >= high:
+        raise OperatorError(f"a_min {low} is not below a_max {high}", fix="exchange them")
+    return same_shape(call)
+
+
+_CLIP = {"precision": integer(1, 32), "is_sign": Attribute(Kind.BOOL, True)}
+"""`is_sign` changes nothing: the range is always symmetric."""
+
+exact("cvm_clip", attributes=_CLIP, cost=per_element(2), inplace=FIRST, ready=always)(same_shape)
+
+for _op in ("right_shift", "left_shift"):
+    exact(
+        _op,
+        attributes={**_CLIP, "shift_bit": integer(1, 32)},
+        cost=per_element(4),
+        inplace=FIRST,
+        ready=always,
+    )(same_shape)
+
+
+@exact("where", inputs="condition x y", inplace=((0, 2),))
+def infer_where(call: Call) -> Sequence[Shape | None]:
+    """Infer: like x and y; the condition is for each element, or for each row."""
+    condition, x, y = (call.spec(index).static_shape for index in range(3))
+    if x != y:
+        raise ShapeError(f"x {list(x)} and y {list(y)} differ in shape", fix="make them equal")
+    if condition not in (x, x[:1]):
+        raise ShapeError(
+            f"the condition {list(condition)} fits neither elements nor rows of {list(x)}",
+            fix=f"pass one of shape {list(x)} or {list(x[:1])}",
+        )
+    return (x,)

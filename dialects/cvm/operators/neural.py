@@ -1,0 +1,190 @@
+"""Exact layers of neural networks: products with weights, pooling, upsampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ....graph.attribute import Attribute, Attributes, Kind
+from ....graph.errors import OperatorError, ShapeError
+from ....graph.operator import Call, Specs, free
+from ....graph.tensor import Shape
+from ....graph.traits import FULLY_CONNECTED
+from ....graph.windows import Window
+from .rules import (
+    MAX_ATTRIBUTE,
+    MAX_DIM,
+    check_bias,
+    check_like,
+    exact,
+    fixed,
+    fixed_shape,
+    integer,
+    integers,
+    pair,
+)
+
+_USE_BIAS = Attribute(Kind.BOOL, True)
+
+
+def _dense_cost(call: Call, outputs: Specs) -> int:
+    return 2 * outputs[0].size * call.spec(1).static_shape[1]
+
+
+@exact(
+    "dense",
+    inputs="x w bias?",
+    attributes={"units": integer(1, MAX_DIM), "use_bias": _USE_BIAS},
+    cost=_dense_cost,
+    batched=True,
+    traits=FULLY_CONNECTED,
+)
+def infer_dense(call: Call) -> Sequence[Shape | None]:
+    """Infer: a row of `units` numbers for each row of x."""
+    rows, length = fixed_shape(call, 0, 2, "the input")
+    units = call.attributes["units"]
+    check_like(call, 1, (units, length), "the weights")
+    if check_bias(call):
+        check_like(call, 2, (units,), "the bias")
+    return ((rows, units),)
+
+
+def convolution_window(attributes: Attributes) -> Window:
+    """Return the window that conv2d slides over the input."""
+    padding = attributes["padding"]
+    return Window(
+        attributes["kernel_size"], attributes["strides"], attributes["dilation"], padding, padding
+    )
+
+
+def _convolution_cost(call: Call, outputs: Specs) -> int:
+    return 2 * outputs[0].size * math.prod(call.spec(1).static_shape[1:])
+
+
+@exact(
+    "conv2d",
+    inputs="x w bias?",
+    attributes={
+        "channels": integer(1, MAX_DIM),
+        "kernel_size": integers(None, 1, MAX_DIM),
+        "strides": integers((1, 1), 1),
+        "padding": integers((0, 0)),
+        "dilation": integers((1, 1), 1),
+        "groups": Attribute(Kind.INT, 1, minimum=1),
+        "layout": fixed("NCHW"),
+        "kernel_layout": fixed("OIHW"),
+        "out_layout": fixed("NCHW", "__undef__"),
+        "out_dtype": fixed("same", "int32"),
+        "use_bias": _USE_BIAS,
+    },
+    cost=_convolution_cost,
+    batched=True,
+)
+def infer_conv2d(call: Call) -> Sequence[Shape | None]:
+    """Infer: a plane per channel of the weights, a cell per window that fits."""
+    batch, channels, *spatial = fixed_shape(call, 0, 4, "the input")
+    features, groups = call.attributes["channels"], call.attributes["groups"]
+    kernel = pair(call, "kernel_size")
+    for name in ("strides", "padding", "dilation"):
+        pair(call, name)
+    if channels % groups or features % groups:
+        raise ShapeError(
+            f"{channels} channels to {features} cannot be split into {groups} groups",
+            fix="make both multiples of groups",
+        )
+    check_like(call, 1, (features, channels // groups, *kernel), "the weights")
+    if check_bias(call):
+        check_like(call, 2, (features,), "the bias")
+    window = convolution_window(call.attributes)
+    steps = zip(spatial, window.extents, window.strides, window.pads_begin, strict=True)
+    return ((batch, features, *(_windows(*step) for step in steps)),)
+
+
+def _windows(length: int, extent: int, stride: int, pad: int) -> int:
+    if extent > length + 2 * pad:
+        raise ShapeError(
+            f"a window over {extent} cells does not fit in {length} cells padded by {pad}",
+            fix="use a smaller kernel or dilation, more padding, or a larger input",
+        )
+    return (length + 2 * pad - extent) // stride + 1
+
+
+def pooling_steps(
+    spatial: Sequence[int], attributes: Attributes
+) -> list[tuple[int, int, int, int, int]]:
+    """Return (length, outputs, pool, stride, pad) along each spatial axis.
+
+    Raises
+    ------
+    ShapeError
+        If a window does not fit, holds padding alone, or would start behind the input.
+    """
+    padding = attributes["padding"]
+    pads = padding * 2 if len(padding) == 1 else padding
+    axes = zip(spatial, attributes["pool_size"], attributes["strides"], pads, strict=True)
+    return [_pooled(*axis, attributes["ceil_mode"]) for axis in axes]
+
+
+def _pooled(
+    length: int, pool: int, stride: int, pad: int, ceil_mode: bool
+) -> tuple[int, int, int, int, int]:
+    room = length + 2 * pad - pool
+    if room < 0 or pad >= pool:
+        raise ShapeError(
+            f"a pool of {pool} cells does not go with {length} cells padded by {pad}",
+            fix="use a pool larger than the padding, and no larger than the padded input",
+        )
+    outputs = (-(-room // stride) if ceil_mode else room // stride) + 1
+    if (outputs - 1) * stride - pad >= length:
+        raise ShapeError(
+            f"the last of {outputs} pools starts behind the {length} cells of the input",
+            fix="set ceil_mode to False, or use a smaller stride",
+        )
+    return length, outputs, pool, stride, pad
+
+
+def _pooling_cost(call: Call, outputs: Specs) -> int:
+    return math.prod(call.attributes["pool_size"]) * outputs[0].size
+
+
+@exact(
+    "max_pool2d",
+    attributes={
+        "pool_size": integers(None, 0, MAX_DIM + 2 * MAX_ATTRIBUTE),
+        "strides": integers((1, 1), 1),
+        "padding": integers((0, 0)),
+        "layout": fixed("NCHW"),
+        "ceil_mode": Attribute(Kind.BOOL, False),
+    },
+    cost=_pooling_cost,
+    batched=True,
+)
+def infer_max_pool2d(call: Call) -> Sequence[Shape | None]:
+    """Infer: a cell per window."""
+    batch, channels, *spatial = fixed_shape(call, 0, 4, "the input")
+    pair(call, "pool_size")
+    pair(call, "strides")
+    if len(call.attributes["padding"]) not in (1, 2):
+        raise OperatorError(
+            f"padding {list(call.attributes['padding'])} has neither 1 nor 2 numbers",
+            fix="give one for both axes, or one for each",
+        )
+    steps = pooling_steps(spatial, call.attributes)
+    return ((batch, channels, *(outputs for _, outputs, *_ in steps)),)
+
+
+@exact(
+    "upsampling",
+    attributes={
+        "scale": integer(1),
+        "method": fixed("NEAREST_NEIGHBOR"),
+        "layout": fixed("NCHW"),
+    },
+    cost=free,
+    batched=True,
+)
+def infer_upsampling(call: Call) -> Sequence[Shape | None]:
+    """Infer: each cell becomes `scale` by `scale` cells."""
+    *outer, height, width = fixed_shape(call, 0, 4, "the input")
+    scale = call.attributes["scale"]
+    return ((*outer, height * scale, width * scale),)

@@ -1,0 +1,39 @@
+"""Exact sums and maxima over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....graph.attribute import Attribute, Attributes, Kind
+from ....graph.dims import normalise_axes
+from ....graph.operator import Call
+from ....graph.operators.rules import per_input_element
+from ....graph.tensor import Shape
+from .rules import exact, integers, known_ranks, known_shape
+
+_ATTRIBUTES = {
+    "axis": integers((), None, None),
+    "keepdims": Attribute(Kind.BOOL, False),
+    "exclude": Attribute(Kind.BOOL, False),
+}
+
+
+def reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
+    """Return the axes to reduce: all where none is listed, else those listed, or all others."""
+    listed = normalise_axes(attributes["axis"], rank, "axis")
+    if not listed:
+        return tuple(range(rank))
+    if attributes["exclude"]:
+        return tuple(axis for axis in range(rank) if axis not in listed)
+    return tuple(sorted(listed))
+
+
+@exact("sum", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=known_ranks)
+@exact("max", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=known_ranks)
+def infer_reduction(call: Call) -> Sequence[Shape | None]:
+    """Infer: reduced axes have length 1 or are left out; of none left, one of length 1 stays."""
+    shape = known_shape(call)
+    reduced = reduced_axes(len(shape), call.attributes)
+    if call.attributes["keepdims"]:
+        return (tuple(1 if axis in reduced else dim for axis, dim in enumerate(shape)),)
+    return (tuple(dim for axis, dim in enumerate(shape) if axis not in reduced) or (1,),)

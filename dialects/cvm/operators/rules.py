@@ -1,0 +1,221 @@
+"""What all exact operators share: limits of shapes and attributes, and how they are registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from ....graph.attribute import REQUIRED, Attribute, Kind
+from ....graph.dims import broadcast
+from ....graph.errors import OperatorError, ShapeError
+from ....graph.operator import AliasRule, Call, CostRule, Pairs, define, elements
+from ....graph.operators.inputs import present
+from ....graph.tensor import Shape, TensorSpec
+from ....graph.traits import NO_FLOATS, NO_TRAITS, Trait
+
+PREFIX = "cvm."
+
+MAX_RANK = 6
+MAX_DIM = 1 << 24
+MAX_SIZE = 1 << 30
+MAX_ATTRIBUTE = 4096
+INT32_MAX = (1 << 31) - 1
+
+ShapeRule: TypeAlias = Callable[[Call], Sequence[Shape | None]]
+"""Returns the shape of each output, None where the inputs do not tell it yet."""
+
+Readiness: TypeAlias = Callable[[Call], bool]
+"""Says whether a shape rule can be asked, given what is known of the inputs."""
+
+
+def fixed_shapes(call: Call) -> bool:
+    """Return whether all lengths are known."""
+    return all(spec.is_static for spec in present(call))
+
+
+def known_ranks(call: Call) -> bool:
+    """Return whether all ranks are known: for rules that take symbols as they come."""
+    return all(spec.shape is not None for spec in present(call))
+
+
+def always(call: Call) -> bool:
+    """Return True: for rules that make do with any inputs."""
+    return True
+
+
+def exact(
+    name: str,
+    *,
+    inputs: str = "x",
+    outputs: str = "y",
+    attributes: Mapping[str, Attribute] | None = None,
+    cost: CostRule = elements,
+    views: Pairs = (),
+    parts: AliasRule | None = None,
+    joins: AliasRule | None = None,
+    inplace: Pairs = (),
+    ready: Readiness = fixed_shapes,
+    batched: bool = False,
+    traits: Trait = NO_TRAITS,
+) -> Callable[[ShapeRule], ShapeRule]:
+    """Register an operator on int32 whose output shapes the decorated function tells.
+
+    The rule is asked once the inputs are `ready`; until then the shapes are unknown. Where outputs
+    are `batched`, their first length is that of the first input, and may be a symbol.
+    """
+    unknown: Sequence[Shape | None] = [None] * len(outputs.split())
+
+    def decorate(rule: ShapeRule) -> ShapeRule:
+        def shapes(call: Call) -> Sequence[Shape | None]:
+            single = _single(call) if batched else None
+            if single is None:
+                return rule(call) if ready(call) else unknown
+            found = rule(single) if ready(single) else unknown
+            return [shape and (*known_shape(call)[:1], *shape[1:]) for shape in found]
+
+        def infer(call: Call) -> Sequence[TensorSpec]:
+            for spec in present(call):
+                _check_tensor(spec)
+            specs = [TensorSpec("int32", shape) for shape in shapes(call)]
+            for spec in specs:
+                _check_shape(spec, "the output")
+            return specs
+
+        define(
+            PREFIX + name,
+            inputs=inputs,
+            outputs=outputs,
+            attributes=attributes,
+            cost=cost,
+            views=views,
+            parts=parts,
+            joins=joins,
+            inplace=inplace,
+            traits=traits,
+            float16=NO_FLOATS,
+        )(infer)
+        return rule
+
+    return decorate
+
+
+def same_shape(call: Call) -> Sequence[Shape | None]:
+    """Infer: the output is like the first input."""
+    return (call.spec(0).shape,)
+
+
+def broadcast_shapes(call: Call) -> Sequence[Shape | None]:
+    """Infer: the inputs broadcast together, by numpy's rule."""
+    shapes = [spec.shape for spec in present(call) if spec.shape is not None]
+    return (broadcast(shapes) if len(shapes) == len(call.inputs) else None,)
+
+
+def integer(minimum: int = 0, maximum: int | None = MAX_ATTRIBUTE) -> Attribute:
+    """Return a required integer attribute in a range, both ends allowed."""
+    return Attribute(Kind.INT, minimum=minimum, maximum=maximum)
+
+
+def integers(
+    default: Sequence[int] | None, minimum: int | None = 0, maximum: int | None = MAX_ATTRIBUTE
+) -> Attribute:
+    """Return an attribute of integers in a range, both ends allowed; required without default."""
+    return Attribute(Kind.INTS, REQUIRED if default is None else tuple(default), minimum, maximum)
+
+
+def fixed(*words: str) -> Attribute:
+    """Return an attribute that may only be what its default, the first word, says too."""
+    return Attribute(Kind.STRING, words[0], choices=words)
+
+
+def known_shape(call: Call, index: int = 0) -> Shape:
+    """Return the shape of an input whose rank is known."""
+    shape = call.spec(index).shape
+    assert shape is not None
+    return shape
+
+
+def pair(call: Call, name: str) -> tuple[int, int]:
+    """Return an attribute that holds a number for each of two spatial axes.
+
+    Raises
+    ------
+    OperatorError
+        If it holds more or fewer.
+    """
+    values = call.attributes[name]
+    if len(values) != 2:
+        raise OperatorError(
+            f"{name} {list(values)} has {len(values)} numbers, 2 are needed",
+            fix="give one for the height and one for the width",
+        )
+    return values[0], values[1]
+
+
+def fixed_shape(call: Call, index: int, rank: int, what: str) -> tuple[int, ...]:
+    """Return the shape of an input.
+
+    Raises
+    ------
+    ShapeError
+        If it has another rank.
+    """
+    spec = call.spec(index)
+    if spec.rank != rank:
+        raise ShapeError(f"{what} must have {rank} dimensions, got {spec}", fix="reshape it")
+    return spec.static_shape
+
+
+def check_like(call: Call, index: int, shape: Sequence[int], what: str) -> None:
+    """Raise ShapeError unless an input has the shape."""
+    spec = call.spec(index)
+    if spec.static_shape != tuple(shape):
+        wanted = ", ".join(map(str, shape))
+        raise ShapeError(
+            f"{what} must be int32[{wanted}], got {spec}",
+            fix="pass what the attributes describe, or correct them",
+        )
+
+
+def check_bias(call: Call) -> bool:
+    """Return whether there is a bias; raise OperatorError unless `use_bias` says the same."""
+    wanted = bool(call.attributes["use_bias"])
+    if call.has(2) != wanted:
+        raise OperatorError(
+            f"use_bias is {wanted}, but the bias is {'absent' if wanted else 'given'}",
+            fix="pass a third input if and only if use_bias is True",
+        )
+    return wanted
+
+
+def _single(call: Call) -> Call | None:
+    """Return the call for a batch of one, where the first input has a batch of unknown length."""
+    x = call.spec(0)
+    if not x.shape or isinstance(x.shape[0], int):
+        return None
+    return replace(call, inputs=(TensorSpec(x.dtype, (1, *x.shape[1:])), *call.inputs[1:]))
+
+
+def _check_tensor(spec: TensorSpec) -> None:
+    if spec.dtype != "int32":
+        raise ShapeError(f"{spec} is not int32", fix="insert a Cast: exact operators take int32")
+    _check_shape(spec, "an input")
+
+
+def _check_shape(spec: TensorSpec, what: str) -> None:
+    if spec.shape is None:
+        return
+    if not 1 <= len(spec.shape) <= MAX_RANK:
+        raise ShapeError(
+            f"{what} of an exact operator has {len(spec.shape)} dimensions: {spec}",
+            fix=f"use 1 to {MAX_RANK}",
+        )
+    size = 1
+    for dim in spec.shape:
+        if isinstance(dim, int):
+            size *= dim
+            if not 1 <= dim <= MAX_DIM or size > MAX_SIZE:
+                raise ShapeError(
+                    f"{what} of an exact operator is empty or too large: {spec}",
+                    fix="use lengths of 1 to 2**24 each, and at most 2**30 elements",
+                )

@@ -1,0 +1,194 @@
+"""Exact operators that put elements into another shape or order, or repeat them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ....graph.attribute import Attribute, Kind
+from ....graph.dims import add, normalise_axes, normalise_axis
+from ....graph.errors import ShapeError
+from ....graph.operator import Call, free
+from ....graph.operators.inputs import may_equal
+from ....graph.operators.rules import FIRST, joined_along_axis
+from ....graph.tensor import Shape
+from .rules import exact, integer, integers, known_ranks, known_shape
+
+_AXIS = {"axis": Attribute(Kind.INT)}
+
+
+@exact(
+    "repeat",
+    attributes={"repeats": integer(1, None), "axis": Attribute(Kind.INT, 0)},
+    cost=free,
+)
+def infer_repeat(call: Call) -> Sequence[Shape | None]:
+    """Infer: one axis as many times as long."""
+    shape = list(call.spec(0).static_shape)
+    shape[normalise_axis(call.attributes["axis"], len(shape))] *= call.attributes["repeats"]
+    return (tuple(shape),)
+
+
+@exact("tile", attributes={"reps": integers(None, 1)}, cost=free)
+def infer_tile(call: Call) -> Sequence[Shape | None]:
+    """Infer: each axis as many times as long, counted from the last one."""
+    shape, reps = aligned(call.spec(0).static_shape, call.attributes["reps"])
+    return (tuple(length * count for length, count in zip(shape, reps, strict=True)),)
+
+
+def aligned(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and repetitions with ones put before the shorter one.
+
+    Raises
+    ------
+    ShapeError
+        If there are no repetitions.
+    """
+    if not reps:
+        raise ShapeError("reps is empty", fix="give one number per axis, counted from the last")
+    rank = max(len(shape), len(reps))
+    ones = (1,) * rank
+    return (ones + tuple(shape))[-rank:], (ones + tuple(reps))[-rank:]
+
+
+@exact("flatten", cost=free, views=FIRST, batched=True)
+def infer_flatten(call: Call) -> Sequence[Shape | None]:
+    """Infer: a matrix, with a row for each place along the first axis."""
+    first, *others = call.spec(0).static_shape
+    return ((first, math.prod(others)),)
+
+
+@exact(
+    "concatenate",
+    inputs="x+",
+    attributes={"axis": Attribute(Kind.INT, 1)},
+    cost=free,
+    joins=joined_along_axis,
+    ready=known_ranks,
+)
+def infer_concatenate(call: Call) -> Sequence[Shape | None]:
+    """Infer: one axis as long as those of all inputs together."""
+    first, *others = (known_shape(call, index) for index in range(len(call.inputs)))
+    axis = normalise_axis(call.attributes["axis"], len(first))
+    joined = list(first)
+    for shape in others:
+        fits = len(shape) == len(first) and all(
+            place == axis or may_equal(a, b)
+            for place, (a, b) in enumerate(zip(joined, shape, strict=True))
+        )
+        if not fits:
+            raise ShapeError(
+                f"{list(first)} and {list(shape)} cannot be joined along axis {axis}",
+                fix="make all other lengths equal",
+            )
+        length = add(joined[axis], shape[axis])
+        joined = [b if isinstance(b, int) else a for a, b in zip(joined, shape, strict=True)]
+        joined[axis] = length
+    return (tuple(joined),)
+
+
+@exact(
+    "expand_dims",
+    attributes={**_AXIS, "num_newaxis": Attribute(Kind.INT, 1, minimum=1, maximum=4096)},
+    cost=free,
+    views=FIRST,
+    ready=known_ranks,
+)
+def infer_expand_dims(call: Call) -> Sequence[Shape | None]:
+    """Infer: axes of length 1 before an axis; counted from the end, -1 is behind the last one."""
+    shape = known_shape(call)
+    place = normalise_axis(call.attributes["axis"], len(shape) + 1)
+    return ((*shape[:place], *(1,) * call.attributes["num_newaxis"], *shape[place:]),)
+
+
+@exact("squeeze", attributes={"axis": integers((), None, None)}, cost=free, views=FIRST)
+def infer_squeeze(call: Call) -> Sequence[Shape | None]:
+    """Infer: without the axes listed, or all of length 1; of none left, one stays."""
+    shape = call.spec(0).static_shape
+    listed = {normalise_axis(axis, len(shape)) for axis in call.attributes["axis"]}
+    longer = sorted(axis for axis in listed if shape[axis] != 1)
+    if longer:
+        raise ShapeError(
+            f"axis {longer[0]} of {list(shape)} is not of length 1", fix="leave it out"
+        )
+    removed = listed or {axis for axis, length in enumerate(shape) if length == 1}
+    return (tuple(dim for axis, dim in enumerate(shape) if axis not in removed) or (1,),)
+
+
+@exact("transpose", attributes={"axes": integers((), None, None)}, cost=free, ready=known_ranks)
+def infer_transpose(call: Call) -> Sequence[Shape | None]:
+    """Infer: the axes in the order listed, or in reverse."""
+    shape = known_shape(call)
+    return (tuple(shape[axis] for axis in permutation(len(shape), call.attributes["axes"])),)
+
+
+def permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
+    """Return for each output axis the input's.
+
+    Raises
+    ------
+    ShapeError
+        If it is not one each.
+    """
+    if not axes:
+        return tuple(reversed(range(rank)))
+    listed = normalise_axes(axes, rank)
+    if len(listed) != rank:
+        raise ShapeError(f"axes {list(axes)} do not order {rank} axes", fix="list each once")
+    return listed
+
+
+@exact("reshape", attributes={"shape": integers(None, -4, None)}, cost=free, views=FIRST)
+def infer_reshape(call: Call) -> Sequence[Shape | None]:
+    """Infer: the shape that the attribute describes: see `reshaped`."""
+    return (reshaped(call.spec(0).static_shape, call.attributes["shape"]),)
+
+
+def reshaped(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape that a target describes, read along the input's axes.
+
+    A positive number is a length; 0 keeps the axis, -1 takes what is left (once), -2 keeps all
+    axes that remain, -3 merges two axes, -4 splits one into the next two, one of which may be -1.
+
+    Raises
+    ------
+    ShapeError
+        If there is no such shape, or its element count differs.
+    """
+    try:
+        lengths = list(_read_target(shape, iter(target)))
+    except (IndexError, StopIteration, ZeroDivisionError):
+        lengths = []
+    total, left = math.prod(shape), math.prod(length for length in lengths if length != -1)
+    if lengths.count(-1) == 1 and left > 0 and total % left == 0:
+        lengths[lengths.index(-1)] = total // left
+    if not lengths or min(lengths) < 1 or math.prod(lengths) != total:
+        raise ShapeError(
+            f"{list(shape)} cannot be reshaped to {list(target)}",
+            fix="give lengths that multiply to the same number of elements",
+        )
+    return tuple(lengths)
+
+
+def _read_target(shape: Sequence[int], target: Iterator[int]) -> Iterator[int]:
+    axis = 0
+    for entry in target:
+        if entry == -2:
+            yield from shape[axis:]
+            axis = len(shape)
+        elif entry == -3:
+            yield shape[axis] * shape[axis + 1]
+            axis += 2
+        elif entry == -4:
+            yield from _split(shape[axis], next(target, 0), next(target, 0))
+            axis += 1
+        else:
+            yield shape[axis] if entry == 0 else entry
+            axis += 1
+
+
+def _split(length: int, first: int, second: int) -> tuple[int, int]:
+    """Return two lengths that multiply to one; zeros where there are none."""
+    first = length // second if first == -1 and second > 0 else first
+    second = length // first if second == -1 and first > 0 else second
+    return (first, second) if first * second == length and first > 0 else (0, 0)

@@ -1,0 +1,51 @@
+"""Definitions of cvm's operators that choose elements by the values of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....devices.formal.indices import at, indices, table
+from ....devices.formal.registry import definition
+from ....graph.tensor import Array
+
+
+def _nearest(index: int, length: int) -> int:
+    """Return the index brought into an axis; below 0 is 0, it never counts from the back."""
+    return min(max(index, 0), length - 1)
+
+
+@definition("cvm.take")
+def take(x: Array, places: Array, *, axis: int | None, **_: Any) -> Array:
+    """Y = the elements of x at the places: of all of x in row-major order, or along an axis."""
+    if axis is None:
+        elements = [at(x, *index) for index in indices(x.shape)]
+        return table(places.shape, lambda *i: elements[_nearest(at(places, *i), x.size)])
+    d = axis % x.ndim
+    after = d + places.ndim
+
+    def element(*index: int) -> int:
+        place = _nearest(at(places, *index[d:after]), x.shape[d])
+        return int(at(x, *index[:d], place, *index[after:]))
+
+    return table((*x.shape[:d], *places.shape, *x.shape[d + 1 :]), element)
+
+
+@definition("cvm.lut")
+def lut(places: Array, values: Array, **_: Any) -> Array:
+    """y[i] = values[places[i]]; a place outside the table is brought to its nearest end."""
+    elements = [at(values, *index) for index in indices(values.shape)]
+    return table(places.shape, lambda *i: elements[_nearest(at(places, *i), len(elements))])
+
+
+@definition("cvm.where")
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """z[i] = x[i] where the condition is not 0, else y[i].
+
+    A condition of one axis, unless x has only one itself, is about whole rows.
+    """
+
+    def element(*index: int) -> int:
+        chosen = at(condition, *index[: condition.ndim]) != 0
+        return int(at(x, *index) if chosen else at(y, *index))
+
+    return table(x.shape, element)

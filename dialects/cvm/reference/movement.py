@@ -1,0 +1,140 @@
+"""Definitions of cvm's operators that only move elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ....devices.formal.indices import at, indices, table
+from ....devices.formal.registry import definition
+from ....graph.tensor import Array
+
+
+def _row_major(x: Array, shape: Sequence[int]) -> Array:
+    """Return the elements of x, the last index moving fastest, under another shape."""
+    elements = iter([at(x, *index) for index in indices(x.shape)])
+    return table(shape, lambda *_: next(elements))
+
+
+@definition("cvm.repeat")
+def repeat(x: Array, *, repeats: int, axis: int) -> Array:
+    """y[…, i, …] = x[…, i ÷ repeats, …] on the axis."""
+    d = axis % x.ndim
+    shape = [length * repeats if e == d else length for e, length in enumerate(x.shape)]
+    return table(shape, lambda *i: at(x, *(j // repeats if e == d else j for e, j in enumerate(i))))
+
+
+@definition("cvm.tile")
+def tile(x: Array, *, reps: Sequence[int]) -> Array:
+    """y[i, …] = x[i mod its length, …], shape and repetitions aligned at their last axes."""
+    rank = max(x.ndim, len(reps))
+    lengths = [1] * (rank - x.ndim) + list(x.shape)
+    times = [1] * (rank - len(reps)) + list(reps)
+
+    def element(*index: int) -> int:
+        own = [i % length for i, length in zip(index, lengths, strict=True)]
+        return int(at(x, *own[rank - x.ndim :]))
+
+    return table([n * t for n, t in zip(lengths, times, strict=True)], element)
+
+
+@definition("cvm.flatten")
+def flatten(x: Array) -> Array:
+    """y[i, j] = x[i, …] with all but the first axis merged."""
+    return _row_major(x, (x.shape[0], math.prod(x.shape[1:])))
+
+
+@definition("cvm.concatenate")
+def concatenate(*inputs: Array, axis: int) -> Array:
+    """Y = the inputs one behind the other on the axis."""
+    d = axis % inputs[0].ndim
+    source = [(x, i) for x in inputs for i in range(x.shape[d])]
+    shape = list(inputs[0].shape)
+    shape[d] = len(source)
+
+    def element(*index: int) -> int:
+        x, i = source[index[d]]
+        return int(at(x, *index[:d], i, *index[d + 1 :]))
+
+    return table(shape, element)
+
+
+@definition("cvm.expand_dims")
+def expand_dims(x: Array, *, axis: int, num_newaxis: int) -> Array:
+    """Y = x with axes of length 1 inserted before `axis`; -1 is behind the last."""
+    d = axis + x.ndim + 1 if axis < 0 else axis
+    return _row_major(x, (*x.shape[:d], *[1] * num_newaxis, *x.shape[d:]))
+
+
+@definition("cvm.reshape")
+def reshape(x: Array, *, shape: Sequence[int]) -> Array:
+    """Y = x in row-major order under another shape, in which numbers ≤ 0 have a meaning.
+
+    0 copies a length, -1 is what is left over, -2 copies all lengths that remain, -3 merges two,
+    -4 splits one into the two numbers that follow.
+    """
+    lengths = list(x.shape)
+    made: list[int] = []
+    wanted = list(shape)
+    while wanted:
+        code = wanted.pop(0)
+        if code == -2:
+            made += lengths
+            lengths = []
+        elif code == -3:
+            made.append(lengths.pop(0) * lengths.pop(0))
+        elif code == -4:
+            whole, first, second = lengths.pop(0), wanted.pop(0), wanted.pop(0)
+            made += [whole // second if first == -1 else first]
+            made += [whole // first if second == -1 else second]
+        else:
+            length = lengths.pop(0) if lengths else 1
+            made.append(length if code == 0 else code)
+    known = math.prod(length for length in made if length != -1)
+    return _row_major(x, [x.size // known if length == -1 else length for length in made])
+
+
+@definition("cvm.squeeze")
+def squeeze(x: Array, *, axis: Sequence[int] | None) -> Array:
+    """Y = x without the named axes of length 1; without all such axes when none is named."""
+    named = {d % x.ndim for d in axis or ()} or {d for d in range(x.ndim) if x.shape[d] == 1}
+    return _row_major(x, [n for d, n in enumerate(x.shape) if d not in named] or [1])
+
+
+@definition("cvm.transpose")
+def transpose(x: Array, *, axes: Sequence[int] | None) -> Array:
+    """y[i] = x[j] where j on axis axes[d] is i on axis d; no axes means reversed ones."""
+    order = [d % x.ndim for d in axes or ()] or list(range(x.ndim))[::-1]
+    return table(
+        [x.shape[d] for d in order], lambda *i: at(x, *(i[order.index(d)] for d in range(x.ndim)))
+    )
+
+
+@definition("cvm.strided_slice")
+def strided_slice(
+    x: Array, *, begin: Sequence[int], end: Sequence[int], stride: Sequence[int]
+) -> Array:
+    """y[i, …] = x[begin + i · stride, …], as long as that is before the end.
+
+    Ends below 0 count from the back, once; then both are brought to where a slice can begin or end.
+    """
+    chosen = []
+    for d, length in enumerate(x.shape):
+        step = stride[d] if d < len(stride) else 1
+        low, high = (0, length) if step > 0 else (-1, length - 1)
+        ends = (begin[d] if d < len(begin) else 0, end[d] if d < len(end) else length)
+        first, last = (min(max(e + length if e < 0 else e, low), high) for e in ends)
+        chosen.append(list(range(first, last, step)))
+    return table(
+        [len(places) for places in chosen],
+        lambda *i: at(x, *(chosen[d][j] for d, j in enumerate(i))),
+    )
+
+
+@definition("cvm.slice_like")
+def slice_like(x: Array, like: Array, *, axis: Sequence[int] | None, **_: Any) -> Array:
+    """Y = the leading part of x, as long as `like` on the named axes, on all when none is."""
+    named = {d % x.ndim for d in axis or ()} or set(range(x.ndim))
+    shape = [like.shape[d] if d in named else n for d, n in enumerate(x.shape)]
+    return table(shape, lambda *i: at(x, *i))

@@ -1,0 +1,136 @@
+"""LightNet's models, read but not yet understood: operators with named tensors and parameters.
+
+In JSON comments are allowed, as ``//`` and ``/* */``. What a compiled file holds besides, the
+offsets of a memory plan, is passed over: plait makes its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ...graph.errors import OperatorError, ParseError
+from ...graph.formats.sources import json_in
+from ...graph.parameters import Parameters
+from .macros import is_open_comment
+from .text_form import is_text_form, read_text
+
+LONGEST_NAME = 511
+"""Bytes of a name."""
+
+EXPORT = "write the file again: it is damaged, or whatever wrote it is wrong"
+
+_KEYS = {"name": str, "optype": str, "tensors_in": list, "tensors_out": list, "params": list}
+# What has no end goes on to that of the text: it is looked for once.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operator of a file.
+
+    Attributes
+    ----------
+    name, optype : str
+    inputs, outputs : Mapping of str to str
+        Tensors by the names of arguments, in order.
+    parameters : Parameters
+    """
+
+    name: str
+    optype: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    parameters: Parameters
+
+    def __str__(self) -> str:
+        return f"op {self.name!r} ({self.optype})"
+
+
+def read_entries(data: bytes, at: str) -> tuple[Entry, ...]:
+    """Return the operators that a file lists.
+
+    Raises
+    ------
+    ParseError
+        If it is neither JSON nor the text form, or a key is missing or of the wrong type.
+    """
+    entries = tuple(_entry(one, f"ops[{i}], {at}") for i, one in enumerate(_operators(data, at)))
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.name in seen:
+            fail(f"two operators are named {entry.name!r}", at)
+        seen.add(entry.name)
+    return entries
+
+
+def fail(what: str, at: str) -> NoReturn:
+    """Raise a ParseError about a damaged or foreign file."""
+    raise ParseError(what, at=at, fix=EXPORT)
+
+
+def _operators(data: bytes, at: str) -> list[Any]:
+    with suppress(UnicodeDecodeError):  # the reader of JSON says where
+        text = data.decode()
+        if is_text_form(_TOKEN.sub(" ", text)):
+            return read_text(text, at)
+    root = json_in(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
+    if not isinstance(root, dict) or not isinstance(root.get("ops"), list):
+        raise ParseError(
+            "this JSON is no model: it has no list of operators under the key 'ops'",
+            at=at,
+            fix="pass a model of LightNet's, or say of which format it is",
+        )
+    ops: list[Any] = root["ops"]
+    return ops
+
+
+def _blank(token: re.Match[str]) -> str:
+    """Return what stands in the place of a comment: the line ends, so that lines keep numbers."""
+    text = token[0]
+    if is_open_comment(text):
+        raise ValueError("a comment has no end")
+    return text if text.startswith('"') else " " + "\n" * text.count("\n")
+
+
+def _entry(value: Any, at: str) -> Entry:
+    if not isinstance(value, dict):
+        fail("an operator is no object", at)
+    for key, kind in _KEYS.items():
+        if not isinstance(value.get(key), kind):
+            fail(f"{key!r} is missing, or no {'string' if kind is str else 'array'}", at)
+    at = f"op {value['name']!r}, {at}"
+    inputs, outputs = (_named(value[key], "name", at) for key in ("tensors_in", "tensors_out"))
+    for name in (value["name"], *inputs.values(), *outputs.values()):
+        _check_name(name, at)
+    try:
+        parameters = Parameters.of(_named(value["params"], "value", at))
+    except OperatorError as error:
+        raise ParseError(error.what, at=at, fix=EXPORT) from error
+    return Entry(value["name"], value["optype"], inputs, outputs, parameters)
+
+
+def _named(listed: list[Any], key: str, at: str) -> dict[str, Any]:
+    """Return what objects of a name and something else hold, by the name."""
+    found: dict[str, Any] = {}
+    for one in listed:
+        if not isinstance(one, dict) or not isinstance(one.get("arg_name"), str) or key not in one:
+            fail(f"an argument is no object of 'arg_name' and {key!r}", at)
+        if one["arg_name"] in found:
+            fail(f"the argument {one['arg_name']!r} is given twice", at)
+        found[one["arg_name"]] = one[key]
+    return found
+
+
+def _check_name(name: Any, at: str) -> None:
+    if not isinstance(name, str) or not name:
+        fail(f"{name!r} is no name", at)
+    try:
+        nbytes = len(name.encode())
+    except UnicodeEncodeError:
+        fail(f"{name!r} holds half a surrogate pair", at)
+    if nbytes > LONGEST_NAME:
+        fail(f"a name has {nbytes} bytes, more than {LONGEST_NAME}", at)

@@ -1,0 +1,122 @@
+"""LightNet's files: a model in JSON or its text form, its weights in text, as a graph.
+
+A tensor that a file makes by `create` is a constant where its value is known, by weights or by the
+file itself; one that LightNet fills at random, or that is to be read from a file that is not there,
+is an input of the graph. What nobody reads is an output, and so is what is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from ...graph.builder import GraphBuilder
+from ...graph.errors import ParseError, UnknownOperatorError
+from ...graph.formats.assembly import understanding
+from ...graph.formats.sources import Source, content_of
+from ...graph.ir import Graph, Node
+from ...graph.names import Names
+from . import arithmetic, creation, detection, movement
+from .entries import Entry, fail, read_entries
+from .rules import check_arguments, find_rule
+from .statement import Reading, Statement
+from .weights import read_weights
+
+__all__ = [
+    "Source",
+    "arithmetic",
+    "creation",
+    "detection",
+    "load_lightnet",
+    "movement",
+]
+
+
+def load_lightnet(
+    model: Source, weights: Source | None = None, inputs: Iterable[str] = ()
+) -> Graph:
+    """Return the graph that a model of LightNet's holds, in JSON or in its text form.
+
+    Parameters
+    ----------
+    model : bytes or path
+        The content of the file, or its path.
+    weights : bytes or path, optional
+        Likewise of the weights; left out, the file beside the model that ends in ``.wts``, where
+        there is one. Tensors that the model does not create are passed over with a warning.
+    inputs : iterable of str, optional
+        Tensors to be fed whatever the files say of their values.
+
+    Raises
+    ------
+    ParseError
+        If a file is missing or damaged, or uses what plait lacks.
+    GraphError
+        If the operators do not fit together.
+    """
+    content, at = content_of(model, "model", ParseError)
+    if weights is None and isinstance(model, str | os.PathLike):
+        beside = Path(model).with_suffix(".wts")
+        weights = beside if beside.is_file() else None
+    arrays = {} if weights is None else read_weights(*content_of(weights, "weights", ParseError))
+    entries = read_entries(content, at)
+    _check_known(entries, at)
+    created = {tensor for entry in entries for tensor in _created(entry)}
+    fed = set(inputs)
+    if not fed <= created:
+        fail(f"{min(fed - created)!r} cannot be fed: the file does not create it", at)
+    for name in arrays.keys() - created:
+        warnings.warn(f"weights of {name!r} are passed over: {at} does not create it", stacklevel=2)
+    taken = {one for e in entries for one in (e.name, *e.outputs.values(), *e.inputs.values())}
+    reading = Reading(GraphBuilder(_name(model)), Names(taken), arrays, fed)
+    for entry in entries:
+        _write(entry, reading, at)
+    return _finished(reading, entries, at)
+
+
+def _check_known(entries: Collection[Entry], at: str) -> None:
+    unknown = sorted({entry.optype for entry in entries if find_rule(entry.optype) is None})
+    if unknown:
+        raise UnknownOperatorError(
+            f"operators of LightNet's that plait does not know: {', '.join(unknown)}",
+            at=at,
+            fix="use the file that LightNet compiled this one from, without a target",
+        )
+
+
+def _created(entry: Entry) -> tuple[str, ...]:
+    is_create = find_rule(entry.optype) is find_rule("create")
+    return tuple(entry.outputs.values()) if is_create else ()
+
+
+def _write(entry: Entry, reading: Reading, at: str) -> None:
+    rule = find_rule(entry.optype)
+    assert rule is not None, "all operators were looked up"
+    check_arguments(entry, rule, at)
+    node = Node(
+        entry.name, entry.optype, tuple(entry.inputs.values()), tuple(entry.outputs.values())
+    )
+    with understanding(node, at):
+        rule.write(Statement(entry, reading, at))
+
+
+def _finished(reading: Reading, entries: Collection[Entry], at: str) -> Graph:
+    """Return the graph with its outputs: what is printed, and what nobody reads."""
+    builder = reading.builder
+    computed = {tensor for node in builder.nodes for tensor in node.outputs}
+    for tensor in dict.fromkeys(reading.printed):
+        public = tensor if tensor in computed else reading.names.take(f"{tensor}/printed")
+        builder.output(public, tensor)
+    written = (tensor for entry in entries for tensor in entry.outputs.values())
+    for tensor in written:
+        if tensor in computed and tensor not in reading.read:
+            builder.output(tensor, tensor)
+    if not builder.outputs:
+        fail("nothing is computed that could be fetched", at)
+    return builder.build()
+
+
+def _name(source: Source) -> str:
+    return Path(source).stem if isinstance(source, str | os.PathLike) else "lightnet"

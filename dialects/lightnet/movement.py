@@ -1,0 +1,165 @@
+"""LightNet's operators that move: shapes, slices, samples, sorting, printing.
+
+Sources: LightNet's operator descriptions (protos/op) and TensorLight's reference kernels, 2020-11.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...graph.parameters import to_float32
+from .entries import fail
+from .rules import rule
+from .statement import Statement
+
+MODES: Mapping[str, str] = {"TL_NEAREST": "nearest", "TL_LINEAR": "linear"}
+_DIRECTIONS = {"TL_SORT_DIR_ASCENDING": False, "TL_SORT_DIR_DESCENDING": True}
+
+
+@rule("concat", "src1 src2", "axis")
+def concat(op: Statement) -> None:
+    """One behind the other."""
+    op.last("Concat", op.input("src1"), op.input("src2"), axis=op.axis(op.input("src1")))
+
+
+@rule("slice", "src", "axis start len")
+def slice_(op: Statement) -> None:
+    """Some of an axis."""
+    src, axis = op.input("src"), op.axis(op.input("src"))
+    start, length = op.integer("start", 0), op.integer("len", 1)
+    if start + length > op.spec(src).static_shape[axis]:
+        fail(f"{start} + {length} is beyond the end of {op.spec(src)}", op.at)
+    op.last("Slice", src, np.array([start]), np.array([start + length]), np.array([axis]))
+
+
+@rule("reshape", "src", "dims")
+def reshape(op: Statement) -> None:
+    """The same memory in another shape."""
+    src, dims = op.input("src"), op.integers("dims", least=1)
+    op.last("Reshape", src, np.array(dims))
+    op.reading.share(src, op.output())
+
+
+@rule("transpose", "src", "axes")
+def transpose(op: Statement) -> None:
+    """Axes in another order."""
+    op.last("Transpose", op.input("src"), perm=op.integers("axes"))
+
+
+@rule("resize", "src", "mode dims")
+def resize(op: Statement) -> None:
+    """Sampled at the centres of the new cells; halves round up."""
+    src = op.input("src")
+    _resized(op, src, op.integers("dims", op.spec(src).rank, 1))
+
+
+@rule("upsample", "src", "mode scales")
+def upsample(op: Statement) -> None:
+    """As resize, to the floor of scale times length, both as 32-bit floats."""
+    src = op.input("src")
+    shape = op.spec(src).static_shape
+    scales = np.array([to_float32(one) for one in op.numbers("scales", len(shape))], np.float32)
+    lengths = [math.floor(to_float32(a * float(b))) for a, b in zip(shape, scales, strict=True)]
+    if min(lengths, default=1) < 1:
+        fail("parameter 'scales' must leave something along each axis", op.at)
+    _resized(op, src, tuple(lengths))
+
+
+@rule("sort1d", "src_key", "dir", outputs="dst_key")
+def sort1d(op: Statement) -> None:
+    """In order, in the memory of the source."""
+    keys, _ = _sorted(op)
+    op.last("Identity", keys, output="dst_key")
+    op.reading.overwrite(op.input("src_key"), op.entry)
+
+
+@rule("sort1d_by_key", "src_key src_val", "dir", outputs="dst_key dst_val")
+def sort1d_by_key(op: Statement) -> None:
+    """Both in the order of the keys, in the memory of the sources."""
+    values = op.input("src_val")
+    if op.spec(values, 1).shape != op.spec(op.input("src_key")).shape:
+        fail("keys and values are not as many", op.at)
+    keys, places = _sorted(op)
+    op.last("Identity", keys, output="dst_key")
+    op.last("Gather", values, places, output="dst_val")
+    for argument in ("src_key", "src_val"):
+        op.reading.overwrite(op.entry.inputs[argument], op.entry)
+
+
+@rule("pick1d", "src src_index", "len stride")
+def pick1d(op: Statement) -> None:
+    """Dst[i] = src[index[i]] for groups of stride elements."""
+    src, index, stride = op.input("src"), op.input("src_index"), op.integer("stride", 1)
+    length, size = op.integer("len", 1), op.spec(src, 1).size
+    if length > op.spec(index, 1).size or stride > size:
+        fail("'len' or 'stride' is more than there is", op.at)
+    if size % stride:
+        src = op.write("Slice", src, np.array([0]), np.array([size - size % stride]))
+    chosen = op.write("Slice", index, np.array([0]), np.array([length]))
+    groups = op.write("Gather", op.write("Reshape", src, np.array([-1, stride])), chosen)
+    op.last("Reshape", groups, np.array([length * stride]))
+
+
+@rule("forward", "src")
+def forward(op: Statement) -> None:
+    """The same memory."""
+    src = op.input("src")
+    op.last("Identity", src)
+    op.reading.share(src, op.output())
+
+
+@rule("gather", "src*")
+@rule("gather_nocopy", "src*")
+def gather(op: Statement) -> None:
+    """Stacked along a new first axis."""
+    sources = op.inputs("src")
+    if len({op.spec(one) for one in sources}) != 1:
+        fail("the sources are none, or differ", op.at)
+    layers = [op.write("Unsqueeze", one, np.array([0])) for one in sources]
+    op.last("Concat", *layers, axis=0)
+    if "nocopy" in op.entry.optype:
+        for one in sources:
+            op.reading.share(one, op.output())
+
+
+@rule("scatter", "src", outputs="dst*")
+@rule("scatter_nocopy", "src", outputs="dst*")
+def scatter(op: Statement) -> None:
+    """Taken apart along the first axis."""
+    src, outputs = op.input("src"), list(op.entry.outputs)
+    shape = op.spec(src).static_shape
+    if len(shape) < 2 or shape[0] != len(outputs):
+        fail(f"{op.spec(src)} is not taken apart into {len(outputs)}", op.at)
+    layers = op.several("Split", len(outputs), src, num_outputs=len(outputs))
+    for argument, layer in zip(outputs, layers, strict=True):
+        op.last("Squeeze", layer, np.array([0]), output=argument)
+        if "nocopy" in op.entry.optype:
+            op.reading.share(src, op.output(argument))
+
+
+@rule("print", "src", "msg", outputs="")
+@rule("fprint", "src", "msg file", outputs="")
+def print_(op: Statement) -> None:
+    """What is printed is fetched."""
+    op.reading.printed.append(op.input("src"))
+
+
+def _resized(op: Statement, src: str, lengths: tuple[int, ...]) -> None:
+    op.last(
+        "Resize",
+        *(src, "", "", np.array(lengths)),
+        mode=op.choice("mode", MODES),
+        nearest_mode="round_prefer_ceil",
+    )
+
+
+def _sorted(op: Statement) -> tuple[str, str]:
+    """Return the keys in order, and where each was; equal ones stay in order."""
+    keys = op.input("src_key")
+    count = np.array([op.spec(keys, 1).size])
+    largest = op.choice("dir", _DIRECTIONS)
+    sorted_, places = op.several("TopK", 2, keys, count, largest=largest)
+    return sorted_, places

@@ -1,0 +1,238 @@
+"""One operator of a LightNet file, being written as nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...graph.builder import GraphBuilder
+from ...graph.errors import ParseError
+from ...graph.names import Names
+from ...graph.parameters import Number
+from ...graph.tensor import Array, TensorSpec
+from .entries import Entry, fail
+
+DTYPES: Mapping[str, str] = {
+    "TL_DOUBLE": "float64",
+    "TL_FLOAT": "float32",
+    "TL_INT32": "int32",
+    "TL_INT16": "int16",
+    "TL_INT8": "int8",
+    "TL_UINT32": "uint32",
+    "TL_UINT16": "uint16",
+    "TL_UINT8": "uint8",
+    "TL_BOOL": "bool",
+}
+
+
+MOST_ZEROS = 2**28
+"""Bytes of constants that a file can have made in all, without holding them: zeros take no memory
+until they are read."""
+
+COMPUTED = 32
+"""How many bytes of zeros one counts for that is computed: it takes memory at once."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is known while a file is read.
+
+    Attributes
+    ----------
+    builder : GraphBuilder
+    names : Names
+        Those that the file gives, and those made here.
+    weights : Mapping of str to Array
+        Vectors, by tensor.
+    fed : set of str
+        Tensors that are inputs of the graph, whatever the file says of their values.
+    printed : list of str
+        Tensors that the file prints.
+    read : set of str
+    """
+
+    builder: GraphBuilder
+    names: Names
+    weights: Mapping[str, Array]
+    fed: set[str]
+    printed: list[str] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    _sharing: dict[str, set[str]] = field(default_factory=dict)
+    _overwritten: dict[str, Entry] = field(default_factory=dict)
+    _made: int = 0
+
+    def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
+        """Count the bytes of a constant that is about to be made, all of them on one account.
+
+        Raises
+        ------
+        ParseError
+            If a file may not have so much made.
+        """
+        self._made += nbytes * (COMPUTED if computed else 1)
+        if self._made > MOST_ZEROS:
+            raise ParseError(
+                f"constants of more than {MOST_ZEROS} bytes, each computed one counted for "
+                f"{COMPUTED}, are to be made of nothing",
+                at=at,
+                fix="pass them as weights, or feed them: load_lightnet(model, inputs=[...])",
+            )
+
+    def share(self, one: str, other: str) -> None:
+        """Note that two tensors lie in the same memory."""
+        both = self._sharing.setdefault(one, {one}) | self._sharing.setdefault(other, {other})
+        for tensor in both:
+            self._sharing[tensor] = both
+
+    def overwrite(self, tensor: str, by: Entry) -> None:
+        """Note that the memory of a tensor holds something else from now on."""
+        for one in self._sharing.pop(tensor, {tensor}):
+            self._sharing.pop(one, None)
+            self._overwritten[one] = by
+
+    def overwriter(self, tensor: str) -> Entry | None:
+        """Return what has overwritten a tensor."""
+        return self._overwritten.get(tensor)
+
+
+class Statement:
+    """An operator of a file; its parameters and inputs are checked as they are asked for."""
+
+    def __init__(self, entry: Entry, reading: Reading, at: str) -> None:
+        self.entry = entry
+        self.reading = reading
+        self.at = f"{entry}, {at}"
+
+    def input(self, argument: str) -> str:
+        """Return the tensor that is an argument."""
+        if argument not in self.entry.inputs:
+            fail(f"the input {argument!r} is missing", self.at)
+        return self._readable(self.entry.inputs[argument])
+
+    def inputs(self, prefix: str) -> list[str]:
+        """Return the tensors that are arguments of a name that starts alike."""
+        found = [n for argument, n in self.entry.inputs.items() if argument.startswith(prefix)]
+        return [self._readable(name) for name in found]
+
+    def spec(self, tensor: str, rank: int | None = None) -> TensorSpec:
+        """Return the spec of a tensor, of this rank."""
+        spec = self.reading.builder.spec(tensor)
+        if rank is not None and spec.rank != rank:
+            fail(f"tensor {tensor!r} is {spec}, not of rank {rank}", self.at)
+        return spec
+
+    def output(self, argument: str = "dst") -> str:
+        """Return what the file calls an output."""
+        if argument not in self.entry.outputs:
+            fail(f"the output {argument!r} is missing", self.at)
+        return self.entry.outputs[argument]
+
+    def integers(self, name: str, length: int | None = None, least: int = 0) -> tuple[int, ...]:
+        """Return a parameter that is an array of integers: numbers without their fractions."""
+        found = tuple(one.int32 for one in self._array(name, length))
+        if min(found) < least:
+            fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
+        return found
+
+    def integer(self, name: str, least: int, below: int | None = None) -> int:
+        """Return a parameter that is an integer: a number without its fraction."""
+        found = int(self._value(name, Number, "a number").int32)
+        if found < least or (below is not None and found >= below):
+            upper = "" if below is None else f" and < {below}"
+            fail(f"parameter {name!r} must be an integer ≥ {least}{upper}", self.at)
+        return found
+
+    def axis(self, tensor: str, name: str = "axis") -> int:
+        """Return a parameter that is an axis of a tensor."""
+        return self.integer(name, 0, below=max(self.spec(tensor).rank or 0, 1))
+
+    def number(self, name: str, above: float = -math.inf) -> float:
+        """Return a parameter that is a number."""
+        found = float(self._value(name, Number, "a number").double)
+        if not found > above:
+            fail(f"parameter {name!r} must be > {above}, got {found}", self.at)
+        return found
+
+    def numbers(self, name: str, length: int | None = None) -> tuple[float, ...]:
+        """Return a parameter that is an array of numbers."""
+        return tuple(one.double for one in self._array(name, length))
+
+    def flag(self, name: str) -> bool:
+        """Return a parameter that is a bool."""
+        return bool(self._value(name, bool, "a bool"))
+
+    def choice(self, name: str, choices: Mapping[str, Any]) -> Any:
+        """Return what a parameter stands for that is one of some words."""
+        word = self._value(name, str, "a string")
+        if word not in choices:
+            fail(f"parameter {name!r} is {word!r}: none of {', '.join(choices)}", self.at)
+        return choices[word]
+
+    def dtype(self, name: str = "dtype") -> np.dtype[Any]:
+        """Return a parameter that is a dtype."""
+        found: np.dtype[Any] = np.dtype(self.choice(name, DTYPES))
+        return found
+
+    def write(self, op: str, *inputs: str | Array, **attributes: Any) -> str:
+        """Add a node whose output has no name in the file; arrays become constants."""
+        return self._node(op, inputs, [self._fresh(op)], attributes, self._fresh(op))[0]
+
+    def several(self, op: str, count: int, *inputs: str | Array, **attributes: Any) -> list[str]:
+        """Add a node of several outputs that have no names in the file."""
+        outputs = [self._fresh(op) for _ in range(count)]
+        return self._node(op, inputs, outputs, attributes, self._fresh(op))
+
+    def last(self, op: str, *inputs: str | Array, output: str = "dst", **attributes: Any) -> None:
+        """Add the node that writes an output."""
+        name = self.entry.name if len(self.entry.outputs) == 1 else self._fresh(op)
+        self._node(op, inputs, [self.output(output)], attributes, name)
+
+    def constant(self, value: Array) -> str:
+        """Add a constant that has no name in the file."""
+        return self.reading.builder.constant(value, self._fresh("constant"))
+
+    def _node(
+        self,
+        op: str,
+        inputs: Sequence[str | Array],
+        outputs: list[str],
+        attributes: Mapping[str, Any],
+        name: str,
+    ) -> list[str]:
+        named = [one if isinstance(one, str) else self.constant(np.asarray(one)) for one in inputs]
+        made = self.reading.builder.op(
+            op, *(one or None for one in named), name=name, outputs=outputs, **attributes
+        )
+        return list(made)
+
+    def _fresh(self, op: str) -> str:
+        return self.reading.names.take(f"{self.entry.name}/{op.lower()}")
+
+    def _readable(self, tensor: str) -> str:
+        by = self.reading.overwriter(tensor)
+        if by is not None:
+            fail(f"{by} has overwritten tensor {tensor!r} in place", self.at)
+        if tensor not in self.reading.builder:
+            fail(f"no earlier operator writes tensor {tensor!r}", self.at)
+        self.reading.read.add(tensor)
+        return tensor
+
+    def _array(self, name: str, length: int | None) -> tuple[Number, ...]:
+        found = self._value(name, tuple, "an array of numbers")
+        if not isinstance(found[0], Number):
+            fail(f"parameter {name!r} must be an array of numbers", self.at)
+        if length is not None and len(found) != length:
+            fail(f"parameter {name!r} must hold {length} numbers, not {len(found)}", self.at)
+        return tuple(found)
+
+    def _value(self, name: str, kind: type, words: str) -> Any:
+        found = self.entry.parameters.get(name)
+        if found is None:
+            fail(f"the parameter {name!r} is missing", self.at)
+        if not isinstance(found.value, kind):
+            fail(f"parameter {name!r} must be {words}, got {found.kind}", self.at)
+        return found.value
