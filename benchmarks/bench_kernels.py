@@ -21,6 +21,7 @@ import trio
 from measure import save
 from plait.devices.model import family
 from plait.devices.ort import profiling
+from plait.devices.ort.threads import ONE_THREAD
 from plait.graph.infer import cost_of
 from plait.graph.tensor import Array
 from real_models import REAL_MODELS
@@ -76,7 +77,7 @@ def samples(graph: pl.Graph, feeds: Feeds, device: str, seconds: float) -> Itera
     timed = {} if device == "ort" else trio.run(node_seconds, plan, feeds, seconds)
     for subgraph in plan.subgraphs:
         if device == "ort":
-            timed = profiling.seconds_of(subgraph.graph, 1, device)
+            timed = profiling.seconds_of(subgraph.graph, ONE_THREAD, device)
         for node in subgraph.graph.nodes:
             if node.name in timed:
                 cost = cost_of(subgraph.graph, node)

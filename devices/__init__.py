@@ -18,7 +18,7 @@ from .device import (
     scratch_name,
     scratch_specs,
 )
-from .options import Option, affinity, threads
+from .options import Option, affinity, spinning, threads
 from .registry import DeviceStatus, device, find, names, probe, register, unregister
 
 
@@ -95,7 +95,7 @@ register("cpu", _cpu, options=_HOST)
 register("worker", _worker, instances=lambda: ("worker:0",), options=_HOST)
 register("sim", _sim, instances=lambda: ("sim:npu",))
 register("formal", _formal)
-register("ort", _ort, options=_HOST)
+register("ort", _ort, options={**_HOST, "spinning": spinning})
 register("compiled", _compiled, options=_HOST)
 register("cuda", _cuda, instances=_cuda_names)
 register("opencl", _opencl, instances=_opencl_names)

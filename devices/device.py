@@ -289,6 +289,28 @@ class Profiled(Protocol):
 
 
 @runtime_checkable
+class Scaling(Protocol):
+    """What a device adds whose programs compute on several of the host's cores at once.
+
+    While nothing else computes it is given all cores; see `plait.scheduler.core_shares`.
+    """
+
+    def compile_on(
+        self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Do as `compile`, for a program that may compute on so many cores."""
+        ...
+
+    def speedup(self, seconds: float, cores: int) -> float:
+        """Return by what factor a program that takes so long on one core is faster on several."""
+        ...
+
+    def computes_on(self, cores: int) -> str:
+        """Return on what its programs compute, given so many cores, in words, for reports."""
+        ...
+
+
+@runtime_checkable
 class KeepsLives(Protocol):
     """What a device adds that runs nodes which own something: see `plait.graph.life`."""
 

@@ -38,10 +38,25 @@ def affinity(value: Any) -> tuple[int, ...]:
     return tuple(sorted(set(listed)))
 
 
-def given(threads: int | None, affinity: Sequence[int] | None) -> dict[str, Any]:
+def spinning(value: Any) -> bool:
+    """Return whether threads wait for each other in busy loops while a program runs."""
+    known = {"yes": True, "true": True, "no": False, "false": False}
+    found = known.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise ValueError("True or False; as text yes or no")
+    return found
+
+
+def given(
+    threads: int | None, affinity: Sequence[int] | None, spinning: bool | None = None
+) -> dict[str, Any]:
     """Return those of the options of devices on the host that are given."""
-    both = {"threads": threads, "affinity": None if affinity is None else tuple(affinity)}
-    return {name: value for name, value in both.items() if value is not None}
+    every = {
+        "threads": threads,
+        "affinity": None if affinity is None else tuple(affinity),
+        "spinning": spinning,
+    }
+    return {name: value for name, value in every.items() if value is not None}
 
 
 def checked(name: str, known: Mapping[str, Option], given: Mapping[str, object]) -> dict[str, Any]:

@@ -111,9 +111,10 @@ def device(name: str, **options: Any) -> Device:
     name : str
         A kind, or a kind and an instance, such as ``"worker:0"``.
     **options
-        `threads`, of ``cpu``, ``compiled``, ``ort`` and ``worker``: on how many it computes; the
-        session's share of the cores when left out. `affinity`, of the same: the numbers of the
-        cores that it is bound to. Others as registered.
+        `threads`, of ``cpu``, ``compiled``, ``ort`` and ``worker``: on how many it computes; its
+        share of the cores when left out. `affinity`, of the same: the numbers of the cores that it
+        is bound to. `spinning`, of ``ort``: whether threads wait for each other in busy loops while
+        a program runs. Others as registered.
 
     Raises
     ------

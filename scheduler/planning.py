@@ -83,6 +83,8 @@ class Plan:
     memory_limits: Mapping[str, int] = field(default_factory=dict)
     replicas: Groups = ()
     """The devices that the first of each group stands for: items take turns there."""
+    beside: Groups = ()
+    """The groups that its devices are of, where the plan is one of several variants."""
     decision: Decision | None = field(repr=False, compare=False, default=None)
     """What was weighed before nodes were given to devices."""
     bounds: Bounds = field(default_factory=dict)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import inf
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
+from ...graph.printing import counted
 from ...graph.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
-from ..host import HostDevice, physical_memory
+from ..host import HostDevice, core_count, physical_memory
 from ..memory import HOST, SHARED, View
 from ..options import given
 from .profiling import shares_of
@@ -17,6 +19,7 @@ from .program import OrtProgram
 from .runtime import newest_opset, runtime
 from .session import Sessions
 from .support import supports
+from .threads import Threads, speedup, threads_for, work_s
 
 
 class OrtDevice(HostDevice):
@@ -27,9 +30,13 @@ class OrtDevice(HostDevice):
     name : str
         ``"ort"``, or ``"ort:"`` and anything.
     threads : int, optional
-        On how many threads each subgraph computes; the session's share of the cores when left out.
+        On how many threads each subgraph computes; when left out, on as many as its work is worth
+        of the device's share of the cores.
     affinity : sequence of int, optional
         The cores that these threads are bound to.
+    spinning : bool, optional
+        Whether they wait for each other in busy loops while a subgraph runs; when left out they do
+        where the device has all cores. Between runs they never do.
 
     Notes
     -----
@@ -45,10 +52,10 @@ class OrtDevice(HostDevice):
         *,
         threads: int | None = None,
         affinity: Sequence[int] | None = None,
+        spinning: bool | None = None,
     ) -> None:
-        super().__init__(name, given(threads, affinity))
-        self._wanted = threads
-        self._threads = threads or 1
+        super().__init__(name, given(threads, affinity, spinning))
+        self._cores = 1
         self._sessions = Sessions(name, affinity or ())
 
     @cached_property
@@ -73,15 +80,49 @@ class OrtDevice(HostDevice):
     def open(self, cores: int | None = None) -> None:
         """Start the lane's thread."""
         newest_opset()
-        self._threads = self._wanted or cores or 1
+        self._cores = cores or 1
         self._lane.open()
 
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         """Load the subgraph, unless it is loaded, and bind its inputs and outputs."""
-        return OrtProgram(self._sessions.of(subgraph, self._threads), views, self.name)
+        return self.compile_on(self._cores, subgraph, views, measure=measure)
+
+    def compile_on(
+        self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        """Do so for as many threads as the program is worth, of those that may compute."""
+        threads = self._threads_for(subgraph, cores)
+        return OrtProgram(self._sessions.of(subgraph, threads), views, self.name)
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
         """Return which share of a subgraph's time each node takes, by ONNX Runtime's profiler."""
-        return shares_of(subgraph, self._threads, self.name)
+        return shares_of(subgraph, self._threads_for(subgraph, self._cores), self.name)
+
+    def speedup(self, seconds: float, cores: int) -> float:
+        """Return by what factor a program is faster on its threads than on one."""
+        return speedup(self._threads(seconds, cores))
+
+    def computes_on(self, cores: int) -> str:
+        """Return on how many threads its larger programs compute, and whether these spin."""
+        threads = self._threads(inf, cores)
+        return f"{counted(threads.count, 'thread')}{', spinning' * threads.spinning}"
+
+    def _threads_for(self, subgraph: Graph, cores: int) -> Threads:
+        is_open = "threads" not in self.options and self._most(cores) > 1
+        return self._threads(work_s(subgraph, self.name) if is_open else 0.0, cores)
+
+    def _threads(self, seconds: float, cores: int) -> Threads:
+        """Return the threads of a program that takes so long on one core."""
+        most = self._most(cores)
+        spinning = self.options.get("spinning", cores >= core_count())
+        if "threads" in self.options:
+            return Threads(most, spinning and most > 1)
+        return threads_for(seconds, most, spinning=spinning)
+
+    def _most(self, cores: int) -> int:
+        bound = self.options.get("affinity")
+        share = cores if bound is None else min(cores, len(bound))
+        most: int = self.options.get("threads", share)
+        return most

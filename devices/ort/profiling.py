@@ -21,6 +21,7 @@ from ...graph.ir import Graph, Node
 from ..model import family, guess
 from .runtime import options
 from .session import Model, Session
+from .threads import Threads
 
 RUNS, FEWEST = 20, 3
 BUDGET_S = 0.3
@@ -31,7 +32,7 @@ _BLOCKED = "_nchwc"
 """What follows the name of a tensor where it is computed in blocks of channels."""
 
 
-def shares_of(graph: Graph, threads: int, device: str) -> dict[str, float]:
+def shares_of(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
     """Return each node's share of a subgraph's time; nothing where it cannot be told.
 
     Raises
@@ -44,7 +45,7 @@ def shares_of(graph: Graph, threads: int, device: str) -> dict[str, float]:
     return {name: one / whole for name, one in seconds.items()} if whole else {}
 
 
-def seconds_of(graph: Graph, threads: int, device: str) -> dict[str, float]:
+def seconds_of(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
     """Return what each node of a subgraph takes, changes of layout apart."""
     spent: dict[str, float] = {}
     for name, least in _profiled(graph, threads, device).items():
@@ -59,7 +60,7 @@ def seconds_of(graph: Graph, threads: int, device: str) -> dict[str, float]:
     return seconds
 
 
-def _profiled(graph: Graph, threads: int, device: str) -> dict[str, float]:
+def _profiled(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
     """Return the shortest time of everything that ONNX Runtime runs, by its name."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = options(threads)

@@ -16,6 +16,7 @@ from ...graph.formats.onnx.upgrade import NEWEST_OPSET
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph
 from ..errors import DeviceUnavailableError
+from .threads import ONE_THREAD, SPIN_US, Threads
 
 PROVIDERS = ["CPUExecutionProvider"]
 _INEXACT = ["WeightBiasQuantization"]
@@ -44,23 +45,31 @@ def runtime() -> Any:
     return _import("onnxruntime")
 
 
-def options(threads: int, *, cores: Sequence[int] = (), optimise: bool = True) -> Any:
-    """Return the options of a quiet session that computes on so many threads, and on these cores.
+def options(
+    threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimise: bool = True
+) -> Any:
+    """Return the options of a quiet session that computes on these threads, and on these cores.
 
-    Its threads sleep when there is nothing to do: those that spin take cores from others. The
-    first of them is the caller's; ONNX Runtime counts cores from 1.
+    Between runs its threads sleep: those that spin take cores from others. The first of them is
+    the caller's; ONNX Runtime counts cores from 1.
     """
     ort = runtime()
     chosen = ort.SessionOptions()
-    chosen.intra_op_num_threads = threads
+    chosen.intra_op_num_threads = threads.count
     chosen.inter_op_num_threads = 1
     chosen.log_severity_level = _SILENT
-    chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if cores and threads > 1:
+    entries = {"session.intra_op.allow_spinning": "0"}
+    if threads.spinning:
+        entries = {
+            "session.intra_op.allow_spinning": "1",
+            "session.intra_op.spin_duration_us": str(SPIN_US),  # since 1.26
+            "session.force_spinning_stop": "1",
+        }
+    if cores and threads.count > 1:
         bound = ",".join(str(core + 1) for core in cores)
-        chosen.add_session_config_entry(
-            "session.intra_op_thread_affinities", ";".join([bound] * (threads - 1))
-        )
+        entries["session.intra_op_thread_affinities"] = ";".join([bound] * (threads.count - 1))
+    for name, value in entries.items():
+        chosen.add_session_config_entry(name, value)
     if not optimise:
         chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return chosen
@@ -89,7 +98,7 @@ def newest_opset() -> int:
     refused: Exception | None = None
     for opset in range(NEWEST_OPSET, OLDEST_WRITTEN - 1, -1):
         try:
-            load(to_onnx(_rounding(), opset=opset), options(1, optimise=False))
+            load(to_onnx(_rounding(), opset=opset), options(optimise=False))
         except Exception as error:
             refused = error
         else:
@@ -103,7 +112,7 @@ def newest_opset() -> int:
 @cache
 def binds_extensions() -> bool:
     """Say whether buffers of dtypes that numpy lacks can be bound: since 1.20."""
-    binding = load(to_onnx(_rounding(), opset=newest_opset()), options(1)).io_binding()
+    binding = load(to_onnx(_rounding(), opset=newest_opset()), options()).io_binding()
     place = np.zeros(1, np.int64)
     try:
         binding.bind_input("x", "cpu", 0, ELEMENT_TYPE_OF["bfloat16"], (1,), place.ctypes.data)

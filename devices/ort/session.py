@@ -19,6 +19,7 @@ from ..errors import KernelError
 from .empty import is_empty, without_empty_inputs
 from .runtime import load, newest_opset, options, runtime, summary
 from .support import computes_nothing
+from .threads import ONE_THREAD, Threads
 from .widening import MOST_NBYTES, given, widened
 
 EMBEDDED_BYTES = 1024
@@ -147,12 +148,12 @@ class Sessions:
         self._device = device
         self._cores = cores
         self._models: _Models = weakref.WeakValueDictionary()
-        self._sessions: weakref.WeakValueDictionary[tuple[int, int], Session] = (
+        self._sessions: weakref.WeakValueDictionary[tuple[int, Threads], Session] = (
             weakref.WeakValueDictionary()
         )
 
-    def of(self, graph: Graph, threads: int) -> Session:
-        """Return the subgraph's session on so many threads, loading its model if that is new."""
+    def of(self, graph: Graph, threads: Threads) -> Session:
+        """Return the subgraph's session on these threads, loading its model if that is new."""
         key = id(graph), threads
         with _lock:
             session = self._sessions.get(key)
@@ -161,8 +162,8 @@ class Sessions:
                 self._sessions[key] = session
         return session
 
-    def _model(self, threads: int, graph: Graph) -> Model:
-        models = _of_one_thread if threads == 1 else self._models
+    def _model(self, threads: Threads, graph: Graph) -> Model:
+        models = _of_one_thread if threads == ONE_THREAD else self._models
         key = threads, *_identity(graph)
         model = models.get(key)
         if model is None:
@@ -179,7 +180,7 @@ class Sessions:
                 model = model.wider
         return model
 
-    def _load(self, graph: Graph, threads: int) -> Model:
+    def _load(self, graph: Graph, threads: Threads) -> Model:
         return Model(graph, options(threads, cores=self._cores), self._device)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ...devices.device import Device, Remote, Routed
+from ...devices.device import Device, Remote, Routed, Scaling
 from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier, reason_held_up
 from ..bounds import computed_symbols
+from ..core_shares import shares_of_cores
 from ..planning import Plan
 from ..plans.partition import Subgraph
 from ..steps import Transfer
@@ -78,10 +79,13 @@ def _heading(plan: Plan) -> Iterator[str]:
     if (prediction := predicted(plan)) is not None:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
+    shares = shares_of_cores(plan)
     for name in plan.devices:
         device = plan.prototypes[name]
         if isinstance(device, Remote):
             yield f"  {name}: {device.reached()}"
+        elif isinstance(device, Scaling) and name in shares:
+            yield f"  {name}: {device.computes_on(shares[name])}"
 
 
 def _at_open(once: Plan) -> Iterator[str]:

@@ -49,6 +49,7 @@ def variant(plan: Plan, index: int) -> Plan:
         costs=_costs(plan.costs, device, memory),
         memory_limits={memory(device(name)): n for name, n in plan.memory_limits.items()},
         replicas=(),
+        beside=plan.replicas,
         once=plan.once and variant(replace(plan.once, replicas=plan.replicas), index),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from ...devices.device import Device, KeepsLives, Program, scratch_specs
+from ...devices.device import Device, KeepsLives, Program, Scaling, scratch_specs
 from ...devices.errors import DeviceError
 from ...devices.host import HostDevice
 from ...devices.lives import Lives
@@ -14,6 +14,7 @@ from ...devices.memory import View
 from ...graph.ir import Graph
 from ...graph.life import has_lives
 from ...graph.tensor import TensorSpec
+from ..core_shares import shares_of_cores
 from ..memory.regions import Region, Replica
 from ..planning import Plan
 from ..plans.partition import Subgraph
@@ -76,6 +77,7 @@ class Bindings:
         self._devices, self._pace, self._lives = devices, pace, lives
         self._measure = measure
         self._inline = inline_steps(plan.steps, devices)
+        self._cores = shares_of_cores(plan)
         of_base: Sequence[_BoundStep] = () if base is None else base._steps
         theirs = {id(one.step): one for one in of_base}
         self._steps: list[_BoundStep] = [
@@ -176,6 +178,9 @@ class Bindings:
 
     def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
         if not has_lives(graph):
+            cores = self._cores.get(device.name)
+            if cores is not None and isinstance(device, Scaling):
+                return device.compile_on(cores, graph, views, measure=self._measure)
             return device.compile(graph, views, measure=self._measure)
         if not isinstance(device, KeepsLives):
             raise DeviceError(

@@ -7,12 +7,10 @@ from functools import partial
 
 from ...devices.device import Device
 from ...devices.errors import DeviceError
-from ...devices.host import core_count
 from ...devices.registry import find
 from ...graph.errors import PlaitError, named_text
-from ..costs.host import computes_here
+from ..core_shares import equal_share, planned_for
 from ..planning import Plan
-from ..plans.partition import SESSION
 from ..replicas.groups import every_device
 from .leases import close_shared, open_shared, reopen_shared
 
@@ -33,7 +31,7 @@ class OpenDevices:
     @property
     def used(self) -> list[Device]:
         """The open devices that have nodes to run."""
-        used = every_device(_planned_for(self._plan), self._plan.replicas)
+        used = every_device(planned_for(self._plan), self._plan.replicas)
         return [device for name, device in self.by_name.items() if name in used]
 
     def open(self, name: str) -> Device:
@@ -46,10 +44,10 @@ class OpenDevices:
         """
         if name in self._plan.given:
             device = self._plan.prototypes[name]
-            open_shared(device, share_of_cores(self._plan))
+            open_shared(device, equal_share(self._plan))
         else:
             device = find(name)
-            device.open(share_of_cores(self._plan))
+            device.open(equal_share(self._plan))
         self.by_name[name] = device
         return device
 
@@ -63,9 +61,9 @@ class OpenDevices:
         """
         device = self.by_name[name]
         if name in self._plan.given:
-            reopen_shared(device, share_of_cores(self._plan))
+            reopen_shared(device, equal_share(self._plan))
         else:
-            device.open(share_of_cores(self._plan))
+            device.open(equal_share(self._plan))
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call to close each of them, the last one first."""
@@ -73,23 +71,6 @@ class OpenDevices:
             shared = name in self._plan.given
             yield partial(_close, name, partial(close_shared, device) if shared else device.close)
         self.by_name.clear()
-
-
-def share_of_cores(plan: Plan) -> int:
-    """Return each device's share of the cores; one is left to the loop and to others."""
-    sharing = len(every_device(devices_on_host(plan), plan.replicas))
-    return max(1, (core_count() - 1) // max(1, sharing))
-
-
-def devices_on_host(plan: Plan) -> list[str]:
-    """Return the devices that have nodes and keep the host's cores busy; replicas apart."""
-    planned = _planned_for(plan)
-    return [n for n, one in plan.prototypes.items() if n in planned and computes_here(one)]
-
-
-def _planned_for(plan: Plan) -> set[str]:
-    """Return the devices that have nodes; replicas are not among them."""
-    return set(plan.assignment.values()) - {SESSION}
 
 
 def _close(name: str, close: Callable[[], None]) -> None:

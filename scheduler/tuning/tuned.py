@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from ...graph.printing import seconds_text
+from ..core_shares import planned_for, shares_of_cores
 from ..costs import Costs
 from ..explain.prediction import Prediction, predicted
 from ..planning import Plan
-from ..running.open_devices import devices_on_host, share_of_cores
 from .trial import Trial
 
 _COLUMNS = (
@@ -127,8 +127,8 @@ def _in_flight(trial: Trial) -> int:
 
 def _threads(plan: Plan) -> dict[str, int]:
     """Return on how many threads each device computes that has nodes and works on the host."""
-    share = share_of_cores(plan)
+    shares = shares_of_cores(plan)
     return {
-        name: getattr(plan.prototypes[name], "options", {}).get("threads", share)
-        for name in devices_on_host(plan)
+        name: getattr(plan.prototypes[name], "options", {}).get("threads", shares[name])
+        for name in sorted(planned_for(plan) & shares.keys())
     }

@@ -79,7 +79,7 @@ def test_onnx_runtime_is_told_both(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = doubling()
     device = OrtDevice(threads=3, affinity=(0, 1))
     device.open(1)
-    session: Session = device._sessions.of(graph, device._threads)
+    session: Session = device._sessions.of(graph, device._threads_for(graph, 1))
     chosen = session.inference.get_session_options()
     assert chosen.intra_op_num_threads == 3
     entry = chosen.get_session_config_entry("session.intra_op_thread_affinities")

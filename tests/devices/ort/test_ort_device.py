@@ -114,23 +114,6 @@ def test_it_has_the_kernels_of_quantised_models_as_they_are() -> None:
     assert np.array_equal(pl.run(plan, {"x": x})["y"], wanted)
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (3, 3)])
-def test_it_computes_on_its_share_of_the_cores(cores: int | None, threads: int) -> None:
-    device = OrtDevice()
-    device.open(cores)
-    session = compiled(device, doubling())._session
-    assert session.inference.get_session_options().intra_op_num_threads == threads
-    device.close()
-
-
-def test_a_number_of_threads_may_be_chosen() -> None:
-    device = OrtDevice("ort:wide", threads=2)
-    device.open(1)
-    session = compiled(device, doubling())._session
-    assert session.inference.get_session_options().intra_op_num_threads == 2
-    device.close()
-
-
 # What it supports
 
 

@@ -16,7 +16,8 @@ from fake_devices import PrivateDevice, SteppedDevice
 from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
-from plait.scheduler.running import landing, open_devices, open_plans, starter
+from plait.scheduler import core_shares
+from plait.scheduler.running import landing, open_plans, starter
 from plait.scheduler.running.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
 
@@ -466,10 +467,10 @@ async def cores_given(plan: pl.Plan) -> list[int | None]:
 async def test_devices_that_compute_on_the_host_share_its_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(open_devices, "core_count", lambda: 8)
+    monkeypatch.setattr(core_shares, "core_count", lambda: 8)
     assert await cores_given(chain("a", "b")) == [3, 3, 3]
 
 
 async def test_one_core_is_left_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_devices, "core_count", lambda: 8)
+    monkeypatch.setattr(core_shares, "core_count", lambda: 8)
     assert await cores_given(chain("a")) == [7, 7]
