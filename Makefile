@@ -35,7 +35,7 @@ demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one stream
 	$(DEMO_VENV)/bin/python examples/identify_files.py .
 
 test: check  ## lint, types, then all tests, against the installed package
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
 
 # The tests are type-checked from their own folder, where tests/devices does not meet devices.
 check: install  ## lint and types only

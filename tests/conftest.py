@@ -30,6 +30,7 @@ settings.load_profile("ci" if CI else "local")
 os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they test
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # PoCL takes half as long
 os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph is named
+gc.disable()  # until all is collected, of which little is garbage: a third of the time
 
 
 def pytest_configure() -> None:
@@ -48,6 +49,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 VERIFIED_NODES = 80
 """Larger plans are verified by tests of their own: the check is quadratic."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one process more than cores: it works while others wait for what they have started."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -93,6 +100,7 @@ def pytest_collection_finish() -> None:
     """Take what was imported out of the collector's sight: tests that call it take half as long."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

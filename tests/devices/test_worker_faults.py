@@ -447,17 +447,21 @@ def executable(path: Path, *lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lines", "what"),
+    ("lines", "patience_s", "what"),
     [
-        (["exit 7"], "'worker:0' died before it was ready: exited with status 7"),
-        (["kill -9 $$"], "'worker:0' died before it was ready: killed by signal 9"),
-        (["exec sleep 60"], "'worker:0' cannot be started: timed out"),
+        (["exit 7"], WAIT_S, "'worker:0' died before it was ready: exited with status 7"),
+        (["kill -9 $$"], WAIT_S, "'worker:0' died before it was ready: killed by signal 9"),
+        (["exec sleep 60"], 0.2, "'worker:0' cannot be started: timed out"),
     ],
 )
 def test_an_interpreter_that_does_not_become_a_worker(
-    lines: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lines: list[str],
+    patience_s: float,
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_launch, "START_S", 0.2)
+    monkeypatch.setattr(worker_launch, "START_S", patience_s)
     monkeypatch.setattr(sys, "executable", executable(tmp_path / "python", *lines))
     before = len(os.listdir("/proc/self/fd"))
     device = WorkerDevice("worker:0")

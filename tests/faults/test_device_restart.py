@@ -185,9 +185,10 @@ async def test_an_item_that_waits_for_its_device_can_be_given_up() -> None:
 
 
 async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
-    sim, observed, let_go = SimDevice("sim:a"), Observed(), threading.Event()
+    sim, observed = SimDevice("sim:a"), Observed()
+    again, let_go = threading.Event(), threading.Event()
     fed: list[int] = []
 
     def feed(slot: Slot, arrays: Any) -> None:
@@ -195,16 +196,22 @@ async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
         if len(fed) == 1:
             sim.lose()
         else:
+            again.set()
             let_go.wait(WAIT_S)
+
+    async def be_late() -> None:
+        await trio.to_thread.run_sync(again.wait, WAIT_S)
+        mock_clock.jump(2.0)
 
     monkeypatch.setattr("plait.scheduler.running.starter._feed", feed)
     monkeypatch.setattr("plait.scheduler.running.landing.INLINE_BYTES", 0)
-    with trio.fail_after(WAIT_S):
-        async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
-            async with session.stream([feeds(1)], deadline_s=0.05) as results:
+    async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(be_late)
+            async with session.stream([feeds(1)], deadline_s=1.0) as results:
                 late = (await anext(results)).error
-            let_go.set()
-            await session.run(feeds(2))
+        let_go.set()
+        await session.run(feeds(2))
     assert isinstance(late, pl.DeadlineError)
     assert len(fed) == 3
     assert [type(event).__name__ for event in observed.seen].count("ItemDone") == 2

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from gates import Gate
 from patience import WAIT_S
 from plait.devices.device import Device
 from plait.devices.worker.device import WorkerDevice
@@ -37,26 +36,6 @@ if process.serving and not os.path.exists({path!r} + ".reached"):
 def double(x):
     return x + x
 """
-
-
-class Gate:
-    """A pipe that a worker waits at, the first time that it comes there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        self._writer = -1
-        os.mkfifo(path)
-
-    async def reached(self) -> None:
-        """Wait until the worker waits there; it does so as long as it lives."""
-        while self._writer < 0:
-            with suppress(OSError):  # nobody reads yet
-                self._writer = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
-            await trio.sleep(0.001)
-
-    def close(self) -> None:
-        if self._writer >= 0:
-            os.close(self._writer)
 
 
 @pytest.fixture

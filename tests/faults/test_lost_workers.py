@@ -13,6 +13,7 @@ from typing import Any
 import plait as pl
 import pytest
 import trio
+from gates import Gate
 from patience import WAIT_S
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
@@ -28,6 +29,22 @@ FATAL = functions.FATAL
 @pytest.fixture
 def worker() -> WorkerDevice:
     return WorkerDevice("worker:0")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.close()
+
+
+async def give_up_at(gate: Gate, session: pl.Session) -> None:
+    """Run an item that hangs, and give it up as soon as it does."""
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gate.reached, scope.cancel)
+            await session.run(feeds(FATAL))
+    assert scope.cancelled_caught
 
 
 def planned(worker: WorkerDevice, graph: Graph, **options: Any) -> pl.Plan:
@@ -165,27 +182,21 @@ async def test_a_node_with_effects_is_not_run_again(worker: WorkerDevice, tmp_pa
 
 
 async def test_a_worker_that_hangs_is_killed_after_a_time_of_grace(
-    worker: WorkerDevice, tmp_path: Path
+    worker: WorkerDevice, gate: Gate
 ) -> None:
-    path = str(tmp_path / "gate")
-    os.mkfifo(path)
     seen: list[SessionEvent] = []
-    plan = on_worker(worker, functions.hang_on_some, path=path)
+    plan = on_worker(worker, functions.hang_on_some, path=gate.path)
     policy = pl.FaultPolicy(grace_s=0.05)
     with trio.fail_after(WAIT_S):
         async with pl.Session(plan, on_event=seen.append, faults=policy) as session:
-            with trio.move_on_after(0.05) as scope:
-                await session.run(feeds(FATAL))
-            assert scope.cancelled_caught
+            await give_up_at(gate, session)
             assert (await session.run(feeds(1)))["y"].tolist() == answer(1)
     (lost,) = (event for event in seen if isinstance(event, DeviceLost))
     assert "it went on for 0.05 s after its item was given up" in str(lost.error)
 
 
-async def test_items_beside_one_that_hangs_run_again(worker: WorkerDevice, tmp_path: Path) -> None:
-    path = str(tmp_path / "gate")
-    os.mkfifo(path)
-    plan = on_worker(worker, functions.hang_on_some, path=path)
+async def test_items_beside_one_that_hangs_run_again(worker: WorkerDevice, gate: Gate) -> None:
+    plan = on_worker(worker, functions.hang_on_some, path=gate.path)
     policy = pl.FaultPolicy(grace_s=0.05)
     outputs: list[list[float]] = []
 
@@ -194,23 +205,18 @@ async def test_items_beside_one_that_hangs_run_again(worker: WorkerDevice, tmp_p
 
     with trio.fail_after(WAIT_S):
         async with pl.Session(plan, faults=policy) as session, trio.open_nursery() as nursery:
-            with trio.move_on_after(0.1):
-                nursery.start_soon(run, session, 1)
-                nursery.start_soon(run, session, 2)
-                await session.run(feeds(FATAL))
+            nursery.start_soon(run, session, 1)
+            nursery.start_soon(run, session, 2)
+            await give_up_at(gate, session)
     assert sorted(outputs) == [answer(1), answer(2)]
 
 
-async def test_a_session_whose_worker_hangs_can_be_closed(
-    worker: WorkerDevice, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "gate")
-    os.mkfifo(path)
-    plan = on_worker(worker, functions.hang_on_some, path=path)
+async def test_a_session_whose_worker_hangs_can_be_closed(worker: WorkerDevice, gate: Gate) -> None:
+    plan = on_worker(worker, functions.hang_on_some, path=gate.path)
     with trio.fail_after(WAIT_S):
         async with pl.Session(plan, faults=pl.FaultPolicy(grace_s=0.05)) as session:
             async with session.stream([feeds(FATAL)]):
-                await trio.sleep(0.01)
+                await gate.reached()
 
 
 async def test_running_out_of_memory_fails_one_item() -> None:

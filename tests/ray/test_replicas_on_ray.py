@@ -14,6 +14,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from gates import Gate
 from patience import WAIT_S
 from plait.graph.tensor import Array
 from plait.scheduler.events import DeviceLost, DeviceRestored
@@ -190,12 +191,11 @@ def test_a_node_is_removed_and_another_takes_its_place(ray_cluster: Cluster) -> 
 def test_what_a_function_raises_keeps_its_class_and_what_is_cancelled_ends_on_the_host(
     ray_cluster: Cluster, tmp_path: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
+    gate = Gate(tmp_path / "gate")
     b = pl.GraphBuilder("functions")
     x = b.input("x", "float32", (2,))
     b.output("failed", b.call(fail, x))
-    b.output("waited", b.op("Relu", b.call(wait_at, x, gate=str(gate))))
+    b.output("waited", b.op("Relu", b.call(wait_at, x, gate=gate.path)))
     plan = pl.plan(b.build())
 
     async def main() -> None:
@@ -206,12 +206,14 @@ def test_what_a_function_raises_keeps_its_class_and_what_is_cancelled_ends_on_th
             assert str(caught.value.__cause__) == "injected"
             assert "Traceback in replica" in caught.value.__notes__[0]
 
-            with trio.move_on_after(0.5):
-                await pool.run(next(values(1, 2)), fetches="waited")
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(gate.reached, scope.cancel)
+                    await pool.run(next(values(1, 2)), fetches="waited")
             assert pool.status().in_flight == 0
             (one,) = pool.status().replicas.values()
             assert one.under_way == 1  # until the function that runs returns
-            await trio.to_thread.run_sync(gate.write_bytes, b"g")
+            gate.close()
             with trio.fail_after(WAIT_S):
                 while next(iter(pool.status().replicas.values())).under_way:  # noqa: ASYNC110
                     await trio.sleep(0.01)

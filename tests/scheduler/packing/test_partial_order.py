@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import WAIT_S
 from plait.scheduler.packing import Block, Conflicts, Intervals, PackingError, check, pack
 from plait.scheduler.packing.antichain import heaviest_antichain
 from plait.scheduler.packing.partial_order import conflicts_of
@@ -134,7 +135,7 @@ def test_loose_lanes_are_packed_near_their_antichain(seed: int) -> None:
     relation = conflicts_of(before, points, accesses)
     assert isinstance(relation, Conflicts)
     bound = heaviest_antichain(sizes, relation, range(len(before)))
-    packing = pack(sizes, relation, lower_bound=bound, deadline_s=3)
+    packing = pack(sizes, relation, lower_bound=bound, effort=100_000, deadline_s=WAIT_S)
     check([Block(size) for size in sizes], relation, packing)
     assert bound <= packing.nbytes <= 1.15 * bound
 
@@ -147,7 +148,7 @@ def test_lanes_are_packed_near_their_antichain_and_never_above_one_arena_each(
     relation = conflicts_of(before, [[point] for point in range(len(before))], accesses)
     assert isinstance(relation, Conflicts)
     bound = heaviest_antichain(sizes, relation, range(len(before)))
-    packing = pack(sizes, relation, lower_bound=bound, effort=100_000, deadline_s=60)
+    packing = pack(sizes, relation, lower_bound=bound, effort=100_000, deadline_s=WAIT_S)
     check([Block(size) for size in sizes], relation, packing)
     assert packing.nbytes <= most * bound
 
@@ -159,5 +160,5 @@ def test_blocks_filled_from_the_bottom_keep_their_alignments_and_groups() -> Non
         Block(size - index % 7, (8, 24, 64)[index % 3], group=index % 20 if index < 40 else None)
         for index, size in enumerate(sizes)
     ]
-    packing = pack(blocks, relation, effort=50_000, deadline_s=60)
+    packing = pack(blocks, relation, effort=50_000, deadline_s=WAIT_S)
     check(blocks, relation, packing)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packing_problems import lifetimes, network, problems
+from patience import WAIT_S
 from plait.scheduler.packing import Block, Conflicts, Intervals, PackingError, check, pack, problem
 from plait.scheduler.packing.cliques import COMPARED, MOST_WORK, heavy_cliques
 from plait.scheduler.packing.relation import Relation, Stacked
@@ -57,7 +58,7 @@ def test_a_packing_in_order_of_time_is_valid(
 @pytest.mark.parametrize("kind", ["unet", "dense"])
 def test_nets_whose_tensors_live_long_are_packed_at_the_bound(crowded: None, kind: str) -> None:
     sizes, lives = network(kind, 1000)
-    packing = pack(sizes, lives, effort=100_000, deadline_s=600)
+    packing = pack(sizes, lives, effort=100_000, deadline_s=WAIT_S)
     check([Block(size) for size in sizes], lives, packing)
     assert packing.nbytes <= 1.001 * packing.lower_bound
 
@@ -71,7 +72,7 @@ def test_tens_of_thousands_of_blocks_are_packed_without_their_pairs(crowded: Non
         [*[turn + 2 for turn in turns], *[count + 2] * count],
     )
     sizes = [64 * dice.randint(1, 64) for _ in turns] * 2
-    packing = pack(sizes, lives, effort=100_000, deadline_s=600)
+    packing = pack(sizes, lives, effort=100_000, deadline_s=WAIT_S)
     assert packing.nbytes <= 1.01 * packing.lower_bound
     # The oracle: bytes of blocks that lie on others are checked a turn at a time.
     starts = np.array(packing.offsets)
