@@ -88,28 +88,57 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> Cut:
         ready = all(name in known for name in node.inputs if name)
         if ready and not waits(node):
             if node.operator.bounded is not None:
-                bounded, specs = bounded_form(graph, node)
+                one, specs = bounded_form(graph, node)
                 if all(spec.is_static for spec in specs):
-                    head.append(bounded)
-                    tensors.update(zip(bounded.outputs, specs, strict=True))
-                    padded.append(Padded(bounded.outputs[:-1], bounded.outputs[-1]))
+                    padded.append(_padded(head, tensors, one, specs))
                     continue
             elif all(spec.is_static for spec in graph.output_specs(node)):
                 known.update(node.outputs)
                 head.append(node)
                 continue
             if is_bounded_call(graph, node, bounds):
-                one = bounded_call(graph, node, bounds)
-                head.append(one)
-                specs = tuple(one.operator.infer(call_of(one, tensors, {})))
-                tensors.update(zip(one.outputs, specs, strict=True))
-                padded.append(Padded(one.outputs[:-1], one.outputs[-1]))
+                padded.append(_padded(head, tensors, *_bounded_call(graph, node, bounds)))
                 continue
             if node.operator.function is not None:
                 raise undecidable(graph, node)
         rest.append(node)
     left = graph.extract(rest, graph.name) if rest else None
     return Cut(_head(graph, head, rest, padded, tensors), left, tuple(padded))
+
+
+def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> Cut:
+    """Cut a graph with symbols where its form for some lengths is cut."""
+    parts = cut(graph, bounds)
+    late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
+    padding = {one.shapes for one in parts.padded}
+    head: list[Node] = []
+    rest: list[Node] = []
+    padded: list[Padded] = []
+    tensors = dict(template.tensors)
+    for node in template.nodes:
+        if node.name in late:
+            rest.append(node)
+        elif f"{node.name}\0shapes" not in padding:
+            head.append(node)
+        elif node.operator.bounded is not None:
+            padded.append(_padded(head, tensors, *bounded_form(template, node)))
+        else:
+            padded.append(_padded(head, tensors, *_bounded_call(template, node, bounds)))
+    left = template.extract(rest, template.name) if rest else None
+    return Cut(_head(template, head, rest, padded, tensors), left, tuple(padded))
+
+
+def _padded(head: list[Node], tensors: dict[str, TensorSpec], node: Node, specs: Specs) -> Padded:
+    """Take a node into the head that computes into buffers of upper bounds."""
+    head.append(node)
+    tensors.update(zip(node.outputs, specs, strict=True))
+    return Padded(node.outputs[:-1], node.outputs[-1])
+
+
+def _bounded_call(graph: Graph, node: Node, bounds: Bounds) -> tuple[Node, Specs]:
+    """Return what calls a function whose results' lengths have bounds, and the largest results."""
+    one = bounded_call(graph, node, bounds)
+    return one, tuple(one.operator.infer(call_of(one, graph.tensors, {})))
 
 
 def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:

@@ -20,7 +20,7 @@ from ..graph.aliasing import runs_of
 from ..graph.errors import ShapeError
 from ..graph.infer import describe
 from ..graph.ir import Graph, Node
-from .boundaries import frontier
+from .boundaries import Cut, cut_alike, frontier, is_decided
 from .errors import FeedError, PlanError
 from .fixed import fixed_nodes, same_nodes, without_nodes
 from .memory.leeway import Leeway
@@ -80,27 +80,20 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
     return {symbol: found[symbol] for symbol in symbols}
 
 
-def split_bounds(graph: Graph, bounds: object) -> tuple[Bounds, Bounds]:
+def all_bounds(graph: Graph, bounds: object) -> Bounds:
     """Return the bounds of what is fed, and of lengths that follow from values.
 
     Raises
     ------
     PlanError
-        If they are malformed, or bound only some of the lengths that are fed, or both of fed
-        lengths and of others.
+        If they are malformed, or bound only some of the lengths that are fed.
     """
     known = computed_symbols(graph)
-    if not isinstance(bounds, Mapping) or not known.keys() & bounds.keys():
-        return checked_bounds(graph, bounds), NO_BOUNDS
-    fed = [str(symbol) for symbol in bounds if symbol not in known]
-    if fed:
-        checked_bounds(graph, {symbol: bounds[symbol] for symbol in fed})
-        raise PlanError(
-            f"bounds names {fed[0]!r}, which is fed, beside lengths that follow from values",
-            at=f"graph {graph.name!r}",
-            fix=f"leave {fed[0]!r} out, and it is planned as it comes, or fix it by shapes=",
-        )
-    return NO_BOUNDS, {symbol: _pair(symbol, bound, least=0) for symbol, bound in bounds.items()}
+    if not isinstance(bounds, Mapping) or known.keys().isdisjoint(bounds):
+        return checked_bounds(graph, bounds)
+    fed = {symbol: bound for symbol, bound in bounds.items() if symbol not in known}
+    computed = {s: _pair(s, bound, least=0) for s, bound in bounds.items() if s in known}
+    return {**(checked_bounds(graph, fed) if fed else NO_BOUNDS), **computed}
 
 
 def computed_symbols(graph: Graph) -> Mapping[str, str]:
@@ -112,6 +105,18 @@ def computed_symbols(graph: Graph) -> Mapping[str, str]:
             for dim in graph.tensors[name].shape or ():
                 if isinstance(dim, str) and dim not in fed and not _ARITHMETIC.search(dim):
                     found.setdefault(dim, name)
+    return found
+
+
+def fed_bounds(graph: Graph, bounds: Bounds) -> Bounds | None:
+    """Return the bounds of all lengths of a graph's inputs; None if one has none."""
+    found: dict[str, tuple[int, int]] = {}
+    for name in graph.inputs:
+        shape = graph.tensors[name].shape
+        symbols = {dim for dim in shape or () if isinstance(dim, str)}
+        if shape is None or not bounds.keys() >= symbols:
+            return None
+        found.update((symbol, bounds[symbol]) for symbol in symbols)
     return found
 
 
@@ -156,6 +161,19 @@ class Template:
                 name: [lengths[dim] if isinstance(dim, str) else dim for dim in shape]
                 for name, shape in specs.items()
             }
+        )
+
+    def cut(self, bounds: Bounds, computed: Bounds) -> Cut:
+        """Return the graph, cut where shapes do not follow any more from those of its inputs.
+
+        `bounds` are of the symbols in these, `computed` also those of lengths that follow from
+        values.
+        """
+        graph = self.picked(largest(bounds))
+        return (
+            Cut(self.graph, None, ())
+            if is_decided(graph)
+            else cut_alike(self.graph, graph, computed)
         )
 
 
@@ -224,10 +242,10 @@ def alike(graph: Graph, other: Graph) -> bool:
 
 
 def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
-    """Raise FeedError if a shape of an input is out of bounds."""
+    """Raise FeedError if a shape of an input is out of bounds, where there are some for it."""
     for name, shape in shapes.items():
         for symbol, length in zip(graph.tensors[name].shape or (), shape, strict=True):
-            if not isinstance(symbol, str):
+            if not isinstance(symbol, str) or symbol not in bounds:
                 continue
             low, high = bounds[symbol]
             if not low <= length <= high:

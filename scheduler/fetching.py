@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from ..graph.ir import Graph
 from ..graph.nested import has_effects
 from ..graph.passes.merging import with_nodes
+from .bounds import computed_symbols
 from .ends import Ends
 from .errors import FetchError
 from .fetches import no_name
@@ -48,7 +49,9 @@ def fetching(plan: Plan, names: Collection[str], request: Request) -> Plan:
         {name: device for name, device in plan.outputs_on.items() if name in graph.outputs},
     )
     symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
-    bounds = {symbol: bound for symbol, bound in plan.bounds.items() if symbol in symbols}
+    symbols.update(computed_symbols(graph))
+    known = {**plan.bounds, **plan.computed}
+    bounds = {symbol: bound for symbol, bound in known.items() if symbol in symbols}
     halved = request.halved if plan.source is None else {}
     request = replace(request, ends=ends, halved=halved)
     made = planned(graph, bounds, request, plan.given, plan.passes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -23,7 +24,7 @@ from ..graph.passes import (
 from ..graph.randomness import with_random_key
 from . import deciding
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
-from .bounds import split_bounds
+from .bounds import UndecidedError, all_bounds, computed_symbols
 from .costs import Costs
 from .ends import On, checked_ends
 from .errors import PlanError
@@ -79,9 +80,9 @@ def plan(
     bounds : Mapping of str to int, or to (int, int), optional
         For each symbol in the shapes of inputs the largest length, or the smallest and the largest;
         the smallest is 1 if it is left out. The plan is made for the largest shapes, and in its
-        memory sessions run what else is fed within bounds, without planning or allocating. Or for
-        symbols of lengths that are computed, which the plan's report names, from 0 on: what comes
-        after is planned once, for all of them.
+        memory sessions run what else is fed within bounds, without planning or allocating. Lengths
+        that are computed may have bounds, too, from 0 on, by the names in the plan's report: what
+        comes after is planned once, for all of them.
     max_in_flight : int, default 1
         For how many items at once memory is planned; replicas have equal shares, rounded up.
     passes : sequence of callable or str, default `plait.graph.passes.PASSES`
@@ -174,8 +175,8 @@ def plan(
     )
     check_request(request)
     part, folded = specialised(graph, shapes, chosen)
-    checked, computed = (NO_BOUNDS, NO_BOUNDS) if bounds is None else split_bounds(part, bounds)
-    made = replace(planned(part, checked, request, given, chosen), computed=computed)
+    checked = NO_BOUNDS if bounds is None else all_bounds(part, bounds)
+    made = planned(part, checked, request, given, chosen)
     applied, dead = (*folded, *made.applied), dead_nodes(graph)
     return replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph, dead=dead)
 
@@ -187,10 +188,15 @@ def planned(
     given: frozenset[str],
     passes: tuple[Pass, ...],
 ) -> Plan:
-    """Return the plan of a graph that passes make simpler, for all shapes within bounds if any."""
-    if not bounds:
-        return deciding.decide(graph, request, given, passes)
-    template, applied = run_passes(graph, passes, request.may_merge)
-    folds = fold_constants in passes
-    made = deciding.within(template, bounds, request, given, folds=folds)
-    return replace(made, applied=(*applied, *made.applied))
+    """Return the plan of a graph that passes make simpler, for all shapes within bounds if any.
+
+    Where values decide lengths, each stage is planned for all lengths within bounds.
+    """
+    if bounds and computed_symbols(graph).keys().isdisjoint(bounds):
+        template, applied = run_passes(graph, passes, request.may_merge)
+        folds = fold_constants in passes
+        with suppress(UndecidedError):
+            made = deciding.within(template, bounds, request, given, folds=folds)
+            return replace(made, applied=(*applied, *made.applied))
+    made = deciding.decide(graph, request, given, passes)
+    return replace(made, computed=bounds)

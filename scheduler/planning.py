@@ -92,7 +92,7 @@ class Plan:
     template: Graph | None = field(repr=False, default=None)
     """The graph with its symbols, where other lengths of these run in it."""
     computed: Bounds = field(default_factory=dict)
-    """The smallest and the largest of lengths that follow from values."""
+    """The same where some follow from values: it is planned in stages, when it is opened or run."""
     inputs_on: Mapping[str, str] = field(default_factory=dict)
     """The devices on which callers hand over inputs; the others are fed on the host."""
     outputs_on: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
@@ -21,8 +21,8 @@ from ..graph.operators.control import waits
 from ..graph.state import reading
 from ..graph.tensor import Array, TensorSpec, frozen_copy, spec_of
 from ..graph.traits import SELECTS
-from .boundaries import Padded, cut, deciding, frontier, is_decided
-from .bounds import UndecidedError, count_error
+from .boundaries import Cut, Padded, cut, deciding, frontier, is_decided
+from .bounds import Template, UndecidedError, count_error, fed_bounds
 from .planning import Plan
 from .plans.shapes import Bounds
 from .specialise import specialise
@@ -62,7 +62,7 @@ class Stage:
     __slots__ = ("_limits", "constants", "loops", "padded", "plan", "rest", "whole")
 
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
-        self._limits = tuple(_limits(graph, plan.computed))
+        self._limits = tuple(_limits(graph, graph.producers, plan.computed))
         parts = cut(graph, plan.computed)
         self.plan = plan.over(reading(parts.head, variables)) if parts.head.nodes else None
         self.padded: tuple[Padded, ...] = parts.padded
@@ -102,13 +102,20 @@ class Stage:
 
 
 class Bounded(Stage):
-    """All of a graph whose inputs have bounded lengths: one plan, whatever they are."""
+    """What of a graph of bounded lengths has shapes that follow from them: one plan for them all.
+
+    That is all of it, or the part up to where values decide more.
+    """
 
     __slots__ = ()
 
-    def __init__(self, plan: Plan, graph: Graph, bounds: Bounds) -> None:
-        self.plan = plan.within(graph, bounds)
-        self.padded, self.loops, self.rest, self.whole, self._limits = (), (), None, None, ()
+    def __init__(self, plan: Plan, graph: Graph, parts: Cut, kept: Kept) -> None:
+        bounds = fed_bounds(parts.head, plan.computed)
+        self.plan = plan.within(parts.head, bounds) if bounds else plan.over(parts.head)
+        self.padded, self.loops, self.whole = parts.padded, (), None
+        self.rest = None if parts.rest is None else Entry(plan, parts.rest, kept)
+        made = [name for padded in parts.padded for name in padded.tensors]
+        self._limits = tuple(_limits(graph, made, plan.computed))
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
 
@@ -123,7 +130,7 @@ class Told(Stage):
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, nodes: Sequence[Node]) -> None:
         self.plan, self.padded, self.loops, self.whole = None, (), (), None
         self._graph, self._nodes = graph, nodes
-        self._limits = tuple(_limits(graph, plan.computed))
+        self._limits = tuple(_limits(graph, graph.producers, plan.computed))
         left = [node for node in graph.nodes if node not in nodes]
         self.rest = Entry(plan, graph.extract(left, graph.name), kept) if left else None
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
@@ -149,13 +156,14 @@ def _is_told(graph: Graph, node: Node, bounds: Bounds) -> bool:
     return moves and bounds.keys() >= dims and find_kernel(node.op, "cpu") is not None
 
 
-def _limits(graph: Graph, bounds: Bounds) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
-    """Yield the computed tensors of bounded lengths: name, axis, symbol and bound."""
-    for node in graph.nodes if bounds else ():
-        for name in filter(None, node.outputs):
-            for axis, dim in enumerate(graph.tensors[name].shape or ()):
-                if isinstance(dim, str) and dim in bounds:
-                    yield name, axis, dim, bounds[dim]
+def _limits(
+    graph: Graph, names: Iterable[str], bounds: Bounds
+) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
+    """Yield the bounded lengths of tensors: name, axis, symbol and bound."""
+    for name in names if bounds else ():
+        for axis, dim in enumerate(graph.tensors[name].shape or ()):
+            if isinstance(dim, str) and dim in bounds:
+                yield name, axis, dim, bounds[dim]
 
 
 class Entry:
@@ -222,7 +230,7 @@ class Entry:
         PlanError
             If an operator does not tell its shapes, or no device supports it.
         """
-        bounded = self._within() if self._may_be_bounded else None
+        bounded = self.make_ahead()
         if bounded is not None:
             return bounded
         for node in frontier(self.graph):
@@ -236,20 +244,32 @@ class Entry:
             graph = self._switched(known, graph)
         return Stage(self._plan, graph, self._kept, self._variables)
 
-    def _within(self) -> Stage | None:
-        """Return the stage for all lengths within bounds; None where values decide more."""
-        self._may_be_bounded = False
-        graph, bounds = self.graph, self._plan.computed
-        shapes = [graph.tensors[name].shape for name in graph.inputs]
-        symbols = {dim for shape in shapes for dim in shape or () if isinstance(dim, str)}
-        if None in shapes or not bounds.keys() >= symbols:
+    def make_ahead(self) -> Stage | None:
+        """Plan the stage for whatever is within bounds; None where values decide more.
+
+        It blocks, so call it on a thread.
+
+        Raises
+        ------
+        ShapeError, PlanError
+            As `make`.
+        """
+        if not self._may_be_bounded:
             return None
-        if symbols:
-            with suppress(UndecidedError):
-                return Bounded(self._plan, graph, {symbol: bounds[symbol] for symbol in symbols})
+        self._may_be_bounded = False
+        plan, graph = self._plan, self.graph
+        bounds = fed_bounds(graph, plan.computed)
+        if bounds is None:
+            return None
+        if bounds:
+            template = Template(graph, plan.prototypes, plan.pins, plan.folds)
+            parts = template.cut(bounds, plan.computed)
+            if parts.head.nodes:
+                with suppress(UndecidedError):
+                    return Bounded(plan, graph, parts, self._kept)
         held = [node for node in frontier(graph) if not _is_static(graph, node)]
-        if held and all(_is_told(graph, node, bounds) for node in held):
-            return Told(self._plan, graph, self._kept, held)
+        if held and all(_is_told(graph, node, plan.computed) for node in held):
+            return Told(plan, graph, self._kept, held)
         return None
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:

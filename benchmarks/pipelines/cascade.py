@@ -15,10 +15,8 @@ from typing import Any
 import cv2
 import numpy as np
 import plait as pl
-import trio
 
 from .images import decode, fit, photographs
-from .in_order import in_order
 from .pipeline import (
     IN_FLIGHT,
     Item,
@@ -237,64 +235,69 @@ def prepared(jpeg: Any) -> tuple[Any, ...]:
     return prepare(jpeg)
 
 
-@pl.operator(
-    (pl.TensorSpec("float32", (MOST, 4)), pl.TensorSpec("int32", ())),
-    inputs=MAPS,
-    name="cascade.propose",
-)
-def proposals(*found: Any) -> tuple[Any, Any]:
-    boxes = propose(*found)
-    return np.pad(boxes, ((0, MOST - len(boxes)), (0, 0))), np.int32(len(boxes))
+@pl.operator(pl.TensorSpec("float32", ("boxes", 4)), inputs=MAPS, name="cascade.propose")
+def proposals(*found: Any) -> Any:
+    return propose(*found)
 
 
-def proposal_graph() -> pl.Graph:
-    """Return the graph from a file to the image, proposals, and their number."""
-    b, proposing = pl.GraphBuilder("proposals"), pl.load(network("p"))
+@pl.operator(outputs=lambda canvas, boxes, side: _crops(boxes, side), name="cascade.crop")
+def crops(canvas: Any, boxes: Any, *, side: int) -> Any:
+    return crop(canvas, boxes, side)
+
+
+def _crops(boxes: pl.TensorSpec, side: int) -> pl.TensorSpec:
+    assert boxes.shape is not None
+    return pl.TensorSpec("float32", (boxes.shape[0], side, side, 3))
+
+
+def _rows(count: str) -> tuple[pl.TensorSpec, ...]:
+    """Return the specs of boxes, offsets and certainties."""
+    return tuple(pl.TensorSpec("float32", (count, values)) for values in (4, 4, 2))
+
+
+@pl.operator(pl.TensorSpec("float32", ("left", 4)), inputs=_rows("boxes"), name="cascade.refine")
+def refined(boxes: Any, offsets: Any, scores: Any) -> Any:
+    return refine(boxes, offsets, scores)
+
+
+@pl.operator(pl.TensorSpec("int32", ("faces", 4)), inputs=_rows("left"), name="cascade.decide")
+def decided(boxes: Any, offsets: Any, scores: Any) -> Any:
+    return decide(boxes, offsets, scores)
+
+
+def graph() -> pl.Graph:
+    """Return the graph from a file to the faces."""
+    b = pl.GraphBuilder("faces")
+    proposing, refining, deciding = (pl.load(network(each)) for each in "pro")
     canvas, *levels = b.call(prepared, b.input("jpeg", "uint8", ("bytes",)), name="prepare")
     found = []
     for level, x in enumerate(levels):
         maps = b.include(proposing, {"input_1": x}, prefix=f"level{level}/")
         found += [maps["conv2d_4"], maps["softmax"]]
-    boxes, count = b.call(proposals, *found, name="propose")
-    for name, tensor in {"canvas": canvas, "boxes": boxes, "count": count}.items():
-        b.output(name, tensor)
+    boxes = b.call(proposals, *found, name="propose")
+    made = b.include(refining, {"input_2": b.call(crops, canvas, boxes, side=24)}, prefix="refine/")
+    boxes = b.call(refined, boxes, made["dense_2"], made["softmax_1"], name="refine")
+    made = b.include(deciding, {"input_3": b.call(crops, canvas, boxes, side=48)}, prefix="decide/")
+    faces = b.call(decided, boxes, made["dense_5"], made["softmax_2"], name="decide")
+    b.output("faces", faces)
     return b.build()
 
 
 @asynccontextmanager
 async def by_plait() -> AsyncIterator[WorkAsync]:
-    """Have a session for each stage, and a task for each image."""
-    devices = ["ort:0..1", "cpu:0..1"]
-    first = pl.plan(
-        proposal_graph(),
-        devices,
-        pin={"level*": "ort:0..1"},
-        bounds={"bytes": 1 << 20},
+    """Stream files through one plan for all counts."""
+    plan = pl.plan(
+        graph(),
+        ["ort:0..1", "cpu:0..1"],
+        pin={"*/*": "ort:0..1", "*": "cpu:0..1"},
+        bounds={"bytes": 1 << 20, "boxes": MOST, "left": LEFT, "faces": LEFT},
         max_in_flight=IN_FLIGHT,
     )
-    second = pl.plan(pl.load(network("r")), ["ort"], bounds={"N": MOST}, max_in_flight=2)
-    third = pl.plan(pl.load(network("o")), ["ort"], bounds={"N": LEFT}, max_in_flight=2)
-    async with (
-        pl.Session(first) as proposing,
-        pl.Session(second) as refining,
-        pl.Session(third) as deciding,
-    ):
+    async with pl.Session(plan) as session:
 
-        async def work(jpeg: Item) -> Result:
-            found = await proposing.run({"jpeg": np.frombuffer(jpeg, np.uint8)})
-            canvas, boxes = found["canvas"], found["boxes"][: found["count"]]
-            if len(boxes):
-                crops = await trio.to_thread.run_sync(crop, canvas, boxes, 24)
-                made = await refining.run({"input_2": crops})
-                boxes = refine(boxes, made["dense_2"], made["softmax_1"])
-            if len(boxes):
-                crops = await trio.to_thread.run_sync(crop, canvas, boxes, 48)
-                made = await deciding.run({"input_3": crops})
-                boxes = decide(boxes, made["dense_5"], made["softmax_2"])
-            return boxes
+        async def work(jpegs: Sequence[Item]) -> Sequence[Result]:
+            feeds = ({"jpeg": np.frombuffer(jpeg, np.uint8)} for jpeg in jpegs)
+            async with session.stream(feeds) as results:
+                return [item["faces"] async for item in results]
 
-        async def work_on_all(jpegs: Sequence[Item]) -> Sequence[Result]:
-            async with in_order(work, jpegs, IN_FLIGHT) as results:
-                return [result async for result in results]
-
-        yield work_on_all
+        yield work

@@ -10,7 +10,7 @@ from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier, reason_held_up
-from ..bounds import computed_symbols
+from ..bounds import Template, computed_symbols, fed_bounds
 from ..core_shares import shares_of_cores
 from ..planning import Plan
 from ..plans.partition import Subgraph
@@ -163,10 +163,12 @@ def _way(device: Device, source: str) -> str:
 def _undecided(plan: Plan) -> Iterator[str]:
     """Yield why there is no memory plan yet."""
     graph = plan.graph
-    if not all(graph.tensors[name].is_static for name in graph.inputs):
+    bounds = fed_bounds(graph, plan.computed)
+    if bounds is None:
         yield "memory: planned when the input shapes are known (shapes=..., or when fed)"
         return
-    parts = cut(graph, plan.computed)
+    template = Template(graph, plan.prototypes, plan.pins, plan.folds)
+    parts = template.cut(bounds, plan.computed) if bounds else cut(graph, plan.computed)
     yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
     held = frontier(parts.rest) if parts.rest is not None else ()
     for node in held[:LISTED_STEPS]:

@@ -65,6 +65,25 @@ class ByParts:
         """Start no more parts."""
         self._closing = True
 
+    async def prepare(self, entry: Entry | None, variants: int) -> None:
+        """Plan and open the stages from an entry on that no value decides.
+
+        Raises
+        ------
+        PlaitError
+            If that cannot be: no item could ever start.
+        """
+        while entry is not None:
+            stage = await self._pace.on_thread(entry.make_ahead)
+            if stage is None:
+                return
+            entry.keep({}, stage)
+            if stage.plan is not None:
+                for index in range(variants):
+                    slots = await self._whole(stage.plan, index)
+                    await self._pace.on_thread(slots.fill)
+            entry = stage.rest
+
     async def start(
         self, flight: Flight, arrays: Mapping[str, Array], entry: Entry, graph: Graph
     ) -> None:
@@ -159,13 +178,19 @@ class ByParts:
 
     async def _open(self, plan: Plan, key: Hashable, shapes: Shapes, index: int) -> Slots | None:
         """Open a part's plan, or within its bounds that for some shapes."""
-        make = partial(variant, plan)
-        base = await self._open_plans.open(id(plan), make, index, kept=KEPT_PARTS)
+        base = await self._whole(plan, index)
         if key == id(plan):
             return base
-        within = Within(id(plan), make, shapes)
+        within = Within(id(plan), partial(variant, plan), shapes)
         make = partial(_for_shapes, plan, shapes)
         return await self._open_plans.open(key, make, index, kept=KEPT_PARTS, within=within)
+
+    async def _whole(self, plan: Plan, index: int) -> Slots:
+        """Open a part's plan."""
+        make = partial(variant, plan)
+        slots = await self._open_plans.open(id(plan), make, index, kept=KEPT_PARTS)
+        assert slots is not None, "the plan of a part is static"
+        return slots
 
 
 def _key(plan: Plan, inputs: Mapping[str, Array]) -> tuple[Hashable, Shapes]:

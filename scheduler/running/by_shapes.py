@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ...graph.errors import ShapeError
 from ...graph.state import without_state
 from ...graph.tensor import Array
-from ..bounds import check_within, undecided
+from ..bounds import check_within, fed_bounds, undecided
 from ..ends import not_decided
 from ..errors import PlanError
 from ..fixed import is_mostly_fixed
@@ -74,6 +74,7 @@ class ByShapes:
         self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_shared, plan))
         self._first: dict[int, Key] = {}
         self._shares = _shares(plan)
+        self._is_bounded = bool(plan.computed) and fed_bounds(self._fed, plan.computed) is not None
 
     def count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""
@@ -115,6 +116,14 @@ class ByShapes:
         """
         return await self._slots(self._key(arrays, count), index)
 
+    def entry(self, count: int) -> Entry | None:
+        """Return what items enter instead of one plan; None where that is not known yet.
+
+        It is known from the beginning where values decide lengths, and all others have bounds.
+        """
+        found = self.entries.get(count)
+        return self._enter(count) if found is None and self._is_bounded else found
+
     async def open_own(self, count: int) -> list[Slots]:
         """Open the variants of a plan whose shapes are all known."""
         own = self._own_key(count)
@@ -136,18 +145,22 @@ class ByShapes:
     async def _slots(self, key: Key, index: int) -> Slots | None:
         shapes, count = dict(zip(self._fed.inputs, key[0], strict=True)), key[1]
         bind_inputs(self._fed, shapes)
-        if count in self.entries:
+        check_within(self._fed, self.plan.computed, shapes)
+        if self.entry(count) is not None:
             return None
         within = self._within(key, shapes) if self.plan.bounds else await self._beside(key, index)
         make = partial(self._variant, key)
         slots = await self._open_plans.open(key, make, index, within=within)
         if slots is None:
-            if self.plan.ends.devices:
-                raise not_decided(self.plan.graph)
-            whole = replace(self.plan, max_in_flight=count)
-            graph, variables = without_state(whole.graph), whole.graph.variables
-            self.entries.setdefault(count, Entry(whole, graph, OrderedDict(), variables))
+            self._enter(count)
         return slots
+
+    def _enter(self, count: int) -> Entry:
+        if self.plan.ends.devices:
+            raise not_decided(self.plan.graph)
+        whole = replace(self.plan, max_in_flight=count)
+        graph, variables = without_state(whole.graph), whole.graph.variables
+        return self.entries.setdefault(count, Entry(whole, graph, OrderedDict(), variables))
 
     def _within(self, key: Key, shapes: Shapes) -> Within | None:
         """Return the plan with bounds in which others may run; None for that one itself."""

@@ -178,6 +178,9 @@ class Runtime:
             if self.plan.is_static:
                 for slots in await self._by_fetches.whole.open_own(self.plan.max_in_flight):
                     await self._watch.on_thread(slots.fill)
+            else:
+                entry = self._by_fetches.whole.entry(self.plan.max_in_flight)
+                await self._by_parts.prepare(entry, self.plan.variants)
         except BaseException as error:
             try:
                 await self.close()

@@ -209,15 +209,6 @@ def test_an_input_of_unknown_rank_is_refused() -> None:
         pl.plan(replace(graph, tensors=anything), bounds={})
 
 
-def test_shapes_that_depend_on_values_are_refused() -> None:
-    b = pl.GraphBuilder("positives")
-    b.output("y", b.op("NonZero", b.input("x", "float32", ("n",))))
-    with pytest.raises(pl.PlanError, match="not all shapes follow") as caught:
-        planned(b.build())
-    assert caught.value.fix is not None
-    assert "leave bounds out" in caught.value.fix
-
-
 def test_a_saved_plan_with_bounds_of_something_else_is_refused() -> None:
     plan = planned(two_steps())
     strange: tuple[dict[str, tuple[int, int]], ...] = (
