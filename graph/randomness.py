@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .decompositions.rules import Decomposition, DecompositionBuilder, Operand, Result, decomposed
 from .errors import GraphError
-from .expansions.rules import Draft, Expansion, Operand, Result, drafted
 from .ir import Graph, Node
 from .names import Names
 from .nested import draws
@@ -65,29 +65,31 @@ def _written(graph: Graph, key: str, path: str) -> Graph:
         write = _RULES.get(node.op)
         if write is not None:
             rule = partial(_write, write, key, path + node.name)
-            made = drafted(rewriter, node, Expansion(rule, wide=False))
+            made = decomposed(rewriter, node, Decomposition(rule, wide=False))
             if made is not None:
                 rewriter.replace([node], made)
     return rewriter.result()
 
 
-def _write(write: Write, key: str, path: str, draft: Draft, *inputs: str) -> Result:
-    return write(_Drawing(draft, key, path), *inputs)
+def _write(
+    write: Write, key: str, path: str, builder: DecompositionBuilder, *inputs: str
+) -> Result:
+    return write(_Drawing(builder, key, path), *inputs)
 
 
 class _Drawing:
     """The nodes that stand in place of one that draws."""
 
-    def __init__(self, draft: Draft, key: str, path: str) -> None:
-        self.draft = draft
+    def __init__(self, builder: DecompositionBuilder, key: str, path: str) -> None:
+        self.builder = builder
         self.path = path
         self.key = key
 
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
         """Write numbers of a distribution; a `seed` that the node has is all they follow from."""
-        seed = self.draft.attributes.get("seed")
+        seed = self.builder.attributes.get("seed")
         name = self.path if seed is None else f"seed {seed!r}"
-        return self.draft(
+        return self.builder(
             PHILOX,
             self.key,
             lengths,
@@ -99,13 +101,13 @@ class _Drawing:
 
     def result(self, values: str) -> str:
         """Return values in the dtype of the node's output."""
-        return self.draft.cast(values, self.output.dtype)
+        return self.builder.cast(values, self.output.dtype)
 
     @property
     def output(self) -> TensorSpec:
         """The spec of the node's first output."""
-        named = next(name for name in self.draft.node.outputs if name)
-        return self.draft.spec(named)
+        named = next(name for name in self.builder.node.outputs if name)
+        return self.builder.spec(named)
 
 
 Write: TypeAlias = Callable[..., Result]
@@ -123,51 +125,51 @@ def _wide(dtype: np.dtype[Any]) -> str:
 
 
 def _lengths(drawing: _Drawing, *like: str) -> Operand:
-    return drawing.draft.lengths(like[0]) if like else drawing.draft.attributes["shape"]
+    return drawing.builder.lengths(like[0]) if like else drawing.builder.attributes["shape"]
 
 
 def _normal(drawing: _Drawing, *like: str) -> str:
     """Mean + scale · z."""
-    draft, given = drawing.draft, drawing.draft.attributes
+    builder, given = drawing.builder, drawing.builder.attributes
     z = drawing.numbers(NORMAL, _lengths(drawing, *like), _wide(drawing.output.dtype))
-    return drawing.result(_scaled(draft, z, given["scale"], given["mean"]))
+    return drawing.result(_scaled(builder, z, given["scale"], given["mean"]))
 
 
 def _uniform(drawing: _Drawing, *like: str) -> str:
     """Low + (high - low) · u."""
-    draft, given = drawing.draft, drawing.draft.attributes
+    builder, given = drawing.builder, drawing.builder.attributes
     u = drawing.numbers(UNIFORM, _lengths(drawing, *like), _wide(drawing.output.dtype))
-    return drawing.result(_scaled(draft, u, given["high"] - given["low"], given["low"]))
+    return drawing.result(_scaled(builder, u, given["high"] - given["low"], given["low"]))
 
 
-def _scaled(draft: Draft, numbers: str, scale: float, offset: float) -> str:
-    scaled = numbers if scale == 1 else draft("Mul", numbers, float(scale))
-    return scaled if offset == 0 else draft("Add", scaled, float(offset))
+def _scaled(builder: DecompositionBuilder, numbers: str, scale: float, offset: float) -> str:
+    scaled = numbers if scale == 1 else builder("Mul", numbers, float(scale))
+    return scaled if offset == 0 else builder("Add", scaled, float(offset))
 
 
 def _bernoulli(drawing: _Drawing, x: str) -> str:
     """1 where u < x."""
-    draft = drawing.draft
-    dtype = _wide(draft.spec(x).dtype)
-    u = drawing.numbers(UNIFORM, draft.lengths(x), dtype)
-    return drawing.result(draft("Less", u, draft.cast(x, dtype)))
+    builder = drawing.builder
+    dtype = _wide(builder.spec(x).dtype)
+    u = drawing.numbers(UNIFORM, builder.lengths(x), dtype)
+    return drawing.result(builder("Less", u, builder.cast(x, dtype)))
 
 
 def _dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
     """Write x / (1 - ratio) where u >= ratio, else 0; outside of training the ratio is 0."""
-    draft = drawing.draft
-    told = draft.value(training)
+    builder = drawing.builder
+    told = builder.value(training)
     if told is not None and not told.any():
         return None
-    dtype = draft.spec(x).dtype
+    dtype = builder.spec(x).dtype
     wide = _wide(dtype)
-    u = drawing.numbers(UNIFORM, draft.lengths(x), wide)
-    share = draft.cast(ratio, wide) if ratio else draft.constant(np.asarray(0.5, wide))
-    dropped = draft("Reshape", draft("Where", training, share, draft.zero(u)), [])
-    mask = draft("GreaterOrEqual", u, dropped)
-    kept = draft("Sub", draft.constant(np.asarray(1, wide)), dropped)
-    scaled = draft("Mul", x, draft.cast(draft("Reciprocal", kept), dtype))
-    return draft("Where", mask, scaled, draft.zero(x)), mask
+    u = drawing.numbers(UNIFORM, builder.lengths(x), wide)
+    share = builder.cast(ratio, wide) if ratio else builder.constant(np.asarray(0.5, wide))
+    dropped = builder("Reshape", builder("Where", training, share, builder.zero(u)), [])
+    mask = builder("GreaterOrEqual", u, dropped)
+    kept = builder("Sub", builder.constant(np.asarray(1, wide)), dropped)
+    scaled = builder("Mul", x, builder.cast(builder("Reciprocal", kept), dtype))
+    return builder("Where", mask, scaled, builder.zero(x)), mask
 
 
 def _multinomial(drawing: _Drawing, x: str) -> str:
@@ -176,30 +178,32 @@ def _multinomial(drawing: _Drawing, x: str) -> str:
     In double precision: the last bits of Exp, in which devices differ, then hardly ever decide.
     Classes from where the sum is complete on are not counted, as if u could be 1 by rounding.
     """
-    draft = drawing.draft
-    count = draft.attributes["sample_size"]
-    wide = draft.cast(x, "float64")
+    builder = drawing.builder
+    count = builder.attributes["sample_size"]
+    wide = builder.cast(x, "float64")
     classes, last = [1], [2]
-    powers = draft("Exp", draft("Sub", wide, draft("ReduceMax", wide, classes, keepdims=True)))
-    sums = draft("CumSum", powers, np.asarray(1))
-    total = draft("ReduceMax", sums, classes, keepdims=True)
-    shape = draft.shape(x)
-    rows = draft("Shape", x, start=0, end=1) if shape is None else None
-    lengths = [shape[0], count] if shape else draft("Concat", str(rows), [count], axis=0)
-    thresholds = draft("Mul", drawing.numbers(UNIFORM, lengths, "float64"), total)
-    counted = draft("Where", draft("Less", sums, total), sums, np.asarray(np.inf))
-    passed = draft(
+    powers = builder(
+        "Exp", builder("Sub", wide, builder("ReduceMax", wide, classes, keepdims=True))
+    )
+    sums = builder("CumSum", powers, np.asarray(1))
+    total = builder("ReduceMax", sums, classes, keepdims=True)
+    shape = builder.shape(x)
+    rows = builder("Shape", x, start=0, end=1) if shape is None else None
+    lengths = [shape[0], count] if shape else builder("Concat", str(rows), [count], axis=0)
+    thresholds = builder("Mul", drawing.numbers(UNIFORM, lengths, "float64"), total)
+    counted = builder("Where", builder("Less", sums, total), sums, np.asarray(np.inf))
+    passed = builder(
         "LessOrEqual",
-        draft("Unsqueeze", counted, classes),
-        draft("Unsqueeze", thresholds, last),
+        builder("Unsqueeze", counted, classes),
+        builder("Unsqueeze", thresholds, last),
     )
     dtype = drawing.output.dtype
-    return draft("ReduceSum", draft.cast(passed, dtype), last, keepdims=False)
+    return builder("ReduceSum", builder.cast(passed, dtype), last, keepdims=False)
 
 
 def _branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
     """Both branches get the key."""
-    node = drawing.draft.node
+    node = drawing.builder.node
     given = {
         name: _captured(branch, drawing.path) if isinstance(branch, Graph) else branch
         for name, branch in node.attributes.items()
@@ -217,7 +221,7 @@ def _captured(graph: Graph, path: str) -> Graph:
 
 def _loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
     """The body gets a number that stands for the item, which with the iteration's is its key."""
-    body: Graph = drawing.draft.attributes["body"]
+    body: Graph = drawing.builder.attributes["body"]
     names = Names(body.tensors)
     seed, number, vector, key, one = map(
         names.take, ("loop_seed", "iteration", "iterations", RANDOM_KEY, "one")
@@ -244,7 +248,7 @@ def _loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
         tensors={**body.tensors, **tensors},
         constants={**body.constants, one: np.ones(1, np.int64)},
     )
-    given = dict(drawing.draft.attributes)
+    given = dict(drawing.builder.attributes)
     given["body"] = _written(keyed, key, f"{drawing.path}/")
     given["captured"] += 1
     drawn = drawing.numbers(INTEGER, [1], "uint64")
@@ -259,14 +263,14 @@ def _node(names: Names, op: str, inputs: tuple[str, ...], output: str, **given: 
 
 def _again(drawing: _Drawing, given: Mapping[str, Any], *inputs: str) -> tuple[str, ...]:
     """Write the node anew, with other attributes and inputs."""
-    draft = drawing.draft
-    return tuple(draft.several(draft.n_outputs, draft.node.op, *inputs, **given))
+    builder = drawing.builder
+    return tuple(builder.several(builder.n_outputs, builder.node.op, *inputs, **given))
 
 
 def _scan(drawing: _Drawing, *inputs: str) -> Result:
     raise GraphError(
         "the body of a Scan draws random numbers, which would be the same in every step",
-        at=str(drawing.draft.node),
+        at=str(drawing.builder.node),
         fix="draw them outside and scan over them, or use a Loop",
     )
 

@@ -25,10 +25,10 @@ from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
-from plait.devices.queued.program import QueuedProgram
-from plait.devices.queued.queues import LANES
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import Faults, SimDevice, SimModel
+from plait.devices.streams.program import QueuedProgram
+from plait.devices.streams.queues import LANES
 from plait.graph.ir import Graph
 from pocl import pocl_device
 from python_functions import fail, wait_at

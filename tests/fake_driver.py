@@ -18,7 +18,7 @@ from fake_cuda_errors import (
 )
 from fake_gpu import FakeGpu
 from generated_code import compiled, context
-from plait.devices.generated.dialect import CUDA, OPENCL
+from plait.devices.codegen.dialect import CUDA, OPENCL
 
 _addresses = itertools.count(0x1000, 16)
 

@@ -12,9 +12,9 @@ from importlib import import_module
 import numpy as np
 import plait as pl
 from onnx_suite import suite
-from plait.devices.generated.fusing import fused
-from plait.devices.generated.pieces import Piece
-from plait.devices.generated.registry import why_not
+from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.pieces import Piece
+from plait.devices.codegen.registry import why_not
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 

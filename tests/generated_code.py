@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from plait.devices.codegen.dialect import OPENCL, program_source
+from plait.devices.codegen.kernel import Kernel
+from plait.devices.codegen.pieces import Launch, Piece, piece_of, traps_in
+from plait.devices.codegen.registry import scratch
 from plait.devices.device import scratch_name
-from plait.devices.generated.dialect import OPENCL, program_source
-from plait.devices.generated.kernel import Kernel
-from plait.devices.generated.pieces import Launch, Piece, piece_of, traps_in
-from plait.devices.generated.registry import scratch
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
 from pocl import pocl_device

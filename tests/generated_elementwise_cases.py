@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import plait as pl
 from generated_cases import Feeds, case
-from plait.devices.generated.formulas import is_elementwise
-from plait.devices.generated.registry import generated_ops
-from plait.devices.generated.types import CTYPES
+from plait.devices.codegen.formulas import is_elementwise
+from plait.devices.codegen.registry import generated_ops
+from plait.devices.codegen.types import CTYPES
 from plait.graph.errors import PlaitError
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 from generated_cases import Feeds, all_cases, fused_pieces
+from plait.devices.codegen.dialect import OPENCL, program_source
+from plait.devices.codegen.kernel import Kernel
+from plait.devices.codegen.pieces import Launch
+from plait.devices.codegen.registry import scratch
 from plait.devices.device import scratch_name
-from plait.devices.generated.dialect import OPENCL, program_source
-from plait.devices.generated.kernel import Kernel
-from plait.devices.generated.pieces import Launch
-from plait.devices.generated.registry import scratch
 from plait.graph.ir import Graph
 from plait.graph.tensor import TensorSpec
 

@@ -14,12 +14,12 @@ import numpy as np
 from ...graph.ir import Graph, Node
 from ...graph.tensor import Array
 from .. import program as programs
-from ..generated.pieces import Launch, Transfer, traps_in
+from ..codegen.pieces import Launch, Transfer, traps_in
 from ..kernels.steps import in_order
 from ..memory import View
 from ..program import Step
-from ..queued.program import Steps
-from ..queued.traps import Traps
+from ..streams.program import Steps
+from ..streams.traps import Traps
 from .arrays import CupyArrays
 from .cublas import Cublas, Places
 from .driver import CuPy

@@ -11,8 +11,8 @@ from ...graph.tensor import Array
 from ..device import OnDone
 from ..event import Event
 from ..memory import View
-from ..queued.queues import COMPUTE, DOWNLOAD, UPLOAD, Queues
-from ..queued.waiter import Job
+from ..streams.queues import COMPUTE, DOWNLOAD, UPLOAD, Queues
+from ..streams.waiter import Job
 from .driver import CuPy
 from .exchange import ArrayArena
 from .memory import CudaArena, HostView

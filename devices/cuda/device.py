@@ -19,9 +19,9 @@ from ..event import Event
 from ..exchange import Loan
 from ..memory import HOST, SHARED, Arena, View
 from ..program import BoundProgram
-from ..queued.device import QueuedDevice
-from ..queued.program import QueuedProgram, marked
-from ..queued.queues import Queues
+from ..streams.device import QueuedDevice
+from ..streams.program import QueuedProgram, marked
+from ..streams.queues import Queues
 from .binding import Binder, Launcher, Libraries
 from .copies import Copies
 from .cublas import Cublas, find_cublas

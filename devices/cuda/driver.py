@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from ...graph.extras import import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
-from ..queued import failures
-from ..queued.failures import cause_of, first_line, loss, refusal, shortage
+from ..streams import failures
+from ..streams.failures import cause_of, first_line, loss, refusal, shortage
 
 CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""

@@ -18,7 +18,7 @@ from ...graph.tensor import Array, TensorSpec
 from ..errors import DeviceError
 from ..exchange import Loan
 from ..memory import HOST, Arena, View
-from ..queued.queues import DOWNLOAD, LANES, UPLOAD, Queues
+from ..streams.queues import DOWNLOAD, LANES, UPLOAD, Queues
 from .driver import CuPy, translate
 from .memory import HostView
 

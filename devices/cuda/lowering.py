@@ -9,11 +9,11 @@ from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .. import program as programs
+from ..codegen import registry as generated
+from ..codegen.fusing import fused
+from ..codegen.kernel import Code
+from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
-from ..generated import registry as generated
-from ..generated.fusing import fused
-from ..generated.kernel import Code
-from ..generated.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..memory import View
 from .products import Product, product_of
 from .support import why_no_dtype, why_not

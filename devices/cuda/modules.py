@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from ..generated.dialect import CUDA, program_source
-from ..generated.kernel import Kernel
+from ..codegen.dialect import CUDA, program_source
+from ..codegen.kernel import Kernel
 from .driver import CuPy
 
 Compiler: TypeAlias = Callable[[str, str], bytes]

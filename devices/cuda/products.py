@@ -13,8 +13,8 @@ from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
-from ..generated.indexing import INDEX_LIMIT, broadcast, coordinates, index_type, offset
-from ..generated.kernel import THREADS, Kernel, Parameter, groups_of
+from ..codegen.indexing import INDEX_LIMIT, broadcast, coordinates, index_type, offset
+from ..codegen.kernel import THREADS, Kernel, Parameter, groups_of
 
 FLOATS = ("float16", "float32", "float64")
 CELLS = {2: "u16", 4: "u32", 8: "u64"}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError
-from ..queued.queues import LANES, Queues
+from ..streams.queues import LANES, Queues
 from .driver import CuPy, lost, translate
 from .timing import EventPool, timeline
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..queued.timing import Timeline
+from ..streams.timing import Timeline
 from .driver import CuPy
 
 

@@ -15,18 +15,18 @@ import numpy as np
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
+from ..codegen import registry as generators
+from ..codegen.float64 import computes_float64
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..event import Event
-from ..generated import registry as generators
-from ..generated.float64 import computes_float64
 from ..memory import HOST, SHARED, Arena, View, host_view
 from ..model import DeviceModel
 from ..program import BoundProgram
-from ..queued.device import QueuedDevice
-from ..queued.program import QueuedProgram, marked
-from ..queued.queues import DOWNLOAD, UPLOAD, Queues
-from ..queued.waiter import Job
+from ..streams.device import QueuedDevice
+from ..streams.program import QueuedProgram, marked
+from ..streams.queues import DOWNLOAD, UPLOAD, Queues
+from ..streams.waiter import Job
 from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable
 from .figures import model_from
 from .memory import OpenClArena, alignment_of

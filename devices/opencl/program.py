@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from ...graph.ir import Graph
+from ..codegen.dialect import OPENCL, program_source
+from ..codegen.fusing import fused
+from ..codegen.kernel import Kernel
+from ..codegen.pieces import Launch, Piece, Queued, traps_in
 from ..errors import DeviceError
-from ..generated.dialect import OPENCL, program_source
-from ..generated.fusing import fused
-from ..generated.kernel import Kernel
-from ..generated.pieces import Launch, Piece, Queued, traps_in
 from ..kernels.steps import in_order
 from ..memory import View
 from ..program import Step
-from ..queued.failures import first_line
-from ..queued.program import Steps
-from ..queued.traps import Traps
+from ..streams.failures import first_line
+from ..streams.program import Steps
+from ..streams.traps import Traps
 from .driver import ClDevice, PyOpenCl
 from .memory import alignment_of
 from .streams import Prepared, Stream

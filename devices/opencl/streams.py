@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError, DeviceLostError
-from ..queued.queues import LANES, Queues
-from ..queued.timing import Timeline
+from ..streams.queues import LANES, Queues
+from ..streams.timing import Timeline
 from .driver import PyOpenCl, lost, translate
 
 

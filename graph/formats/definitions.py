@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..attribute import REQUIRED, RESERVED, Attribute, Kind
+from ..decompositions import DecompositionBuilder, Result, decomposition
 from ..errors import OperatorError, ShapeError
-from ..expansions import Draft, Result, expands
 from ..ir import Graph, Node
 from ..operator import (
     Call,
@@ -153,13 +153,13 @@ def _defined(op: str) -> Definition | None:
     return known if known is not None and find_operator(op).infer == known.infer else None
 
 
-def _write(draft: Draft, *inputs: str) -> Result:
+def _write(builder: DecompositionBuilder, *inputs: str) -> Result:
     """Write a node out by what its operator is now."""
-    known = _defined(draft.node.op)
+    known = _defined(builder.node.op)
     if known is None:
         return None
-    draft.nodes += known.written_out(draft.rewriter, draft.node)
-    return draft.node.outputs
+    builder.nodes += known.written_out(builder.rewriter, builder.node)
+    return builder.node.outputs
 
 
 def load_operators(source: Source) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ def load_operators(source: Source) -> tuple[str, ...]:
         for name in made:
             unregister_operator(name)
         raise
-    expands(*(made.keys() - _definitions.keys()), wide=False)(_write)
+    decomposition(*(made.keys() - _definitions.keys()), wide=False)(_write)
     _definitions.update(made)
     return tuple(names)
 

@@ -14,7 +14,7 @@ from .formula import Term
 from .movement import numbered
 from .registry import gradient
 from .sampling import length_of, linear_taps, over_axes, read, widened
-from .written_out import Inputs, through
+from .via_decomposition import Inputs, through
 
 _AXES = 2
 

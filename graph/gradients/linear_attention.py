@@ -14,7 +14,7 @@ from .formula import Term
 from .registry import gradient
 from .sampling import widened
 from .stepping import Sliced, scan
-from .written_out import Inputs, through
+from .via_decomposition import Inputs, through
 
 _STEPS = 1
 """The axis of the sequence."""

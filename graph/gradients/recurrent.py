@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..expansions.recurrent import MOST_STEPS
+from ..decompositions.recurrent import MOST_STEPS
 from ..operators.recurrent import (
     GRU_FUNCTIONS,
     LENGTHS,
@@ -22,7 +22,7 @@ from .formula import Term
 from .movement import numbered
 from .registry import gradient
 from .stepping import Sliced, scan
-from .written_out import Inputs, through, through_expansion
+from .via_decomposition import Inputs, through, through_decomposition
 
 _STATES, _PEEPHOLES = 5, 7
 """Inputs, beside x, w, r, b and lengths."""
@@ -40,7 +40,7 @@ def _recurrent(usual: Sequence[str], at: Adjoint) -> Gradients:
     if 0 in (steps, batch):
         yield from _of_nothing(at)
     elif isinstance(steps, int) and 0 < steps <= MOST_STEPS and at.optional(LENGTHS) is None:
-        yield from through_expansion(at)
+        yield from through_decomposition(at)
     else:
         yield from through(at, partial(_scanned, at, usual))
 

@@ -17,7 +17,7 @@ from .formula import Term
 from .movement import numbered
 from .registry import gradient
 from .sampling import LINEAR, Taps, gathered, inside, length_of, weighed, widened
-from .written_out import Inputs, through
+from .via_decomposition import Inputs, through
 
 _REGION = 4
 """Numbers that a region is given by: x1, y1, x2, y2."""

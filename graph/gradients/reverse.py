@@ -17,7 +17,7 @@ from .adjoint import Adjoint
 from .formula import Formula, Term
 from .recomputation import Recomputation
 from .registry import find_rule, is_flat
-from .written_out import is_written_out, through_expansion
+from .via_decomposition import is_written_out, through_decomposition
 
 
 class Reverse:
@@ -72,7 +72,7 @@ class Reverse:
 
     def _pass(self, node: Node, wanted: Sequence[bool]) -> None:
         """Add what comes to a node's inputs."""
-        rule = find_rule(node.op) or (through_expansion if is_written_out(node.op) else None)
+        rule = find_rule(node.op) or (through_decomposition if is_written_out(node.op) else None)
         if rule is None:
             raise GraphError(
                 f"no gradient of {node.op} is known",

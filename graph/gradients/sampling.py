@@ -17,7 +17,7 @@ from .elementwise import Gradients
 from .formula import Term
 from .movement import numbered
 from .registry import gradient
-from .written_out import Inputs, through
+from .via_decomposition import Inputs, through
 
 LINEAR = ((1.0, -1.0), (0.0, 1.0))
 """Of each tap a polynomial of how far a place is behind the cell before it."""

@@ -13,7 +13,7 @@ from .elementwise import Gradients
 from .formula import Term
 from .movement import numbered
 from .registry import flat, gradient
-from .written_out import Inputs, through
+from .via_decomposition import Inputs, through
 
 flat("MelWeightMatrix")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from ..decompositions import Decomposition, decomposed, decompositions
 from ..errors import ShapeError
-from ..expansions import Expansion, drafted, expansions
 from ..infer import asking
 from ..ir import Graph, Node
 from ..nested import has_effects
@@ -23,13 +23,13 @@ DEEPEST = 4
 def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """A node that no device can run -> simpler nodes that some device can, each of them.
 
-    By the rules of `plait.graph.expansions`, the first whose nodes can all run. Where none is, the
-    node stays, and the error that follows says what was tried.
+    By the rules of `plait.graph.decompositions`, the first whose nodes can all run. Where none is,
+    the node stays, and the error that follows says what was tried.
     """
     if not isinstance(may_merge, Placing):
         return graph
     rewriter = Rewriter(graph, may_merge)
-    for node in rewriter.find(*expansions()):
+    for node in rewriter.find(*decompositions()):
         if may_merge.why_not(rewriter.view, node) is None:
             continue
         made = written_out(rewriter, node, may_merge.why_not)
@@ -48,7 +48,7 @@ def written_out(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] |
 
 def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
     """Say whether nodes that can all run could stand in place of one, which need not be there."""
-    if node.op not in expansions():
+    if node.op not in decompositions():
         return False
     read, written = dict.fromkeys(filter(None, node.inputs)), tuple(filter(None, node.outputs))
     constants = {name: graph.constants[name] for name in read if name in graph.constants}
@@ -61,8 +61,8 @@ def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
 def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
     """Yield what a node could be written out as, and what speaks against it."""
     rewriter = Rewriter(graph)
-    for rule in expansions().get(node.op, ()):
-        made = _drafted(rewriter, node, rule)
+    for rule in decompositions().get(node.op, ()):
+        made = _decomposed(rewriter, node, rule)
         if made is None:
             continue
         listed = ", ".join(dict.fromkeys(one.op for one in made))
@@ -78,30 +78,30 @@ def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
         )
 
 
-def _drafted(rewriter: Rewriter, node: Node, rule: Expansion) -> list[Node] | None:
+def _decomposed(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
     """Return what a rule writes for a node; None if it says nothing, or writes what does not fit.
 
     A kernel may take more than the simpler operators do, such as zero points of another shape.
     """
     try:
         with asking(node, rewriter.call(node)):
-            return drafted(rewriter, node, rule)
+            return decomposed(rewriter, node, rule)
     except ShapeError:
         return None
 
 
 def _written_out(
-    rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Expansion
+    rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
     """Return nodes that can all run in place of one: itself, if it can."""
     if why_not(rewriter.view, node) is None:
         return [node]
     if not depth:
         return None
-    for rule in expansions().get(node.op, ()):
+    for rule in decompositions().get(node.op, ()):
         if rule in used:
             continue
-        made = _drafted(rewriter, node, rule)
+        made = _decomposed(rewriter, node, rule)
         parts: list[Node] = []
         for one in made or ():
             found = _written_out(rewriter, one, why_not, depth - 1, *used, rule)

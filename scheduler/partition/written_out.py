@@ -1,8 +1,8 @@
 """Nodes written out in simpler ones, for devices that lack their operators.
 
 Passes make one node of several where some device has it. The others are offered the node as the
-rules of `plait.graph.expansions` write it out, and which form it has is decided with its device: so
-what pleases one device takes no choice from another.
+rules of `plait.graph.decompositions` write it out, and which form it has is decided with its
+device: so what pleases one device takes no choice from another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ...devices.device import Device, Support, why_not
-from ...graph.expansions import expansions
+from ...graph.decompositions import decompositions
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node, call_of
 from ...graph.passes import written_out
@@ -85,7 +85,7 @@ class Forms:
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
         """Return what a device offers for a node that it lacks, and remember the form."""
         known = self._graph_nodes.get(node.name)
-        if node.op not in expansions() or known is None or known.inputs != node.inputs:
+        if node.op not in decompositions() or known is None or known.inputs != node.inputs:
             return answer
         made = written_out(self._rewriter, known, partial(why_not, device))
         if made is None or any(one.op == "Shape" for one in made):  # shapes are known ahead

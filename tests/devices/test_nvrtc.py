@@ -13,12 +13,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from cupy_double import CupyDouble
 from generated_cases import all_cases, fused_pieces
+from plait.devices.codegen.dialect import CUDA, program_source
+from plait.devices.codegen.kernel import Kernel, Parameter
+from plait.devices.codegen.pieces import Launch, Piece, piece_of
 from plait.devices.cuda import libraries, nvrtc
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceUnavailableError, KernelError
-from plait.devices.generated.dialect import CUDA, program_source
-from plait.devices.generated.kernel import Kernel, Parameter
-from plait.devices.generated.pieces import Launch, Piece, piece_of
 
 from .rig import Rig, chain
 from .test_cuda_cublas import PRODUCTS, graph_of, product

@@ -13,14 +13,14 @@ import plait as pl
 import pytest
 from bound import Bound
 from patience import WAIT_S
+from plait.devices.codegen import pieces
+from plait.devices.codegen.kernel import Kernel
 from plait.devices.cpu import CpuDevice
 from plait.devices.errors import DeviceError, DeviceLostError
 from plait.devices.event import Event
-from plait.devices.generated import pieces
-from plait.devices.generated.kernel import Kernel
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.streams import Stream
-from plait.devices.queued.queues import COMPUTE, UPLOAD
+from plait.devices.streams.queues import COMPUTE, UPLOAD
 from plait.graph.tensor import TensorSpec
 from pocl import pocl_device
 from small_graphs import FLOATS, IN_PLACE, X, counting, doubling, unary

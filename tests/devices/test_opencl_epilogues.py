@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.generated.fusing import fused
-from plait.devices.generated.pieces import Piece
+from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.pieces import Piece
 from plait.devices.memory import View
 from plait.devices.opencl import program
 from plait.devices.opencl.device import OpenClDevice

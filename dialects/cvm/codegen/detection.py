@@ -6,12 +6,12 @@ as many steps as there are pairs, by a thread for each box.
 
 from __future__ import annotations
 
-from ....devices.generated.cells import cells, typed
-from ....devices.generated.functions import called_in
-from ....devices.generated.indexing import index_type
-from ....devices.generated.kernel import THREADS, Code, Kernel, Parameter
-from ....devices.generated.registry import generates
-from ....devices.generated.types import literal
+from ....devices.codegen.cells import cells, typed
+from ....devices.codegen.functions import called_in
+from ....devices.codegen.indexing import index_type
+from ....devices.codegen.kernel import THREADS, Code, Kernel, Parameter
+from ....devices.codegen.registry import generates
+from ....devices.codegen.types import literal
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ....devices.generated.elementwise import elementwise
-from ....devices.generated.formulas import Operand
-from ....devices.generated.types import literal
+from ....devices.codegen.elementwise import elementwise
+from ....devices.codegen.formulas import Operand
+from ....devices.codegen.types import literal
 from ....graph.attribute import Attributes
 from ....graph.operator import Call
 from ..precision import largest

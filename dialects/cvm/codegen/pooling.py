@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ....devices.generated.cells import cells, typed
-from ....devices.generated.folds import extreme
-from ....devices.generated.kernel import Code
-from ....devices.generated.registry import generates
-from ....devices.generated.types import literal
-from ....devices.generated.windows import Sliding
+from ....devices.codegen.cells import cells, typed
+from ....devices.codegen.folds import extreme
+from ....devices.codegen.kernel import Code
+from ....devices.codegen.registry import generates
+from ....devices.codegen.types import literal
+from ....devices.codegen.windows import Sliding
 from ....graph.operator import Call, Specs
 from ....graph.windows import Window
 from ..operators.neural import pooling_steps

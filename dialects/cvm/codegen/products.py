@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ....devices.generated.convolution import Convolution
-from ....devices.generated.epilogue import Epilogue, generates_product
-from ....devices.generated.kernel import Code, Parameter
-from ....devices.generated.matmul import Matrices, Stack
-from ....devices.generated.reduction import input_of
-from ....devices.generated.windows import Sliding
+from ....devices.codegen.convolution import Convolution
+from ....devices.codegen.epilogue import Epilogue, generates_product
+from ....devices.codegen.kernel import Code, Parameter
+from ....devices.codegen.matmul import Matrices, Stack
+from ....devices.codegen.reduction import input_of
+from ....devices.codegen.windows import Sliding
 from ....graph.operator import Call, Specs
 from ..operators.neural import convolution_window
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ....devices.generated.folds import extremum_of, sum_of
-from ....devices.generated.kernel import Code
-from ....devices.generated.lines import Lines
-from ....devices.generated.reduction import input_of, output_of
-from ....devices.generated.registry import generates
-from ....devices.generated.sweeps import Stage, line_code
+from ....devices.codegen.folds import extremum_of, sum_of
+from ....devices.codegen.kernel import Code
+from ....devices.codegen.lines import Lines
+from ....devices.codegen.reduction import input_of, output_of
+from ....devices.codegen.registry import generates
+from ....devices.codegen.sweeps import Stage, line_code
 from ....graph.operator import Call, Specs
 from ..operators.reduction import reduced_axes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from ....devices.generated.cells import cells, typed
-from ....devices.generated.kernel import Code
-from ....devices.generated.movement import part
-from ....devices.generated.registry import generates
+from ....devices.codegen.cells import cells, typed
+from ....devices.codegen.kernel import Code
+from ....devices.codegen.movement import part
+from ....devices.codegen.registry import generates
 from ....graph.dims import normalise_axis
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec

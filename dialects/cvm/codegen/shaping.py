@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ....devices.generated.kernel import Code
-from ....devices.generated.movement import concat, permuted, repeated
-from ....devices.generated.registry import generates
+from ....devices.codegen.kernel import Code
+from ....devices.codegen.movement import concat, permuted, repeated
+from ....devices.codegen.registry import generates
 from ....graph.dims import normalise_axis
 from ....graph.operator import Call, Specs
 from ..operators.shaping import aligned, permutation

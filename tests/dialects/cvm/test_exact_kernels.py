@@ -14,12 +14,12 @@ from generated_cases import CASES
 from generated_code import run_generated, run_pieces
 from generated_network_cases import Nodes, whole
 from plait import cvm
+from plait.devices.codegen.composition import compose
+from plait.devices.codegen.formulas import Member, is_elementwise
+from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.pieces import Launch, Piece
+from plait.devices.codegen.registry import generated_ops
 from plait.devices.formal.device import FormalDevice
-from plait.devices.generated.composition import compose
-from plait.devices.generated.formulas import Member, is_elementwise
-from plait.devices.generated.fusing import fused
-from plait.devices.generated.pieces import Launch, Piece
-from plait.devices.generated.registry import generated_ops
 from plait.devices.opencl.device import OpenClDevice
 from plait.graph.operator import find_operator, operators
 from plait.graph.tensor import Array

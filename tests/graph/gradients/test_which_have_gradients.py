@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.graph.gradients import differentiable
-from plait.graph.gradients.written_out import is_written_out
+from plait.graph.gradients.via_decomposition import is_written_out
 from plait.graph.operator import find_operator, operators
 
 BITS = ("BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor")

@@ -1,8 +1,8 @@
-"""How an operator is written out in simpler ones: rules, registered by the operator's name.
+"""Decompositions of operators into simpler ones: rules, registered by the operator's name.
 
-A rule takes a `Draft`, by which it writes nodes, and the names of the node's inputs, absent ones as
-``""``; it returns the tensors that stand in place of the outputs, or None where it says nothing
-about a node of that form. Operators may have several rules: the first is tried first.
+A rule takes a `DecompositionBuilder`, by which it writes nodes, and the names of the node's inputs,
+absent ones as ``""``; it returns the tensors that stand in place of the outputs, or None where it
+says nothing about a node of that form. Operators may have several rules: the first is tried first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Result: TypeAlias = "str | tuple[str, ...] | None"
 Write: TypeAlias = Callable[..., Result]
 Operand: TypeAlias = "str | float | Sequence[int] | Array"
 
-_rules: dict[str, list[Expansion]] = {}
+_rules: dict[str, list[Decomposition]] = {}
 
 R = TypeVar("R", bound=Write)
 
 
-class Expansion(NamedTuple):
+class Decomposition(NamedTuple):
     """A rule.
 
     Attributes
@@ -44,33 +44,33 @@ class Expansion(NamedTuple):
     wide: bool
 
 
-def expands(*ops: str, wide: bool = True) -> Callable[[R], R]:
+def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
     """Register a rule for operators, after those that there are.
 
     Leave `wide` out unless every number that the rule writes is one that the operator rounds too.
 
     Examples
     --------
-    >>> from plait.graph.expansions import expands
-    >>> @expands("Softsign")
-    ... def softsign(draft, x):
-    ...     return draft("Div", x, draft("Add", draft("Abs", x), 1.0))
+    >>> from plait.graph.decompositions import decomposition
+    >>> @decomposition("Softsign")
+    ... def softsign(builder, x):
+    ...     return builder("Div", x, builder("Add", builder("Abs", x), 1.0))
     """
 
     def decorate(rule: R) -> R:
         for op in ops:
-            _rules.setdefault(op, []).append(Expansion(rule, wide))
+            _rules.setdefault(op, []).append(Decomposition(rule, wide))
         return rule
 
     return decorate
 
 
-def expansions() -> Mapping[str, Sequence[Expansion]]:
+def decompositions() -> Mapping[str, Sequence[Decomposition]]:
     """Return all rules, by the operators that they write out."""
     return _rules
 
 
-class Draft:
+class DecompositionBuilder:
     """Nodes that are to stand in place of one.
 
     Parameters
@@ -181,24 +181,24 @@ class Draft:
         return self.rewriter.constant(value, f"{self.node.name}[constant]")
 
 
-def drafted(rewriter: Rewriter, node: Node, rule: Expansion) -> list[Node] | None:
+def decomposed(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
     """Return the nodes that a rule writes for a node, None where it says nothing about it."""
-    draft = Draft(rewriter, node)
+    builder = DecompositionBuilder(rewriter, node)
     inputs = list(node.inputs)
-    narrow = rule.wide and any(_is_narrow(draft.spec(name)) for name in inputs if name)
+    narrow = rule.wide and any(_is_narrow(builder.spec(name)) for name in inputs if name)
     if narrow:
-        wide = {n: draft.cast(n, "float32") for n in inputs if n and _is_narrow(draft.spec(n))}
+        wide = {n: builder.cast(n, "float32") for n in inputs if n and _is_narrow(builder.spec(n))}
         inputs = [wide.get(name, name) for name in inputs]
-    found = rule.write(draft, *inputs)
+    found = rule.write(builder, *inputs)
     if found is None:
         return None
     results = (found,) if isinstance(found, str) else found
     if narrow:
         results = tuple(
-            draft.cast(one, draft.spec(output).dtype) if output else one
+            builder.cast(one, builder.spec(output).dtype) if output else one
             for one, output in zip(results, node.outputs, strict=False)
         )
-    return draft.finish(results)
+    return builder.finish(results)
 
 
 def _is_narrow(spec: TensorSpec) -> bool:

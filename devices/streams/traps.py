@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...graph.tensor import Array
+from ..codegen.pieces import Trap
 from ..errors import KernelError
-from ..generated.pieces import Trap
 
 
 class Traps:

@@ -7,11 +7,11 @@ import plait as pl
 import pytest
 from generated_code import run_generated, run_pieces
 from generated_elementwise_cases import OPS, drawn, side_by_side
-from plait.devices.generated.composition import compose
-from plait.devices.generated.formulas import Member
-from plait.devices.generated.fusing import fused
-from plait.devices.generated.pieces import Launch, Piece
-from plait.devices.generated.types import CTYPES
+from plait.devices.codegen.composition import compose
+from plait.devices.codegen.formulas import Member
+from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.pieces import Launch, Piece
+from plait.devices.codegen.types import CTYPES
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 

@@ -14,13 +14,15 @@ from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import NodeCase
 from plait.devices.formal.device import FormalDevice
 from plait.graph.check import check
-from plait.graph.expansions import drafted, expansions
+from plait.graph.decompositions import decomposed, decompositions
 from plait.graph.ir import Graph
 from plait.graph.passes.rewriting import Rewriter
 from single_node import AnyArray, single_node_graph
 
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
-RULES = [(op, index) for op, rules in sorted(expansions().items()) for index in range(len(rules))]
+RULES = [
+    (op, index) for op, rules in sorted(decompositions().items()) for index in range(len(rules))
+]
 
 WITHIN_ONE = ("QLinearConv", "QLinearMatMul", "QuantizeLinear", "DynamicQuantizeLinear")
 """What is rounded once more often than its definition."""
@@ -47,7 +49,7 @@ def moderate(case: NodeCase) -> list[AnyArray | None]:
 def written_out(graph: Graph, rule: tuple[str, int]) -> Graph | None:
     rewriter = Rewriter(graph)
     (node,) = graph.nodes
-    made = drafted(rewriter, node, expansions()[rule[0]][rule[1]])
+    made = decomposed(rewriter, node, decompositions()[rule[0]][rule[1]])
     if made is None:
         return None
     assert all(one.op != node.op or one != node for one in made)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import accumulate, chain, repeat
 
 import pytest
-from plait.devices.queued import timing
-from plait.devices.queued.timing import ANCHOR_S, Timeline
+from plait.devices.streams import timing
+from plait.devices.streams.timing import ANCHOR_S, Timeline
 
 
 class Clock:

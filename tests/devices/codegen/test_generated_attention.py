@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import AnyArray
-from plait.devices.generated.kernel import THREADS
-from plait.devices.generated.registry import generate, why_not
+from plait.devices.codegen.kernel import THREADS
+from plait.devices.codegen.registry import generate, why_not
 from plait.graph.ir import Graph
 from single_node import single_node_graph
 

@@ -24,8 +24,8 @@ from node_strategies import (
 )
 from node_strategies.comparing import check
 from node_strategies.drawing import NodeCase
+from plait.devices.codegen.registry import generated_ops, why_not
 from plait.devices.formal.device import FormalDevice
-from plait.devices.generated.registry import generated_ops, why_not
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from single_node import single_node_graph

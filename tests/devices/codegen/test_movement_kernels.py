@@ -12,8 +12,8 @@ import pytest
 from generated_cases import CASES
 from generated_code import run_generated
 from generated_network_cases import Nodes
-from plait.devices.generated.pieces import Launch, piece_of
-from plait.devices.generated.registry import why_not
+from plait.devices.codegen.pieces import Launch, piece_of
+from plait.devices.codegen.registry import why_not
 
 OWN = [name for name, make in CASES.items() if make.__module__ == cases.__name__]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..operators.einsum import parse_equation
-from .rules import Draft, expands
+from .rules import DecompositionBuilder, decomposition
 
 
 class _Term(NamedTuple):
@@ -17,17 +17,17 @@ class _Term(NamedTuple):
     axes: tuple[int, ...]
 
 
-@expands("Einsum")
-def einsum(draft: Draft, *operands: str) -> str | None:
+@decomposition("Einsum")
+def einsum(builder: DecompositionBuilder, *operands: str) -> str | None:
     """Operands, one after the other: ReduceSum, Transpose, Reshape, MatMul, Reshape, Transpose.
 
     Not where an axis is named twice in a term, or repeated to the length of another.
     """
-    shapes = [draft.shape(name) for name in operands]
+    shapes = [builder.shape(name) for name in operands]
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes):
         return None
-    equation = parse_equation(draft.attributes["equation"], [len(shape) for shape in known])
+    equation = parse_equation(builder.attributes["equation"], [len(shape) for shape in known])
     lengths: dict[int, int] = {}
     for axes, shape in zip(equation.inputs, known, strict=True):
         alike = all(lengths.setdefault(a, n) == n for a, n in zip(axes, shape, strict=True))
@@ -36,17 +36,21 @@ def einsum(draft: Draft, *operands: str) -> str | None:
     left, *others = map(_Term, operands, equation.inputs)
     for place, right in enumerate(others, 1):
         later = {axis for axes in equation.inputs[place + 1 :] for axis in axes}
-        left = _product(draft, left, right, {*equation.output, *later}, lengths)
-    left = _summed(draft, left, set(equation.output))
-    return _turned(draft, left, equation.output).tensor
+        left = _product(builder, left, right, {*equation.output, *later}, lengths)
+    left = _summed(builder, left, set(equation.output))
+    return _turned(builder, left, equation.output).tensor
 
 
 def _product(
-    draft: Draft, left: _Term, right: _Term, kept: set[int], lengths: dict[int, int]
+    builder: DecompositionBuilder,
+    left: _Term,
+    right: _Term,
+    kept: set[int],
+    lengths: dict[int, int],
 ) -> _Term:
     """Return a product of two tensors, with the axes that are kept."""
-    left = _summed(draft, left, kept | {*right.axes})
-    right = _summed(draft, right, kept | {*left.axes})
+    left = _summed(builder, left, kept | {*right.axes})
+    right = _summed(builder, right, kept | {*left.axes})
     both = [axis for axis in left.axes if axis in right.axes]
     batch = [axis for axis in both if axis in kept]
     summed = [axis for axis in both if axis not in kept]
@@ -58,25 +62,25 @@ def _product(
 
     factors = []
     for term, groups in ((left, (batch, rows, summed)), (right, (batch, summed, columns))):
-        turned = _turned(draft, term, [axis for group in groups for axis in group])
-        factors.append(draft("Reshape", turned.tensor, [count(group) for group in groups]))
-    product = draft("MatMul", *factors)
+        turned = _turned(builder, term, [axis for group in groups for axis in group])
+        factors.append(builder("Reshape", turned.tensor, [count(group) for group in groups]))
+    product = builder("MatMul", *factors)
     axes = (*batch, *rows, *columns)
-    return _Term(draft("Reshape", product, [lengths[axis] for axis in axes]), axes)
+    return _Term(builder("Reshape", product, [lengths[axis] for axis in axes]), axes)
 
 
-def _summed(draft: Draft, term: _Term, kept: set[int]) -> _Term:
+def _summed(builder: DecompositionBuilder, term: _Term, kept: set[int]) -> _Term:
     """Return the sum of a tensor over the axes that are not kept."""
     gone = [place for place, axis in enumerate(term.axes) if axis not in kept]
     if not gone:
         return term
     axes = tuple(axis for axis in term.axes if axis in kept)
-    return _Term(draft("ReduceSum", term.tensor, gone, keepdims=False), axes)
+    return _Term(builder("ReduceSum", term.tensor, gone, keepdims=False), axes)
 
 
-def _turned(draft: Draft, term: _Term, axes: Sequence[int]) -> _Term:
+def _turned(builder: DecompositionBuilder, term: _Term, axes: Sequence[int]) -> _Term:
     """Return a tensor with its axes in another order."""
     if tuple(axes) == term.axes:
         return term
     order = [term.axes.index(axis) for axis in axes]
-    return _Term(draft("Transpose", term.tensor, perm=order), tuple(axes))
+    return _Term(builder("Transpose", term.tensor, perm=order), tuple(axes))

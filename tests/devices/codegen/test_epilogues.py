@@ -10,12 +10,12 @@ import pytest
 from generated_cases import Feeds, fused_pieces
 from generated_code import run_pieces
 from generated_epilogue_cases import CHAINS, finished_and_kept
+from plait.devices.codegen import tiles
+from plait.devices.codegen.fusing import MOST_WITH_PRODUCT, fused
+from plait.devices.codegen.pieces import Launch, Piece
+from plait.devices.codegen.registry import scratch
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.device import scratch_name
-from plait.devices.generated import tiles
-from plait.devices.generated.fusing import MOST_WITH_PRODUCT, fused
-from plait.devices.generated.pieces import Launch, Piece
-from plait.devices.generated.registry import scratch
 from plait.devices.memory import View, host_arena, host_view
 from plait.graph.ir import Graph
 

@@ -13,13 +13,13 @@ from generated_code import run_generated, run_pieces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices import Program
+from plait.devices.codegen import epilogue
+from plait.devices.codegen.epilogue import Epilogue
+from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.kernel import Code, Kernel, Parameter
+from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import scratch_name
-from plait.devices.generated import epilogue
-from plait.devices.generated.epilogue import Epilogue
-from plait.devices.generated.fusing import fused
-from plait.devices.generated.kernel import Code, Kernel, Parameter
-from plait.devices.generated.pieces import Launch, Piece
 from plait.devices.memory import View, host_arena, host_view
 from plait.devices.program import BoundProgram, Step, bind_node
 from plait.graph.ir import Graph, Node

@@ -12,10 +12,10 @@ import pytest
 from bound import Bound
 from generated_cases import CASES, numbers
 from generated_code import run_generated, run_pieces
+from plait.devices.codegen import lines, tiles
+from plait.devices.codegen.pieces import Launch, Piece, piece_of
+from plait.devices.codegen.registry import why_not
 from plait.devices.cpu import CpuDevice
-from plait.devices.generated import lines, tiles
-from plait.devices.generated.pieces import Launch, Piece, piece_of
-from plait.devices.generated.registry import why_not
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from single_node import single_node_graph

@@ -16,20 +16,27 @@ from . import (
     recurrent,
     reduction,
 )
-from .rules import Draft, Expansion, Result, drafted, expands, expansions
+from .rules import (
+    Decomposition,
+    DecompositionBuilder,
+    Result,
+    decomposed,
+    decomposition,
+    decompositions,
+)
 
 __all__ = [
-    "Draft",
-    "Expansion",
+    "Decomposition",
+    "DecompositionBuilder",
     "Result",
     "activation",
     "arithmetic",
     "attention",
     "convolution",
-    "drafted",
+    "decomposed",
+    "decomposition",
+    "decompositions",
     "einsum",
-    "expands",
-    "expansions",
     "normalization",
     "pooling",
     "products",

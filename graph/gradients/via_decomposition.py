@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ..expansions import drafted, expansions
+from ..decompositions import decomposed, decompositions
 from ..ir import Graph
 from ..passes.rewriting import Rewriter
 from .adjoint import Adjoint
@@ -20,7 +20,7 @@ Write: TypeAlias = Callable[[Inputs], Sequence[Term | None]]
 
 def is_written_out(op: str) -> bool:
     """True when an operator has an expansion, which may not take every node of it."""
-    return op in expansions()
+    return op in decompositions()
 
 
 def through(at: Adjoint, write: Write) -> Gradients:
@@ -43,7 +43,7 @@ def through(at: Adjoint, write: Write) -> Gradients:
     yield from zip(wanted.values(), map(formula.term, found), strict=True)
 
 
-def through_expansion(at: Adjoint) -> Gradients:
+def through_decomposition(at: Adjoint) -> Gradients:
     """Compute the node again as its expansion, and go back through that."""
     simpler, node, formula = _simpler(at), at.node, at.formula
 
@@ -65,9 +65,9 @@ def _simpler(at: Adjoint) -> Graph:
     constants = {name: value for name, value in values.items() if value is not None}
     inputs = tuple(name for name in named if name not in constants)
     alone = Graph(node.name, inputs, outputs, (node,), tensors, constants)
-    for rule in expansions()[node.op]:
+    for rule in decompositions()[node.op]:
         rewriter = Rewriter(alone)
-        made = drafted(rewriter, node, rule)
+        made = decomposed(rewriter, node, rule)
         if made:
             rewriter.replace([node], made)
             graph = rewriter.result()

@@ -1,0 +1,104 @@
+"""Elementwise operators in others."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from .rules import DecompositionBuilder, decomposition
+
+
+@decomposition("Clip", wide=False)
+def clip(builder: DecompositionBuilder, x: str, low: str = "", high: str = "") -> str:
+    """Min(Max(x, low), high)."""
+    bounded = builder("Max", x, _scalar(builder, low)) if low else x
+    return builder("Min", bounded, _scalar(builder, high)) if high else bounded
+
+
+@decomposition("Max", "Min", wide=False)
+def extremum(builder: DecompositionBuilder, *operands: str) -> str | None:
+    """One after the other, where there are not two."""
+    op = builder.node.op
+    return None if len(operands) == 2 else reduce(lambda a, b: builder(op, a, b), operands)
+
+
+@decomposition("Sum")
+def total(builder: DecompositionBuilder, *operands: str) -> str:
+    """Add, one after the other."""
+    return reduce(lambda a, b: builder("Add", a, b), operands)
+
+
+@decomposition("Mean")
+def mean(builder: DecompositionBuilder, *operands: str) -> str:
+    """Sum(...) / count."""
+    if len(operands) == 1:
+        return operands[0]
+    return builder("Div", builder("Sum", *operands), float(len(operands)))
+
+
+@decomposition("Sub", wide=False)
+def sub(builder: DecompositionBuilder, a: str, b: str) -> str | None:
+    """A + (-b): the same bits."""
+    return None if builder.spec(b).dtype.kind == "u" else builder("Add", a, builder("Neg", b))
+
+
+@decomposition("Neg", wide=False)
+def neg(builder: DecompositionBuilder, x: str) -> str:
+    """X · -1: the same bits."""
+    return builder("Mul", x, np.asarray(-1, builder.spec(x).dtype))
+
+
+@decomposition("Reciprocal", wide=False)
+def reciprocal(builder: DecompositionBuilder, x: str) -> str:
+    """1 / x."""
+    return builder("Div", np.asarray(1, builder.spec(x).dtype), x)
+
+
+@decomposition("Greater", "Less", wide=False)
+def turned(builder: DecompositionBuilder, a: str, b: str) -> str:
+    """B < a, or b > a."""
+    return builder("Less" if builder.node.op == "Greater" else "Greater", b, a)
+
+
+@decomposition("GreaterOrEqual", "LessOrEqual", wide=False)
+def or_equal(builder: DecompositionBuilder, a: str, b: str) -> str:
+    """Greater or Equal: two comparisons, as neither is true of a NaN."""
+    strict = builder(builder.node.op.removesuffix("OrEqual"), a, b)
+    return builder("Or", strict, builder("Equal", a, b))
+
+
+@decomposition("IsNaN", wide=False)
+def is_nan(builder: DecompositionBuilder, x: str) -> str:
+    """Not equal to itself."""
+    return builder("Not", builder("Equal", x, x))
+
+
+@decomposition("IsInf", wide=False)
+def is_inf(builder: DecompositionBuilder, x: str) -> str | None:
+    """Equal to an infinity."""
+    found = [
+        builder("Equal", x, np.asarray(sign * np.inf, builder.spec(x).dtype))
+        for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
+        if builder.attributes[name]
+    ]
+    return reduce(lambda a, b: builder("Or", a, b), found) if found else None
+
+
+@decomposition("Xor", wide=False)
+def xor(builder: DecompositionBuilder, a: str, b: str) -> str:
+    """One of them, and not both."""
+    return builder("And", builder("Or", a, b), builder("Not", builder("And", a, b)))
+
+
+@decomposition("CastLike", wide=False)
+def cast_like(builder: DecompositionBuilder, x: str, like: str) -> str:
+    """Cast to the other's dtype."""
+    given = {name: builder.attributes[name] for name in ("saturate", "round_mode")}
+    return builder("Cast", x, to=builder.spec(like).dtype.name, **given)
+
+
+def _scalar(builder: DecompositionBuilder, bound: str) -> str:
+    """Return a bound without axes: one of length 1 would add an axis to a scalar."""
+    shape = builder.shape(bound)
+    return bound if shape == () else builder("Reshape", bound, np.zeros(0, np.int64))

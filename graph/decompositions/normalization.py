@@ -1,0 +1,153 @@
+"""Normalizations in reductions and arithmetic.  Sources: ONNX's operators of these names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..dims import normalise_axis
+from .rules import DecompositionBuilder, decomposition
+
+
+@decomposition("LayerNormalization")
+def layer_normalization(
+    builder: DecompositionBuilder, x: str, scale: str, bias: str = ""
+) -> tuple[str, ...] | None:
+    """(x - mean) / √(variance + epsilon) · scale + bias, over the axes from `axis` on."""
+    axes = _axes_from(builder, x)
+    if axes is None:
+        return None
+    centred, mean, inverse = _standard(builder, x, axes)
+    y = builder("Mul", builder("Mul", centred, inverse), scale)
+    statistics = (builder.cast(one, "float32") for one in (mean, inverse))
+    return (builder("Add", y, bias) if bias else y, *list(statistics)[: builder.n_outputs - 1])
+
+
+@decomposition("RMSNormalization")
+def rms_normalization(builder: DecompositionBuilder, x: str, scale: str) -> str | None:
+    """X / √(mean of squares + epsilon) · scale."""
+    axes = _axes_from(builder, x)
+    if axes is None:
+        return None
+    square = builder("ReduceMean", builder("Mul", x, x), axes, keepdims=True)
+    root = builder("Sqrt", builder("Add", square, float(builder.attributes["epsilon"])))
+    dtype = builder.spec(scale).dtype
+    return builder("Mul", builder.cast(builder("Div", x, root), dtype), scale)
+
+
+@decomposition("InstanceNormalization")
+def instance_normalization(
+    builder: DecompositionBuilder, x: str, scale: str, bias: str
+) -> str | None:
+    """As LayerNormalization, over each plane of a channel."""
+    shape = builder.dims(x)
+    if shape is None:
+        return None
+    centred, _, inverse = _standard(builder, x, range(2, len(shape)))
+    return _per_channel(builder, builder("Mul", centred, inverse), scale, bias)
+
+
+@decomposition("GroupNormalization")
+def group_normalization(builder: DecompositionBuilder, x: str, scale: str, bias: str) -> str | None:
+    """As LayerNormalization, over the planes of each group of channels."""
+    if builder.dims(x) is None:
+        return None
+    lines = builder("Reshape", x, (0, builder.attributes["num_groups"], -1))
+    centred, _, inverse = _standard(builder, lines, [2])
+    y = builder("Reshape", builder("Mul", centred, inverse), builder.lengths(x))
+    return _per_channel(builder, y, scale, bias)
+
+
+@decomposition("BatchNormalization")
+def batch_normalization(
+    builder: DecompositionBuilder, x: str, scale: str, bias: str, mean: str, variance: str
+) -> str | None:
+    """(x - mean) / √(variance + epsilon) · scale + bias, by channel."""
+    dtypes = {builder.spec(name).dtype for name in (x, scale, bias, mean, variance)}
+    if builder.attributes["training_mode"] or len(dtypes) > 1:
+        return None
+    root = builder("Sqrt", builder("Add", variance, float(builder.attributes["epsilon"])))
+    centred = builder("Sub", x, _aligned(builder, x, mean))
+    return _per_channel(builder, centred, builder("Div", scale, root), bias)
+
+
+@decomposition("LpNormalization")
+def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
+    """X by the sum of |x|, or by the root of the sum of squares; 0 where that is 0."""
+    shape = builder.dims(x)
+    if shape is None:
+        return None
+    axes = [normalise_axis(builder.attributes["axis"], len(shape))]
+    norm = builder(f"ReduceL{builder.attributes['p']}", x, axes, keepdims=True)
+    empty = builder("Equal", norm, 0.0)
+    return builder("Where", empty, builder.zero(x), builder("Div", x, norm))
+
+
+@decomposition("MeanVarianceNormalization")
+def mean_variance_normalization(builder: DecompositionBuilder, x: str) -> str | None:
+    """(x - mean) / (√variance + 10⁻⁹), as ONNX writes it out."""
+    shape = builder.dims(x)
+    if shape is None:
+        return None
+    axes = tuple(normalise_axis(axis, len(shape)) for axis in builder.attributes["axes"])
+    centred = builder("Sub", x, builder("ReduceMean", x, axes, keepdims=True))
+    variance = builder("ReduceMean", builder("Mul", centred, centred), axes, keepdims=True)
+    return builder("Div", centred, builder("Add", builder("Sqrt", variance), 1e-9))
+
+
+@decomposition("LRN")
+def local_response_normalization(builder: DecompositionBuilder, x: str) -> str | None:
+    """X / (bias + alpha · mean of the squares of neighbouring channels) ^ beta."""
+    shape, size = builder.dims(x), builder.attributes["size"]
+    if shape is None or not isinstance(shape[1], int):
+        return None
+    squares = builder("Reshape", builder("Mul", x, x), (0, 1, shape[1], -1))
+    before = (size - 1) // 2
+    mean = builder(
+        "AveragePool",
+        squares,
+        kernel_shape=(size, 1),
+        pads=(before, 0, size - 1 - before, 0),
+        count_include_pad=True,
+    )
+    scaled = builder(
+        "Mul", builder("Reshape", mean, builder.lengths(x)), float(builder.attributes["alpha"])
+    )
+    base = builder("Add", scaled, float(builder.attributes["bias"]))
+    return builder("Div", x, builder("Pow", base, float(builder.attributes["beta"])))
+
+
+def _axes_from(builder: DecompositionBuilder, x: str) -> list[int] | None:
+    """Return the axes from `axis` on; None where x has no elements, or may have none."""
+    shape = builder.dims(x)
+    if shape is None:
+        return None
+    return list(range(normalise_axis(builder.attributes["axis"], len(shape)), len(shape)))
+
+
+def _standard(builder: DecompositionBuilder, x: str, axes: Sequence[int]) -> tuple[str, str, str]:
+    """Return x less its mean, the mean, and 1 / √(variance + epsilon)."""
+    if not axes:  # each element is its own mean
+        centred, mean = builder("Sub", x, x), x
+        variance = centred
+    else:
+        mean = builder("ReduceMean", x, tuple(axes), keepdims=True)
+        centred = builder("Sub", x, mean)
+        variance = builder(
+            "ReduceMean", builder("Mul", centred, centred), tuple(axes), keepdims=True
+        )
+    root = builder("Sqrt", builder("Add", variance, float(builder.attributes["epsilon"])))
+    return centred, mean, builder("Reciprocal", root)
+
+
+def _per_channel(builder: DecompositionBuilder, x: str, scale: str, bias: str) -> str:
+    return builder(
+        "Add", builder("Mul", x, _aligned(builder, x, scale)), _aligned(builder, x, bias)
+    )
+
+
+def _aligned(builder: DecompositionBuilder, x: str, vector: str) -> str:
+    """Return a vector with one number for each channel so that it broadcasts to x."""
+    rank = builder.spec(x).rank or 2
+    return vector if rank < 2 else builder("Reshape", vector, np.array([-1, *(1,) * (rank - 2)]))
