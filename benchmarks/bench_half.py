@@ -45,11 +45,11 @@ def compared(case: Case, count: int, device: str, rounds: int) -> dict[str, Any]
     )
     pairs = list(zip(expected, found, strict=True))
     half = plans["float16"]
-    casts = sum(node.op == "Cast" for node in half.graph.nodes if node.name in half.halved)
+    casts = sum(node.op == "Cast" for node in half.graph.nodes if node.name in half.request.halved)
     made: dict[str, Any] = {
         "items": len(pairs),
         "nodes": len(half.graph.nodes) - casts,
-        "in_float16": len(half.halved) - casts,
+        "in_float16": len(half.request.halved) - casts,
         "conversions": casts,
         "mebibytes": {name: mebibytes(plan) for name, plan in plans.items()},
         "sqnr_db": {name: one.sqnr_db for name, one in compare(pairs).items()},

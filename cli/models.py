@@ -100,7 +100,8 @@ def _planned(
     plan = request.plan(max_in_flight)
     if not models or request.is_saved:
         return plan
-    return replace(plan, costs=plan.costs.with_models(models)).again()
+    asked = replace(plan.request, costs=plan.costs.with_models(models))
+    return replace(plan, request=asked).replan()
 
 
 def _check_named(models: Mapping[str, DeviceModel], plan: Plan) -> None:

@@ -13,7 +13,7 @@ from ..devices.registry import find
 from ..graph.ir import Graph
 from .costs import Costs
 from .errors import PlanError
-from .partition.strategies import Objective, Request, Strategy
+from .plans.request import Objective, PlanRequest, Strategy
 
 MOST_IN_FLIGHT = 1 << 16
 """Items under way at a time; there is a slot for each."""
@@ -80,7 +80,7 @@ def prototypes_of(
     return dict(zip(names, found, strict=True)), given
 
 
-def check_request(request: Request) -> None:
+def check_request(request: PlanRequest) -> None:
     """Raise PlanError if strategy, objective or max_subgraphs is none."""
     for name, value, known in (
         ("strategy", request.strategy, get_args(Strategy)),

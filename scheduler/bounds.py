@@ -22,9 +22,10 @@ from ..graph.infer import describe
 from ..graph.ir import Graph, Node
 from .boundaries import Cut, cut_alike, frontier, is_decided
 from .errors import FeedError, PlanError
-from .fixed import fixed_nodes, same_nodes, without_nodes
-from .memory.leeway import Leeway
+from .fixed import fixed_nodes, growing_leeway, same_nodes, without_nodes
+from .memory.leeway import NONE, Leeway
 from .partition.pins import Pins
+from .planning import Plan
 from .plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .specialise import specialise
 from .whole import switches_of, with_whole_nodes
@@ -193,6 +194,16 @@ def leeway_of(template: Template, bounds: Bounds, graph: Graph) -> Leeway:
         if any(there[place] != here for there in ways) or not (ways or _is_simple(here)):
             apart.add(node.name)
     return Leeway(frozenset(apart), others)
+
+
+def leeway_in(plan: Plan) -> Leeway:
+    """Return what the memory of a plan must allow for, so that all shapes within bounds fit."""
+    if plan.template is None:
+        return NONE
+    if not plan.bounds:
+        return growing_leeway(plan.template)
+    template = Template(plan.template, plan.prototypes, plan.pins, plan.folds)
+    return leeway_of(template, plan.bounds, plan.graph)
 
 
 def _varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template, Graph]:

@@ -82,7 +82,7 @@ def calibrated(planned: Plan) -> Costs:
 def _computing(planned: Plan) -> list[str | Device]:
     """Return the devices of a plan that compute on the host, as `plan` takes them."""
     return [
-        device if name in planned.given else name
+        device if name in planned.request.given else name
         for name, device in planned.prototypes.items()
         if name in planned.devices and _takes_part(device)
     ]

@@ -21,10 +21,10 @@ from ..graph.operators.fused import FUSED, MOST_INPUTS
 from ..graph.passes import Applied, run_passes
 from ..graph.tensor import Shape, TensorSpec
 from .partition.choose import Choice
-from .partition.strategies import Request
 from .placement import place
 from .plans.partition import Partition
 from .plans.placement import Placement
+from .plans.request import PlanRequest
 
 LEAST_BYTES, LEAST_BETWEEN_BYTES = 1 << 23, 1 << 25
 """Of what a chain writes, and of all that lies between its nodes. Measured on 2 cores with 1 MiB of
@@ -65,7 +65,7 @@ class Lowered(NamedTuple):
         return self.choice.placement
 
 
-def lowered(graph: Graph, choice: Choice, request: Request, template: Graph | None) -> Lowered:
+def lowered(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | None) -> Lowered:
     """Return a static graph in the form that the devices of a choice get.
 
     Nodes that they lack are written out, and chains are fused where that is asked for. `template`

@@ -20,8 +20,9 @@ from .memory.leeway import NONE, Leeway
 from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .memory.regions import MemoryPlan
-from .partition.strategies import Request, choices
+from .partition.strategies import choices, merging
 from .planning import Plan
+from .plans.request import PlanRequest
 from .plans.shapes import Bounds, Shapes
 from .run_once import in_sections
 from .whole import with_whole_nodes
@@ -32,13 +33,11 @@ WAITS_WORTH = 1.01
 MOST_TRIED = 6
 
 
-def within(
-    template: Graph, bounds: Bounds, request: Request, given: frozenset[str], *, folds: bool
-) -> Plan:
+def within(template: Graph, bounds: Bounds, request: PlanRequest, *, folds: bool) -> Plan:
     """Return the plan for the largest shapes, in whose memory smaller ones run as well."""
 
-    def make(template: Graph, request: Request) -> Plan:
-        one = partial(_within, bounds=bounds, request=request, given=given, folds=folds)
+    def make(template: Graph, request: PlanRequest) -> Plan:
+        one = partial(_within, bounds=bounds, request=request, folds=folds)
         # Where nothing is folded, what runs once may be what decides shapes.
         return in_sections(template, one) if folds else one(template)
 
@@ -47,7 +46,7 @@ def within(
     return with_half(template, request, make, shown)
 
 
-def _largest(template: Graph, bounds: Bounds, request: Request, folds: bool) -> Graph:
+def _largest(template: Graph, bounds: Bounds, request: PlanRequest, folds: bool) -> Graph:
     """Return the graph of the largest shapes."""
     lengths = largest(bounds)
     try:
@@ -61,58 +60,55 @@ def _largest(template: Graph, bounds: Bounds, request: Request, folds: bool) -> 
     return graph
 
 
-def _symbols(template: Graph, request: Request, folds: bool) -> Template:
+def _symbols(template: Graph, request: PlanRequest, folds: bool) -> Template:
     return Template(template, request.devices, request.pins, folds)
 
 
-def _within(
-    template: Graph, bounds: Bounds, request: Request, given: frozenset[str], folds: bool
-) -> Plan:
+def _within(template: Graph, bounds: Bounds, request: PlanRequest, folds: bool) -> Plan:
     def leeway(template: Graph, graph: Graph) -> Leeway:
         return leeway_of(_symbols(template, request, folds), bounds, graph)
 
     graph = _largest(template, bounds, request, folds)
-    made = _with_symbols(template, graph, request, given, leeway)
+    made = _with_symbols(template, graph, request, leeway)
     return replace(made, bounds=bounds)
 
 
-def at_shapes(template: Graph, shapes: Shapes, request: Request, given: frozenset[str]) -> Plan:
+def at_shapes(template: Graph, shapes: Shapes, request: PlanRequest) -> Plan:
     """Return the plan for some shapes, beside which those of other lengths run as well.
 
     What lengths matter to lies apart from all else in it, and can be laid out anew.
     """
-    one = partial(_at_shapes, shapes=shapes, request=request, given=given)
+    one = partial(_at_shapes, shapes=shapes, request=request)
     return in_sections(set_aside(without_chains(template)), one)
 
 
-def _at_shapes(template: Graph, shapes: Shapes, request: Request, given: frozenset[str]) -> Plan:
+def _at_shapes(template: Graph, shapes: Shapes, request: PlanRequest) -> Plan:
     graph = _symbols(template, request, folds=True).of(shapes)
     if not is_decided(graph):
         raise undecided(graph)
-    return _with_symbols(template, graph, request, given, lambda one, _: growing_leeway(one))
+    return _with_symbols(template, graph, request, lambda one, _: growing_leeway(one))
 
 
 def _with_symbols(
     template: Graph,
     graph: Graph,
-    request: Request,
-    given: frozenset[str],
+    request: PlanRequest,
     leeway: Callable[[Graph, Graph], Leeway],
 ) -> Plan:
     """Return the plan of a graph that is also for other lengths of a template's symbols."""
     apart = replace(request, apart=worth_apart(template))
-    return _best(graph, apart, given, template, leeway)
+    return _best(graph, apart, template, leeway)
 
 
-def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[Pass, ...]) -> Plan:
+def decide(graph: Graph, request: PlanRequest, passes: tuple[Pass, ...]) -> Plan:
     """Return the plan of a graph that passes make simpler."""
 
-    def make(graph: Graph, request: Request) -> Plan:
-        one = partial(_best, request=request, given=given)
+    def make(graph: Graph, request: PlanRequest) -> Plan:
+        one = partial(_best, request=request)
         return in_sections(graph, one) if is_decided(graph) else one(graph)
 
     graph = without_chains(graph)
-    graph, applied = run_passes(graph, passes, request.may_merge)
+    graph, applied = run_passes(graph, passes, merging(request))
     folds = fold_constants in passes
     graph = with_whole_nodes(graph, request.devices, request.pins, folds=folds)
     made = with_half(set_aside(graph), request, make)
@@ -121,8 +117,7 @@ def decide(graph: Graph, request: Request, given: frozenset[str], passes: tuple[
 
 def _best(
     graph: Graph,
-    request: Request,
-    given: frozenset[str],
+    request: PlanRequest,
     template: Graph | None = None,
     leeway: Callable[[Graph, Graph], Leeway] = lambda *_: NONE,
 ) -> Plan:
@@ -136,7 +131,7 @@ def _best(
         check_addressable(graph)
     for choice in choices(graph, request, is_static=is_static, template=template):
         if choice.placement is None:
-            return _plan(Lowered(graph, choice), request, None, given)
+            return _plan(Lowered(graph, choice), request, None)
         if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
             continue  # it cannot be better by more
         tried += best is not None
@@ -163,39 +158,26 @@ def _best(
         if seconds <= choice.seconds * WAITS_WORTH:
             break
     if best is None and request.fuses_chains:
-        return _best(graph, replace(request, fuses_chains=False), given, template, leeway)
+        return _best(graph, replace(request, fuses_chains=False), template, leeway)
     if best is None:
         assert refusal is not None, "there is a choice"
         raise refusal
-    return _plan(best[0], request, best[1], given)
+    return _plan(best[0], request, best[1])
 
 
-def _plan(
-    made: Lowered, request: Request, memory: MemoryPlan | None, given: frozenset[str]
-) -> Plan:
+def _plan(made: Lowered, request: PlanRequest, memory: MemoryPlan | None) -> Plan:
     choice = made.choice
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
     return Plan(
         graph=made.graph,
-        devices=tuple(request.devices),
-        pins=request.pins,
-        max_in_flight=request.max_in_flight,
+        request=request,
         partition=choice.partition,
         placement=placement,
         memory=memory,
         passes=(),
-        prototypes=request.devices,
-        given=given,
-        strategy=request.strategy,
-        objective=request.objective,
-        costs=request.costs,
-        max_subgraphs=request.max_subgraphs,
-        memory_limits=request.memory_limits,
         decision=choice.decision,
-        inputs_on=request.ends.inputs,
-        outputs_on=request.ends.outputs,
         applied=made.applied,
         template=made.template,
     )

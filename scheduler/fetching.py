@@ -14,12 +14,12 @@ from .ends import Ends
 from .errors import FetchError
 from .fetches import no_name
 from .make_plan import planned
-from .partition.strategies import Request
 from .planning import Plan
+from .replanning import request_of
 from .specialise import specialised
 
 
-def fetching(plan: Plan, names: Collection[str], request: Request) -> Plan:
+def fetching(plan: Plan, names: Collection[str]) -> Plan:
     """Return the plan whose outputs are these tensors; the plan itself if it needs all it has.
 
     Parameters
@@ -27,8 +27,6 @@ def fetching(plan: Plan, names: Collection[str], request: Request) -> Plan:
     plan : Plan
     names : collection of str
         Tensors of the graph as it was before passes, if that is known.
-    request : Request
-        That of the plan.
 
     Raises
     ------
@@ -45,16 +43,17 @@ def fetching(plan: Plan, names: Collection[str], request: Request) -> Plan:
     bound = replace(source, tensors={**source.tensors, **fed})
     graph, folded = specialised(bound, None, plan.passes)
     ends = Ends(
-        {name: device for name, device in plan.inputs_on.items() if name in graph.inputs},
-        {name: device for name, device in plan.outputs_on.items() if name in graph.outputs},
+        {name: device for name, device in plan.ends.inputs.items() if name in graph.inputs},
+        {name: device for name, device in plan.ends.outputs.items() if name in graph.outputs},
     )
     symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
     symbols.update(computed_symbols(graph))
     known = {**plan.bounds, **plan.computed}
     bounds = {symbol: bound for symbol, bound in known.items() if symbol in symbols}
+    request = request_of(plan)
     halved = request.halved if plan.source is None else {}
     request = replace(request, ends=ends, halved=halved)
-    made = planned(graph, bounds, request, plan.given, plan.passes)
+    made = planned(graph, bounds, request, plan.passes)
     return replace(
         made,
         passes=plan.passes,

@@ -18,13 +18,14 @@ from .boundaries import is_decided
 from .errors import DoesNotFitError, PlanError
 from .partition.choose import Choice
 from .partition.decision import Decision
-from .partition.strategies import Request, choices
+from .partition.strategies import choices
+from .plans.request import PlanRequest
 from .replicas.groups import Groups, without_ranges
 
 if TYPE_CHECKING:
     from .planning import Plan
 
-Make: TypeAlias = "Callable[[Graph, Request], Plan]"
+Make: TypeAlias = "Callable[[Graph, PlanRequest], Plan]"
 """Plans a graph."""
 
 Precision: TypeAlias = "str | Mapping[str, str] | None"
@@ -69,7 +70,7 @@ def checked_precision(
 
 def with_half(
     graph: Graph,
-    request: Request,
+    request: PlanRequest,
     make: Make,
     shown: Graph | None = None,
 ) -> Plan:
@@ -78,7 +79,7 @@ def with_half(
     Parameters
     ----------
     graph : Graph
-    request : Request
+    request : PlanRequest
     make : callable
         Plans a graph.
     shown : Graph, optional
@@ -105,7 +106,7 @@ def with_half(
     raise refusal
 
 
-def _by_choice(graph: Graph, request: Request, make: Make, first: Choice) -> Plan:
+def _by_choice(graph: Graph, request: PlanRequest, make: Make, first: Choice) -> Plan:
     """Return the plan of a graph whose nodes stay where a choice has them."""
     graph, places, applied = _converted(graph, request, first.partition.assignment)
     halved = {**request.halved, **places}
@@ -127,7 +128,7 @@ def _by_choice(graph: Graph, request: Request, make: Make, first: Choice) -> Pla
 
 
 def _converted(
-    graph: Graph, request: Request, assignment: Mapping[str, str]
+    graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
     """Return the graph in float16 where that may be, and what is where it must stay."""
     places: dict[str, str] = {}
@@ -149,14 +150,15 @@ def _decided(first: Decision, then: Decision | None) -> Decision:
     return first if then is None else replace(first, ask=then.ask)
 
 
-def _as_asked(plan: Plan, request: Request, halved: Mapping[str, str]) -> Plan:
+def _as_asked(plan: Plan, request: PlanRequest, halved: Mapping[str, str]) -> Plan:
     """Return a plan with the pins of the user alone."""
     once = plan.once
     if once is not None:
-        once = replace(once, pins=request.pins)
-    return replace(
-        plan, pins=request.pins, precision=request.precision, halved=dict(halved), once=once
+        once = replace(once, request=replace(once.request, pins=request.pins))
+    asked = replace(
+        plan.request, pins=request.pins, precision=request.precision, halved=dict(halved)
     )
+    return replace(plan, request=asked, once=once)
 
 
 def _no_precision(given: object) -> PlanError:

@@ -31,8 +31,9 @@ from .errors import PlanError
 from .half import Precision, checked_precision
 from .memory.limits import limits_of
 from .partition.pins import Pins, check_pins
-from .partition.strategies import Objective, Request, Strategy
+from .partition.strategies import merging
 from .planning import Plan
+from .plans.request import Objective, PlanRequest, Strategy
 from .plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .replicas.groups import (
     check_in_turn,
@@ -159,24 +160,25 @@ def plan(
         check_no_effects(graph)
         limits = shared_limits(limits, prototypes, replicas)
     in_turn = frozenset(chain.from_iterable(replicas))
-    request = Request(
-        prototypes,
-        pins,
-        -(-max_in_flight // variants(replicas)),
-        strategy,
-        objective,
-        costs_of(costs, prototypes),
-        max_subgraphs,
-        limits,
-        checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
-        fuse_chains in chosen,
+    request = PlanRequest(
+        devices=prototypes,
+        given=given,
+        pins=pins,
+        max_in_flight=-(-max_in_flight // variants(replicas)),
+        strategy=strategy,
+        objective=objective,
+        costs=costs_of(costs, prototypes),
+        max_subgraphs=max_subgraphs,
+        memory_limits=limits,
+        ends=checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
         precision=checked_precision(precision, prototypes, replicas),
+        fuses_chains=fuse_chains in chosen,
         writes_out=expand_unsupported in chosen,
     )
     check_request(request)
     part, folded = specialised(graph, shapes, chosen)
     checked = NO_BOUNDS if bounds is None else all_bounds(part, bounds)
-    made = planned(part, checked, request, given, chosen)
+    made = planned(part, checked, request, chosen)
     applied, dead = (*folded, *made.applied), dead_nodes(graph)
     return replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph, dead=dead)
 
@@ -184,8 +186,7 @@ def plan(
 def planned(
     graph: Graph,
     bounds: Bounds,
-    request: Request,
-    given: frozenset[str],
+    request: PlanRequest,
     passes: tuple[Pass, ...],
 ) -> Plan:
     """Return the plan of a graph that passes make simpler, for all shapes within bounds if any.
@@ -193,10 +194,10 @@ def planned(
     Where values decide lengths, each stage is planned for all lengths within bounds.
     """
     if bounds and computed_symbols(graph).keys().isdisjoint(bounds):
-        template, applied = run_passes(graph, passes, request.may_merge)
+        template, applied = run_passes(graph, passes, merging(request))
         folds = fold_constants in passes
         with suppress(UndecidedError):
-            made = deciding.within(template, bounds, request, given, folds=folds)
+            made = deciding.within(template, bounds, request, folds=folds)
             return replace(made, applied=(*applied, *made.applied))
-    made = deciding.decide(graph, request, given, passes)
+    made = deciding.decide(graph, request, passes)
     return replace(made, computed=bounds)

@@ -15,25 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices.device import Device
 from ..graph.ir import Graph
-from ..graph.passes import Applied, Pass, expand_unsupported, fold_constants, fuse_chains
+from ..graph.passes import Applied, Pass, fold_constants
 from ..graph.printing import bytes_text, counted
 from ..graph.state import taken_back
-from .bounds import Template, leeway_of
-from .chains import AFTER_CHOICE
 from .costs import Costs
 from .ends import Ends
-from .fixed import growing_leeway
-from .memory.leeway import NONE, Leeway
 from .memory.regions import MemoryPlan
 from .partition.decision import Decision
 from .partition.pins import Pins
-from .partition.strategies import Objective, Request, Strategy
 from .plans.partition import Partition, Subgraph
 from .plans.placement import Placement
+from .plans.request import PlanRequest
 from .plans.shapes import Bounds, Shapes
 from .replicas.groups import Groups, as_range, every_device, variants
-from .run_once import joined
-from .specialise import specialised
 from .steps import Step
 
 if TYPE_CHECKING:
@@ -50,11 +44,8 @@ class Plan:
     graph : Graph
         The graph that runs for each item; for given shapes, with what could be computed ahead
         folded.
-    devices : tuple of str
-        In order of preference.
-    pins : Mapping of str to str
-    max_in_flight : int
-        For how many items at once memory is planned; with replicas for so many on each variant.
+    request : PlanRequest
+        What it was to be like.
     partition : Partition
     placement : Placement or None
         None while dimensions are symbolic.
@@ -63,24 +54,12 @@ class Plan:
     """
 
     graph: Graph
-    devices: tuple[str, ...]
-    pins: Pins
-    max_in_flight: int
+    request: PlanRequest
     partition: Partition
     placement: Placement | None
     memory: MemoryPlan | None
     passes: tuple[Pass, ...] = field(repr=False)
     """What made the graph simpler."""
-    prototypes: Mapping[str, Device] = field(repr=False, compare=False)
-    """The devices that were asked what they support; those the user gave are also run on."""
-    given: frozenset[str] = field(repr=False, compare=False, default=frozenset())
-    """The names of devices that the user gave as objects."""
-    strategy: Strategy = "auto"
-    objective: Objective = "latency"
-    costs: Costs = field(repr=False, default_factory=Costs)
-    """What nodes and copies were taken to cost."""
-    max_subgraphs: int | None = None
-    memory_limits: Mapping[str, int] = field(default_factory=dict)
     replicas: Groups = ()
     """The devices that the first of each group stands for: items take turns there."""
     beside: Groups = ()
@@ -93,16 +72,8 @@ class Plan:
     """The graph with its symbols, where other lengths of these run in it."""
     computed: Bounds = field(default_factory=dict)
     """The same where some follow from values: it is planned in stages, when it is opened or run."""
-    inputs_on: Mapping[str, str] = field(default_factory=dict)
-    """The devices on which callers hand over inputs; the others are fed on the host."""
-    outputs_on: Mapping[str, str] = field(default_factory=dict)
-    """The devices on which callers take outputs."""
     applied: tuple[Applied, ...] = field(repr=False, compare=False, default=())
     """What the passes did, one after the other."""
-    precision: Mapping[str, str] = field(default_factory=dict)
-    """The devices that may compute in float16."""
-    halved: Mapping[str, str] = field(default_factory=dict)
-    """Where the nodes run that do, and those that convert."""
     once: Plan | None = field(repr=False, default=None)
     """What is computed when it is opened, as a plan for one item; its outputs are prepared here."""
     source: Graph | None = field(repr=False, compare=False, default=None)
@@ -148,22 +119,37 @@ class Plan:
         return self._whole(self.graph)
 
     def _whole(self, rest: Graph) -> Graph:
-        return taken_back(rest if self.once is None else joined(self.once.graph, rest))
+        return taken_back(rest if self.once is None else join_sections(self.once.graph, rest))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of the devices, in order of preference."""
+        return self.request.names
+
+    @property
+    def prototypes(self) -> Mapping[str, Device]:
+        """The devices that were asked what they support; those the user gave are also run on."""
+        return self.request.devices
+
+    @property
+    def pins(self) -> Pins:
+        """The nodes, by name or pattern, that the user gave to a device."""
+        return self.request.pins
+
+    @property
+    def max_in_flight(self) -> int:
+        """For how many items at once memory is planned; with replicas on each variant."""
+        return self.request.max_in_flight
+
+    @property
+    def costs(self) -> Costs:
+        """What nodes and copies were taken to cost."""
+        return self.request.costs
 
     @property
     def ends(self) -> Ends:
         """Where callers hand over inputs and take outputs."""
-        return Ends(self.inputs_on, self.outputs_on)
-
-    @property
-    def leeway(self) -> Leeway:
-        """What memory must allow for, so that all shapes within bounds find room."""
-        if self.template is None:
-            return NONE
-        if not self.bounds:
-            return growing_leeway(self.template)
-        template = Template(self.template, self.prototypes, self.pins, self.folds)
-        return leeway_of(template, self.bounds, self.graph)
+        return self.request.ends
 
     @property
     def folds(self) -> bool:
@@ -223,26 +209,9 @@ class Plan:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        graph, folded = specialised(self.fed, shapes, self.passes)
-        made = replace(self, applied=(*self.applied, *folded)).over(graph, max_in_flight)
-        return self._fetching_as_much(made)
+        from .replanning import replan_for_shapes
 
-    def at_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-        """Return the plan for inputs of these shapes, beside which those of other lengths run.
-
-        Raises
-        ------
-        FeedError
-            If a shape does not fit its input.
-        ShapeError
-            If shapes do not fit together inside the graph.
-        PlanError
-            If values decide shapes.
-        """
-        from .deciding import at_shapes
-
-        made = at_shapes(self.fed, shapes, self._request(max_in_flight), self.given)
-        return self._alike(made)
+        return replan_for_shapes(self, shapes, max_in_flight)
 
     def fetching(self, *names: str) -> Plan:
         """Return the plan for some tensors of the graph: only what they need runs, and is fed.
@@ -259,64 +228,13 @@ class Plan:
         """
         from .fetching import fetching
 
-        return fetching(self, names, self._request(None))
+        return fetching(self, names)
 
-    def over(self, graph: Graph, max_in_flight: int | None = None) -> Plan:
-        """Return the plan of another graph for the same devices and pins."""
-        from .deciding import decide
-
-        passes = self.passes if self.template is None else ()  # they were at work on the template
-        made = decide(graph, self._request(max_in_flight), self.given, passes)
-        return replace(made, replicas=self.replicas, applied=(*self._simplified, *made.applied))
-
-    def again(self, max_in_flight: int | None = None) -> Plan:
+    def replan(self, max_in_flight: int | None = None) -> Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""
-        from .deciding import within
+        from .replanning import replan
 
-        if not self.bounds:
-            return self._fetching_as_much(self.over(self.whole, max_in_flight))
-        request = self._request(max_in_flight)
-        made = within(self.fed, self.bounds, request, self.given, folds=self.folds)
-        return self._alike(made)
-
-    def within(self, graph: Graph, bounds: Bounds) -> Plan:
-        """Return the plan of another graph for the same devices and pins, for lengths in bounds."""
-        from .deciding import within
-
-        made = within(graph, bounds, self._request(None), self.given, folds=self.folds)
-        return replace(made, passes=self.passes, replicas=self.replicas)
-
-    def _alike(self, made: Plan) -> Plan:
-        """Return a plan of the same graph with all that this one says beside it."""
-        applied = (*self._simplified, *made.applied)
-        made = replace(made, passes=self.passes, replicas=self.replicas, applied=applied)
-        return self._fetching_as_much(made)
-
-    def _fetching_as_much(self, made: Plan) -> Plan:
-        made = replace(made, computed=self.computed)
-        return replace(made, source=self.source, dead=self.dead, unneeded=self.unneeded)
-
-    @property
-    def _simplified(self) -> tuple[Applied, ...]:
-        """What was done before nodes were given to devices."""
-        return tuple(one for one in self.applied if one.name not in AFTER_CHOICE)
-
-    def _request(self, max_in_flight: int | None) -> Request:
-        return Request(
-            self.prototypes,
-            self.pins,
-            self.max_in_flight if max_in_flight is None else max_in_flight,
-            self.strategy,
-            self.objective,
-            self.costs,
-            self.max_subgraphs,
-            self.memory_limits,
-            self.ends,
-            fuse_chains in self.passes,
-            self.precision,
-            self.halved,
-            expand_unsupported in self.passes,
-        )
+        return replan(self, max_in_flight)
 
     def report(self, *, nodes: bool = False) -> str:
         """Return the plan for people: subgraphs, transfers, memory and reasons.
@@ -385,3 +303,15 @@ class Plan:
 
     def __str__(self) -> str:
         return self.report()
+
+
+def join_sections(once: Graph, rest: Graph) -> Graph:
+    """Return the graph that was split, the nodes that run once first."""
+    return replace(
+        rest,
+        nodes=(*once.nodes, *rest.nodes),
+        tensors={**once.tensors, **rest.tensors},
+        constants={**once.constants, **rest.constants},
+        precisions={**once.precisions, **rest.precisions},
+        prepared=rest.prepared - set(once.outputs),
+    )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..graph.evaluation import is_known_ahead
 from ..graph.ir import Graph, Node
 from ..graph.nested import graphs_in
+from .ends import ON_HOST
 from .errors import DoesNotFitError
 from .memory.limits import limits_of
 from .memory.memory_plan import plan_memory
@@ -78,18 +79,6 @@ def split(graph: Graph) -> Sections | None:
     return Sections(once, _without(graph, inside, once))
 
 
-def joined(once: Graph, rest: Graph) -> Graph:
-    """Return the graph that was split, the nodes that run once first."""
-    return replace(
-        rest,
-        nodes=(*once.nodes, *rest.nodes),
-        tensors={**once.tensors, **rest.tensors},
-        constants={**once.constants, **rest.constants},
-        precisions={**once.precisions, **rest.precisions},
-        prepared=rest.prepared - set(once.outputs),
-    )
-
-
 def with_section(made: Plan, once: Graph, assignment: Mapping[str, str] | None = None) -> Plan:
     """Return a plan of a rest with that of what runs once.
 
@@ -109,26 +98,23 @@ def with_section(made: Plan, once: Graph, assignment: Mapping[str, str] | None =
         _devices(offers, made) if assignment is None else [assignment[n.name] for n in once.nodes]
     )
     judged = Judge(once, devices, made.costs)("", names)
-    limits = made.memory_limits
+    limits = made.request.memory_limits
     memory = plan_memory(once, judged.placement, devices, 1, limits=limits, costs=made.costs)
     found = judged.partition
     reasons = dict.fromkeys(found.assignment, REASON)
+    request = replace(made.request, max_in_flight=1, ends=ON_HOST, precision={}, halved={})
     section = replace(
         made,
         graph=once,
         template=None,
         bounds={},
-        max_in_flight=1,
+        request=request,
         partition=Partition(found.assignment, reasons, found.subgraphs),
         placement=judged.placement.with_waits(memory.added_edges),
         memory=memory,
         decision=Decision("preference", "latency", "where it is read", REASON, ask=dict),
-        inputs_on={},
-        outputs_on={},
         passes=(),
         applied=(),
-        precision={},
-        halved={},
     )
     whole = replace(made, once=section)
     _check_fits(whole, section)
@@ -177,7 +163,7 @@ def _check_fits(whole: Plan, section: Plan) -> None:
     """Raise unless the section can run while what all items share is there already."""
     assert whole.memory is not None
     assert section.memory is not None
-    for memory, limit in limits_of(whole.memory_limits, whole.prototypes).items():
+    for memory, limit in limits_of(whole.request.memory_limits, whole.prototypes).items():
         needed = 0
         for pool in (whole.memory.pools.get(memory), section.memory.pools.get(memory)):
             if pool is not None:

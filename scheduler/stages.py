@@ -25,6 +25,7 @@ from .boundaries import Cut, Padded, cut, deciding, frontier, is_decided
 from .bounds import Template, UndecidedError, count_error, fed_bounds
 from .planning import Plan
 from .plans.shapes import Bounds
+from .replanning import replan_graph, replan_within
 from .specialise import specialise
 from .whole import SWITCH_SIZE, switches_of, with_whole_nodes
 
@@ -64,7 +65,7 @@ class Stage:
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
         self._limits = tuple(_limits(graph, graph.producers, plan.computed))
         parts = cut(graph, plan.computed)
-        self.plan = plan.over(reading(parts.head, variables)) if parts.head.nodes else None
+        self.plan = replan_graph(plan, reading(parts.head, variables)) if parts.head.nodes else None
         self.padded: tuple[Padded, ...] = parts.padded
         self.loops: Sequence[tuple[Node, Entry]] = ()
         self.rest: Entry | None = None
@@ -111,7 +112,9 @@ class Bounded(Stage):
 
     def __init__(self, plan: Plan, graph: Graph, parts: Cut, kept: Kept) -> None:
         bounds = fed_bounds(parts.head, plan.computed)
-        self.plan = plan.within(parts.head, bounds) if bounds else plan.over(parts.head)
+        self.plan = (
+            replan_within(plan, parts.head, bounds) if bounds else replan_graph(plan, parts.head)
+        )
         self.padded, self.loops, self.whole = parts.padded, (), None
         self.rest = None if parts.rest is None else Entry(plan, parts.rest, kept)
         made = [name for padded in parts.padded for name in padded.tensors]

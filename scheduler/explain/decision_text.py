@@ -18,7 +18,7 @@ WIDEST = 60
 
 def chooses_again(plan: Plan) -> bool:
     """True where nodes may get other devices once their shapes are known."""
-    if plan.is_static or plan.strategy != "auto" or plan.decision is None:
+    if plan.is_static or plan.request.strategy != "auto" or plan.decision is None:
         return False
     return any(
         sum(option.supported for option in options) > 1

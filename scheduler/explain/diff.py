@@ -160,8 +160,8 @@ def _summary(plan: Plan, judge: Plan) -> PlanSummary:
     return PlanSummary(
         plan.graph.name,
         plan.device_names,
-        plan.strategy,
-        plan.objective,
+        plan.request.strategy,
+        plan.request.objective,
         plan.in_flight,
         len(plan.subgraphs),
         sum(isinstance(step.work, Transfer) for step in plan.steps),

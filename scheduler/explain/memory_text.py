@@ -30,7 +30,7 @@ def memory_lines(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
         texts = (f"{bytes_text(nbytes):>11}" for nbytes in sizes)
         yield f"{name:{width}} {' '.join(texts)}  {pool.layout}"
         yield from _regions(plan, pool)
-    for name, nbytes in (plan.memory_limits or {}).items():
+    for name, nbytes in (plan.request.memory_limits or {}).items():
         yield f"limit of {name}: {bytes_text(nbytes)}"
     yield from _edges(plan, memory)
 

@@ -27,10 +27,19 @@ from ...graph.formats.scalars import ScalarReader, ScalarWriter
 from ...graph.passes import fold_constants
 from ...graph.state import set_aside
 from ...version import VERSION
-from ..ends import Ends
 from ..errors import PlanError
 from ..planning import Plan
-from .plan_records import Decided, costs_of, decided, decision_of, kinds, layout, passes_of
+from ..plans.request import PlanRequest
+from .plan_records import (
+    Decided,
+    asked_kinds,
+    costs_of,
+    decided,
+    decision_of,
+    kinds,
+    layout,
+    passes_of,
+)
 from .requirements import (
     AGAIN,
     Requirements,
@@ -146,7 +155,7 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     header, blob = PLANS.unpack(data, at)
     graph_header, section = _split(header, at)
     reader = ScalarReader(section, at)
-    wanted, values, stored = reader.read(lambda: _stored(reader, at))
+    wanted, values, asked, stored = reader.read(lambda: _stored(reader, at))
     prototypes, objects = devices_for(wanted, given, at)
     check_devices(wanted, prototypes, at)
     fed = read_graph(graph_header, blob, at)
@@ -157,14 +166,14 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     if bounds:
         once, fed = restored_sections(fed, stored.once, at)
     graph = restored_graph(
-        fed, bounds, prototypes, values["pins"], at, folds=fold_constants in passes
+        fed, bounds, prototypes, asked["pins"], at, folds=fold_constants in passes
     )
     if not bounds:
         once, graph = restored_sections(graph, stored.once, at)
     partition = restored_partition(
         graph, stored.assignment, stored.reasons, stored.groups, prototypes, at
     )
-    ends = restored_ends(graph, Ends(values["inputs_on"], values["outputs_on"]), prototypes, at)
+    asked["ends"] = ends = restored_ends(graph, asked["ends"], prototypes, at)
     placement = None
     if (memory := values["memory"]) is not None:
         placement = restored_placement(graph, partition, prototypes, ends, memory.added_edges, at)
@@ -174,9 +183,7 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
         partition=partition,
         placement=placement,
         passes=passes,
-        prototypes=prototypes,
-        given=objects,
-        costs=costs_of(stored, at),
+        request=PlanRequest(devices=prototypes, given=objects, costs=costs_of(stored, at), **asked),
         decision=decision_of(stored),
         **values,
     )
@@ -192,6 +199,8 @@ def _chunks(plan: Plan) -> Iterator[bytes | memoryview]:
     put_record(writer, requirements(graph, plan.prototypes))
     for name, kind in kinds().items():
         put_record(writer, getattr(plan, name), kind)
+    for name, kind in asked_kinds().items():
+        put_record(writer, getattr(plan.request, name), kind)
     put_record(writer, decided(plan))
     section = b"".join(writer.parts)
     return constants.parts(PLANS.pack(_LENGTH.pack(len(graph_header)) + graph_header + section))
@@ -218,10 +227,11 @@ def _check_version(reader: ScalarReader, at: str) -> None:
         raise ParseError(f"the plan was made by another build of plait {VERSION}", at=at, fix=AGAIN)
 
 
-def _stored(reader: ScalarReader, at: str) -> tuple[Requirements, dict[str, Any], Decided]:
+def _stored(
+    reader: ScalarReader, at: str
+) -> tuple[Requirements, dict[str, Any], dict[str, Any], Decided]:
     _check_version(reader, at)
     wanted = read_record(reader, Requirements)
     values = {name: read_record(reader, kind) for name, kind in kinds().items()}
-    if values["devices"] != tuple(wanted.devices):
-        raise ValueError("two lists of devices differ")
-    return wanted, values, read_record(reader, Decided)
+    asked = {name: read_record(reader, kind) for name, kind in asked_kinds().items()}
+    return wanted, values, asked, read_record(reader, Decided)

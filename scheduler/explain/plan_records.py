@@ -18,18 +18,17 @@ from ..costs.costs_file import decode, encode
 from ..errors import PlanError
 from ..partition.decision import Candidate, Decision, Option
 from ..planning import Plan
+from ..plans.request import PlanRequest
 from .requirements import AGAIN, Requirements
 from .restore import Group
 
 _NO_RECORDS = frozenset(
     {
         "graph",
+        "request",
         "partition",
         "placement",
         "passes",
-        "prototypes",
-        "given",
-        "costs",
         "decision",
         "template",
         "once",
@@ -37,6 +36,11 @@ _NO_RECORDS = frozenset(
     }
 )
 """The fields of a Plan that are not stored as they are."""
+
+_FOLLOWING = frozenset(
+    {"devices", "given", "costs", "fuses_chains", "writes_out", "apart", "names"}
+)
+"""The fields of a request that are not: devices are required, the rest follows from others."""
 
 Options: TypeAlias = Mapping[str, tuple[Option, ...]]
 
@@ -87,15 +91,26 @@ class Decided:
 @cache
 def kinds() -> dict[str, Any]:
     """Return the types of the fields of a Plan that are stored as they are."""
-    hints = get_type_hints(Plan)
-    return {one.name: hints[one.name] for one in fields(Plan) if one.name not in _NO_RECORDS}
+    return _kinds(Plan, _NO_RECORDS)
+
+
+@cache
+def asked_kinds() -> dict[str, Any]:
+    """Return the types of the fields of a PlanRequest that are."""
+    return _kinds(PlanRequest, _FOLLOWING)
+
+
+def _kinds(record: type[Plan] | type[PlanRequest], but: frozenset[str]) -> dict[str, Any]:
+    hints = get_type_hints(record)
+    return {one.name: hints[one.name] for one in fields(record) if one.name not in but}
 
 
 @cache
 def layout() -> str:
     """Return a digest that changes whenever the records in a file do."""
-    described = map(layout_of, (*kinds().values(), Requirements, Decided))
-    return hashlib.sha256(" ".join((*kinds(), *described)).encode()).hexdigest()[:16]
+    stored = {**kinds(), **asked_kinds()}
+    described = map(layout_of, (*stored.values(), Requirements, Decided))
+    return hashlib.sha256(" ".join((*stored, *described)).encode()).hexdigest()[:16]
 
 
 def decided(plan: Plan) -> Decided:

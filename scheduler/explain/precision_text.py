@@ -17,14 +17,15 @@ LISTED_OPS = 6
 
 def precision_lines(plan: Plan) -> Iterator[str]:
     """Yield what there is to say of precision: nothing where all is as the graph has it."""
-    if not plan.precision:
+    if not plan.request.precision:
         return
-    devices = ", ".join(plan.precision)
+    devices = ", ".join(plan.request.precision)
     if plan.memory is None:
         yield f"  float16 is allowed on {devices}; where, is decided when shapes are known"
         return
-    nodes = [node for node in plan.graph.nodes if plan.assignment[node.name] in plan.precision]
-    halved = [node for node in nodes if node.name in plan.halved]
+    asked = plan.request.precision
+    nodes = [node for node in plan.graph.nodes if plan.assignment[node.name] in asked]
+    halved = [node for node in nodes if node.name in plan.request.halved]
     casts = sum(node.op == "Cast" for node in halved)
     yield (
         f"  in float16 on {devices}: {len(halved) - casts} of {counted(len(nodes) - casts, 'node')}"
@@ -42,7 +43,7 @@ def precision_lines(plan: Plan) -> Iterator[str]:
 
 def _is_single(plan: Plan, node: Node) -> bool:
     written = [plan.graph.tensors[name].dtype for name in node.outputs if name]
-    return node.op != "Cast" and node.name not in plan.halved and np.float32 in written
+    return node.op != "Cast" and node.name not in plan.request.halved and np.float32 in written
 
 
 def _reason(node: Node) -> str:

@@ -64,7 +64,7 @@ def _heading(plan: Plan) -> Iterator[str]:
     if plan.replicas:
         yield f"  {plan.max_in_flight:,} in flight on each, with memory of its own as below"
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
-        on = plan.inputs_on if kind == "in " else plan.outputs_on
+        on = plan.ends.inputs if kind == "in " else plan.ends.outputs
         yield f"  {kind}  " + ", ".join(
             f"{name} {_spec(specs[name])}" + (f" on {on[name]}" if name in on else "")
             for name in names

@@ -206,7 +206,7 @@ class Replays:
         if attempt.deaths > most or not most:  # of inputs that may run again there are copies
             fix = f"see what it does there: a device died of this item {attempt.deaths} times"
             return _because(error, fix if most else "run it again, or allow replays: FaultPolicy()")
-        where, lost = attempt.slots.open_plan.plan.inputs_on, self._recovery.lost
+        where, lost = attempt.slots.open_plan.plan.ends.inputs, self._recovery.lost
         loans = (name for name, array in attempt.inputs.items() if isinstance(array, Loan))
         if any(where[name] in lost for name in loans):
             return _because(error, "feed it again: what it was fed lay on the device that was lost")

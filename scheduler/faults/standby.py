@@ -28,16 +28,17 @@ def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
     moving = (node for node in plan.graph.nodes if plan.assignment[node.name] in lost)
     if not left or plan.ends.devices & lost or any(map(_is_python, moving)):
         return None
-    remaining = replace(
-        plan,
-        prototypes=left,
+    limits = plan.request.memory_limits
+    request = replace(
+        plan.request,
+        devices=left,
         pins={pattern: name for pattern, name in plan.pins.items() if name in left},
-        memory_limits={name: n for name, n in plan.memory_limits.items() if name not in lost},
-        # The nodes stay as they are, and their results.
-        passes=tuple(one for one in plan.passes if one is fuse_chains),
+        memory_limits={name: n for name, n in limits.items() if name not in lost},
     )
+    # The nodes stay as they are, and their results.
+    passes = tuple(one for one in plan.passes if one is fuse_chains)
     try:
-        return remaining.again()
+        return replace(plan, request=request, passes=passes).replan()
     except PlaitError:
         return None
 

@@ -2,100 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeAlias
 
-from ...devices.device import Device
 from ...graph.ir import Graph
 from ...graph.passes import Placing
-from ..costs import Costs
-from ..ends import ON_HOST, Ends
 from ..errors import PlanError
 from ..plans.partition import Partition, Subgraph
+from ..plans.request import PlanRequest
 from .choose import Choice, choose
 from .cutting import cut
 from .decision import Decision
 from .judge import PATIENCE, Judge
 from .offers import Offers, ask, by_order, options
 from .partition import by_preference, may_merge
-from .pins import Pins
 from .tengine import by_runs
 
-Strategy: TypeAlias = Literal["auto", "preference", "tengine"]
-Objective: TypeAlias = Literal["latency", "throughput"]
+
+def merging(request: PlanRequest) -> Placing:
+    """Return the rule by which passes make one node of several."""
+    return may_merge(request.devices, request.kept, writes_out=request.writes_out)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a plan is to be like.
-
-    Attributes
-    ----------
-    devices : Mapping of str to Device
-        In order of preference.
-    pins : Mapping of str to str
-    max_in_flight : int
-    strategy, objective : str
-    costs : Costs
-    max_subgraphs : int or None
-    memory_limits : Mapping of str to int
-    ends : Ends
-    fuses_chains : bool
-        Whether devices get elementwise chains as one node.
-    precision : Mapping of str to str
-        The devices that may compute in float16.
-    halved : Mapping of str to str
-        Where the nodes run that do already.
-    writes_out : bool
-        Whether devices get nodes that they lack in simpler ones.
-    apart : frozenset of str
-        Nodes that are in no subgraph with others, unless that is many more of these.
-    """
-
-    devices: Mapping[str, Device]
-    pins: Pins
-    max_in_flight: int
-    strategy: Strategy
-    objective: Objective
-    costs: Costs
-    max_subgraphs: int | None
-    memory_limits: Mapping[str, int]
-    ends: Ends = ON_HOST
-    fuses_chains: bool = False
-    precision: Mapping[str, str] = field(default_factory=dict)
-    halved: Mapping[str, str] = field(default_factory=dict)
-    writes_out: bool = False
-    apart: frozenset[str] = frozenset()
-
-    @property
-    def kept(self) -> Pins:
-        """What stays where it is: on devices by pins, and what is in float16 there already."""
-        return {**self.halved, **self.pins}
-
-    @property
-    def may_merge(self) -> Placing:
-        """The rule by which passes make one node of several."""
-        return may_merge(self.devices, self.kept, writes_out=self.writes_out)
-
-    def judge(self, offers: Offers) -> Judge:
-        """Return who judges assignments of a graph."""
-        in_flight = self.max_in_flight if self.objective == "throughput" else 0
-        return Judge(
-            offers.graph,
-            self.devices,
-            self.costs,
-            in_flight,
-            self.max_subgraphs,
-            self.ends,
-            self.apart,
-            offers.forms,
-        )
+def judge(request: PlanRequest, offers: Offers) -> Judge:
+    """Return who judges assignments of a graph."""
+    in_flight = request.max_in_flight if request.objective == "throughput" else 0
+    return Judge(
+        offers.graph,
+        request.devices,
+        request.costs,
+        in_flight,
+        request.max_subgraphs,
+        request.ends,
+        request.apart,
+        offers.forms,
+    )
 
 
 def choices(
-    graph: Graph, request: Request, *, is_static: bool, template: Graph | None = None
+    graph: Graph, request: PlanRequest, *, is_static: bool, template: Graph | None = None
 ) -> Iterator[Choice]:
     """Yield partitions, the best first; others follow lest the first need too much memory.
 
@@ -128,7 +74,7 @@ def choices(
 
 
 def _by_rule(
-    graph: Graph, request: Request, is_static: bool, template: Graph | None
+    graph: Graph, request: PlanRequest, is_static: bool, template: Graph | None
 ) -> Iterator[Choice]:
     """Yield the only assignment that a rule knows, cut well, and then in leaner ways."""
     devices, writes_out = request.devices, request.writes_out
@@ -156,13 +102,13 @@ def _by_rule(
     decision = replace(decision, ask=told)
     rule = by_runs if request.strategy == "tengine" else by_order
     assignment, reasons = rule(offers)
-    best = request.judge(offers)("", [assignment[node.name] for node in graph.nodes])
+    best = judge(request, offers)("", [assignment[node.name] for node in graph.nodes])
     _check_count(best.partition.subgraphs, request)
     for one in best.ways(PATIENCE):
         yield Choice.of(one, reasons, decision)
 
 
-def _check_count(subgraphs: Sequence[Subgraph], request: Request) -> None:
+def _check_count(subgraphs: Sequence[Subgraph], request: PlanRequest) -> None:
     count, most = len(subgraphs), request.max_subgraphs
     if most is not None and count > most:
         raise PlanError(

@@ -56,7 +56,7 @@ def _usual(found: Sequence[int], *, crowded: bool) -> float:
 
 def loop(profile: Profile, plan: Plan) -> Loop | None:
     """Return what the loop takes for an item; None where no item was alone."""
-    fed = _copy_s(plan, [name for name in plan.graph.inputs if name not in plan.inputs_on])
+    fed = _copy_s(plan, [name for name in plan.graph.inputs if name not in plan.ends.inputs])
     alone = list(_alone(profile))
     feeds = [
         min(span.ready_ns for span in record.spans()) - record.admitted_ns for record, _ in alone

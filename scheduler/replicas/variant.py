@@ -38,16 +38,20 @@ def variant(plan: Plan, index: int) -> Plan:
         return memories.get(name, name)
 
     partition = _partition(plan.partition, device)
+    limits = plan.request.memory_limits
+    request = replace(
+        plan.request,
+        devices=prototypes,
+        pins={pattern: device(name) for pattern, name in plan.pins.items()},
+        costs=_costs(plan.costs, device, memory),
+        memory_limits={memory(device(name)): n for name, n in limits.items()},
+    )
     return replace(
         plan,
-        devices=tuple(map(device, plan.devices)),
-        pins={pattern: device(name) for pattern, name in plan.pins.items()},
+        request=request,
         partition=partition,
         placement=plan.placement and _placement(plan.placement, partition, device, memory),
         memory=plan.memory and _memory(plan.memory, memory),
-        prototypes=prototypes,
-        costs=_costs(plan.costs, device, memory),
-        memory_limits={memory(device(name)): n for name, n in plan.memory_limits.items()},
         replicas=(),
         beside=plan.replicas,
         once=plan.once and variant(replace(plan.once, replicas=plan.replicas), index),

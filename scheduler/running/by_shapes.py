@@ -21,6 +21,7 @@ from ..errors import PlanError
 from ..fixed import is_mostly_fixed
 from ..planning import Plan
 from ..plans.shapes import Shapes
+from ..replanning import replan_beside
 from ..replicas.variant import variant
 from ..specialise import bind_inputs
 from ..stages import Entry
@@ -158,7 +159,7 @@ class ByShapes:
     def _enter(self, count: int) -> Entry:
         if self.plan.ends.devices:
             raise not_decided(self.plan.graph)
-        whole = replace(self.plan, max_in_flight=count)
+        whole = replace(self.plan, request=replace(self.plan.request, max_in_flight=count))
         graph, variables = without_state(whole.graph), whole.graph.variables
         return self.entries.setdefault(count, Entry(whole, graph, OrderedDict(), variables))
 
@@ -200,7 +201,7 @@ class ByShapes:
 def _planned(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
-        return plan if key[1] == plan.max_in_flight else plan.again(key[1])
+        return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
     shapes = _shapes_of(plan, key)
     try:
         made = plan.for_shapes(shapes, key[1])
@@ -215,14 +216,15 @@ def _planned(plan: Plan, key: Key) -> Plan:
 
 def _shares(plan: Plan) -> bool:
     """True where plans for different lengths have most in common, and nothing else is asked."""
-    if plan.is_static or plan.bounds or plan.memory_limits or plan.precision or not plan.folds:
+    asked = plan.request
+    if plan.is_static or plan.bounds or asked.memory_limits or asked.precision or not plan.folds:
         return False
     return is_mostly_fixed(plan.fed)
 
 
 def _shared(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots beside which others run."""
-    return plan.at_shapes(_shapes_of(plan, key), key[1])
+    return replan_beside(plan, _shapes_of(plan, key), key[1])
 
 
 def _shapes_of(plan: Plan, key: Key) -> Shapes:

@@ -151,7 +151,7 @@ def departures_of(
         if isinstance(one.work, Transfer) and one.work.leaves
     }
     found = {}
-    for name, where in plan.outputs_on.items():
+    for name, where in plan.ends.outputs.items():
         device, spec = cast(Exchange, devices[where]), plan.graph.tensors[name]
         if name in plan.graph.constants:
             source = device.room(spec)

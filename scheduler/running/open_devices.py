@@ -42,7 +42,7 @@ class OpenDevices:
         DeviceError
             If it refuses.
         """
-        if name in self._plan.given:
+        if name in self._plan.request.given:
             device = self._plan.prototypes[name]
             open_shared(device, equal_share(self._plan))
         else:
@@ -60,7 +60,7 @@ class OpenDevices:
             If it refuses.
         """
         device = self.by_name[name]
-        if name in self._plan.given:
+        if name in self._plan.request.given:
             reopen_shared(device, equal_share(self._plan))
         else:
             device.open(equal_share(self._plan))
@@ -68,7 +68,7 @@ class OpenDevices:
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call to close each of them, the last one first."""
         for name, device in reversed(self.by_name.items()):
-            shared = name in self._plan.given
+            shared = name in self._plan.request.given
             yield partial(_close, name, partial(close_shared, device) if shared else device.close)
         self.by_name.clear()
 

@@ -258,7 +258,7 @@ class OpenPlan:
         Devices given as objects may be shared with other sessions: nobody knows that they rest.
         """
         plan = self.plan
-        is_shared = not plan.given.isdisjoint(plan.devices)
+        is_shared = not plan.request.given.isdisjoint(plan.devices)
         is_more = self._measure or plan.ends.devices or self.reads or self.keeps
         calls = tuple(one.call for one in bound if one.call is not None)
         if is_shared or is_more or not len(calls) == len(bound) <= MOST_STEPS:
@@ -269,7 +269,7 @@ class OpenPlan:
         return {
             name: self._host_array((name, self._placement.home[name]), arenas)
             for name in self.plan.graph.inputs
-            if name not in self.plan.inputs_on
+            if name not in self.plan.ends.inputs
         }
 
     def _commits(self, arenas: Arenas) -> Iterator[Copy]:
@@ -308,7 +308,7 @@ class OpenPlan:
             if name in graph.constants
             else self._host_array((name, self._placement.local[name, OUTSIDE]), arenas)
             for name in graph.outputs
-            if name not in self.plan.outputs_on
+            if name not in self.plan.ends.outputs
         }
 
     def _host_array(self, replica: Replica, arenas: Arenas) -> Array:

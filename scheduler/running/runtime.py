@@ -154,7 +154,7 @@ class Runtime:
 
     def borrowed(self, inputs: Any) -> Any:
         """Return what is fed, with loans of what lies on devices; on the caller's thread."""
-        return borrowed(self.plan.inputs_on, self._devices.by_name, inputs)
+        return borrowed(self.plan.ends.inputs, self._devices.by_name, inputs)
 
     async def open(self) -> None:
         """Open the devices and, if the shapes are known, allocate and bind everything.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..arguments import check_in_flight
+from ..bounds import leeway_in
 from ..costs import Costs
 from ..errors import PlanError
 from ..memory.memory_plan import plan_memory
@@ -100,7 +101,8 @@ def simulate(
     plan = for_items_in_flight(plan, -(-count // plan.variants))
     assert plan.memory is not None
     priced = _priced(plan, devices or {}, costs, faster or {})
-    variants = [variant(replace(plan, costs=priced), index) for index in range(plan.variants)]
+    with_costs = replace(plan, request=replace(plan.request, costs=priced))
+    variants = [variant(with_costs, index) for index in range(plan.variants)]
     work = replicated(variants)
     host = host if host is not None else host_of(plan.graph, priced, plan.ends)
     timeline = run(work, items=items, max_in_flight=count, regions=plan.memory.regions, host=host)
@@ -159,13 +161,14 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
         placement,
         plan.prototypes,
         count,
-        limits=plan.memory_limits,
+        limits=plan.request.memory_limits,
         costs=plan.costs,
-        leeway=plan.leeway,
+        leeway=leeway_in(plan),
     )
     if memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
-    return replace(plan, max_in_flight=count, placement=placement, memory=memory)
+    request = replace(plan.request, max_in_flight=count)
+    return replace(plan, request=request, placement=placement, memory=memory)
 
 
 def _priced(

@@ -26,8 +26,8 @@ from ..costs import Costs
 from ..costs.host import computes_here
 from ..errors import PlanError
 from ..make_plan import plan
-from ..partition.strategies import Objective
 from ..planning import Plan
+from ..plans.request import Objective
 from .trial import Trial
 from .tuned import Tuned
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -64,7 +63,7 @@ async def test_a_stream_cancelled_at_any_moment_leaves_the_session_usable(
         await run_one(session, feed())
 
     with trio.fail_after(WAIT_S):
-        async with pl.Session(replace(make(), max_in_flight=2)) as session:
+        async with pl.Session(make().replan(2)) as session:
             stream = partial(consume, session, source)
             moments = await cancel_at_each_moment(stream, check, repeats=2)
     assert moments > 10

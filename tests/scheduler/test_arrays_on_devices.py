@@ -210,7 +210,7 @@ def test_whatever_is_where_results_are_right(case: tuple[Graph, dict[str, Any]],
     items = [feeds(graph, number) for number in range(4)]
     fed = (
         {
-            name: library.array(array) if name in plan.inputs_on else array
+            name: library.array(array) if name in plan.ends.inputs else array
             for name, array in item.items()
         }
         for item in items
@@ -218,7 +218,7 @@ def test_whatever_is_where_results_are_right(case: tuple[Graph, dict[str, Any]],
     with pl.BlockingSession(plan) as session:
         for item, found in zip(items, session.stream(fed), strict=True):
             for name, wanted in expected(graph, item).items():
-                result = cells(found[name]) if name in plan.outputs_on else found[name]
+                result = cells(found[name]) if name in plan.ends.outputs else found[name]
                 np.testing.assert_array_equal(result, wanted)
 
 

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 from plait.graph.ir import Graph
 from plait.scheduler import stages
 from plait.scheduler.boundaries import cut
+from plait.scheduler.replanning import replan_graph
 from plait.scheduler.running import by_parts
 from plait.scheduler.running.landing import INLINE_BYTES
 from plait.scheduler.running.passage import Passage
@@ -160,13 +161,12 @@ async def test_stages_and_plans_that_do_not_come_again_are_forgotten(
     monkeypatch.setattr(stages, "KEPT_STAGES", 6)
     monkeypatch.setattr(by_parts, "KEPT_PARTS", 6)
     made: list[weakref.ref[pl.Plan]] = []
-    over = pl.Plan.over
 
     def noted(plan: pl.Plan, graph: Graph, max_in_flight: int | None = None) -> pl.Plan:
-        made.append(weakref.ref(found := over(plan, graph, max_in_flight)))
+        made.append(weakref.ref(found := replan_graph(plan, graph, max_in_flight)))
         return found
 
-    monkeypatch.setattr(pl.Plan, "over", noted)
+    monkeypatch.setattr(stages, "replan_graph", noted)
     async with pl.Session(pl.plan(selecting())) as session:
         for i in range(30):
             await session.run({"x": np.eye(30, dtype=np.float32) * (np.arange(30) < i)})

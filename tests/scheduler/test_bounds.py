@@ -132,7 +132,7 @@ def scratch_nbytes(graph: Graph, shape: tuple[int, ...]) -> int:
 
 
 def test_a_plan_for_more_items_has_the_same_bounds() -> None:
-    plan = planned(two_steps()).again(5)
+    plan = planned(two_steps()).replan(5)
     assert plan == planned(two_steps(), max_in_flight=5)
 
 

@@ -196,7 +196,7 @@ def test_symbolic_graphs_are_fused_when_shapes_are_known() -> None:
 
 def test_planning_again_starts_from_single_nodes() -> None:
     plan = planned(built(normalised), max_in_flight=1)
-    more = plan.again(3)
+    more = plan.replan(3)
     assert groups(more) == groups(plan)
     assert [one.name for one in more.applied] == ["fuse_chains"]
     restored = without_chains(plan.graph)

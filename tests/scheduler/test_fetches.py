@@ -217,7 +217,7 @@ async def test_a_plan_for_some_tensors_can_be_fed_as_the_whole_one(
     for plan in (
         part,
         part.for_shapes({"a": (2,)}),
-        part.again(2),
+        part.replan(2),
         pl.load_plan(tmp_path / "part"),
     ):
         async with pl.Session(plan) as session:

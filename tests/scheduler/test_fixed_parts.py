@@ -21,6 +21,7 @@ from plait.scheduler.fixed import fixed_nodes, is_mostly_fixed
 from plait.scheduler.memory.growing import GROWING
 from plait.scheduler.memory.regions import Region
 from plait.scheduler.memory.verify import verify_memory
+from plait.scheduler.replanning import replan_beside
 from plait.scheduler.running.arenas import OpenArenas
 from plait.scheduler.running.open_plan import OpenPlan
 from varying_shapes import WIDTH, finding, open_graphs, rows, two_steps
@@ -207,7 +208,7 @@ async def test_replicas_share_among_their_own_items() -> None:
 @given(graph=open_graphs(), lengths=st.lists(st.integers(1, 9), min_size=2, max_size=6))
 def test_no_bytes_are_shared_by_what_is_needed_at_once(graph: Graph, lengths: list[int]) -> None:
     first, *others = lengths
-    base = planned(with_tail(graph), max_in_flight=3).at_shapes({"x": (first, WIDTH)})
+    base = replan_beside(planned(with_tail(graph), max_in_flight=3), {"x": (first, WIDTH)})
     verify_memory(base)
     fitting = Fitting(base)
     for length in others:

@@ -125,15 +125,16 @@ def test_a_device_without_float16_computes_in_float32() -> None:
 
 def test_planning_again_changes_nothing_but_memory() -> None:
     plan = pl.plan(network(), precision="float16")
-    again = plan.again(max_in_flight=2)
+    again = plan.replan(max_in_flight=2)
     assert again.graph == plan.graph
-    assert (again.precision, again.halved) == (plan.precision, plan.halved)
+    assert again.request.precision == plan.request.precision
+    assert again.request.halved == plan.request.halved
 
 
 def test_what_is_float16_stays_on_its_device_when_it_is_planned_again() -> None:
     devices: list[str | Device] = [HalfDevice("npu"), "cpu"]
     plan = pl.plan(network(), devices, precision={"npu": "float16"}, pin={"first": "npu"})
-    assert plan.halved.items() <= plan.again(max_in_flight=3).assignment.items()
+    assert plan.request.halved.items() <= plan.replan(max_in_flight=3).assignment.items()
 
 
 def test_a_saved_plan_is_the_same(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_a_part_of_a_saved_plan_stays_where_it_is_float16(
     npu = HalfDevice("npu", lacks=["Swish"])
     pins, precision = {"first": "npu", "second": "npu"}, {"npu": "float16"}
     plan = pl.plan(gate(length), ["cpu", npu], pin=pins, precision=precision, bounds=bounds)
-    assert plan.halved["gated"] == "npu"
+    assert plan.request.halved["gated"] == "npu"
     plan.save(tmp_path / "half.plan")
     part = pl.load_plan(tmp_path / "half.plan", [npu]).fetching("y")
     assert {name: part.assignment[name] for name in ("gate", "gated")} == {

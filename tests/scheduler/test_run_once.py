@@ -19,8 +19,8 @@ from plait.scheduler.explain.plan_file import dump_plan, read_plan
 from plait.scheduler.memory.prepared import AT_OPEN
 from plait.scheduler.memory.regions import Location
 from plait.scheduler.memory.verify import verify_memory
-from plait.scheduler.planning import Plan
-from plait.scheduler.run_once import joined, split
+from plait.scheduler.planning import Plan, join_sections
+from plait.scheduler.run_once import split
 from random_graphs import expected
 from weighted_graphs import N, partly_known, unfolded, weighted
 
@@ -148,7 +148,7 @@ def test_items_are_not_predicted_to_take_what_runs_once() -> None:
 
 def test_a_plan_for_more_items_has_the_section_too() -> None:
     plan = unfolded()
-    again = plan.again(3)
+    again = plan.replan(3)
     assert again.max_in_flight == 3
     assert again.once == plan.once
 
@@ -210,5 +210,5 @@ def test_a_graph_that_was_split_computes_the_same_when_it_is_joined(
     assert set(made) == parts.rest.prepared
     found, wanted = expected(parts.rest, {**feeds, **made}), expected(graph, feeds)
     assert all(np.array_equal(found[name], wanted[name]) for name in graph.outputs)
-    whole = expected(check(joined(parts.once, parts.rest)), feeds)
+    whole = expected(check(join_sections(parts.once, parts.rest)), feeds)
     assert all(np.array_equal(whole[name], wanted[name]) for name in graph.outputs)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ...bounds import leeway_in
 from ...memory.buffers import Buffer, collect_buffers
 from ...memory.happens_before import START, HappensBefore, Point
 from ...memory.regions import Location, MemoryPlan
@@ -58,7 +59,7 @@ def _laid_out(
     What is concatenated is one buffer or several, whichever the planner found smaller: the plan's
     offsets tell which.
     """
-    graph, devices, leeway = plan.graph, plan.prototypes, plan.leeway
+    graph, devices, leeway = plan.graph, plan.prototypes, leeway_in(plan)
     for joins in (True, False):
         buffers = collect_buffers(graph, placement, devices, order, joins=joins, leeway=leeway)
         starts = [_starts(buffer, memory) for buffer in buffers]

@@ -41,7 +41,7 @@ def split(n: int | str = 4, **options: Any) -> Plan:
 
 def again(plan: Plan, **replaced: Device) -> Plan:
     """Return a plan after a round trip, on the same device objects unless others are given."""
-    objects = {name: plan.prototypes[name] for name in plan.given}
+    objects = {name: plan.prototypes[name] for name in plan.request.given}
     return read_plan(dump_plan(plan), "bytes", {**objects, **replaced})
 
 
@@ -142,7 +142,7 @@ def test_registered_devices_are_found_by_name_and_opened_by_the_session() -> Non
     register("npu", lambda name: PrivateDevice(name, lacks=["Add"]))
     try:
         found = read_plan(dump_plan(split()), "bytes", {})
-        assert found.given == frozenset()
+        assert found.request.given == frozenset()
         assert pl.run(found, {"x": np.zeros(4, "float32")})["y"].tolist() == [0, 1, 2, 3]
     finally:
         unregister("npu")

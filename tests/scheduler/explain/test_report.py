@@ -228,7 +228,7 @@ def test_dead_nodes_are_told_with_the_reason() -> None:
 
 def test_dead_nodes_are_told_of_plans_for_shapes_and_for_some_outputs() -> None:
     plan = pl.plan(half_used(), passes=())
-    found = [plan, plan.again(2), plan.fetching("l")]
+    found = [plan, plan.replan(2), plan.fetching("l")]
     assert all(one.dead == plan.dead for one in found)
     assert len(plan.dead) == 3
 

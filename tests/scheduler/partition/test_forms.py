@@ -20,7 +20,7 @@ from plait.devices.model import DeviceModel
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.partition.ranking import EQUAL
-from plait.scheduler.partition.strategies import Objective, Strategy
+from plait.scheduler.plans.request import Objective, Strategy
 
 BLOCKS = 6
 OBJECTIVES: tuple[tuple[Objective, int], ...] = (("latency", 1), ("throughput", 3))
@@ -133,7 +133,7 @@ def test_nodes_stay_as_they_are_without_the_pass_that_writes_them_out() -> None:
 
 def test_a_plan_for_another_number_in_flight_finds_the_same_forms() -> None:
     plan = pl.plan(network(), machine("a"))
-    again = plan.again(3)
+    again = plan.replan(3)
     assert ops(again) == ops(plan)
     assert [one.name for one in again.applied].count("write_out") == 1
 

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from machines import random_graph, random_machine
 from plait.scheduler.partition.judge import SAME
-from plait.scheduler.partition.strategies import Strategy
+from plait.scheduler.plans.request import Strategy
 
 ROUNDS, SEEDS = 8, 25
 OTHERS: tuple[Strategy, ...] = ("preference", "tengine")
@@ -31,7 +31,7 @@ def question(seed: int) -> tuple[pl.Graph, list[Any], dict[str, Any]]:
 
 def predicted_s(plan: pl.Plan) -> float:
     """Return the seconds of one item, or per item of a stream that is long under way."""
-    if plan.objective == "latency":
+    if plan.request.objective == "latency":
         return pl.simulate(plan).makespan_s
     count = ROUNDS * plan.max_in_flight
     short, long = (pl.simulate(plan, items=items).makespan_s for items in (count, 2 * count))
