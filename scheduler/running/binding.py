@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from ...devices.device import Device, KeepsLives, Program, Scaling, scratch_specs
 from ...devices.errors import DeviceError
@@ -76,14 +76,21 @@ class Bindings:
         self._placement, self._memory = plan.placement, plan.memory
         self._devices, self._pace, self._lives = devices, pace, lives
         self._measure = measure
-        self._inline = inline_steps(plan.steps, devices)
-        self._cores = shares_of_cores(plan)
+        self._inline, self._cores = _rules_of(plan, devices) if base is None else base._rules(plan)
         of_base: Sequence[_BoundStep] = () if base is None else base._steps
         theirs = {id(one.step): one for one in of_base}
         self._steps: list[_BoundStep] = [
             theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
         ]
         self._own = [one for one in self._steps if id(one.step) not in theirs]
+
+    def _rules(self, plan: Plan) -> tuple[frozenset[int], Mapping[str, int]]:
+        """Return which steps run inline, and the cores of devices, for other shapes of this plan.
+
+        Control flow may have become something else there.
+        """
+        same = all(map(_has_same_nodes, plan.steps, self._plan.steps))
+        return (self._inline, self._cores) if same else _rules_of(plan, self._devices)
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, Bound]:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
@@ -178,9 +185,9 @@ class Bindings:
 
     def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
         if not has_lives(graph):
-            cores = self._cores.get(device.name)
-            if cores is not None and isinstance(device, Scaling):
-                return device.compile_on(cores, graph, views, measure=self._measure)
+            if device.name in self._cores:
+                cores = self._cores[device.name]
+                return cast(Scaling, device).compile_on(cores, graph, views, measure=self._measure)
             return device.compile(graph, views, measure=self._measure)
         if not isinstance(device, KeepsLives):
             raise DeviceError(
@@ -190,3 +197,18 @@ class Bindings:
                 fix="let its supports refuse them: see plait.devices.device.KeepsLives",
             )
         return device.compile_with(graph, views, self._lives, measure=self._measure)
+
+
+def _rules_of(
+    plan: Plan, devices: Mapping[str, Device]
+) -> tuple[frozenset[int], Mapping[str, int]]:
+    """Return which steps run inline, and the cores of devices that scale."""
+    shares = shares_of_cores(plan)
+    scaling = {name: shares[name] for name in shares if isinstance(devices[name], Scaling)}
+    return inline_steps(plan.steps, devices), scaling
+
+
+def _has_same_nodes(step: Step, other: Step) -> bool:
+    if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
+        return True
+    return step.work.graph.nodes == other.work.graph.nodes
