@@ -6,7 +6,7 @@ on a busy machine, too, some runs are whole; only when several agree is a figure
 it is said that there is none. The runs differ in size, so that what a run costs at all can be told
 from what its size costs; they take turns, so that no figure alone suffers from a time in which the
 machine is busy. A device is opened as a session of its own opens it, which leaves a core to the
-loop.
+loop; one whose programs scale has one core, as figures are of one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import accumulate, permutations
 from time import perf_counter_ns
 from typing import Any, TypeAlias
 
-from ...devices.device import Device, scratch_specs
+from ...devices.device import Device, Scaling, scratch_specs
 from ...devices.errors import DeviceError
 from ...devices.host import core_count
 from ...devices.memory import ALIGNMENT, HOST, SHARED, Arena, SharedArena, View, host_arena
@@ -96,7 +96,7 @@ def measure(
 
 @contextmanager
 def _opened(device: Device) -> Iterator[None]:
-    device.open(max(1, core_count() - 1))
+    device.open(1 if isinstance(device, Scaling) else max(1, core_count() - 1))
     try:
         yield
     finally:

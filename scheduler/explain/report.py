@@ -11,7 +11,7 @@ from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..boundaries import cut, frontier, reason_held_up
 from ..bounds import Template, computed_symbols, fed_bounds
-from ..core_shares import shares_of_cores
+from ..costs.core_shares import shares_of_cores
 from ..planning import Plan
 from ..plans.partition import Subgraph
 from ..steps import Transfer

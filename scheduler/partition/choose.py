@@ -138,7 +138,9 @@ def choose(
     in_flight = max_in_flight if objective == "throughput" else 0
     told = partial(options, graph, devices, costs, offers.forms)
     decision = Decision("auto", objective, "", "", ask=told)
-    judge = Judge(graph, devices, costs, in_flight, max_subgraphs, ends, apart, offers.forms)
+    judge = Judge(
+        graph, devices, costs, in_flight, max_subgraphs, ends, apart, offers.forms, max_in_flight
+    )
     if offers.is_settled:
         yield from _settled(offers, judge, decision)
         return

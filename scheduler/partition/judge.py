@@ -10,11 +10,12 @@ from math import inf, sqrt
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ..costs import Costs
+from ..costs.core_shares import computing, divided
 from ..ends import ON_HOST, Ends
 from ..memory.lower_bound import lower_bounds
 from ..memory.regions import Region
 from ..placement import place
-from ..plans.partition import Partition
+from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Placement
 from ..simulation.engine import run
 from ..simulation.lanes import host_of, workload
@@ -127,6 +128,8 @@ class Judge:
         Nodes that are not to be in subgraphs with others, where that takes few more of these.
     forms : Forms or None
         Those in which devices get nodes that they lack.
+    max_in_flight : int
+        How many items sessions have under way, whatever the objective.
     """
 
     graph: Graph
@@ -137,6 +140,7 @@ class Judge:
     ends: Ends = ON_HOST
     apart: frozenset[str] = frozenset()
     forms: Forms | None = None
+    max_in_flight: int = 1
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
         """Return an assignment, by the cut that is fastest."""
@@ -182,7 +186,10 @@ class Judge:
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
         """Return what steps take that wait for regions of memory: of one item, or per item."""
-        work = workload(placement.steps, self.devices, self.costs)
+        used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
+        here = computing(self.devices, used)
+        cores = divided(placement.steps, here, in_flight=self.max_in_flight)
+        work = workload(placement.steps, self.devices, self.costs, cores)
         host = host_of(self.graph, self.costs, self.ends)
         if not self.in_flight:
             return run(work, regions=regions, host=host).makespan_s

@@ -37,6 +37,7 @@ def judge(request: PlanRequest, offers: Offers) -> Judge:
         request.ends,
         request.apart,
         offers.forms,
+        request.max_in_flight,
     )
 
 

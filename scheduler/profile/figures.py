@@ -20,6 +20,7 @@ from ...devices.model import DeviceModel, family, model_of
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
 from ...graph.operators.fused import FUSED
+from ..costs.core_shares import seconds_on_one, shares_of_cores
 from ..costs.figures import Figures, Link, Measured, Timing
 from ..costs.host import computes_here
 from ..costs.members import parts_of
@@ -44,12 +45,14 @@ def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Fig
     nodes: dict[str, dict[Signature, list[Measured]]] = {}
     inside: dict[str, dict[Signature, list[Measured]]] = {}
     programs: dict[str, dict[str, list[Timing]]] = {}
+    cores = shares_of_cores(plan)
     for subgraph in plan.subgraphs:
         times = spent.get((subgraph.name, subgraph.device))
         if times is None:
             continue
         device = plan.prototypes[subgraph.device]
-        whole, model = Timing.of(times), model_of(device, subgraph.device)
+        model = model_of(device, subgraph.device)
+        whole = _on_one_core(Timing.of(times), device, cores.get(subgraph.device, 1))
         found = {
             node.name: Measured(timed[node.name, subgraph.device], cost_of(subgraph.graph, node))
             for node in subgraph.graph.nodes
@@ -89,6 +92,13 @@ def _timing(node: NodeTime, stamp_s: float) -> Timing:
     """Return what a node takes, without what reading the clock does."""
     median_s, least_s = (max(0.0, ns / 1e9 - stamp_s) for ns in (node.median_ns, node.min_ns))
     return Timing(median_s, least_s, node.mad_ns / 1e9, node.runs)
+
+
+def _on_one_core(whole: Timing, device: Device, cores: int) -> Timing:
+    """Return what a program takes on one core, which it may have had several of."""
+    if whole.trusted_s <= 0:
+        return whole
+    return whole.scaled(seconds_on_one(device, whole.trusted_s, cores) / whole.trusted_s)
 
 
 def _shares(graph: Graph, device: Device, whole: Timing, model: DeviceModel) -> dict[str, Measured]:

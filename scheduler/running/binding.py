@@ -14,7 +14,7 @@ from ...devices.memory import View
 from ...graph.ir import Graph
 from ...graph.life import has_lives
 from ...graph.tensor import TensorSpec
-from ..core_shares import shares_of_cores
+from ..costs.core_shares import shares_of_cores
 from ..memory.regions import Region, Replica
 from ..planning import Plan
 from ..plans.partition import Subgraph

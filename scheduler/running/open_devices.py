@@ -9,7 +9,7 @@ from ...devices.device import Device
 from ...devices.errors import DeviceError
 from ...devices.registry import find
 from ...graph.errors import PlaitError, named_text
-from ..core_shares import equal_share, planned_for
+from ..costs.core_shares import equal_share, planned_for
 from ..planning import Plan
 from ..replicas.groups import every_device
 from .leases import close_shared, open_shared, reopen_shared

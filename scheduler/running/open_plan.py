@@ -16,6 +16,7 @@ from ...devices.device import Device
 from ...devices.lives import Lives
 from ...devices.memory import Arena, View, host_view
 from ...graph.tensor import Array
+from ..costs.core_shares import shares_of_cores
 from ..memory.prepared import next_region_of, regions_of, variables_in
 from ..memory.regions import Replica, takes_turns
 from ..planning import Plan
@@ -143,7 +144,7 @@ class OpenPlan:
 
     def _plan_order(self) -> None:
         plan = self.plan
-        work = workload(plan.steps, self._devices, plan.costs)
+        work = workload(plan.steps, self._devices, plan.costs, shares_of_cores(plan))
         self.order = work.order()
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)

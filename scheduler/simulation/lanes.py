@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device
@@ -11,6 +12,7 @@ from ...devices.host import core_count
 from ...devices.memory import HOST
 from ...graph.ir import Graph
 from ..costs import Costs
+from ..costs.core_shares import seconds_on, shares_of_cores
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
 from ..ends import ON_HOST, Ends
@@ -44,13 +46,20 @@ HERE_S = 4e-6
 LAND_HERE_S = 6e-6
 """Until the loop takes up the results of a step that it ran itself (measured: 5 to 7 µs)."""
 
+ONE_EACH: Mapping[str, int] = MappingProxyType({})
+
 AHEAD = 3
 """How much a lane outside this process is given at a time, lest it idle: one piece of work runs,
 the next is there, and the end of one before is still to be heard of."""
 
 
-def workload(steps: Sequence[Step], devices: Mapping[str, Device], costs: Costs) -> Workload:
-    """Return the steps of a plan as work on lanes.
+def workload(
+    steps: Sequence[Step],
+    devices: Mapping[str, Device],
+    costs: Costs,
+    cores: Mapping[str, int] = ONE_EACH,
+) -> Workload:
+    """Return the steps of a plan as work on lanes; `cores` are those of each device, one or more.
 
     A device has one lane for programs. Copies wait among them, or have a lane of their own, or
     one for each direction, as the device's model says (`copy_queues`).
@@ -64,7 +73,9 @@ def workload(steps: Sequence[Step], devices: Mapping[str, Device], costs: Costs)
             lanes[key] = len(found)
             found.append(_lane(*key, devices, costs))
         placed.append(lanes[key])
-    durations = [duration_s(step, devices[step.device], costs) for step in steps]
+    durations = [
+        duration_s(step, devices[step.device], costs, cores.get(step.device, 1)) for step in steps
+    ]
     effects = [step.index for step in steps if step.has_effects]
     inline = inline_steps(steps, devices)
     return Workload(found, placed, durations, [step.waits for step in steps], effects, inline)
@@ -72,7 +83,9 @@ def workload(steps: Sequence[Step], devices: Mapping[str, Device], costs: Costs)
 
 def replicated(variants: Sequence[Plan]) -> Workload:
     """Return the steps of a plan as work on the lanes of all its variants; each has its costs."""
-    works = [workload(one.steps, one.prototypes, one.costs) for one in variants]
+    works = [
+        workload(one.steps, one.prototypes, one.costs, shares_of_cores(one)) for one in variants
+    ]
     lanes: dict[str, Lane] = {}
     for lane in (lane for work in works for lane in work.lanes):
         known = lanes.get(lane.name, lane)
@@ -86,15 +99,17 @@ def replicated(variants: Sequence[Plan]) -> Workload:
     return replace(works[0], lanes=list(lanes.values()), others=others)
 
 
-def duration_s(step: Step, device: Device, costs: Costs) -> float:
-    """Return for how long a step occupies its lane.
+def duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:
+    """Return for how long a step occupies its lane, where its device computes on so many cores.
 
     Threads and processes of the host are idle while they are woken up; the lane knows that time.
     """
     if isinstance(step.work, Transfer):
         return costs.copy_s(step.work.source, step.work.target, step.work.nbytes)
     seconds = costs.program_s(step.device, step.work.graph)
-    return seconds - costs.model(step.device).submit_s if computes_here(device) else seconds
+    if not computes_here(device):
+        return seconds
+    return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
 
 
 def host_of(graph: Graph, costs: Costs | None = None, ends: Ends = ON_HOST) -> Host:

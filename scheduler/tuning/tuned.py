@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from ...graph.printing import seconds_text
-from ..core_shares import planned_for, shares_of_cores
 from ..costs import Costs
+from ..costs.core_shares import planned_for, shares_of_cores
 from ..explain.prediction import Prediction, predicted
 from ..planning import Plan
 from .trial import Trial

@@ -16,7 +16,7 @@ from fake_devices import PrivateDevice, SteppedDevice
 from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
-from plait.scheduler import core_shares
+from plait.scheduler.costs import core_shares
 from plait.scheduler.running import landing, open_plans, starter
 from plait.scheduler.running.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..devices.device import Device, Scaling
-from ..devices.host import core_count
-from .costs.host import computes_here
-from .plans.partition import SESSION
-from .replicas.groups import every_device, variants
-from .steps import Step
+from ...devices.device import Device, Scaling
+from ...devices.host import core_count
+from ..plans.partition import SESSION
+from ..replicas.groups import every_device, variants
+from ..steps import Step
+from .host import computes_here
 
 if TYPE_CHECKING:
-    from .planning import Plan
+    from ..planning import Plan
 
 MOST_STEPS = 2_000
 """Among more it is not looked for those that never overlap."""
@@ -34,7 +34,7 @@ def shares_of_cores(plan: Plan) -> dict[str, int]:
     groups = plan.replicas or plan.beside
     counts = {name: len(names) for names in groups for name in names}
     in_flight = plan.max_in_flight * variants(groups)
-    shares = divided(_computing(plan), plan.steps, in_flight=in_flight, replicas=counts)
+    shares = divided(plan.steps, _computing(plan), in_flight=in_flight, replicas=counts)
     return {
         name: share
         for first, share in shares.items()
@@ -43,8 +43,8 @@ def shares_of_cores(plan: Plan) -> dict[str, int]:
 
 
 def divided(
-    devices: Mapping[str, Device],
     steps: Sequence[Step],
+    devices: Mapping[str, Device],
     *,
     in_flight: int,
     replicas: Mapping[str, int] | None = None,
@@ -53,10 +53,10 @@ def divided(
 
     Parameters
     ----------
-    devices : Mapping of str to Device
-        Those that have nodes and compute here.
     steps : sequence of Step
         Of an item; none while shapes are not known, when any two devices are taken to overlap.
+    devices : Mapping of str to Device
+        Those that have nodes and compute here.
     in_flight : int
         How many items at once, on all replicas together.
     replicas : Mapping of str to int, optional
@@ -74,14 +74,35 @@ def divided(
     return shares
 
 
+def seconds_on(device: Device, seconds: float, cores: int) -> float:
+    """Return what a program takes on so many cores that takes so long on one."""
+    return seconds / device.speedup(seconds, cores) if isinstance(device, Scaling) else seconds
+
+
+def seconds_on_one(device: Device, seconds: float, cores: int) -> float:
+    """Return what a program takes on one core that takes so long on several.
+
+    How many of them it makes use of follows from that: never fewer for more work.
+    """
+    if not isinstance(device, Scaling):
+        return seconds
+    before, found = 0.0, seconds
+    while found > before:
+        before, found = found, seconds * device.speedup(found, cores)
+    return found
+
+
 def _equal(sharing: int) -> int:
     return max(1, (core_count() - 1) // max(1, sharing))
 
 
 def _computing(plan: Plan) -> dict[str, Device]:
-    """Return the devices that have nodes and keep the host's cores busy; replicas apart."""
-    planned = planned_for(plan)
-    return {n: one for n, one in plan.prototypes.items() if n in planned and computes_here(one)}
+    return computing(plan.prototypes, planned_for(plan))
+
+
+def computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
+    """Return those of the used devices that keep the host's cores busy."""
+    return {name: one for name, one in devices.items() if name in used and computes_here(one)}
 
 
 def planned_for(plan: Plan) -> set[str]:

@@ -13,8 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.ort.device import OrtDevice
-from plait.scheduler import core_shares
-from plait.scheduler.core_shares import divided, equal_share, shares_of_cores
+from plait.scheduler.costs import core_shares
+from plait.scheduler.costs.core_shares import (
+    divided,
+    equal_share,
+    seconds_on,
+    seconds_on_one,
+    shares_of_cores,
+)
 from plait.scheduler.plans.partition import Subgraph
 from plait.scheduler.steps import Step
 from small_graphs import doubling
@@ -97,7 +103,7 @@ def test_a_device_has_all_cores_when_no_pair_of_steps_may_overlap(data: st.DataO
     overlapping = any(
         names[a] != names[b] and a not in after[b] for a, b in combinations(range(len(names)), 2)
     )
-    assert (divided(devices, steps, in_flight=1)["ort"] == CORES) != overlapping
+    assert (divided(steps, devices, in_flight=1)["ort"] == CORES) != overlapping
 
 
 def test_programs_are_compiled_for_their_plans_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,3 +143,57 @@ def test_a_saved_plan_keeps_what_was_said_of_threads(tmp_path: Path) -> None:
     plan.save(tmp_path / "a.plan")
     loaded = pl.load_plan(tmp_path / "a.plan")
     assert "\n  ort: 2 threads, spinning\n" in loaded.report()
+
+
+def products(length: int) -> pl.Graph:
+    b = pl.GraphBuilder("products")
+    last = b.input("x", "float32", (256, 256))
+    for _ in range(length):
+        last = b.op("MatMul", last, np.eye(256, dtype=np.float32))
+    b.output("y", last)
+    return b.build()
+
+
+@pytest.fixture
+def _eight_in_ort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.devices.ort.device.core_count", lambda: CORES)
+
+
+@pytest.mark.usefixtures("_eight_in_ort")
+def test_a_prediction_knows_on_how_many_cores_programs_compute() -> None:
+    device = OrtDevice()
+    seconds = {
+        threads: pl.simulate(pl.plan(products(20), [pl.device("ort", threads=threads)]))
+        .profile.records[0]
+        .spans()
+        for threads in (1, 8)
+    }
+    (one,), (eight,) = map(list, seconds.values())
+    ratio = (one.ended_ns - one.started_ns) / (eight.ended_ns - eight.started_ns)
+    assert ratio == pytest.approx(device.speedup(1.0, 8), rel=1e-3)
+
+
+@pytest.mark.usefixtures("_eight_in_ort")
+def test_what_was_measured_on_all_cores_is_predicted_again_there_and_longer_on_a_share() -> None:
+    plan = pl.plan(products(20), ["ort"])
+    profile = pl.simulate(plan).profile
+    costs = pl.Costs.from_profile(profile, plan)
+    again = pl.simulate(plan, costs=costs).profile
+    assert span_ns(again) == pytest.approx(span_ns(profile), rel=1e-3)
+    shared = pl.plan(products(20), ["ort"], max_in_flight=2, costs=costs)
+    assert span_ns(pl.simulate(shared).profile) > 1.5 * span_ns(profile)
+
+
+def span_ns(profile: pl.Profile) -> int:
+    (span,) = profile.records[0].spans()
+    return span.ended_ns - span.started_ns
+
+
+@given(st.floats(1e-6, 1), st.integers(1, 64))
+def test_one_core_takes_what_it_is_said_to_take_on_several(seconds: float, cores: int) -> None:
+    device = OrtDevice()
+    on_several = seconds_on(device, seconds, cores)
+    assert on_several <= seconds
+    one = seconds_on_one(device, on_several, cores)
+    assert seconds_on(device, one, cores) == pytest.approx(on_several)
+    assert seconds_on_one(pl.devices.find("cpu"), seconds, cores) == seconds
