@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from ...devices.device import Capabilities, Device
+from ...devices.host import core_count
 from ...devices.memory import HOST, SHARED
 from ...devices.model import DeviceModel, model_of
 from ...devices.registry import find
@@ -156,6 +157,14 @@ def shared_limits(
         name: n // users.get(owned.get(name, name), count) if _is_number(n) else n
         for name, n in limits.items()
     }
+
+
+def replicas_of(name: str, max_in_flight: int) -> Iterator[str]:
+    """Yield ranges of the device's kind: 2, 4, 8 of them, as far as there are cores and items."""
+    count = 2
+    while count <= min(core_count(), max_in_flight):
+        yield f"{name.partition(':')[0]}:0..{count - 1}"
+        count *= 2
 
 
 def variants(groups: Groups) -> int:

@@ -15,19 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from ...devices.device import Device
+from ...devices.device import Device, Scaling
 from ...devices.errors import DeviceError
 from ...devices.host import core_count
 from ...devices.registry import device as make_device
+from ...devices.registry import find
 from ...graph.ir import Graph
+from ...graph.printing import counted
 from ..arguments import costs_of
 from ..blocking import block_on
 from ..costs import Costs
+from ..costs.core_shares import shares_of_cores
 from ..costs.host import computes_here
 from ..errors import PlanError
 from ..make_plan import plan
 from ..planning import Plan
 from ..plans.request import Objective
+from ..replicas.groups import replicas_of
 from .trial import Trial
 from .tuned import Tuned
 
@@ -177,28 +181,32 @@ class _Tuning:
         return found
 
     def _variations(self, costs: Costs) -> Iterator[Trial]:
-        """Yield the best single device with more threads, and for streams with replicas."""
+        """Yield the best single device on other threads, and for streams in other numbers."""
         best = min(self.trials, key=lambda trial: trial.seconds, default=None)
         used = set() if best is None else {*best.plan.assignment.values()}
         names = [one for one in self.devices if isinstance(one, str) and used == {one}]
         if best is None or not names or not computes_here(best.plan.prototypes[names[0]]):
             return
         (name,) = names
-        for devices in [_with_threads(name), *self._replicas(name)]:
-            if devices is not None:
-                try:
-                    made = self._plan([devices], costs=costs)
-                except PlanError:  # such as that items must not pass each other
-                    continue
-                has_options = not isinstance(devices, str)
-                yield Trial(_label(devices), made, self.is_streamed, is_priced=not has_options)
-
-    def _replicas(self, name: str) -> Iterator[str]:
-        kind, most = name.partition(":")[0], self.options["max_in_flight"]
-        count = 2
-        while self.is_streamed and count <= min(core_count(), most):
-            yield f"{kind}:0..{count - 1}"
-            count *= 2
+        prototype = best.plan.prototypes[name]
+        scales = isinstance(prototype, Scaling)
+        if scales and self.is_streamed and self.options["max_in_flight"] > 1:
+            made = self._plan([name], costs=costs, max_in_flight=1)
+            yield self._trial(f"all on {name}, one item at a time", made)
+        known = shares_of_cores(best.plan)[name]
+        on_threads = (
+            one
+            for one in _on_threads(name)
+            if not scales or _threads_text(one, core_count()) != _threads_text(prototype, known)
+        )
+        ranges = replicas_of(name, self.options["max_in_flight"]) if self.is_streamed else ()
+        for devices in (*on_threads, *ranges):
+            try:
+                made = self._plan([devices], costs=costs)
+            except PlanError:  # such as that items must not pass each other
+                continue
+            is_priced = scales or isinstance(devices, str)
+            yield Trial(_label(devices), made, self.is_streamed, is_priced=is_priced)
 
     def _plan(self, devices: Sequence[str | Device], **more: Any) -> Plan:
         return plan(self.graph, devices, **{**self.options, **more})
@@ -241,14 +249,27 @@ def _is_same(made: Plan, other: Plan) -> bool:
     return made.assignment == other.assignment and made.replicas == other.replicas
 
 
-def _with_threads(name: str) -> Device | None:
-    """Return a device that computes on all cores, where that is more than its share."""
-    if core_count() == 1:
-        return None
-    try:
-        return make_device(name, threads=core_count())
-    except DeviceError:  # it has no such option
-        return None
+def _on_threads(name: str) -> Iterator[Device]:
+    """Yield a device on all cores, spinning and asleep if it can, and then on one as well."""
+    cores = core_count()
+    if cores == 1:
+        return
+    known: Sequence[Mapping[str, Any]] = (
+        {"threads": cores, "spinning": True},
+        {"threads": cores, "spinning": False},
+        {"threads": 1},
+    )
+    for options in known if isinstance(find(name), Scaling) else ({"threads": cores},):
+        try:
+            yield make_device(name, **options)
+        except DeviceError:  # it has no such option
+            continue
+
+
+def _threads_text(device: Device, cores: int) -> str:
+    if isinstance(device, Scaling):
+        return device.computes_on(cores)
+    return counted(core_count(), "thread")
 
 
 def _name(device: str | Device) -> str:
@@ -258,4 +279,4 @@ def _name(device: str | Device) -> str:
 def _label(device: str | Device) -> str:
     if isinstance(device, str):
         return f"all on {device}"
-    return f"all on {device.name}, {core_count()} threads"
+    return f"all on {device.name}, {_threads_text(device, core_count())}"

@@ -10,9 +10,12 @@ import pytest
 import trio
 from plait.devices.device import Device
 from plait.devices.model import DeviceModel
+from plait.devices.ort import device as ort_device
 from plait.devices.sim import SimDevice, SimModel
 from plait.devices.sim.clock import VirtualClock
 from plait.graph.ir import Graph
+from plait.scheduler.costs import core_shares
+from plait.scheduler.replicas import groups
 from plait.scheduler.tuning import Tuned
 from plait.scheduler.tuning import search as tuning
 
@@ -112,13 +115,45 @@ def test_one_plan_serves_all_shapes_within_bounds() -> None:
 def test_replicas_and_threads_are_tried_where_there_are_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tuning, "core_count", lambda: 4)
+    for module in (tuning, groups):
+        monkeypatch.setattr(module, "core_count", lambda: 4)
     tuned = pl.tune(products(), ["cpu"], feeds=FEEDS, objective="throughput", max_in_flight=3)
     assert names(tuned) == ["all on cpu", "all on cpu, 4 threads", "all on cpu:0..1"]
     assert tuned.trials[2].plan.variants == 2
     assert tuned.predicted_s(tuned.trials[1]) is None, "nothing is known of so many threads"
     alone = pl.tune(products(), ["cpu"], feeds=FEEDS)
     assert names(alone) == ["all on cpu", "all on cpu, 4 threads"], "one item has no replicas"
+
+
+@pytest.fixture
+def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    for module in (tuning, groups, core_shares, ort_device):
+        monkeypatch.setattr(module, "core_count", lambda: 4)
+
+
+@pytest.mark.usefixtures("_four_cores")
+def test_threads_that_spin_and_that_sleep_are_tried_for_one_item() -> None:
+    tuned = pl.tune(products(), ["ort"], feeds=FEEDS)
+    every = ["all on ort", "all on ort, 4 threads", "all on ort, 1 thread"]
+    assert names(tuned) == every, "all cores, spinning, is what it has by itself"
+    assert "\n  ort: 4 threads, spinning\n" in tuned.trials[0].plan.report()
+    assert tuned.predicted_s(tuned.trials[1]) is not None
+
+
+@pytest.mark.usefixtures("_four_cores")
+def test_a_stream_is_tried_on_threads_on_replicas_and_one_item_at_a_time() -> None:
+    tuned = pl.tune(products(), ["ort"], feeds=FEEDS, objective="throughput", max_in_flight=4)
+    assert names(tuned) == [
+        "all on ort",
+        "all on ort, one item at a time",
+        "all on ort, 4 threads, spinning",
+        "all on ort, 4 threads",
+        "all on ort, 1 thread",
+        "all on ort:0..1",
+        "all on ort:0..3",
+    ]
+    assert [trial.plan.in_flight for trial in tuned.trials] == [4, 1, 4, 4, 4, 4, 4]
 
 
 def test_graphs_whose_shapes_depend_on_values_are_run_too() -> None:
