@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..graph.ir import Graph, Node
-from ..graph.life import Life
 from ..graph.operator import Call, Specs
+from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.tensor import TensorSpec
 from . import program as programs
 from .blas import lift_limit, limit_threads
 from .device import Capabilities, Program, Support
 from .host import HostDevice, physical_memory
 from .kernels.fused import takes
-from .lives import Lives
 from .memory import HOST, SHARED, View
+from .operator_instances import OperatorInstances
 from .options import given
 
 
@@ -73,7 +73,12 @@ class CpuDevice(HostDevice):
         return self.bind(subgraph, views, {}, measure=measure)
 
     def compile_with(
-        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        lives: OperatorInstances,
+        *,
+        measure: bool = False,
     ) -> Program:
         """Do so for nodes that own something, which is opened and closed on the lane's thread."""
         living = lives.of(self.name, subgraph, views, self._lane.call)
@@ -83,7 +88,7 @@ class CpuDevice(HostDevice):
         self,
         subgraph: Graph,
         views: Mapping[str, View],
-        living: Mapping[str, Life],
+        living: Mapping[str, OperatorLifecycle],
         *,
         measure: bool,
     ) -> Program:

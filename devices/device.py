@@ -20,7 +20,7 @@ from .event import Event
 from .memory import ALIGNMENT, HOST, Arena, View
 
 if TYPE_CHECKING:
-    from .lives import Lives
+    from .operator_instances import OperatorInstances
 
 OnDone: TypeAlias = Callable[[Event], None]
 
@@ -205,29 +205,29 @@ class Device(Protocol):
 
 
 @runtime_checkable
-class Mortal(Protocol):
+class Restartable(Protocol):
     """What a device adds that may die while this process lives on.
 
     `open` starts it in place of what has died; what was bound before is of no use then.
     """
 
     @property
-    def life(self) -> int:
+    def generation(self) -> int:
         """How many times it has been started."""
         ...
 
     @property
-    def loss(self) -> DeviceLostError | None:
+    def failure(self) -> DeviceLostError | None:
         """Why it is lost; None while it lives, and when it is closed."""
         ...
 
     @property
-    def revives(self) -> bool:
+    def can_restart(self) -> bool:
         """True when `open` can start it again."""
         ...
 
     @property
-    def mourners(self) -> list[Callable[[], object]]:
+    def on_failure(self) -> list[Callable[[], object]]:
         """What to call, on any thread, when it dies; a device that cannot tell calls nothing."""
         ...
 
@@ -311,18 +311,26 @@ class Scaling(Protocol):
 
 
 @runtime_checkable
-class KeepsLives(Protocol):
-    """What a device adds that runs nodes which own something: see `plait.graph.life`."""
+class StatefulDevice(Protocol):
+    """What a device adds that runs nodes which own something.
+
+    See `plait.graph.operator_lifecycle`.
+    """
 
     def compile_with(
-        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        lives: OperatorInstances,
+        *,
+        measure: bool = False,
     ) -> Program:
         """Do as `compile`; some nodes are instances of classes, and `lives` keeps those.
 
         Raises
         ------
         OperatorError, KernelError, DeviceMemoryError
-            What `Lives.of` raises.
+            What `OperatorInstances.of` raises.
         """
         ...
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
 from ..graph.ir import Graph, Node
-from ..graph.life import Life, has_life
 from ..graph.operator import Call, Specs
+from ..graph.operator_lifecycle import OperatorLifecycle, has_life
 from ..graph.operators.bounded_call import BOUNDED_CALL
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.python import check_results, put_within
@@ -208,7 +208,7 @@ def bind(
     constants: Mapping[str, Array],
     *,
     measure: bool = False,
-    living: Mapping[str, Life] | None = None,
+    living: Mapping[str, OperatorLifecycle] | None = None,
 ) -> BoundProgram:
     """Bind a subgraph's nodes to arrays of the array module `xp`."""
     steps = bind_steps(xp, device.split(":")[0], graph, views, constants, living)
@@ -221,12 +221,12 @@ def bind_steps(
     graph: Graph,
     views: Mapping[str, View],
     constants: Mapping[str, Array],
-    living: Mapping[str, Life] | None = None,
+    living: Mapping[str, OperatorLifecycle] | None = None,
 ) -> list[tuple[Node, Step]]:
     """Return a function for each node, in order.
 
-    `kind` is the kind of device whose kernels are taken, `living` what `Lives` has for the nodes.
-    Nodes whose outputs lie where they belong before they run need no step.
+    `kind` is the kind of device whose kernels are taken, `living` what `OperatorInstances` has for
+    the nodes. Nodes whose outputs lie where they belong before they run need no step.
     """
     return [
         (node, bind_node(xp, kind, graph, node, views, constants, living))
@@ -242,7 +242,7 @@ def bind_node(
     node: Node,
     views: Mapping[str, View],
     constants: Mapping[str, Array],
-    living: Mapping[str, Life] | None = None,
+    living: Mapping[str, OperatorLifecycle] | None = None,
 ) -> Step:
     """Return the function that runs one node of a graph."""
     if node.op in CONTROL_FLOW:
@@ -307,7 +307,7 @@ def _array(name: str, views: Mapping[str, View], constants: Mapping[str, Array])
     return constants[name] if name in constants else views[name].array
 
 
-def function_of(node: Node, living: Mapping[str, Life] | None) -> Callable[..., Any]:
+def function_of(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> Callable[..., Any]:
     """Return what a Python operator's node calls: a function, or a method of what it owns."""
     if has_life(node.operator):
         assert living is not None, f"{node} is on a device that keeps no lives"

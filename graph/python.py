@@ -2,7 +2,7 @@
 
 A graph names such an operator, never its code: loading a graph needs the function registered, or
 offered by an installed package, and nothing else is imported because a file says so. What owns
-something is a class: see `plait.graph.life`.
+something is a class: see `plait.graph.operator_lifecycle`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from .attribute import RESERVED, Attribute, Kind
 from .dims import broadcast
 from .errors import GraphError, OperatorError, ShapeError
-from .life import Life, check_class, run_of
 from .operator import Call, InferRule, Operator, elements, register_operator
+from .operator_lifecycle import OperatorLifecycle, check_class, run_of
 from .tensor import Array, Dim, TensorSpec
 from .traits import NO_TRAITS, Trait
 
@@ -277,7 +277,7 @@ def _prepared(label: str, kind: type, declared: InferRule) -> InferRule:
     """Return the rule of a class, which may have the last word on what it is called with."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
-        specs = Life(kind, label).prepare(call)
+        specs = OperatorLifecycle(kind, label).prepare(call)
         return declared(call) if specs is None else specs
 
     return infer

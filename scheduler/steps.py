@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..devices.memory import CALLER, HOST_MEMORIES
-from ..graph.life import has_lives
 from ..graph.nested import acts_outside, all_nodes
+from ..graph.operator_lifecycle import has_lives
 from .plans.partition import Subgraph
 
 

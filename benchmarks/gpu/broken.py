@@ -13,7 +13,7 @@ import plait as pl
 from gpu.loaded import WAIT_S, loaded
 from gpu.question import Row, answer, fact
 from gpu.target import Target
-from plait.devices import Mortal
+from plait.devices import Restartable
 from plait.devices.errors import DeviceLostError
 
 NOT_READY = 600
@@ -26,7 +26,7 @@ def illegal_writes(target: Target) -> Iterator[Row]:
     b = pl.GraphBuilder("relu")
     b.output("y", b.op("Relu", b.input("x", "float32", (1000,))))
     device = target.make()
-    assert isinstance(device, Mortal)
+    assert isinstance(device, Restartable)
     device.open()
     try:
         with loaded(device, b.build()) as run:
@@ -40,7 +40,7 @@ def illegal_writes(target: Target) -> Iterator[Row]:
                 lost = True
             yield Row("until plait says that the device is lost", time.perf_counter() - start, "s")
             yield fact("plait says that the device is lost", lost, True)
-            yield fact("and keeps saying so", device.loss is not None, True)
+            yield fact("and keeps saying so", device.failure is not None, True)
     finally:
         device.close()
     yield fact("the broken device closes", True, True)

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 from ...graph.extras import import_extra
 from ...graph.ir import Graph, Node
-from ...graph.life import Life
 from ...graph.operator import Call, Specs
+from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.tensor import TensorSpec
 from ..cpu import CpuDevice
 from ..device import Program
@@ -60,7 +60,7 @@ class CompiledDevice(CpuDevice):
         self,
         subgraph: Graph,
         views: Mapping[str, View],
-        living: Mapping[str, Life],
+        living: Mapping[str, OperatorLifecycle],
         *,
         measure: bool,
     ) -> Program:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...graph.ir import Graph, Node
-from ...graph.life import Life
 from ...graph.operator import Call, Specs
+from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
 from ..device import scratch_name
@@ -39,7 +39,7 @@ def bind(
     device: str,
     graph: Graph,
     views: Mapping[str, View],
-    living: Mapping[str, Life] | None = None,
+    living: Mapping[str, OperatorLifecycle] | None = None,
     *,
     measure: bool = False,
 ) -> BoundProgram:

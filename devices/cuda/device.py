@@ -157,7 +157,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             except Exception as error:
                 queues.close()
                 raise unavailable(error, self.name) from error
-            self.life += 1
+            self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate on the GPU."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...graph.ir import Graph, Node
-from ...graph.life import Life
 from ...graph.operator import Call, Specs
+from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.tensor import TensorSpec
 from ..cpu import CpuDevice
 from ..device import Program, Support
@@ -43,7 +43,7 @@ class FormalDevice(CpuDevice):
         self,
         subgraph: Graph,
         views: Mapping[str, View],
-        living: Mapping[str, Life],
+        living: Mapping[str, OperatorLifecycle],
         *,
         measure: bool,
     ) -> Program:

@@ -16,8 +16,8 @@ import numpy as np
 from ...graph.aliasing import Run, runs_of
 from ...graph.dtypes import kind_of
 from ...graph.ir import Graph, Node
-from ...graph.life import Life
 from ...graph.operator import bounded_name
+from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.python import check_results
 from ...graph.tensor import Array, TensorSpec, frozen_copy
 from ..errors import DeviceError
@@ -38,7 +38,7 @@ def bind_definitions(
     device: str,
     graph: Graph,
     views: Mapping[str, View],
-    living: Mapping[str, Life] | None = None,
+    living: Mapping[str, OperatorLifecycle] | None = None,
     *,
     measure: bool,
 ) -> BoundProgram:
@@ -64,7 +64,10 @@ def poison(array: Array) -> None:
 
 
 def _step(
-    graph: Graph, node: Node, views: Mapping[str, View], living: Mapping[str, Life] | None
+    graph: Graph,
+    node: Node,
+    views: Mapping[str, View],
+    living: Mapping[str, OperatorLifecycle] | None,
 ) -> Step:
     constants = graph.constants
     inputs = [
@@ -123,7 +126,9 @@ def definition_of(op: str) -> Definition | None:
 
 
 def compute_of(
-    node: Node, specs: Sequence[TensorSpec | None], living: Mapping[str, Life] | None = None
+    node: Node,
+    specs: Sequence[TensorSpec | None],
+    living: Mapping[str, OperatorLifecycle] | None = None,
 ) -> Compute:
     """Return what computes a node's results."""
     if node.operator.function is not None:

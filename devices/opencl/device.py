@@ -120,7 +120,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
                 except cl.Error as error:
                     raise unavailable(error, self.name) from error
                 self._times_copies = False
-                self.life += 1
+                self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate on the device, and touch it all."""

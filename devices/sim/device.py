@@ -81,8 +81,8 @@ class SimDevice:
         self._lock = threading.RLock()  # freeing constants may interrupt whoever holds it
         self._engines: dict[str, Engine] = {}
         self._fate = _Fate()
-        self.life = 0
-        self.mourners: list[Callable[[], object]] = []
+        self.generation = 0
+        self.on_failure: list[Callable[[], object]] = []
         self._accepted = 0
         self._used_bytes = 0
         self._constants = ConstantStore(self, name, ALIGNMENT, _upload)
@@ -100,12 +100,12 @@ class SimDevice:
     def open(self, cores: int | None = None) -> None:
         """Start the engines; a lost device is whole again."""
         with self._lock:
-            if self._engines and self._fate.loss is None:
+            if self._engines and self._fate.failure is None:
                 return
             if not self._engines:
                 self.clock.open()
             self._fate = _Fate()  # what was queued in another life fails with that one
-            self.life += 1
+            self.generation += 1
             for name in (COMPUTE, UPLOAD, DOWNLOAD):
                 self._engines[name] = Engine(self.clock, self._fate.why)
 
@@ -175,7 +175,7 @@ class SimDevice:
 
     def lose(self, reason: str = "a fault was injected") -> None:
         """Lose the device: what is not complete fails, and so does all that follows."""
-        self._fate.loss = DeviceLostError(
+        self._fate.failure = DeviceLostError(
             f"device {self.name!r} is lost: {reason}", fix="close and open it, or plan without it"
         )
 
@@ -191,12 +191,12 @@ class SimDevice:
             self.clock.close()
 
     @property
-    def loss(self) -> DeviceLostError | None:
+    def failure(self) -> DeviceLostError | None:
         """Why the device is lost, by a fault."""
-        return self._fate.loss
+        return self._fate.failure
 
     @property
-    def revives(self) -> bool:
+    def can_restart(self) -> bool:
         """True: opened again, it is whole."""
         return True
 
@@ -232,10 +232,10 @@ class SimDevice:
 class _Fate:
     """Whether one life of the device has come to an end, and why."""
 
-    loss: DeviceLostError | None = None
+    failure: DeviceLostError | None = None
 
     def why(self) -> DeviceLostError | None:
-        return self.loss
+        return self.failure
 
 
 class _SimArena(Arena):

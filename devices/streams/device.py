@@ -32,19 +32,19 @@ class QueuedDevice(Generic[OpenedT]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.life = 0
-        self.mourners: list[Callable[[], object]] = []
+        self.generation = 0
+        self.on_failure: list[Callable[[], object]] = []
         self._life = threading.Lock()  # one open or close at a time
         self._open: OpenedT | None = None
 
     @property
-    def loss(self) -> DeviceLostError | None:
+    def failure(self) -> DeviceLostError | None:
         """The error that broke the device."""
         opened = self._open
-        return None if opened is None else opened.queues.loss
+        return None if opened is None else opened.queues.failure
 
     @property
-    def revives(self) -> bool:
+    def can_restart(self) -> bool:
         """False: after such an error the device works again for other processes, if at all."""
         return False
 

@@ -90,7 +90,7 @@ class Queues:
         return job.event
 
     @property
-    def loss(self) -> DeviceLostError | None:
+    def failure(self) -> DeviceLostError | None:
         """The error that broke the device, if one did."""
         return self._lost
 

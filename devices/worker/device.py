@@ -24,8 +24,8 @@ from ..event import Event
 from ..host import physical_memory
 from ..kernels.fused import takes
 from ..lane import ThreadLane
-from ..lives import Lives
 from ..memory import SHARED, Arena, SharedArena, View, host_view
+from ..operator_instances import OperatorInstances
 from ..options import given
 from . import process
 from .client import Work, WorkerClient, closed
@@ -47,9 +47,9 @@ class WorkerDevice:
     Attributes
     ----------
     options : Mapping of str to value
-    life : int
+    generation : int
         How many times a process has been started.
-    mourners : list of callable
+    on_failure : list of callable
         What to call, on any thread, when the process dies.
     """
 
@@ -68,8 +68,8 @@ class WorkerDevice:
             memory_bytes=physical_memory(),
             runs_python=True,
         )
-        self.life = 0
-        self.mourners: list[Callable[[], object]] = []
+        self.generation = 0
+        self.on_failure: list[Callable[[], object]] = []
         self._lifecycle = threading.Lock()
         self._client: WorkerClient | None = None
         self._objects: WorkerObjects | None = None
@@ -81,13 +81,13 @@ class WorkerDevice:
         return None if self._client is None else self._client.pid
 
     @property
-    def loss(self) -> DeviceLostError | None:
+    def failure(self) -> DeviceLostError | None:
         """Why the process is lost; None while it lives, and when it is closed."""
         error = None if self._client is None else self._client.error
         return error if isinstance(error, DeviceLostError) else None
 
     @property
-    def revives(self) -> bool:
+    def can_restart(self) -> bool:
         """True: another process can be started."""
         return True
 
@@ -134,11 +134,11 @@ class WorkerDevice:
                     return
                 self._client.close()
             threads, bound = self.options.get("threads", cores), self.options.get("affinity", ())
-            client = WorkerClient(self.name, threads, self._mourn, bound)
+            client = WorkerClient(self.name, threads, self._tell_failure, bound)
             self._objects = WorkerObjects(client)
             self._client = client
             self._copies.open()
-            self.life += 1
+            self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate shared memory."""
@@ -165,7 +165,12 @@ class WorkerDevice:
         return self._objects.bind(subgraph, views, measure=measure)
 
     def compile_with(
-        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        lives: OperatorInstances,
+        *,
+        measure: bool = False,
     ) -> Program:
         """Do so for nodes that own something, which is opened and closed in the process.
 
@@ -206,9 +211,9 @@ class WorkerDevice:
         with self._lifecycle:
             self._end()
 
-    def _mourn(self) -> None:
-        for mourner in list(self.mourners):
-            mourner()
+    def _tell_failure(self) -> None:
+        for callback in list(self.on_failure):
+            callback()
 
     def _end(self) -> None:
         if self._client is not None:

@@ -21,8 +21,8 @@ import numpy as np
 from ...graph.formats.native import dump_bytes
 from ...graph.ir import Graph
 from ..errors import DeviceLostError
-from ..lives import Lives
 from ..memory import Arena, SharedArena, View
+from ..operator_instances import OperatorInstances
 from ..owners import Owners
 from .client import WorkerClient
 from .launch import module_path
@@ -50,7 +50,7 @@ class WorkerObjects:
         self._numbers = itertools.count(1)
         self._arenas: WeakKeyDictionary[Arena, int] = WeakKeyDictionary()
         self._graphs: dict[int, int] = {}  # by id: hashing a graph would hash all of it
-        self._lives: WeakKeyDictionary[Lives, int] = WeakKeyDictionary()
+        self._lives: WeakKeyDictionary[OperatorInstances, int] = WeakKeyDictionary()
         self._defined: set[str] = set()
         self._owners, self._graph_ids = Owners(client.forget), Owners(self._graphs.pop)
 
@@ -58,7 +58,7 @@ class WorkerObjects:
         self,
         graph: Graph,
         views: Mapping[str, View],
-        lives: Lives | None = None,
+        lives: OperatorInstances | None = None,
         *,
         measure: bool,
     ) -> WorkerProgram:
@@ -100,7 +100,7 @@ class WorkerObjects:
             self._graph_ids.add(graph, key)
         return self._graphs[key]
 
-    def _life(self, lives: Lives) -> int:
+    def _life(self, lives: OperatorInstances) -> int:
         """Return the number of what nodes own there; it is closed as what they own here is."""
         if lives not in self._lives:
             self._lives[lives] = number = next(self._numbers)

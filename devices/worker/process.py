@@ -30,8 +30,8 @@ from ...graph.tensor import TensorSpec
 from ...version import VERSION
 from ..errors import DeviceMemoryError
 from ..event import CancelledWorkError
-from ..lives import Lives
 from ..memory import SHARED, Arena, host_view
+from ..operator_instances import OperatorInstances
 from ..program import BoundProgram, bind_steps
 from .modules import Source, import_sources
 from .remote_errors import describe
@@ -148,7 +148,7 @@ class _Worker:
         living = {}
         if document["lives"] is not None:
             key, once = document["lives"]
-            lives: Lives = self._objects.setdefault(key, Lives(once))
+            lives: OperatorInstances = self._objects.setdefault(key, OperatorInstances(once))
             living = lives.of(self._name, graph, views)
         steps = bind_steps(np, "cpu", graph, views, graph.constants, living)
         self._objects[number] = BoundProgram(self._name, graph, steps, document["measure"])
@@ -160,7 +160,7 @@ class _Worker:
         return None if running.node_ns is None else array("q", running.node_ns).tobytes()
 
     def _close(self, number: int) -> None:
-        lives: Lives | None = self._objects.pop(number, None)
+        lives: OperatorInstances | None = self._objects.pop(number, None)
         if lives is not None:  # else binding failed before there were any
             lives.close()
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..attribute import Attribute, Kind
 from ..ir import Graph, Node
-from ..life import has_life
 from ..operator import Call, define, find_operator
+from ..operator_lifecycle import has_life
 from ..tensor import TensorSpec
 from ..traits import OWN_DTYPES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph.ir import Node
-from ...graph.life import HOOKS, has_life
 from ...graph.nested import all_nodes
+from ...graph.operator_lifecycle import HOOKS, has_life
 from ...graph.printing import counted
 from ..planning import Plan
 

@@ -16,7 +16,7 @@ from weakref import ref
 
 import trio
 
-from ...devices.device import Mortal
+from ...devices.device import Restartable
 from ...devices.errors import DeviceLostError
 from ..events import Announcer, DeviceLost, DeviceRestored, PlanReplaced
 from ..planning import Plan
@@ -58,7 +58,7 @@ class Recovery:
         self._devices = devices
         self._pace = pace
         self._announcer = announcer
-        self._mortal: dict[str, Mortal] = {}
+        self._restartable: dict[str, Restartable] = {}
         self._lives: dict[str, int] = {}
         self._starts: dict[str, int] = {}
         self._given_up: set[str] = set()
@@ -69,43 +69,45 @@ class Recovery:
         self._scopes: set[trio.CancelScope] = set()
         self._ended = trio.Event()
         self._stopped = False
-        self._mourner = partial(pace.post, self.examine)
+        self._on_failure = partial(pace.post, self.examine)
 
     def add(self, name: str) -> None:
         """Look after a device that is open, if it may die."""
         device = self._devices.by_name[name]
-        if isinstance(device, Mortal):
-            self._mortal[name] = device
-            device.mourners.append(self._mourner)
-            self._lives[name] = device.life
+        if isinstance(device, Restartable):
+            self._restartable[name] = device
+            device.on_failure.append(self._on_failure)
+            self._lives[name] = device.generation
 
     @property
     def watches(self) -> bool:
         """True when a device of the session may die."""
-        return bool(self._mortal)
+        return bool(self._restartable)
 
     def concerns(self, plan: Plan) -> bool:
         """True when a plan has work for a device that may die."""
-        return self.watches and not self._mortal.keys().isdisjoint(devices_of(plan))
+        return self.watches and not self._restartable.keys().isdisjoint(devices_of(plan))
 
     def lives(self, plan: Plan) -> Mapping[str, int | None]:
         """Return in which life each device of a plan is; None while it is lost."""
-        names = devices_of(plan) & self._mortal.keys()
+        names = devices_of(plan) & self._restartable.keys()
         return {name: None if name in self.lost else self._lives[name] for name in names}
 
-    def device(self, name: str) -> Mortal | None:
+    def device(self, name: str) -> Restartable | None:
         """Return a device, if it may die."""
-        return self._mortal.get(name)
+        return self._restartable.get(name)
 
     def examine(self) -> bool:
         """Find out which devices have died; True if there are new ones."""
-        found = [name for name in self._mortal if name not in self.lost and self._is_dead(name)]
+        found = [
+            name for name in self._restartable if name not in self.lost and self._is_dead(name)
+        ]
         for name in found:
-            device = self._mortal[name]
-            self.lost[name] = device.loss or DeviceLostError(f"{name!r} was started again")
+            device = self._restartable[name]
+            self.lost[name] = device.failure or DeviceLostError(f"{name!r} was started again")
             self._announcer.tell(DeviceLost(name, self.lost[name]))
             self.on_loss(name)
-            if device.revives and not self._stopped:
+            if device.can_restart and not self._stopped:
                 self._spawn(partial(self._revive, name))
         return bool(found)
 
@@ -136,7 +138,7 @@ class Recovery:
                 self._replaced.add(devices_of(plan))
                 return stand_in
             for name in lost:
-                if name in self._given_up or not self._mortal[name].revives:
+                if name in self._given_up or not self._restartable[name].can_restart:
                     raise self.lost[name].again()
             await self._changed.wait()
         return plan
@@ -144,14 +146,14 @@ class Recovery:
     def prepare(self, plan: Plan) -> None:
         """Plan, beside the loop, for the loss of each device that may die."""
         if self.policy.standby:
-            for name in devices_of(plan) & self._mortal.keys():
+            for name in devices_of(plan) & self._restartable.keys():
                 self._spawn(partial(self._prepare, plan, frozenset({name})))
 
     def stop(self) -> None:
         """Start no more devices, and turn away whoever waits for one."""
         self._stopped = True
-        for device in self._mortal.values():
-            device.mourners.remove(self._mourner)
+        for device in self._restartable.values():
+            device.on_failure.remove(self._on_failure)
         for scope in self._scopes:
             scope.cancel()
         self._wake()
@@ -165,8 +167,8 @@ class Recovery:
         return devices_of(plan).intersection(self.lost)
 
     def _is_dead(self, name: str) -> bool:
-        device = self._mortal[name]
-        return device.loss is not None or device.life != self._lives[name]
+        device = self._restartable[name]
+        return device.failure is not None or device.generation != self._lives[name]
 
     def _wake(self) -> None:
         self._changed.set()
@@ -229,7 +231,7 @@ class Recovery:
         except Exception as error:  # whatever it is, the loop must survive, and try again
             self.lost[name].__cause__ = error
         else:
-            self._lives[name] = self._mortal[name].life
+            self._lives[name] = self._restartable[name].generation
 
     async def _standby(self, plan: Plan, lost: frozenset[str]) -> Plan | None:
         key = id(plan), lost

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
-from ...devices.device import Device, KeepsLives, Program, Scaling, scratch_specs
+from ...devices.device import Device, Program, Scaling, StatefulDevice, scratch_specs
 from ...devices.errors import DeviceError
 from ...devices.host import HostDevice
-from ...devices.lives import Lives
 from ...devices.memory import View
+from ...devices.operator_instances import OperatorInstances
 from ...graph.ir import Graph
-from ...graph.life import has_lives
+from ...graph.operator_lifecycle import has_lives
 from ...graph.tensor import TensorSpec
 from ..costs.core_shares import shares_of_cores
 from ..memory.regions import Region, Replica
@@ -65,7 +65,7 @@ class Bindings:
         plan: Plan,
         devices: Mapping[str, Device],
         pace: Pace | None,
-        lives: Lives,
+        lives: OperatorInstances,
         base: Bindings | None = None,
         *,
         measure: bool,
@@ -189,12 +189,12 @@ class Bindings:
                 cores = self._cores[device.name]
                 return cast(Scaling, device).compile_on(cores, graph, views, measure=self._measure)
             return device.compile(graph, views, measure=self._measure)
-        if not isinstance(device, KeepsLives):
+        if not isinstance(device, StatefulDevice):
             raise DeviceError(
                 f"device {device.name!r} says that it runs operators which own something, and "
                 "has no compile_with",
                 at=f"subgraph {graph.name!r}",
-                fix="let its supports refuse them: see plait.devices.device.KeepsLives",
+                fix="let its supports refuse them: see plait.devices.device.StatefulDevice",
             )
         return device.compile_with(graph, views, self._lives, measure=self._measure)
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.device import Device
-from ...devices.lives import Lives
 from ...devices.memory import Arena, View, host_view
+from ...devices.operator_instances import OperatorInstances
 from ...graph.tensor import Array
 from ..costs.core_shares import shares_of_cores
 from ..memory.prepared import next_region_of, regions_of, variables_in
@@ -153,7 +153,7 @@ class OpenPlan:
         in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
         self.gates = Gates(self._memory.regions) if in_turn else None
         self.arenas = OpenArenas(self._memory, self._devices, self._lend)
-        self._lives = Lives(() if plan.once is None else plan.once.graph.outputs)
+        self._lives = OperatorInstances(() if plan.once is None else plan.once.graph.outputs)
 
     def _take_order(self, base: OpenPlan) -> None:
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes

@@ -110,7 +110,7 @@ def test_a_device_that_breaks_while_it_opens_fails_what_is_put(
     with Rig(device, chain("Relu")) as rig:
         with pytest.raises(DeviceLostError, match="illegal memory access"):
             rig.compute().wait(WAIT_S)
-        assert device.loss is not None
+        assert device.failure is not None
 
 
 def test_a_lost_device_closes(double: CupyDouble) -> None:

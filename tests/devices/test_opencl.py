@@ -246,12 +246,12 @@ def test_work_that_fails_on_the_device_loses_it() -> None:
             failed = rig.compute()
         with pytest.raises(DeviceLostError, match="'opencl:0' is lost"):
             failed.wait(WAIT_S)
-        assert device.loss is failed.error
+        assert device.failure is failed.error
         later = rig.compute()
         with pytest.raises(DeviceLostError):
             later.wait(WAIT_S)
         del failed, later
-    assert device.loss is None, "it may be opened again"
+    assert device.failure is None, "it may be opened again"
 
 
 def test_too_large_an_arena_says_what_to_do(device: OpenClDevice) -> None:

@@ -53,7 +53,7 @@ class Stubborn(SimDevice):
         self.asked = 0
 
     def open(self, cores: int | None = None) -> None:
-        if self.loss is not None:
+        if self.failure is not None:
             self.asked += 1
             if self.asked <= self.refusals:
                 raise pl.DeviceUnavailableError("not yet")

@@ -33,7 +33,7 @@ async def test_an_item_of_a_lost_device_runs_again_on_what_remains() -> None:
             sim.lose("unplugged")
             for value in range(5):
                 assert await right(session, value)
-            assert sim.loss is not None
+            assert sim.failure is not None
     assert observed.kinds == ["DeviceLost", "ItemReplayed", "PlanReplaced"]
     assert observed.seen[-6:-5] == [PlanReplaced(("cpu",))]
 

@@ -83,7 +83,7 @@ async def test_items_fail_when_their_device_does_not_come_back() -> None:
                     await session.run(feeds(1))
                 assert isinstance(caught.value.__cause__, pl.DeviceUnavailableError)
             sim.refusals = 0
-            while sim.loss is not None:
+            while sim.failure is not None:
                 await trio.lowlevel.checkpoint()
             with trio.move_on_after(WAIT_S / 2):
                 while True:
@@ -99,7 +99,7 @@ async def test_pauses_between_attempts_grow(autojump_clock: MockClock) -> None:
     opens = sim.open
 
     def timed(cores: int | None = None) -> None:
-        if sim.loss is not None:
+        if sim.failure is not None:
             asked.append(autojump_clock.current_time())
         opens(cores)
 
@@ -119,12 +119,12 @@ class Rival(SimDevice):
     other: SimDevice
 
     def open(self, cores: int | None = None) -> None:
-        revived = self.loss is not None
+        revived = self.failure is not None
         super().open(cores)
         if revived:
             self.other.lose("the other one is back")
-            for mourner in list(self.other.mourners):
-                mourner()
+            for callback in list(self.other.on_failure):
+                callback()
 
 
 def over_two(first: SimDevice, second: SimDevice) -> pl.Plan:
@@ -169,7 +169,7 @@ async def test_devices_that_are_away_are_started_together(mock_clock: MockClock)
         second.lose()
         await attempts(2)
         assert first.asked == 2
-        assert second.loss is None
+        assert second.failure is None
 
 
 async def test_an_item_that_waits_for_its_device_can_be_given_up() -> None:

@@ -35,7 +35,7 @@ async def test_losses_and_changing_shapes_leave_nothing_that_adds_up(
                     for n in draw.sample(range(1, 30), 2):
                         outputs = await session.run(feeds(1, n))
                         assert outputs["y"].tolist() == answer(1, n)
-                    while sim.loss is not None:
+                    while sim.failure is not None:
                         await trio.lowlevel.checkpoint()
                 gc.collect()
                 counts.append(len(gc.get_objects()))
@@ -52,7 +52,7 @@ async def test_a_stand_in_is_forgotten_with_the_plan_that_it_stands_for() -> Non
             for n in range(1, 20):
                 sim.lose()
                 assert (await session.run(feeds(1, n)))["y"].tolist() == answer(1, n)
-                while sim.loss is not None:
+                while sim.failure is not None:
                     await trio.lowlevel.checkpoint()
             gc.collect()
             assert len(recovery._standbys) <= 1

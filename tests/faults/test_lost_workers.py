@@ -119,7 +119,7 @@ async def test_a_worker_that_dies_between_items_is_started_again_at_once(
         "DeviceRestored",
         "ItemDone",
     ]
-    assert worker.mourners == []
+    assert worker.on_failure == []
 
 
 async def test_an_item_that_a_worker_died_of_once_runs_again_there(

@@ -173,7 +173,7 @@ def test_a_silent_host_is_lost(engine: FakeEngine) -> None:
     event = device.copy(there, here())
     with pytest.raises(DeviceLostError, match="no answer for 0"):
         event.wait(WAIT_S)
-    assert device.loss is not None
+    assert device.failure is not None
     device.close()
     host.close()
 
@@ -311,7 +311,7 @@ def test_a_host_is_killed_only_while_it_works_at_the_event(host: RemoteHost) -> 
     done = device.copy(here(), device.view(device.arena(device.name, 256), 0, SPEC))
     done.wait(WAIT_S)
     assert not device.kill(done, "it is late")
-    assert device.loss is None
+    assert device.failure is None
     device.close()
 
 
@@ -365,11 +365,11 @@ def test_memory_of_a_life_that_is_over_is_not_looked_for_in_the_next(
     there = device.view(device.arena(device.name, 256), 0, SPEC)
     engine.actors[-1].kill()
     deadline = time.monotonic() + WAIT_S
-    while device.loss is None and time.monotonic() < deadline:
+    while device.failure is None and time.monotonic() < deadline:
         threading.Event().wait(0.001)
     device.open()
     device.arena(device.name, 256)
     with pytest.raises(DeviceLostError):
         device.copy(there, here()).wait(WAIT_S)
-    assert (device.life, device.loss) == (2, None)
+    assert (device.generation, device.failure) == (2, None)
     device.close()

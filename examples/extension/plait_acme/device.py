@@ -9,8 +9,8 @@ from plait.devices import Capabilities, Program, Support, program
 from plait.devices.device import OnDone
 from plait.devices.event import Event
 from plait.devices.lane import ThreadLane
-from plait.devices.lives import Lives
 from plait.devices.memory import Arena, View, host_arena, host_view
+from plait.devices.operator_instances import OperatorInstances
 from plait.devices.program import BoundProgram
 from plait.graph import Graph, Node, TensorSpec
 from plait.graph.operator import Call, Specs
@@ -55,7 +55,12 @@ class AcmeDevice:
         return program.bind(np, self.name, subgraph, views, subgraph.constants, measure=measure)
 
     def compile_with(
-        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        lives: OperatorInstances,
+        *,
+        measure: bool = False,
     ) -> Program:
         """Do so where nodes own something: it is opened, used and closed on one thread."""
         constants = subgraph.constants

@@ -26,7 +26,7 @@ class Fleet:
     faults : FaultPolicy
         When to start a replica again that was lost.
     announcer : Announcer
-    revives : bool
+    can_restart : bool
         Whether a replica that is lost is started again.
 
     Attributes
@@ -50,7 +50,7 @@ class Fleet:
         faults: FaultPolicy,
         announcer: Announcer,
         *,
-        revives: bool = True,
+        can_restart: bool = True,
     ) -> None:
         self.replicas: dict[str, Replica] = {}
         self.ready: set[str] = set()
@@ -63,7 +63,7 @@ class Fleet:
         self._sizing = Sizing(size)
         self._faults = faults
         self._announcer = announcer
-        self._revives = revives
+        self._can_restart = can_restart
         self._numbers = count()
         self._scopes: dict[str, trio.CancelScope] = {}
         self._failures: dict[str, Exception] = {}
@@ -133,7 +133,7 @@ class Fleet:
                     loss = await replica.watch()
                     self._lose(replica, loss)
                     lost = True
-                    if not self._revives:
+                    if not self._can_restart:
                         await trio.sleep_forever()
             finally:
                 self._leave(replica)

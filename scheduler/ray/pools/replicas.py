@@ -222,7 +222,7 @@ class ReplicaPool:
     async def _running(self) -> AsyncIterator[None]:
         self._shipment = await trio.to_thread.run_sync(self._cargo.packed, self._put)
         fleet = self._fleet = Fleet(
-            self._replica, self._size, self._faults, self._announcer, revives=not self._keeps
+            self._replica, self._size, self._faults, self._announcer, can_restart=not self._keeps
         )
         pool = Pool(
             self.plan,

@@ -18,9 +18,9 @@ from ....devices import program as programs
 from ....devices.device import Capabilities, OnDone, Program, Support
 from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.event import Event
-from ....devices.lives import Lives
 from ....devices.memory import HOST_MEMORIES, Arena, View, check_fits, host_view
 from ....devices.model import DeviceModel
+from ....devices.operator_instances import OperatorInstances
 from ....devices.worker.modules import sources_of
 from ....graph.ir import Graph, Node
 from ....graph.operator import Call, Specs
@@ -60,16 +60,16 @@ class RayDevice:
 
     Attributes
     ----------
-    life : int
+    generation : int
         How many times it has been opened on a host.
-    mourners : list of callable
+    on_failure : list of callable
         What to call, on any thread, when the host is lost.
     """
 
     def __init__(self, host: RemoteHost, kind: str) -> None:
         self.name = f"ray:{host.name}/{kind}"
-        self.life = 0
-        self.mourners: list[Callable[[], object]] = []
+        self.generation = 0
+        self.on_failure: list[Callable[[], object]] = []
         self._host = host
         self._kind = kind
         self._lifecycle = threading.Lock()
@@ -94,13 +94,13 @@ class RayDevice:
         )
 
     @property
-    def loss(self) -> DeviceLostError | None:
+    def failure(self) -> DeviceLostError | None:
         """Why the host is lost; None while it lives, and when the device is closed."""
         error = None if self._open is None else self._open.link.error
         return error if isinstance(error, DeviceLostError) else None
 
     @property
-    def revives(self) -> bool:
+    def can_restart(self) -> bool:
         """True: the host can be started again, where a node has room for it."""
         return True
 
@@ -159,8 +159,8 @@ class RayDevice:
             # What was lost stays until then: whoever uses it meanwhile is told that it is.
             self._forget()
             self._open = _Opened(link, number)
-            self._host.mourners.append(self._mourn)
-            self.life += 1
+            self._host.on_failure.append(self._tell_failure)
+            self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate there."""
@@ -190,7 +190,12 @@ class RayDevice:
         return self._opened().objects.bind(subgraph, views, measure=measure)
 
     def compile_with(
-        self, subgraph: Graph, views: Mapping[str, View], lives: Lives, *, measure: bool = False
+        self,
+        subgraph: Graph,
+        views: Mapping[str, View],
+        lives: OperatorInstances,
+        *,
+        measure: bool = False,
     ) -> Program:
         """Do so for nodes that own something, which is opened and closed on the host.
 
@@ -285,8 +290,8 @@ class RayDevice:
     def _forget(self) -> None:
         if self._open is not None:
             self._open = None
-            self._host.mourners.remove(self._mourn)
+            self._host.on_failure.remove(self._tell_failure)
 
-    def _mourn(self) -> None:
-        for mourner in list(self.mourners):
-            mourner()
+    def _tell_failure(self) -> None:
+        for callback in list(self.on_failure):
+            callback()

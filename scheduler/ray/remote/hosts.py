@@ -80,7 +80,7 @@ class RemoteHost:
         self.placing = placing
         self.memories: set[str] = set()
         self.told: dict[Hashable, Any] = {}
-        self.mourners: list[Callable[[], object]] = []
+        self.on_failure: list[Callable[[], object]] = []
         self._engine = engine
         self._start_s, self._silence_s = start_s, silence_s
         self._lock = threading.Lock()
@@ -161,7 +161,7 @@ class RemoteHost:
             hello,
             clock_ns=clock_ns,
             silence_s=self._silence_s,
-            on_loss=self._mourn,
+            on_loss=self._tell_failure,
         )
 
     def _greeted(self, actor: Actor, patience_s: float) -> dict[str, Any]:
@@ -194,9 +194,9 @@ class RemoteHost:
             fix="start a node with these labels, free its resources, or ask for others",
         )
 
-    def _mourn(self) -> None:
-        for mourner in list(self.mourners):
-            mourner()
+    def _tell_failure(self) -> None:
+        for callback in list(self.on_failure):
+            callback()
 
 
 def _measured(actor: Actor) -> tuple[int, Way]:

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ....devices.errors import DeviceLostError
-from ....devices.lives import Lives
 from ....devices.memory import Arena, View
+from ....devices.operator_instances import OperatorInstances
 from ....devices.worker.launch import module_path
 from ....devices.worker.modules import Source, sources
 from ....graph.formats.native import dump_bytes
@@ -57,13 +57,13 @@ class RemoteObjects:
         self._link = link
         self._device = device
         self._lock = threading.Lock()
-        self._lives: WeakKeyDictionary[Lives, int] = WeakKeyDictionary()
+        self._lives: WeakKeyDictionary[OperatorInstances, int] = WeakKeyDictionary()
 
     def bind(
         self,
         graph: Graph,
         views: Mapping[str, View],
-        lives: Lives | None = None,
+        lives: OperatorInstances | None = None,
         *,
         measure: bool,
     ) -> RemoteProgram:
@@ -95,7 +95,7 @@ class RemoteObjects:
                 self._link.graph_ids.add(graph, key)
             return shipped[key]
 
-    def _life(self, lives: Lives) -> int:
+    def _life(self, lives: OperatorInstances) -> int:
         """Return the number of what nodes own there; it is closed as what they own here is."""
         if lives not in self._lives:
             self._lives[lives] = number = self._link.ask("lives", sorted(lives.once))

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ....devices.device import Device, KeepsLives
+from ....devices.device import Device, StatefulDevice
 from ....devices.host import core_count
-from ....devices.lives import Lives
 from ....devices.model import model_of
+from ....devices.operator_instances import OperatorInstances
 from ....devices.registry import find
 from ....devices.worker.modules import Source, import_sources
 from ....devices.worker.remote_errors import describe
@@ -191,15 +191,15 @@ class ServingDevices:
         subgraph: Graph = self._objects[graph]
         if lives is None:
             return self._add(device.compile(subgraph, views, measure=measure))
-        assert isinstance(device, KeepsLives)
-        kept: Lives = self._objects[lives]
+        assert isinstance(device, StatefulDevice)
+        kept: OperatorInstances = self._objects[lives]
         return self._add(device.compile_with(subgraph, views, kept, measure=measure))
 
     def _start_lives(self, once: list[str]) -> int:
-        return self._add(Lives(once))
+        return self._add(OperatorInstances(once))
 
     def _end_lives(self, number: int) -> None:
-        lives: Lives = self._objects.pop(number)
+        lives: OperatorInstances = self._objects.pop(number)
         lives.close()
 
     def _forget(self, number: int) -> None:

@@ -224,7 +224,7 @@ async def test_a_device_that_is_lost_at_open_is_stood_in_for() -> None:
     accepted = sim._put
 
     def lost_once(*arguments: Any) -> Any:
-        if sim._accepted == 1 and sim.life == 1:
+        if sim._accepted == 1 and sim.generation == 1:
             sim.lose()
         return accepted(*arguments)
 
@@ -233,4 +233,4 @@ async def test_a_device_that_is_lost_at_open_is_stood_in_for() -> None:
     with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
             await check(session, [1, 2])
-    assert sim.life == 2 or sim.loss is not None
+    assert sim.generation == 2 or sim.failure is not None

@@ -34,7 +34,7 @@ class State(Enum):
     ENDED = "closed"
 
 
-class Life:
+class OperatorLifecycle:
     """An instance of an operator's class, and what may be asked of it now.
 
     Parameters
@@ -61,7 +61,7 @@ class Life:
     ...     def run(self, x):
     ...         self.seen += 1
     ...         return x + np.float32(self.seen)
-    >>> life = Life(Count, "life.Count")
+    >>> life = OperatorLifecycle(Count, "life.Count")
     >>> _ = life.prepare(Call((pl.TensorSpec("float32", ()),), (None,), {}))
     >>> life.open()
     >>> life.run(np.float32(0)), life.run(np.float32(0))

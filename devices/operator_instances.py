@@ -13,7 +13,7 @@ from functools import partial
 
 from ..graph.errors import PlaitError, all_told, is_ctrl_c
 from ..graph.ir import Graph, Node
-from ..graph.life import Life, has_life
+from ..graph.operator_lifecycle import OperatorLifecycle, has_life
 from ..graph.tensor import Array
 from .memory import View
 from .program import kernel_error, read_only
@@ -21,7 +21,7 @@ from .program import kernel_error, read_only
 Work = Callable[[], object]
 
 
-class Lives:
+class OperatorInstances:
     """The instances of one open plan. Methods block.
 
     Parameters
@@ -33,7 +33,7 @@ class Lives:
     def __init__(self, once: Iterable[str] = ()) -> None:
         self.once = frozenset(once)
         self._lock = threading.Lock()
-        self._open: dict[str, Life] = {}
+        self._open: dict[str, OperatorLifecycle] = {}
         self._closings: list[Work] = []
 
     def of(
@@ -42,7 +42,7 @@ class Lives:
         graph: Graph,
         views: Mapping[str, View],
         call: Callable[[Work], object] = lambda work: work(),
-    ) -> dict[str, Life]:
+    ) -> dict[str, OperatorLifecycle]:
         """Return the instances for a subgraph's nodes, by name.
 
         Those that are not there yet are made: all of them are prepared, then they are opened in the
@@ -109,10 +109,10 @@ class Lives:
         return read_only(views[name].array) if name in self.once else None
 
 
-def _prepared(graph: Graph, node: Node) -> Life:
+def _prepared(graph: Graph, node: Node) -> OperatorLifecycle:
     kind = node.operator.function
     assert isinstance(kind, type)
-    life = Life(kind, node.op, str(node))
+    life = OperatorLifecycle(kind, node.op, str(node))
     try:
         life.prepare(graph.call(node))
     except PlaitError as error:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.checks import Checks
-from plait.graph.life import Life, State
 from plait.graph.operator import Call, find_operator
+from plait.graph.operator_lifecycle import OperatorLifecycle, State
 from plait.graph.python import operator_of
 from plait.graph.tensor import Array
 
@@ -47,11 +47,11 @@ def _nothing_has_happened() -> None:
     Counter.happened.clear()
 
 
-def counter() -> Life:
-    return Life(Counter, "test_life.Counter", "node 'c'")
+def counter() -> OperatorLifecycle:
+    return OperatorLifecycle(Counter, "test_life.Counter", "node 'c'")
 
 
-ACTIONS: dict[str, Callable[[Life], Any]] = {
+ACTIONS: dict[str, Callable[[OperatorLifecycle], Any]] = {
     "prepare": lambda life: life.prepare(CALL),
     "open": lambda life: life.open(),
     "run": lambda life: life.run(np.zeros(2, np.float32)),
@@ -89,7 +89,7 @@ def test_hooks_that_are_left_out_are_states_all_the_same() -> None:
         def run(self, x: Array) -> Array:
             return x
 
-    life = Life(Bare, "Relu")
+    life = OperatorLifecycle(Bare, "Relu")
     with pytest.raises(pl.OperatorError, match="cannot run when it is made: it must be open"):
         life.run(np.zeros(1))
     assert life.prepare(CALL) is None
@@ -107,7 +107,7 @@ def test_what_fails_to_open_is_at_its_end() -> None:
         def run(self, x: Array) -> Array:
             return x
 
-    life = Life(Fails, "Relu")
+    life = OperatorLifecycle(Fails, "Relu")
     life.prepare(CALL)
     with pytest.raises(OSError, match="no such file"):
         life.open()
