@@ -12,10 +12,9 @@ import trio
 from ...devices.device import Device
 from ...devices.event import Event
 from ...devices.memory import HOST_MEMORIES, View
+from ...graph.tensor import Array
+from ..costs.host import INLINE_BYTES
 from .pace import Pace
-
-AT_ONCE_BYTES = 1 << 20
-"""More than this is copied on a thread, so that the loop is not held up."""
 
 
 class Copy(NamedTuple):
@@ -46,7 +45,7 @@ class Copies:
         self._arrays = [(one.target.array, one.source.array) for one in here]
         self._others = [one for one in listed if not one.is_here]
         nbytes = sum(one.target.spec.nbytes for one in here)
-        self.is_quick = nbytes <= AT_ONCE_BYTES and not self._others
+        self.is_quick = nbytes <= INLINE_BYTES and not self._others
 
     def __bool__(self) -> bool:
         return bool(self._arrays or self._others)
@@ -76,6 +75,19 @@ class Copies:
             self.make_here()
         else:
             await pace.on_thread(self.make_here)
+
+
+def are_small(arrays: Iterable[Array]) -> bool:
+    """Say whether arrays may be copied on the loop's thread."""
+    return nbytes_of(arrays) <= INLINE_BYTES
+
+
+def nbytes_of(arrays: Iterable[Array]) -> int:
+    """Return how many bytes arrays have together."""
+    nbytes = 0
+    for array in arrays:
+        nbytes += array.nbytes
+    return nbytes
 
 
 async def copy_all(copies: Iterable[Copy], pace: Pace) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Results: TypeAlias = Mapping[str, Array]
 
+Outcome: TypeAlias = tuple[Results, BaseException | None]
+"""Results, or why there are none."""
+
 
 def copies(results: Results) -> Results:
     """Return results that outlive their slot."""
@@ -67,6 +70,8 @@ class Flight:
         True when no further one may be started.
     cause : BaseException or None
         Why it was given up; it fails with that, however far it gets.
+    outcome : Outcome or None
+        What it ended with, if the thread that ended its last step has taken that.
     departed : Mapping of str to Array
         Results on devices: where they will be.
     batch : Batch or None
@@ -92,6 +97,7 @@ class Flight:
         "marks",
         "on_cancel",
         "on_done",
+        "outcome",
         "part",
         "results",
         "take",
@@ -117,6 +123,7 @@ class Flight:
         self.done = trio.Event()
         self.results: Results = {}
         self.error: BaseException | None = None
+        self.outcome: Outcome | None = None
         self.departed: Results = {}
         self.execution: Execution | None = None
         self.part: Flight | None = None
@@ -148,7 +155,7 @@ class Flight:
         """Record how it ended."""
         self.error = self.cause or error
         self.results = {} if self.error is not None else results or {}
-        self.departed = {}
+        self.outcome, self.departed = None, {}
         self.execution = self.on_cancel = None  # which may know the item, and thereby its results
         self.done.set()
         if self.on_done is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import trio
@@ -10,21 +10,20 @@ import trio
 from ...devices.event import CancelledWorkError
 from ...graph.errors import PlaitError
 from ...graph.tensor import Array
+from ..costs.host import AFTER_LAST_BYTES, INLINE_BYTES
 from ..profile.recorder import Recorder
+from .copying import nbytes_of
 from .executor import Execution
 from .handing import follow_readers
-from .item import Flight
+from .item import Flight, Outcome
 from .pace import Pace
 from .slot import Slot
 from .slots import Slots, Turn, session_closed
 from .variables import Variables
 
-INLINE_BYTES = 1 << 20
-"""More than this is copied on a thread, so that the loop is not held up (1 MB takes 0.1 ms)."""
-
 
 class Landing:
-    """Ends items; used on the trio thread only.
+    """Ends items; used on the trio thread only, but for `take`.
 
     Parameters
     ----------
@@ -44,23 +43,33 @@ class Landing:
         self._flights = flights
         self._variables = variables
 
-    def land(self, flight: Flight, slots: Slots, turn: Turn) -> None:
-        """Copy an item's results out and free its slot.
+    def take(self, flight: Flight, slot: Slot) -> None:
+        """Copy an item's results out where its last step ended, unless that takes long.
 
-        Not when a consumer asks for them: a slow consumer would keep slots from other callers.
+        They lie in that thread's caches, and the loop has one turn for the item, not three. Not
+        when a consumer asks for them: a slow consumer would keep slots from other callers.
         """
         assert flight.execution is not None
         flight.marks.finished_ns = self._pace.now_ns()
+        if not flight.execution.is_complete:
+            return
+        most = INLINE_BYTES if trio.lowlevel.in_trio_run() else AFTER_LAST_BYTES
+        if flight.holds or nbytes_of(slot.results.values()) <= most:
+            flight.outcome = _taken(flight, slot)
+
+    def land(self, flight: Flight, slots: Slots, turn: Turn) -> None:
+        """End an item, with its results where `take` has them, and free its slot."""
+        assert flight.execution is not None
         flight.traces = (self._recorder.trace(slots.open_plan, flight.execution),)
-        is_small = flight.holds or are_small(turn.slot.results.values())
-        is_small = is_small and self._variables.is_quick(turn.slot)
-        if is_small or not flight.execution.is_complete:
-            results, error = _outcome(flight, flight.execution, turn.slot)
+        if not flight.execution.is_complete:
+            self._finish(flight, slots, turn, {}, _reason(flight.execution))
+        elif flight.outcome is None or not self._variables.is_quick(turn.slot):
+            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
+        else:
+            results, error = flight.outcome
             if may_commit(flight, error):
                 self._variables.commit_now(turn.slot, slots.open_plan)
             self._finish(flight, slots, turn, results, error)
-        else:
-            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
 
     def record(self, flight: Flight, error: BaseException | None) -> None:
         """Keep the times of an item."""
@@ -68,9 +77,10 @@ class Landing:
         self._recorder.record(flight.traces, flight.marks, error is not None)
 
     async def _land_large(self, flight: Flight, slots: Slots, turn: Turn) -> None:
-        assert flight.execution is not None
-        copy = partial(_outcome, flight, flight.execution, turn.slot)
-        results, error = await self._pace.on_thread(copy)
+        outcome = flight.outcome
+        if outcome is None:
+            outcome = await self._pace.on_thread(partial(_taken, flight, turn.slot))
+        results, error = outcome
         if turn.slot.assigns and may_commit(flight, error):
             try:
                 await self._variables.commit(turn.slot, slots.open_plan)
@@ -106,13 +116,8 @@ def _release(flight: Flight, slots: Slots, turn: Turn) -> None:
     slots.release(turn)
 
 
-def _outcome(
-    flight: Flight, execution: Execution, slot: Slot
-) -> tuple[Mapping[str, Array], BaseException | None]:
-    """Return an item's results, or why there are none."""
-    if not execution.is_complete:
-        skipped = execution.error is None or isinstance(execution.error, CancelledWorkError)
-        return {}, session_closed() if skipped else execution.error
+def _taken(flight: Flight, slot: Slot) -> Outcome:
+    """Return an item's results, or why there is no room for them."""
     try:
         taken = flight.take(slot.results)
         return {**taken, **flight.departed} if flight.departed else taken, None
@@ -120,9 +125,7 @@ def _outcome(
         return {}, error
 
 
-def are_small(arrays: Iterable[Array]) -> bool:
-    """Say whether arrays may be copied on the loop's thread."""
-    nbytes = 0
-    for array in arrays:
-        nbytes += array.nbytes
-    return nbytes <= INLINE_BYTES
+def _reason(execution: Execution) -> BaseException:
+    """Return why an item has no results."""
+    error = execution.error
+    return session_closed() if error is None or isinstance(error, CancelledWorkError) else error

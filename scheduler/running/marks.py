@@ -20,7 +20,7 @@ class Marks:
     fed_ns : int
         Its inputs were written there.
     finished_ns : int
-        The last of its steps that ran had ended, and the loop took note of it.
+        The last of its steps that ran had ended, and its results were about to be copied out.
     landed_ns : int
         Its results were copied out, or may be read where they are.
     taken_ns : int

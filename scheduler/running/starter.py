@@ -20,9 +20,10 @@ from ..faults.recovery import Recovery
 from ..faults.replays import Attempt, Replays
 from ..faults.watch import Watch
 from ..replicas.dispatch import Dispatcher
+from .copying import are_small
 from .executor import Execution
 from .item import Flight
-from .landing import Landing, are_small
+from .landing import Landing
 from .open_plans import OpenPlans
 from .pace import Pace
 from .slot import Slot
@@ -156,7 +157,8 @@ class Starter:
             self._variables.leave(flight)
             slots.release(turn)
             raise
-        ended = partial(self._pace.call, partial(self._land, flight, slots, turn))
+        flight.outcome = None  # it may have been started before
+        ended = partial(self._over, flight, slots, turn)
         if flight.age is None:
             flight.age = slots.open_plan.lanes.next_age()
         flight.execution = Execution(slots.open_plan, slot, ended, turn.number, flight.age)
@@ -208,6 +210,11 @@ class Starter:
         self._replays.cancel(flight)
         if flight.execution is not None:
             self._watch.over(flight, slots.open_plan.plan.steps)
+
+    def _over(self, flight: Flight, slots: Slots, turn: Turn) -> None:
+        """Take what came of an item, on the thread that ended it, and tell the loop."""
+        self._landing.take(flight, turn.slot)
+        self._pace.call(partial(self._land, flight, slots, turn))
 
     def _land(self, flight: Flight, slots: Slots, turn: Turn) -> None:
         """End an item, or start it again."""

@@ -14,7 +14,7 @@ from ...graph.ir import Graph
 from ..costs import Costs
 from ..costs.core_shares import seconds_on, shares_of_cores
 from ..costs.figures import HERE, LOOP, Loop
-from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
+from ..costs.host import AFTER_LAST_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, computes_here
 from ..ends import ON_HOST, Ends
 from ..running.inline_policy import inline_steps
 from ..steps import Step, Transfer
@@ -116,7 +116,7 @@ def host_of(graph: Graph, costs: Costs | None = None, ends: Ends = ON_HOST) -> H
     """Return the host of this process, for items that are fed and fetched here."""
     fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
-    feed, land = _copying(fed), _copying(fetched)
+    feed = _copying(fed)
     loop = (costs.loop if costs is not None else None) or USUAL
     if loop is USUAL and costs is not None and (costs.nodes or costs.programs):
         loop = USUAL._replace(contention=0.0)  # what was measured ran beside others already
@@ -125,9 +125,9 @@ def host_of(graph: Graph, costs: Costs | None = None, ends: Ends = ON_HOST) -> H
         cores=core_count(),
         contention=loop.contention,
         feed_s=loop.feed_s + feed[0],
-        land_s=loop.land_s + land[0],
+        land_s=loop.land_s,
         feed_delay_s=feed[1],
-        land_delay_s=LOOP_WAKE_S,
+        land_delay_s=LOOP_WAKE_S + _taking_s(fetched),
         land_here_s=LAND_HERE_S if landed_here is None else landed_here,
     )
 
@@ -136,6 +136,11 @@ def _copying(nbytes: int) -> tuple[float, float]:
     """Return how long a copy keeps the loop busy, and how long it takes besides."""
     seconds = nbytes / HOST_BYTES_PER_S
     return (seconds, 0.0) if nbytes <= INLINE_BYTES else (0.0, THREAD_S + seconds)
+
+
+def _taking_s(nbytes: int) -> float:
+    """Return how long it takes to copy results out, before the loop is told."""
+    return nbytes / HOST_BYTES_PER_S + (THREAD_S if nbytes > AFTER_LAST_BYTES else 0.0)
 
 
 def _kind(step: Step, costs: Costs) -> str:

@@ -204,7 +204,7 @@ async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
         mock_clock.jump(2.0)
 
     monkeypatch.setattr("plait.scheduler.running.starter._feed", feed)
-    monkeypatch.setattr("plait.scheduler.running.landing.INLINE_BYTES", 0)
+    monkeypatch.setattr("plait.scheduler.running.copying.INLINE_BYTES", 0)
     async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(be_late)

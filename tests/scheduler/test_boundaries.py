@@ -16,9 +16,9 @@ from hypothesis.extra import numpy as hnp
 from plait.graph.ir import Graph
 from plait.scheduler import stages
 from plait.scheduler.boundaries import cut
+from plait.scheduler.costs.host import INLINE_BYTES
 from plait.scheduler.replanning import replan_graph
 from plait.scheduler.running import by_parts
-from plait.scheduler.running.landing import INLINE_BYTES
 from plait.scheduler.running.passage import Passage
 from plait.scheduler.specialise import specialise
 

@@ -18,10 +18,10 @@ from ....graph.tensor import Array
 from ...events import Announcer, ItemDone, ItemReplayed
 from ...planning import Plan
 from ...running.by_fetches import ALL
+from ...running.copying import are_small
 from ...running.feeds import check_feeds
 from ...running.item import Flight
 from ...running.keys import Keys
-from ...running.landing import are_small
 from ...running.marks import Marks
 from ...running.quick import ON_LOOP, Limit
 from ...running.slots import session_closed

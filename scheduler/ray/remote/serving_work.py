@@ -13,7 +13,7 @@ from ....devices.device import Device, Program
 from ....devices.event import Event
 from ....devices.memory import HOST, HOST_MEMORIES, Arena, View, host_arena
 from ....graph.tensor import Array, TensorSpec
-from ...running.copying import AT_ONCE_BYTES
+from ...costs.host import INLINE_BYTES
 from .commands import Command, Place
 
 
@@ -158,7 +158,7 @@ def _host_view(array: Array) -> View:
 def _copy(device: Device, target: View, source: View, done: Callable[[Event], None]) -> Event:
     """Copy by a device that does nothing else then; what is small at once, on this thread."""
     memories = {target.arena.memory, source.arena.memory}
-    if HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= AT_ONCE_BYTES:
+    if HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= INLINE_BYTES:
         event = Event(done)
         event.run(partial(np.copyto, target.array, source.array))
         return event

@@ -18,7 +18,7 @@ from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import Faults, SimModel
 from plait.scheduler import stages
-from plait.scheduler.running import landing
+from plait.scheduler.running import copying
 from plait.scheduler.running import pace as paces
 from plait.scheduler.running.pace import TURN_NS, Pace
 from trio.testing import wait_all_tasks_blocked
@@ -90,7 +90,8 @@ async def test_what_a_source_does_in_the_loop_takes_no_time() -> None:
 
 
 async def test_what_is_copied_on_a_thread_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing, "INLINE_BYTES", 0)
+    monkeypatch.setattr(copying, "INLINE_BYTES", 0)
+    monkeypatch.setattr("plait.scheduler.running.landing.AFTER_LAST_BYTES", 0)
     expected = [30, 35, 60, 65, 90, 95]
     assert await landings(planned(VirtualClock(), 2), [{"x": X}] * 6) == expected
 

@@ -17,7 +17,7 @@ from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.scheduler.costs import core_shares
-from plait.scheduler.running import landing, open_plans, starter
+from plait.scheduler.running import copying, landing, open_plans, starter
 from plait.scheduler.running.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
 
@@ -277,7 +277,7 @@ async def test_errors_keep_their_causes() -> None:
 
 async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The item being fed on a thread when the stream is left is not started, or awaited."""
-    monkeypatch.setattr(landing, "INLINE_BYTES", 0)
+    monkeypatch.setattr(copying, "INLINE_BYTES", 0)
     feeding, left = threading.Event(), threading.Event()
     feed = starter._feed
 
@@ -312,19 +312,25 @@ async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.Monkey
             nursery.cancel_scope.cancel()
 
 
-async def test_large_results_are_copied_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing, "INLINE_BYTES", 4)
-    threads: list[int] = []
-    outcome = landing._outcome
+@pytest.mark.parametrize("most", [8, 0], ids=["by the lane", "by a thread"])
+async def test_results_are_copied_beside_the_loop(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the thread that ends an item's last step; what is large, by one that no step waits for."""
+    monkeypatch.setattr(landing, "AFTER_LAST_BYTES", most)
+    threads: list[str] = []
 
     def watched(*arguments: Any) -> Any:
-        threads.append(threading.get_ident())
-        return outcome(*arguments)
+        threads.append(threading.current_thread().name)
+        return taken(*arguments)
 
-    monkeypatch.setattr(landing, "_outcome", watched)
+    taken = landing._taken
+    monkeypatch.setattr(landing, "_taken", watched)
     async with pl.Session(pl.plan(relu(2))) as session:
         assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
-    assert threads != [threading.get_ident()]
+    assert len(threads) == 1
+    assert threads[0] != threading.current_thread().name
+    assert threads[0].startswith("plait-cpu") == bool(most)
 
 
 async def test_no_memory_for_the_results_fails_the_item(monkeypatch: pytest.MonkeyPatch) -> None:

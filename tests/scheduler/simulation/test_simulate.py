@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from plait.devices.model import DeviceModel
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
-from plait.scheduler.costs import Costs, host
-from plait.scheduler.running import landing
+from plait.scheduler.costs import Costs
 from plait.scheduler.simulation.lanes import host_of
 from plait.scheduler.simulation.workload import Host
 from random_graphs import graphs
@@ -244,8 +243,7 @@ def test_the_table_says_what_limits() -> None:
 
 
 def test_large_arrays_are_copied_on_a_thread_as_the_runtime_does() -> None:
-    assert host.INLINE_BYTES == landing.INLINE_BYTES
-    small, large = (host_of(relus(1, count=count)) for count in (1 << 18, (1 << 18) + 1))
+    small, large = (host_of(relus(1, count=count)) for count in (1 << 19, (1 << 19) + 1))
     assert small.feed_delay_s == 0
     assert large.feed_delay_s > 0
     assert large.feed_s < small.feed_s
