@@ -10,6 +10,7 @@ SECONDS ?= 3600
 SEED ?= $(shell date +%Y%m%d)
 GRAPHS ?= 2000
 BIN = $(VENV)/bin
+SMOKE = tests/graph tests/scheduler/running tests/scheduler/memory tests/test_layers.py
 
 # Only the models in these packages are used; their code asks for torch, or a second opencv.
 MODELS = silero-vad==6.2.3 rapidocr==3.10.0
@@ -25,7 +26,7 @@ rm -rf build plait.egg-info
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench fuzz gpu clean install
+.PHONY: help demo test smoke check fix bench fuzz gpu clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -36,6 +37,9 @@ demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one stream
 
 test: check  ## lint, types, then all tests, against the installed package
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
+
+smoke: install  ## in less than a minute: the graph, and what plans and runs it; few random examples
+	CI=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -q -m "not slow" $(SMOKE)
 
 # The tests are type-checked from their own folder, where tests/devices does not meet devices.
 check: install  ## lint and types only

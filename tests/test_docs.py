@@ -44,6 +44,7 @@ def test_the_readme_has_code() -> None:
     assert ROOT / "README.md" in WITH_CODE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", WITH_CODE, ids=lambda file: file.name)
 def test_the_code_in_a_document_runs(file: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{file.stem}_document.py"  # no name of a package that it imports

@@ -17,6 +17,7 @@ def test_there_are_examples() -> None:
     assert EXAMPLES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_runs_without_arguments_and_prints_something(file: Path, tmp_path: Path) -> None:
     ran = subprocess.run(

@@ -69,6 +69,7 @@ def test_two_workers_are_two_processes() -> None:
         device.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs(), st.integers(0, 99))
 def test_graphs_compute_what_they_say(worker: WorkerDevice, graph: Graph, seed: int) -> None:
@@ -323,6 +324,7 @@ def test_a_callback_may_submit_the_next_program(worker: WorkerDevice) -> None:
         assert finished.wait(WAIT_S)
 
 
+@pytest.mark.slow
 def test_threads_may_submit_and_compile_at_once(worker: WorkerDevice) -> None:
     errors: list[BaseException] = []
 
@@ -378,6 +380,7 @@ def test_a_program_of_a_former_life_is_refused() -> None:
     device.close()
 
 
+@pytest.mark.slow
 def test_opening_and_closing_leaves_no_descriptor() -> None:
     def live() -> None:
         device = WorkerDevice("worker:0")

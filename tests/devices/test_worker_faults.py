@@ -422,6 +422,7 @@ def test_what_is_stopped_is_told_from_what_runs_and_what_has_ended(bench: Bench)
     assert not worker_launch.is_stopped(process)
 
 
+@pytest.mark.slow
 def test_death_leaves_no_descriptor() -> None:
     def live_and_die() -> None:
         bench = Bench()
@@ -451,7 +452,7 @@ def executable(path: Path, *lines: str) -> str:
     [
         (["exit 7"], WAIT_S, "'worker:0' died before it was ready: exited with status 7"),
         (["kill -9 $$"], WAIT_S, "'worker:0' died before it was ready: killed by signal 9"),
-        (["exec sleep 60"], 0.2, "'worker:0' cannot be started: timed out"),
+        (["exec sleep 3600"], 0.2, "'worker:0' cannot be started: timed out"),
     ],
 )
 def test_an_interpreter_that_does_not_become_a_worker(

@@ -46,6 +46,7 @@ def ends(content: bytes) -> tuple[bytes, bytes]:
     return content[:4096], content[-4096:]
 
 
+@pytest.mark.slow
 @given(content=contents())
 @settings(max_examples=150, deadline=None)
 def test_features_are_those_that_magika_cuts(content: bytes) -> None:

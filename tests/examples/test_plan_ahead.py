@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from patience import WAIT_S
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "03_plan_ahead.py"
 
 
+@pytest.mark.slow
 def test_the_example_compares_plans_and_runs_a_saved_one() -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=WAIT_S, check=True

@@ -48,6 +48,7 @@ def test_every_weight_is_trained() -> None:
     assert {node.inputs[0] for node in graph.nodes if node.op == ASSIGN} == weights
 
 
+@pytest.mark.slow
 def test_half_of_a_network_on_another_device_has_the_same_losses_bit_by_bit() -> None:
     batches = two.batches(12)
     alone, accuracy = two.train(batches, {"*": "cpu"})

@@ -17,6 +17,7 @@ from .fault_graphs import answer, feeds, halves
 PINS = {"first": "sim:a", "second": "cpu"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standby", [True, False])
 async def test_losses_and_changing_shapes_leave_nothing_that_adds_up(
     standby: bool, monkeypatch: pytest.MonkeyPatch

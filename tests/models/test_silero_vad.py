@@ -136,6 +136,7 @@ async def test_a_batch_of_recordings_is_heard_at_once() -> None:
         check(await found(session, fed, 8000), expected(model(), fed, 8000))
 
 
+@pytest.mark.slow
 async def test_streams_of_both_rates_share_a_session() -> None:
     fed = {rate: chunks(sound(rate, 3)[None], rate) for rate in CHUNKS}
     plan = pl.plan(pl.load(model()), ["cpu", "worker:0"], pin={"*LSTM*": "worker:0"})

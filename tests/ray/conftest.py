@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from plait.scheduler.ray import Cluster, Node, cluster
 
 NODES = [Node({"gpu": "a", "plait-host": "find"}), Node({"gpu": "b", "plait-host": "read"})]
+JOINED = ExitStack()
+NEED_IT = pytest.StashKey[set[str]]()
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray", reason="ray is not installed")
-    with cluster("local", nodes=NODES) as joined:
-        yield joined
+    with JOINED:
+        yield JOINED.enter_context(cluster("local", nodes=NODES))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """End the cluster after the last test that needs it: its dozen processes are never idle."""
+    if NEED_IT not in item.session.stash:
+        all_items = item.session.items
+        names = {
+            one.nodeid for one in all_items if "ray_cluster" in getattr(one, "fixturenames", ())
+        }
+        item.session.stash[NEED_IT] = names
+    item.session.stash[NEED_IT].discard(item.nodeid)
+    if not item.session.stash[NEED_IT]:
+        JOINED.close()

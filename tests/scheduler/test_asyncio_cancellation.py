@@ -232,6 +232,7 @@ def test_leaving_a_stream_waits_for_its_source_to_close() -> None:
     run(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cancelled", "second", "stride"),
     [

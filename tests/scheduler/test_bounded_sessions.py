@@ -132,6 +132,7 @@ async def test_views_of_one_shape_outlive_items_of_others() -> None:
                 np.testing.assert_array_equal(item["y"], wanted)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     graph=open_graphs(),

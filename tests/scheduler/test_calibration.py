@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import plait as pl
+import pytest
 from machines import chain
 from plait.devices.sim import SimDevice
 from plait.scheduler.calibration import calibrated, completed
@@ -22,6 +23,7 @@ def test_two_devices_tell_all_ways_between_them() -> None:
     assert found.loop is not None
 
 
+@pytest.mark.slow
 def test_devices_are_told_to_disturb_each_other_by_rounds_of_the_model() -> None:
     plan = pl.plan(chain(2), ["cpu", "worker:0"], pin={"*": "cpu"})
     found = completed(pl.Costs(), plan, FEEDS)

@@ -220,6 +220,7 @@ def test_no_bytes_are_shared_by_what_is_needed_at_once(graph: Graph, lengths: li
 DEVICES = st.sampled_from([("cpu",), ("cpu", "cpu:1"), ("worker:0",), ("ort", "cpu")])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     graph=open_graphs(),

@@ -97,6 +97,7 @@ def built(add: Callable[[pl.GraphBuilder, int], None], count: int) -> Graph:
     return b.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("add", "devices"),
     [*((add, ("cpu",)) for add in GRAPHS), (independent, ("cpu", "worker:0"))],
@@ -114,6 +115,7 @@ def test_planning_work_grows_with_the_graph(
     assert many <= MORE * few * COUNTS[1] / COUNTS[0]
 
 
+@pytest.mark.slow
 def test_memory_is_laid_out_without_a_list_of_all_conflicts() -> None:
     graph = built(independent, COUNTS[1])
     tracemalloc.start()

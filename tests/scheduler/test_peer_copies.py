@@ -177,6 +177,7 @@ def test_what_goes_from_device_to_device_arrives_whole(
             np.testing.assert_array_equal(found[name], wanted)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.sets(st.integers(0, 80), max_size=6), st.sampled_from(["sim:a", "sim:b"]))
 def test_a_stream_over_peers_is_whole_whenever_one_of_them_is_lost(

@@ -101,6 +101,7 @@ async def random_lengths(count: int, lengths: int) -> AsyncIterator[Mapping[str,
         yield {"x": np.zeros(random.integers(1, 1 + lengths), np.float32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [1, 8], ids=["one shape", "as many as are kept"])
 async def test_nothing_is_kept_of_items(lengths: int) -> None:
     # With one slot: more of them are made whenever items of a length first overlap.
@@ -121,6 +122,7 @@ async def test_plans_for_shapes_that_are_not_kept_leave_nothing_behind() -> None
         assert not left_since(things)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source_s", "consumer_s"), [(1.0, 0.0), (0.0, 1.0)])
 def test_a_minute_with_a_slow_end_keeps_no_more_than_is_in_flight(
     source_s: float, consumer_s: float

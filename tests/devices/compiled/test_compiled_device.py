@@ -76,6 +76,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.slow
 def test_the_first_item_waits_for_no_import() -> None:
     pytest.importorskip("numba", reason=NUMBA_MISSING)
     ran = subprocess.run(

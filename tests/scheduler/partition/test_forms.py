@@ -138,6 +138,7 @@ def test_a_plan_for_another_number_in_flight_finds_the_same_forms() -> None:
     assert [one.name for one in again.applied].count("write_out") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(start, 60, 6) for start in range(6)])
 def test_the_order_of_devices_decides_nothing_but_ties(seeds: range) -> None:
     for seed in seeds:

@@ -145,6 +145,7 @@ def end(on: Stage, guests: list[Guest], random: Random, victim: int) -> None:
             check(guest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 2])
 def test_an_item_cancelled_at_any_moment_leaves_the_copies_usable(copies: int) -> None:
     for moment, victim in moments():

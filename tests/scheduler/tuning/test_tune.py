@@ -66,6 +66,7 @@ def test_what_is_predicted_by_what_was_measured_is_what_it_takes() -> None:
         assert tuned.predicted_s(trial) == pytest.approx(trial.seconds, abs=in_loop_s)
 
 
+@pytest.mark.slow
 def test_no_trial_is_faster_than_the_plan_that_is_taken() -> None:
     lacking = SimModel(flops_per_s=8e9, supports=frozenset({"Relu"}))
     builder = pl.GraphBuilder("mixed")
@@ -81,6 +82,7 @@ def test_no_trial_is_faster_than_the_plan_that_is_taken() -> None:
     assert tuned.rounds <= tuning.MOST_ROUNDS
 
 
+@pytest.mark.slow
 def test_streams_are_judged_by_what_an_item_takes_of_the_whole() -> None:
     tuned = pl.tune(
         products(8), machine(a=FAST, b=FAST), feeds=FEEDS, objective="throughput", max_in_flight=4

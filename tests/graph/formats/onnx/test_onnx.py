@@ -484,6 +484,7 @@ def test_a_shape_rule_that_fails_unexpectedly_names_the_node(tmp_path: Path) -> 
     assert "'culprit'" in str(caught.value.at)
 
 
+@pytest.mark.slow
 def test_names_stay_unique_among_thousands_alike_in_little_time(tmp_path: Path) -> None:
     names = ["x", *(f"t{i}" for i in range(20_000)), "y"]
     nodes = [node("Relu", a, b, name="same") for a, b in itertools.pairwise(names)]
