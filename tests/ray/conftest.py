@@ -23,12 +23,13 @@ def ray_cluster() -> Iterator[Cluster]:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """End the cluster after the last test that needs it: its dozen processes are never idle."""
-    if NEED_IT not in item.session.stash:
-        all_items = item.session.items
-        names = {
-            one.nodeid for one in all_items if "ray_cluster" in getattr(one, "fixturenames", ())
-        }
-        item.session.stash[NEED_IT] = names
-    item.session.stash[NEED_IT].discard(item.nodeid)
-    if not item.session.stash[NEED_IT]:
+    session = item.session
+    if NEED_IT not in session.stash:
+        session.stash[NEED_IT] = {one.nodeid for one in session.items if _needs_it(one)}
+    session.stash[NEED_IT].discard(item.nodeid)
+    if not session.stash[NEED_IT]:
         JOINED.close()
+
+
+def _needs_it(item: pytest.Item) -> bool:
+    return "ray_cluster" in getattr(item, "fixturenames", ())
