@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 import trio
@@ -21,7 +22,7 @@ from .fetches import Fetches
 from .kept_plans import KeptPlans
 from .partition.pins import Pins
 from .planning import Plan
-from .session import Session
+from .session import run_alone
 
 T = TypeVar("T")
 
@@ -96,10 +97,7 @@ def run(
         )
     planned = graph if isinstance(graph, Plan) else _plans.find(graph, devices, pin)
 
-    async def once() -> Any:
-        async with Session(planned, seed=seed) as session:
-            return await session.run(inputs, fetches)
-
+    once = partial(run_alone, planned, inputs, fetches, seed)
     return block_on(
         once, "plait.run()", "async with Session(plan) as session: await session.run(inputs)"
     )

@@ -24,6 +24,7 @@ async def run_one(
     fetches: Fetches | None,
     deadline_s: float | None,
     place: Place | None = None,
+    limit: Limit = ON_LOOP,
 ) -> Any:
     """Run one item and return its outputs by name, or what is fetched: `Session.run`.
 
@@ -34,7 +35,7 @@ async def run_one(
     asked_ns = carrier.now_ns()
     if deadline_s is None and place is None:
         marks = Marks(asked_ns, asked_ns)
-        results = run_now(carrier, inputs, marks, names)
+        results = run_now(carrier, inputs, marks, names, limit)
         if results is not None:
             await carrier.checkpoint()
             marks.taken_ns = marks.released_ns = carrier.now_ns()

@@ -24,7 +24,7 @@ from .queue import Place
 from .running.item import Results as ItemResults
 from .running.keys import Keys
 from .running.marks import Marks
-from .running.quick import Limit
+from .running.quick import WAITED, Limit
 from .running.runtime import Runtime
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
@@ -89,6 +89,7 @@ class Session:
         self._runtime: Runtime | None = None
         self._profile: Profile | None = None
         self._streams = 0
+        self._has_loop_alone = False
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows what is open
     async def __aenter__(self) -> Session:
@@ -106,6 +107,7 @@ class Session:
             announcer=self._announcer,
             faults=self._faults,
             seed=self._seed,
+            has_loop_alone=self._has_loop_alone,
         )
         await runtime.open()
         self._runtime = runtime
@@ -366,6 +368,16 @@ async def run_in_turn(
         return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
     finally:
         place.leave()
+
+
+async def run_alone(
+    plan: Plan, inputs: Mapping[str, Any], fetches: Fetches | None, seed: int
+) -> Any:
+    """Run one item in a session of its own, on a loop that does nothing else: `plait.run`."""
+    session = Session(plan, seed=seed)
+    session._has_loop_alone = True
+    async with session:
+        return await run_one(session._open_runtime(), inputs, fetches, None, limit=WAITED)
 
 
 def run_here(

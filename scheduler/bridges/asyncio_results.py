@@ -14,8 +14,7 @@ from ..running.item import Item
 from ..running.pace import TURN_NS
 from ..running.quick import ON_LOOP
 from ..streaming.options import StreamOptions
-from ..streaming.pulling import Puller
-from ..streaming.sources import Source
+from ..streaming.sources import Puller, Source
 from .bridge import Bridge, Delivery, End
 from .here import StreamHere
 from .loop_thread import LoopThread

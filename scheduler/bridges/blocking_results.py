@@ -12,7 +12,7 @@ from typing import Any
 from ..running.item import Item
 from ..running.quick import STREAMED
 from ..streaming.options import StreamOptions
-from ..streaming.pulling import Puller
+from ..streaming.sources import Puller
 from .bridge import Bridge, Delivery, End
 from .here import StreamHere
 from .loop_thread import LoopThread

@@ -149,7 +149,8 @@ class OpenPlan:
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
         python = [step.index for step in plan.steps if step.calls_python]
-        self.estimates = Estimates(work.duration_s, python)
+        is_only_one = self._pace is not None and self._pace.has_loop_alone
+        self.estimates = Estimates(work.duration_s, python, believes=is_only_one)
         in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
         self.gates = Gates(self._memory.regions) if in_turn else None
         self.arenas = OpenArenas(self._memory, self._devices, self._lend)

@@ -72,9 +72,12 @@ class Pace:
     ----------
     now_ns : callable
         The clock that items are timed with.
+    has_loop_alone : bool
+        True when nobody else uses the loop: what blocks may do so there, which saves a thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_loop_alone: bool = False) -> None:
+        self.has_loop_alone = has_loop_alone
         self.now_ns: Callable[[], int] = time.perf_counter_ns
         self._clocks: list[VirtualClock] = []
         self._lock = threading.Lock()
@@ -155,9 +158,16 @@ class Pace:
         """Call a function that blocks; return what it raises, too, for `result_of`."""
         self._begin()
         try:
-            return await trio.to_thread.run_sync(partial(_caught, function))
+            return await self.aside(partial(_caught, function))
         finally:
             self._end()
+
+    async def aside(self, function: Callable[[], T]) -> T:
+        """Call a function that blocks: on a thread, unless the loop waits for nothing else."""
+        if self.has_loop_alone:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return function()
+        return await trio.to_thread.run_sync(function)
 
     def launching(self, device: Device, launch: Launch) -> Launch:
         """Return what launches a step so that no clock moves while a real device works."""

@@ -73,16 +73,20 @@ class Estimates:
         What is predicted. Every step has to be quick at least once before it is taken for quick.
     surprising : collection of int
         The steps that call Python functions.
+    believes : bool, default False
+        Kernels need not have been seen for an item to be brief: for one that is the only one.
     """
 
     __slots__ = ("_ns", "_patience", "_trials", "_unseen")
 
-    def __init__(self, seconds: Sequence[float], surprising: Collection[int] = ()) -> None:
+    def __init__(
+        self, seconds: Sequence[float], surprising: Collection[int] = (), *, believes: bool = False
+    ) -> None:
         least = QUICK_NS + QUICK_NS // MEMORY
         self._ns = [round(min(max(one * 1e9, least), MOST_NS)) for one in seconds]
         self._patience = dict.fromkeys(surprising, TRIALS)
         self._trials = [0] * len(self._ns)
-        self._unseen = set(range(len(self._ns)))
+        self._unseen = set(surprising if believes else range(len(self._ns)))
 
     def note(self, step: int, ns: int) -> None:
         """Take note of how long a run took."""
@@ -98,7 +102,7 @@ class Estimates:
         return self._ns[step] < QUICK_NS and self._trials[step] <= 0
 
     def are_brief(self, most_ns: int = BRIEF_NS) -> bool:
-        """True when all steps have been seen, and together are likely to take less than that."""
+        """True when all steps were seen, or are believed, and are likely to take less than that."""
         return not self._unseen and sum(self._ns) < most_ns and not any(self._trials)
 
     def _distrust(self, step: int) -> None:

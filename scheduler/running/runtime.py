@@ -56,6 +56,8 @@ class Runtime:
         What to do when devices die.
     seed : int, default 0
         Of random numbers.
+    has_loop_alone : bool, default False
+        Nobody else uses the loop.
 
     Attributes
     ----------
@@ -81,13 +83,14 @@ class Runtime:
         announcer: Announcer,
         faults: FaultPolicy,
         seed: int = 0,
+        has_loop_alone: bool = False,
     ) -> None:
         self.plan = plan
         self.keys = Keys(plan, seed)
         self._announcer = announcer
         self.recorder = Recorder(keeps=trace, measures=measure)
         self._devices = OpenDevices(plan)
-        self._pace = Pace()
+        self._pace = Pace(has_loop_alone=has_loop_alone and plan.is_static)
         self.now_ns = self._pace.now_ns
         self.checkpoint = self._pace.checkpoint
         recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
@@ -168,8 +171,10 @@ class Runtime:
         give_up_in_children(self)
         try:
             for name in self.plan.every_device:
-                self._pace.add(await trio.to_thread.run_sync(self._devices.open, name))
+                self._pace.add(await self._pace.aside(partial(self._devices.open, name)))
                 self._recovery.add(name)
+                if self._pace.is_virtual or self._recovery.watches:  # which the loop sees to
+                    self._pace.has_loop_alone = False
             self._pace.tell_time_of(self._devices.used)
             self.now_ns = self._pace.now_ns
             is_watched = self._announcer.is_heard or self._recovery.watches
@@ -225,7 +230,7 @@ class Runtime:
         await self._recovery.wait_stopped()
         await self._pace.end()
         closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
-        errors += await trio.to_thread.run_sync(_errors_of, chain(*closings))
+        errors += await self._pace.aside(partial(_errors_of, chain(*closings)))
         closed.set()
 
     def give_up(self) -> None:

@@ -23,8 +23,7 @@ from .batching import Batching, batching_of
 from .carrier import Carrier
 from .line import Line
 from .options import StreamOptions, check_order
-from .pulling import Puller
-from .sources import Source, check_source
+from .sources import Puller, Source, check_source
 
 
 class Results:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import plait as pl
 import pytest
+import trio
+from plait.devices.lane import ThreadLane
 from plait.graph.ir import Graph
 
 X = np.array([-1, 2], np.float32)
@@ -56,3 +59,30 @@ def test_run_raises_the_users_mistakes_bare() -> None:
 def test_a_plan_is_run_as_it_was_planned() -> None:
     with pytest.raises(pl.PlanError, match="has its devices and pins already"):
         pl.run(pl.plan(graph()), {"x": X}, devices=["worker:0"])
+
+
+def test_a_small_graph_is_run_without_waiting_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = pl.plan(graph(), shapes={"x": (2,)})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it has a thread do something")
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", refuse)
+    monkeypatch.setattr(ThreadLane, "put", refuse)
+    assert pl.run(plan, {"x": X})["y"].tolist() == [0, 2]
+
+
+def test_a_python_function_is_run_where_ctrl_c_does_not_wait_for_it(
+    forget_operators: None,
+) -> None:
+    ran_on: list[str] = []
+
+    @pl.operator(name="test_run.named")
+    def named(x: np.ndarray) -> np.ndarray:
+        ran_on.append(threading.current_thread().name)
+        return x
+
+    builder = pl.GraphBuilder("named")
+    builder.output("y", builder.call(named, builder.input("x", "float32", (2,))))
+    pl.run(builder.build(), {"x": X})
+    assert ran_on == ["plait-cpu"]
