@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-from . import (
-    activation,
-    arithmetic,
-    attention,
-    convolution,
-    einsum,
-    normalization,
-    pooling,
-    products,
-    quantization,
-    rearranging,
-    recurrent,
-    reduction,
-)
 from .rules import (
     Decomposition,
     DecompositionBuilder,
@@ -29,19 +15,7 @@ __all__ = [
     "Decomposition",
     "DecompositionBuilder",
     "Result",
-    "activation",
-    "arithmetic",
-    "attention",
-    "convolution",
     "decomposed",
     "decomposition",
     "decompositions",
-    "einsum",
-    "normalization",
-    "pooling",
-    "products",
-    "quantization",
-    "rearranging",
-    "recurrent",
-    "reduction",
 ]

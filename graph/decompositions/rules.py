@@ -58,6 +58,7 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
     """
 
     def decorate(rule: R) -> R:
+        _import_own()
         for op in ops:
             _rules.setdefault(op, []).append(Decomposition(rule, wide))
         return rule
@@ -67,7 +68,13 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
 
 def decompositions() -> Mapping[str, Sequence[Decomposition]]:
     """Return all rules, by the operators that they write out."""
+    _import_own()
     return _rules
+
+
+def _import_own() -> None:
+    """Register plait's rules, once."""
+    from . import families  # noqa: F401
 
 
 class DecompositionBuilder:
