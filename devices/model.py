@@ -92,17 +92,17 @@ class DeviceModel:
         for name in ("flops_per_s", "bytes_per_s", "copy_bytes_per_s", *self._own_speeds):
             value = getattr(self, name)
             if not (_is_number(value) and value > 0):
-                raise _bad(name, value, "a speed above 0", None)
+                raise _bad_value_error(name, value, "a speed above 0", None)
         for name in ("copy_latency_s", "launch_s", "submit_s"):
             value = getattr(self, name)
             if not (_is_number(value) and 0 <= value < math.inf):
-                raise _bad(name, value, "seconds, 0 or more", None)
+                raise _bad_value_error(name, value, "seconds, 0 or more", None)
         size = self.memory_bytes
         if size is not None and not (_is_number(size) and 0 <= size < math.inf):
-            raise _bad("memory_bytes", size, "0 or more", None)
+            raise _bad_value_error("memory_bytes", size, "0 or more", None)
         for op, factor in self.operators.items():
             if not (_is_number(factor) and 0 < factor < math.inf):
-                raise _bad(f"the factor of {op!r}", factor, "one above 0", None)
+                raise _bad_value_error(f"the factor of {op!r}", factor, "one above 0", None)
         if self.copy_queues not in (0, 1, 2):
             raise DeviceError(f"copy_queues is {self.copy_queues}", fix="give 0, 1 or 2")
 
@@ -170,7 +170,7 @@ class DeviceModel:
             If a key is unknown, or a value no number, set of names or mapping; `at` says where.
         """
         if not isinstance(values, Mapping):
-            raise _bad("a device's model", values, "an object of figures", at)
+            raise _bad_value_error("a device's model", values, "an object of figures", at)
         for name in values:
             if name not in _FIELDS:
                 raise DeviceError(
@@ -187,7 +187,7 @@ class DeviceModel:
 _FIELDS = tuple(one.name for one in fields(DeviceModel) if one.compare)
 
 
-def _bad(name: str, value: object, wanted: str, at: str | None) -> DeviceError:
+def _bad_value_error(name: str, value: object, wanted: str, at: str | None) -> DeviceError:
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return DeviceError(f"{name} is {shown}", at=at, fix=f"give {wanted}")
@@ -199,7 +199,7 @@ def _is_number(value: object) -> bool:
 
 def _number(name: str, value: object, at: str | None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
-        raise _bad(name, value, "a finite number", at)
+        raise _bad_value_error(name, value, "a finite number", at)
     return float(value)
 
 
@@ -218,13 +218,13 @@ def _whole(name: str, value: object, at: str | None) -> int | None:
     if value is None and name == "memory_bytes":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise _bad(name, value, "a whole number, 0 or more", at)
+        raise _bad_value_error(name, value, "a whole number, 0 or more", at)
     return value
 
 
 def _factors(name: str, value: object, at: str | None) -> dict[str, float]:
     if not isinstance(value, Mapping) or len(value) > MOST_OPERATORS:
-        raise _bad(name, value, "an object of operators and factors", at)
+        raise _bad_value_error(name, value, "an object of operators and factors", at)
     return {str(op): _number(f"the factor of {op!r}", one, at) for op, one in value.items()}
 
 
@@ -233,14 +233,14 @@ def _names(name: str, value: object, at: str | None) -> frozenset[str] | None:
         return None
     listed: list[Any] = [None, *value] if isinstance(value, list | tuple) else []
     if not 0 < len(listed) <= MOST_OPERATORS or not all(isinstance(op, str) for op in listed[1:]):
-        raise _bad(name, value, "a list of operators, or null for all", at)
+        raise _bad_value_error(name, value, "a list of operators, or null for all", at)
     return frozenset(listed[1:])
 
 
 def _memories(name: str, value: object, at: str | None) -> frozenset[str]:
     listed: list[Any] = list(value) if isinstance(value, list | tuple) else [None]
     if len(listed) > MOST_PEERS or not all(isinstance(memory, str) for memory in listed):
-        raise _bad(name, value, "a list of memories of other devices", at)
+        raise _bad_value_error(name, value, "a list of memories of other devices", at)
     return frozenset(listed)
 
 

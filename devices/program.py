@@ -110,14 +110,14 @@ class BoundProgram:
                 stamps = [time.perf_counter_ns()]
                 for index, step in enumerate(self._steps):
                     if event.cancelled:
-                        raise self._stopped(index)
+                        raise self._cancelled_error(index)
                     step()
                     stamps.append(time.perf_counter_ns())
                 self.node_ns = event.node_ns = self._times(stamps)
             else:
                 for index, step in enumerate(self._steps):
                     if event.cancelled:
-                        raise self._stopped(index)
+                        raise self._cancelled_error(index)
                     step()
         except CancelledWorkError:
             raise
@@ -126,7 +126,7 @@ class BoundProgram:
                 raise
             raise kernel_error(error, self._nodes[index], self.device) from error
 
-    def _stopped(self, index: int) -> CancelledWorkError:
+    def _cancelled_error(self, index: int) -> CancelledWorkError:
         return CancelledWorkError(f"the work was cancelled before {self._nodes[index]}")
 
     def _times(self, stamps: list[int]) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ def register(
 def unregister(name: str) -> None:
     """Remove a kind or exact name; unknown ones raise DeviceUnavailableError."""
     if name not in _factories:
-        raise _unknown(name)
+        raise _unknown_device_error(name)
     del _factories[name], _instances[name], _options[name]
 
 
@@ -147,7 +147,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     kind = name.split(":", 1)[0]
     factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
     if factory is None:
-        raise _unknown(name)
+        raise _unknown_device_error(name)
     known = _options.get(name) or _options.get(kind) or {}
     chosen = checked(name, known, options)
     try:
@@ -228,7 +228,7 @@ def _origin(name: str, kind: str) -> str | None:
     return f"package {package_of(DEVICES, name if name in offered(DEVICES) else kind)}"
 
 
-def _unknown(name: str) -> DeviceUnavailableError:
+def _unknown_device_error(name: str) -> DeviceUnavailableError:
     known = ", ".join(dict.fromkeys((*_factories, *offered(DEVICES)))) or "none"
     return DeviceUnavailableError(
         f"there is no device {name!r}", fix=f"known kinds and names: {known}"

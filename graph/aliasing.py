@@ -54,7 +54,9 @@ def joins_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
     ends: dict[int, int] = {}
     for output, index, offset in sorted(found, key=lambda alias: (alias.output, alias.offset)):
         if offset < ends.get(output, 0):
-            raise _wrong_rule(node, "joins", f"inputs overlap in output {output}, at byte {offset}")
+            raise _wrong_rule_error(
+                node, "joins", f"inputs overlap in output {output}, at byte {offset}"
+            )
         ends[output] = offset + graph.tensors[node.inputs[index]].nbytes
     return found
 
@@ -71,18 +73,18 @@ def _told(graph: Graph, node: Node, ask: AliasRule | None, rule: str) -> tuple[A
         found = tuple(ask(call))
     for output, index, offset in found:
         if not (0 <= output < len(node.outputs) and 0 <= index < len(node.inputs)):
-            raise _wrong_rule(node, rule, f"there is no output {output} or no input {index}")
+            raise _wrong_rule_error(node, rule, f"there is no output {output} or no input {index}")
         if not (node.outputs[output] and node.inputs[index]):
             continue
         made, read = graph.tensors[node.outputs[output]], graph.tensors[node.inputs[index]]
         part, whole = (made, read) if rule == "parts" else (read, made)
         if offset < 0 or offset + part.nbytes > whole.nbytes:
             run = f"bytes {offset} to {offset + part.nbytes} of {whole}, which has {whole.nbytes}"
-            raise _wrong_rule(node, rule, f"output {output} and input {index} share {run}")
+            raise _wrong_rule_error(node, rule, f"output {output} and input {index} share {run}")
     return found
 
 
-def _wrong_rule(node: Node, rule: str, what: str) -> OperatorError:
+def _wrong_rule_error(node: Node, rule: str, what: str) -> OperatorError:
     return OperatorError(
         f"the rule {rule!r} of {node.op} is wrong: {what}", at=str(node), fix="correct the rule"
     )

@@ -79,12 +79,12 @@ class Attribute:
             value = _CONVERTERS[self.kind](given)
             unfit = not all(map(self._allows, value if isinstance(value, tuple) else (value,)))
         except Exception as error:  # objects of any class may come here
-            raise self._refused(op, name, given, at) from error
+            raise self._refused_value_error(op, name, given, at) from error
         if unfit:
-            raise self._refused(op, name, given, at)
+            raise self._refused_value_error(op, name, given, at)
         return value
 
-    def _refused(self, op: str, name: str, given: Any, at: str) -> OperatorError:
+    def _refused_value_error(self, op: str, name: str, given: Any, at: str) -> OperatorError:
         return OperatorError(
             f"{op}'s attribute {name!r} must be {self.wanted}, got {_shown(given)}",
             at=at,

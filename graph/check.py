@@ -56,19 +56,19 @@ def check_structure(graph: Graph) -> Graph:
     names: set[str] = set()
     for node in graph.nodes:
         if not node.name:
-            raise _broken("a node has no name", str(node))
+            raise _broken_error("a node has no name", str(node))
         if node.name in names:
-            raise _broken(f"two nodes are named {node.name!r}", str(node))
+            raise _broken_error(f"two nodes are named {node.name!r}", str(node))
         names.add(node.name)
         _check_node(graph, node, defined)
     for name in graph.outputs:
         if name not in defined:
-            raise _broken(f"graph output {name!r} is written by no node", graph.name)
+            raise _broken_error(f"graph output {name!r} is written by no node", graph.name)
     if len(set(graph.outputs)) != len(graph.outputs):
-        raise _broken("an output is listed twice", graph.name)
+        raise _broken_error("an output is listed twice", graph.name)
     extra = set(graph.tensors) - defined
     if extra:
-        raise _broken(f"tensor {min(extra)!r} has a spec but no origin", graph.name)
+        raise _broken_error(f"tensor {min(extra)!r} has a spec but no origin", graph.name)
     check_state(graph)
     return graph
 
@@ -77,16 +77,16 @@ def _check_given(graph: Graph) -> set[str]:
     defined: set[str] = set()
     for name in (*graph.inputs, *graph.constants):
         if not name:
-            raise _broken("an input or constant has no name", graph.name)
+            raise _broken_error("an input or constant has no name", graph.name)
         if name in defined:
-            raise _broken(f"tensor {name!r} is defined twice", graph.name)
+            raise _broken_error(f"tensor {name!r} is defined twice", graph.name)
         if name not in graph.tensors:
-            raise _broken(f"tensor {name!r} has no spec", graph.name)
+            raise _broken_error(f"tensor {name!r} has no spec", graph.name)
         defined.add(name)
     defined.update(graph.variables)
     for name, array in graph.constants.items():
         if not isinstance(array, np.ndarray) or spec_of(array) != graph.tensors[name]:
-            raise _broken(f"constant {name!r} does not match its spec", graph.name)
+            raise _broken_error(f"constant {name!r} does not match its spec", graph.name)
     for name, precision in graph.precisions.items():
         if name in defined:  # passes may leave the precision of what they removed
             check_precision(precision, graph.tensors[name], f"tensor {name!r}, {graph.name}")
@@ -117,7 +117,7 @@ def check_precision(precision: Any, spec: TensorSpec, at: str) -> int:
 def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
     for name in node.inputs:
         if name and name not in defined:
-            raise _broken(_undefined(graph, name), str(node))
+            raise _broken_error(_undefined(graph, name), str(node))
     present = [bool(name) for name in node.inputs]
     node.operator.check_arity(len(node.inputs), present, len(node.outputs), str(node))
     _check_attributes(node)
@@ -126,9 +126,9 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
             check_no_state(check_structure(value), str(node))
     for name in node.outputs:
         if name in defined:
-            raise _broken(f"tensor {name!r} is written twice", str(node))
+            raise _broken_error(f"tensor {name!r} is written twice", str(node))
         if name and name not in graph.tensors:
-            raise _broken(f"tensor {name!r} has no spec", str(node))
+            raise _broken_error(f"tensor {name!r} has no spec", str(node))
         if name:
             defined.add(name)
 
@@ -136,12 +136,14 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
 def _check_attributes(node: Node) -> None:
     """Raise GraphError unless a node has the very attributes that its operator would store."""
     if set(node.attributes) != set(node.operator.attributes):
-        raise _broken("attributes are not complete", str(node))
+        raise _broken_error("attributes are not complete", str(node))
     for name, stored in node.operator.complete(node.attributes, str(node)).items():
         given = node.attributes[name]
         same = given is stored or (type(given) is type(stored) and given == stored)
         if not same:
-            raise _broken(f"attribute {name!r} is {given!r}, which would be {stored!r}", str(node))
+            raise _broken_error(
+                f"attribute {name!r} is {given!r}, which would be {stored!r}", str(node)
+            )
 
 
 def _check_specs(graph: Graph) -> None:
@@ -152,7 +154,9 @@ def _check_specs(graph: Graph) -> None:
         for name, spec in zip(node.outputs, inferred, strict=False):
             known = graph.tensors[name] if name else spec
             if spec.dtype != known.dtype or not may_agree(spec.shape, known.shape):
-                raise _broken(f"tensor {name!r} is {known}, but its node gives {spec}", str(node))
+                raise _broken_error(
+                    f"tensor {name!r} is {known}, but its node gives {spec}", str(node)
+                )
 
 
 def _undefined(graph: Graph, name: str) -> str:
@@ -161,5 +165,5 @@ def _undefined(graph: Graph, name: str) -> str:
     return f"input {name!r} is written by no node"
 
 
-def _broken(what: str, at: str) -> GraphError:
+def _broken_error(what: str, at: str) -> GraphError:
     return GraphError(what, at=at, fix="build graphs with GraphBuilder, or repair the pass")

@@ -136,13 +136,13 @@ class Editor:
 
     def _insert(self, node: Node) -> Node:
         if not node.name or node.name in self:
-            raise _refused(
+            raise _refused_edit_error(
                 f"there is a node {node.name!r} already" if node.name else "no name", node
             )
         written = [tensor for tensor in node.outputs if tensor]
         for tensor in written:
             if self._is_defined(tensor) or written.count(tensor) > 1:
-                raise _refused(f"tensor {tensor!r} would be defined twice", node)
+                raise _refused_edit_error(f"tensor {tensor!r} would be defined twice", node)
             if tensor not in self._tensor_names:
                 self._tensor_names.take(tensor)
         self._unlinked = {one for one in self._unlinked if one[1] not in written}
@@ -173,7 +173,7 @@ class Editor:
         node = self.node(name)
         strange = [tensor for tensor in to if tensor not in node.inputs]
         if strange:
-            raise _refused(f"it does not read {strange[0]!r}", node)
+            raise _refused_edit_error(f"it does not read {strange[0]!r}", node)
         self._unlinked = {one for one in self._unlinked if one[0] != name or one[1] not in to}
         changed = replace(node, inputs=tuple(to.get(one, one) for one in node.inputs))
         self._wiring.exchange([node], [changed], node)
@@ -383,5 +383,5 @@ class Editor:
         self._tensor_names.take(name)
 
 
-def _refused(what: str, node: Node) -> GraphError:
+def _refused_edit_error(what: str, node: Node) -> GraphError:
     return GraphError(what, at=str(node), fix="choose another name, or remove what is in the way")

@@ -152,7 +152,7 @@ def _value(name: str, value: Any) -> Value:
     if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
         made = [_scalar(name, each) for each in value]
         if not made or made[0] is None or len(set(map(type, made))) > 1:
-            raise _unfit(name, value, "an array of one kind, not empty")
+            raise _unfit_error(name, value, "an array of one kind, not empty")
         return tuple(made)  # type: ignore[return-value]  # all are of one type, as was just seen
     return _scalar(name, value)
 
@@ -162,7 +162,7 @@ def _scalar(name: str, value: Any) -> Scalar:
         if isinstance(value, kinds):
             made: Scalar = convert(value)
             return made
-    raise _unfit(name, value, "null, a string, a number or a bool")
+    raise _unfit_error(name, value, "null, a string, a number or a bool")
 
 
 _SCALARS: tuple[tuple[tuple[type, ...], Callable[[Any], Scalar]], ...] = (
@@ -173,5 +173,5 @@ _SCALARS: tuple[tuple[tuple[type, ...], Callable[[Any], Scalar]], ...] = (
 )
 
 
-def _unfit(name: str, value: Any, wanted: str) -> OperatorError:
+def _unfit_error(name: str, value: Any, wanted: str) -> OperatorError:
     return OperatorError(f"parameter {name!r} must be {wanted}, got {value!r}", fix="pass one")

@@ -56,7 +56,7 @@ def set_aside(graph: Graph) -> Graph:
     nodes = [node for node in graph.nodes if node.op == VARIABLE]
     for node in graph.nodes:
         if node.op == ASSIGN and node.inputs[0] in graph.inputs:
-            raise _no_variable(node.inputs[0], str(node))
+            raise _no_variable_error(node.inputs[0], str(node))
     if not nodes:
         return graph
     named, taken = Names(node.name for node in graph.nodes), Names(graph.tensors)
@@ -147,9 +147,9 @@ def check_assignable(tensor: str, nodes: Iterable[Node], at: str) -> None:
     for node in nodes:
         is_variable = is_variable or (node.op == VARIABLE and tensor in node.outputs)
         if node.op == ASSIGN and node.inputs[0] == tensor:
-            raise _assigned_twice(node, at)
+            raise _assigned_twice_error(node, at)
     if not is_variable:
-        raise _no_variable(tensor, at)
+        raise _no_variable_error(tensor, at)
 
 
 def check_state(graph: Graph) -> None:
@@ -164,17 +164,17 @@ def check_state(graph: Graph) -> None:
         elif node.op == ASSIGN:
             tensor = node.inputs[0]
             if tensor not in held:
-                raise _no_variable(tensor, str(node))
+                raise _no_variable_error(tensor, str(node))
             if tensor in assigned:
-                raise _assigned_twice(assigned[tensor], str(node))
+                raise _assigned_twice_error(assigned[tensor], str(node))
             assigned[tensor] = node
 
 
-def _no_variable(tensor: str, at: str) -> GraphError:
+def _no_variable_error(tensor: str, at: str) -> GraphError:
     return GraphError(f"{tensor!r} is no variable", at=at, fix="pass what variable() returned")
 
 
-def _assigned_twice(node: Node, at: str) -> GraphError:
+def _assigned_twice_error(node: Node, at: str) -> GraphError:
     return GraphError(
         f"something is assigned to {node.inputs[0]!r} already, by {node}",
         at=at,

@@ -25,7 +25,7 @@ from ..streams.queues import Queues
 from .binding import Binder, Launcher, Libraries
 from .copies import Copies
 from .cublas import Cublas, find_cublas
-from .driver import CuPy, cuda_names, device_index, find_device, unavailable
+from .driver import CuPy, cuda_names, device_index, find_device, unavailable_error
 from .exchange import CudaExchange, is_on_device
 from .lowering import Lowering
 from .memory import ALIGNMENT, CudaArena, HostPins
@@ -117,7 +117,7 @@ class CudaDevice(QueuedDevice[_Opened]):
                 # What needs no context, which takes memory and time: most who ask only plan.
                 properties = cupy.cuda.runtime.getDeviceProperties(self._index)
             except Exception as error:
-                raise unavailable(error, self.name) from error
+                raise unavailable_error(error, self.name) from error
             self._capabilities = Capabilities(
                 memory=self._memory,
                 accesses=frozenset({self._memory}),
@@ -151,12 +151,12 @@ class CudaDevice(QueuedDevice[_Opened]):
             try:
                 queues = open_queues(cupy, self._index, self.name)
             except Exception as error:
-                raise unavailable(error, self.name) from error
+                raise unavailable_error(error, self.name) from error
             try:
                 self._open = self._equip(cupy, queues)
             except Exception as error:
                 queues.close()
-                raise unavailable(error, self.name) from error
+                raise unavailable_error(error, self.name) from error
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:

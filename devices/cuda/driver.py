@@ -10,7 +10,13 @@ from typing import Any, TypeAlias
 from ...graph.extras import import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..streams import failures
-from ..streams.failures import cause_of, first_line, loss, refusal, shortage
+from ..streams.failures import (
+    cause_of,
+    first_line,
+    lost_device_error,
+    memory_error,
+    refused_call_error,
+)
 
 CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""
@@ -101,7 +107,7 @@ def device_index(name: str) -> int:
     return int(index or 0)
 
 
-def translate(error: Exception, cupy: CuPy, device: str) -> DeviceError:
+def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
     """Return what an exception from CuPy means for an open device; its cause is the exception.
 
     ==============================  ============================================
@@ -114,21 +120,21 @@ def translate(error: Exception, cupy: CuPy, device: str) -> DeviceError:
     cause = cause_of(error)
     code, at = _code(cause, cupy), getattr(error, "at", None)
     if isinstance(cause, cupy.cuda.memory.OutOfMemoryError) or code == OUT_OF_MEMORY:
-        return shortage(cause, device, at)
+        return memory_error(cause, device, at)
     if code is not None and code not in REFUSED:
-        return lost(cause, device, at)
-    return refusal(error, device)
+        return lost_error(cause, device, at)
+    return refused_call_error(error, device)
 
 
-def lost(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
+def lost_error(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
     """Return the error of all work on a device after one that broke it."""
-    return loss(error, device, at, "compute-sanitizer finds the kernel that broke it")
+    return lost_device_error(error, device, at, "compute-sanitizer finds the kernel that broke it")
 
 
-def unavailable(error: Exception, device: str) -> DeviceUnavailableError:
+def unavailable_error(error: Exception, device: str) -> DeviceUnavailableError:
     """Return the error of a device that was found but does not start."""
     fix = "look at nvidia-smi; the driver must be new enough for the CuPy installed"
-    return failures.unavailable(error, device, fix)
+    return failures.unavailable_error(error, device, fix)
 
 
 def _code(error: BaseException, cupy: CuPy) -> int | None:

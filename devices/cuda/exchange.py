@@ -19,7 +19,7 @@ from ..errors import DeviceError
 from ..exchange import Loan
 from ..memory import HOST, Arena, View
 from ..streams.queues import DOWNLOAD, LANES, UPLOAD, Queues
-from .driver import CuPy, translate
+from .driver import CuPy, device_error
 from .memory import HostView
 
 CUDA, MANAGED = 2, 13
@@ -93,7 +93,7 @@ class CudaExchange:
             with self._cupy.cuda.Device(self._index):
                 array = self._cupy.empty(spec.static_shape, spec.dtype)
         except Exception as error:
-            raise translate(error, self._cupy, self._queues.name) from error
+            raise device_error(error, self._cupy, self._queues.name) from error
         self.follow([DOWNLOAD])
         return self._view(array)
 

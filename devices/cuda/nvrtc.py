@@ -58,7 +58,7 @@ def _compile(source: str, arch: str, options: tuple[str, ...]) -> bytes:
     try:
         listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if nvrtc.nvrtcCompileProgram(program, len(options), listed):
-            raise _refused(_text(program, "ProgramLog").decode(errors="replace"), arch)
+            raise _refused_error(_text(program, "ProgramLog").decode(errors="replace"), arch)
         return _text(program, "CUBIN")
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
@@ -98,7 +98,7 @@ def _check(status: int) -> None:
         raise KernelError(f"NVRTC fails: {text}", fix="report this, with the version of NVRTC")
 
 
-def _refused(log: str, arch: str) -> KernelError:
+def _refused_error(log: str, arch: str) -> KernelError:
     lines = [line for line in log.rstrip("\0").splitlines() if line.strip()]
     shown = "\n  ".join(lines[:MAX_LINES])
     fix = "report this: a generated kernel is wrong"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import DeviceError, DeviceLostError
 from ..streams.queues import LANES, Queues
-from .driver import CuPy, lost, translate
+from .driver import CuPy, device_error, lost_error
 from .timing import EventPool, timeline
 
 
@@ -55,13 +55,13 @@ class CudaBackend:
         """Put an event back into the stock."""
         self._pools[timed].give_back(event)
 
-    def translate(self, error: Exception) -> DeviceError:
+    def device_error(self, error: Exception) -> DeviceError:
         """Return what an exception from CuPy means."""
-        return translate(error, self._cupy, self._name)
+        return device_error(error, self._cupy, self._name)
 
-    def lost(self, error: Exception) -> DeviceLostError:
+    def lost_error(self, error: Exception) -> DeviceLostError:
         """Return the error of all work after one that broke the device."""
-        return lost(error, self._name)
+        return lost_error(error, self._name)
 
 
 def open_queues(cupy: CuPy, index: int, name: str) -> Queues:

@@ -27,7 +27,7 @@ from ..streams.device import QueuedDevice
 from ..streams.program import QueuedProgram, marked
 from ..streams.queues import DOWNLOAD, UPLOAD, Queues
 from ..streams.waiter import Job
-from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable
+from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable_error
 from .figures import model_from
 from .memory import OpenClArena, alignment_of
 from .program import Binder
@@ -118,7 +118,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
                 try:
                     self._open = self._start(cl, device)
                 except cl.Error as error:
-                    raise unavailable(error, self.name) from error
+                    raise unavailable_error(error, self.name) from error
                 self._times_copies = False
                 self.generation += 1
 

@@ -10,7 +10,13 @@ from typing import Any, TypeAlias
 from ...graph.extras import import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..streams import failures
-from ..streams.failures import cause_of, first_line, loss, refusal, shortage
+from ..streams.failures import (
+    cause_of,
+    first_line,
+    lost_device_error,
+    memory_error,
+    refused_call_error,
+)
 
 PyOpenCl: TypeAlias = Any
 """The module `pyopencl`."""
@@ -98,7 +104,7 @@ def find_device(cl: PyOpenCl, name: str) -> ClDevice:
     return devices[number]
 
 
-def translate(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
+def device_error(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
     """Return what an exception from pyopencl means for an open device; its cause is the exception.
 
     ========================  ============================================
@@ -111,18 +117,22 @@ def translate(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
     code = cause.code if isinstance(cause, cl.Error) else None
     at = getattr(error, "at", None)
     if code in LOSSES:
-        return lost(cause, device, at)
-    return shortage(cause, device, at) if code in SHORTAGES else refusal(error, device)
+        return lost_error(cause, device, at)
+    return (
+        memory_error(cause, device, at) if code in SHORTAGES else refused_call_error(error, device)
+    )
 
 
-def lost(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
+def lost_error(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
     """Return the error of all work on a device after one that broke it."""
-    return loss(error, device, at, "Oclgrind finds kernels that write where they should not")
+    return lost_device_error(
+        error, device, at, "Oclgrind finds kernels that write where they should not"
+    )
 
 
-def unavailable(error: Exception, device: str) -> DeviceUnavailableError:
+def unavailable_error(error: Exception, device: str) -> DeviceUnavailableError:
     """Return the error of a device that was found but does not start."""
-    return failures.unavailable(error, device, "look at clinfo")
+    return failures.unavailable_error(error, device, "look at clinfo")
 
 
 def _devices(cl: PyOpenCl, platform: Any) -> list[ClDevice]:

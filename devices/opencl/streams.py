@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import DeviceError, DeviceLostError
 from ..streams.queues import LANES, Queues
 from ..streams.timing import Timeline
-from .driver import PyOpenCl, lost, translate
+from .driver import PyOpenCl, device_error, lost_error
 
 
 class Prepared(NamedTuple):
@@ -115,13 +115,13 @@ class OpenClBackend:
     def give_back(self, event: Any, *, timed: bool) -> None:
         """Do nothing: each command has an event of its own."""
 
-    def translate(self, error: Exception) -> DeviceError:
+    def device_error(self, error: Exception) -> DeviceError:
         """Return what an exception from pyopencl means."""
-        return translate(self._cl, error, self._name)
+        return device_error(self._cl, error, self._name)
 
-    def lost(self, error: Exception) -> DeviceLostError:
+    def lost_error(self, error: Exception) -> DeviceLostError:
         """Return the error of all work after one that broke the device."""
-        return lost(error, self._name)
+        return lost_error(error, self._name)
 
 
 def open_queues(cl: PyOpenCl, context: Any, backend: OpenClBackend, name: str) -> Queues:

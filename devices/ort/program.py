@@ -72,7 +72,7 @@ class OrtProgram:
         try:
             self._run(self._binding, self._options)
         except Exception as error:
-            raise self._failure(error) from error
+            raise self._kernel_error(error) from error
 
     def run(self, event: Event) -> None:
         """Run the subgraph; stop as soon as the event is cancelled.
@@ -92,9 +92,9 @@ class OrtProgram:
         except Exception as error:
             if event.cancelled:
                 raise CancelledWorkError("the work was cancelled while it ran") from error
-            raise self._failure(error) from error
+            raise self._kernel_error(error) from error
 
-    def _failure(self, error: Exception) -> KernelError:
+    def _kernel_error(self, error: Exception) -> KernelError:
         found = _NODE.search(str(error))
         for node in self.graph.nodes:
             if found is not None and node.name == found[1]:

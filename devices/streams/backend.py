@@ -41,10 +41,10 @@ class Backend(Protocol):
         """Take an event that has happened and is not used any more."""
         ...
 
-    def translate(self, error: Exception) -> DeviceError:
+    def device_error(self, error: Exception) -> DeviceError:
         """Return what an exception means; DeviceLostError where it broke the device."""
         ...
 
-    def lost(self, error: Exception) -> DeviceLostError:
+    def lost_error(self, error: Exception) -> DeviceLostError:
         """Return the error of all work on a device after one that broke it."""
         ...

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from ..device import OnDone, Program
 from ..errors import DeviceLostError
 from ..event import Event
-from .queues import Queues, closed
+from .queues import Queues, closed_error
 
 
 class Opened(Protocol):
@@ -60,5 +60,5 @@ class QueuedDevice(Generic[OpenedT]):
 
     def _opened(self) -> OpenedT:
         if self._open is None:
-            raise closed(self.name)
+            raise closed_error(self.name)
         return self._open

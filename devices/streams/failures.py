@@ -21,7 +21,7 @@ def cause_of(error: Exception) -> BaseException:
     return (error.__cause__ or error) if isinstance(error, KernelError) else error
 
 
-def shortage(error: BaseException, device: str, at: str | None) -> DeviceMemoryError:
+def memory_error(error: BaseException, device: str, at: str | None) -> DeviceMemoryError:
     """Return the error of work that found too little memory."""
     made = DeviceMemoryError(
         f"device {device!r} has too little memory, or does not give as much at once: "
@@ -33,7 +33,7 @@ def shortage(error: BaseException, device: str, at: str | None) -> DeviceMemoryE
     return made
 
 
-def refusal(error: Exception, device: str) -> DeviceError:
+def refused_call_error(error: Exception, device: str) -> DeviceError:
     """Return the error of a call that the driver refused, and lives on."""
     if isinstance(error, DeviceError):
         return error
@@ -42,7 +42,9 @@ def refusal(error: Exception, device: str) -> DeviceError:
     return made
 
 
-def loss(error: BaseException, device: str, at: str | None, checker: str) -> DeviceLostError:
+def lost_device_error(
+    error: BaseException, device: str, at: str | None, checker: str
+) -> DeviceLostError:
     """Return the error of all work on a device after one that broke it."""
     made = DeviceLostError(
         f"device {device!r} is lost: {first_line(error)}",
@@ -53,7 +55,7 @@ def loss(error: BaseException, device: str, at: str | None, checker: str) -> Dev
     return made
 
 
-def unavailable(error: Exception, device: str, fix: str) -> DeviceUnavailableError:
+def unavailable_error(error: Exception, device: str, fix: str) -> DeviceUnavailableError:
     """Return the error of a device that was found but does not start."""
     made = DeviceUnavailableError(f"device {device!r} does not start: {first_line(error)}", fix=fix)
     made.__cause__ = error

@@ -79,7 +79,7 @@ class Queues:
         """Queue work on a lane behind its waits; its event completes in any case, later."""
         with self._changed:
             if self._is_closed:
-                raise closed(self.name)
+                raise closed_error(self.name)
             failed = (wait.error for wait in job.waits if wait.error is not None)
             job.error = self._lost or next(failed, None)
             if job.error is None:
@@ -103,9 +103,9 @@ class Queues:
         """Return what all work fails with from now on: the first error that broke the device."""
         with self._changed:
             if self._lost is None:
-                found = self._backend.translate(error)
+                found = self._backend.device_error(error)
                 if not isinstance(found, DeviceLostError):
-                    found = self._backend.lost(error)
+                    found = self._backend.lost_error(error)
                 self._lost = found
             return self._lost
 
@@ -142,7 +142,7 @@ class Queues:
 
     def _failed(self, error: Exception) -> DeviceError:
         """Return what an error means; remember it when the device is lost by it."""
-        translated = self._backend.translate(error)
+        translated = self._backend.device_error(error)
         if isinstance(translated, DeviceLostError):
             return self.lose(error)
         return translated
@@ -156,6 +156,6 @@ class Queues:
             self._changed.notify_all()
 
 
-def closed(name: str) -> DeviceUnavailableError:
+def closed_error(name: str) -> DeviceUnavailableError:
     """Return the error of using a device that is not open."""
     return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")

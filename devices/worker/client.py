@@ -311,7 +311,7 @@ class WorkerClient:
         """Return the error of whatever is asked from now on; the lock is held."""
         running = self._sent[0].label if self._sent else None
         if self._closing and running is None:
-            return closed(self.name)
+            return closed_error(self.name)
         return DeviceLostError(
             f"{self.name} died: {how}",
             at=f"process {self.pid}, {f'while running {running}' if running else 'idle'}",
@@ -319,7 +319,7 @@ class WorkerClient:
         )
 
 
-def closed(name: str) -> DeviceUnavailableError:
+def closed_error(name: str) -> DeviceUnavailableError:
     """Return the error for using a device that is closed."""
     return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")
 

@@ -28,7 +28,7 @@ from ..memory import SHARED, Arena, SharedArena, View, host_view
 from ..operator_instances import OperatorInstances
 from ..options import given
 from . import process
-from .client import Work, WorkerClient, closed
+from .client import Work, WorkerClient, closed_error
 from .modules import sources_of
 from .objects import WorkerObjects, WorkerProgram
 
@@ -161,7 +161,7 @@ class WorkerDevice:
             If a Python function cannot be imported there, or the process has died.
         """
         if self._objects is None:
-            raise closed(self.name)
+            raise closed_error(self.name)
         return self._objects.bind(subgraph, views, measure=measure)
 
     def compile_with(
@@ -180,7 +180,7 @@ class WorkerDevice:
             If something cannot be opened, as for `compile` besides.
         """
         if self._objects is None:
-            raise closed(self.name)
+            raise closed_error(self.name)
         return self._objects.bind(subgraph, views, lives, measure=measure)
 
     def submit(
@@ -188,7 +188,7 @@ class WorkerDevice:
     ) -> Event:
         """Queue in the process; the event of a process that has died fails at once."""
         if self._client is None:
-            raise closed(self.name)
+            raise closed_error(self.name)
         assert isinstance(program, WorkerProgram)
         work = Work("run", program.number, on_done, label=f"subgraph {program.graph.name!r}")
         program.client.put(work)

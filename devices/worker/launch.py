@@ -84,11 +84,11 @@ def launch(name: str, cores: int | None = None, bound: Collection[int] = ()) -> 
             hello = channel.receive(Hello)
             ours.settimeout(None)
         except (OSError, WireError) as error:
-            raise _unavailable(f"{name!r} cannot be started: {error}") from error
+            raise _unavailable_error(f"{name!r} cannot be started: {error}") from error
         if hello is None:
-            raise _unavailable(f"{name!r} died before it was ready: {end(process)}")
+            raise _unavailable_error(f"{name!r} died before it was ready: {end(process)}")
         if hello.version != VERSION:
-            raise _unavailable(f"{name!r} runs plait {hello.version}, this process {VERSION}")
+            raise _unavailable_error(f"{name!r} runs plait {hello.version}, this process {VERSION}")
         undo.pop_all()
     return Launched(process, channel, flags)
 
@@ -146,6 +146,6 @@ def module_path() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
 
 
-def _unavailable(what: str) -> DeviceUnavailableError:
+def _unavailable_error(what: str) -> DeviceUnavailableError:
     fix = f"see what it printed; it runs {sys.executable}"
     return DeviceUnavailableError(what, fix=fix)

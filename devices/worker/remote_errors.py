@@ -49,7 +49,7 @@ def rebuild(description: list[Any], where: str) -> Exception:
         for name, arguments, at, fix in map(_parts, reversed(links[1:])):
             # The trace is that of the innermost.
             shown = frames if cause is None else ""
-            error = _make(name, arguments, at, fix) or _stand_in(name, arguments, shown)
+            error = _make(name, arguments, at, fix) or _stand_in_error(name, arguments, shown)
             error.__cause__, cause = cause, error
         name, arguments, at, fix = _parts(links[0])
         outer = _make(name, arguments, at, fix) or DeviceError(f"{name}: {arguments[0]}")
@@ -124,7 +124,7 @@ def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> E
         return None
 
 
-def _stand_in(name: str, arguments: list[Any], frames: str) -> RemoteError:
+def _stand_in_error(name: str, arguments: list[Any], frames: str) -> RemoteError:
     (text,) = arguments[:1] or ("",)
     return RemoteError(name, str(text), frames)
 

@@ -66,7 +66,9 @@ class Document:
                 self.weights[name] = array
                 return self.create(name, _spec_of(array), from_file=True)
             if not np.isfinite(array).all():
-                raise _cannot(f"constant {name!r} holds what is no number", self.graph.name)
+                raise _cannot_write_error(
+                    f"constant {name!r} holds what is no number", self.graph.name
+                )
             self.create(name, _spec_of(array), data=array.reshape(-1).tolist())
         return name
 
@@ -75,7 +77,9 @@ class Document:
         array = self.value(tensor)
         if array is None:
             if shape is not None and self.shape(tensor) != shape:
-                raise _cannot(f"tensor {tensor!r} is broadcast to {list(shape)}", self.graph.name)
+                raise _cannot_write_error(
+                    f"tensor {tensor!r} is broadcast to {list(shape)}", self.graph.name
+                )
             return tensor
         if shape is None or array.shape == shape:
             return self.constant(array, tensor)
@@ -121,7 +125,9 @@ class Document:
         for one in (name, *outputs.values()):
             text = one.encode(errors="replace")
             if len(text) > LONGEST_NAME or text.decode() != one:
-                raise _cannot(f"{one[:40]!r} is too long for a name, or no text", self.graph.name)
+                raise _cannot_write_error(
+                    f"{one[:40]!r} is too long for a name, or no text", self.graph.name
+                )
         self._read.update(inputs.values())
         if optype != "create":
             self._written.extend(outputs.values())
@@ -136,12 +142,12 @@ class Document:
         )
 
 
-def refuse(node: Node, what: str) -> GraphError:
+def refused_node_error(node: Node, what: str) -> GraphError:
     """Return the error of a node that LightNet has no operator for."""
-    return _cannot(f"LightNet has no {what}", str(node))
+    return _cannot_write_error(f"LightNet has no {what}", str(node))
 
 
-def _cannot(what: str, at: str) -> GraphError:
+def _cannot_write_error(what: str, at: str) -> GraphError:
     return GraphError(what, at=at, fix="save a .plait file or an ONNX model")
 
 
@@ -151,9 +157,13 @@ def _listed(given: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
 
 def _spec(spec: TensorSpec, tensor: str) -> TensorSpec:
     if not spec.is_static or not spec.rank or not all(spec.static_shape):
-        raise _cannot(f"tensor {tensor!r} is {spec}: LightNet's have axes of known lengths", tensor)
+        raise _cannot_write_error(
+            f"tensor {tensor!r} is {spec}: LightNet's have axes of known lengths", tensor
+        )
     if spec.dtype.name not in _DTYPE_NAMES:
-        raise _cannot(f"tensor {tensor!r} is {spec}: LightNet has no such dtype", tensor)
+        raise _cannot_write_error(
+            f"tensor {tensor!r} is {spec}: LightNet has no such dtype", tensor
+        )
     return spec
 
 

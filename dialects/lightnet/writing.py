@@ -10,7 +10,7 @@ import numpy as np
 from ...graph.ir import Node
 from ...graph.windows import Window, resolve_transposed_window, resolve_window
 from .arithmetic import ELEMENTWISE
-from .document import Document, refuse
+from .document import Document, refused_node_error
 
 NodeWriter: TypeAlias = Callable[[Document, Node], None]
 
@@ -32,7 +32,7 @@ def write_node(document: Document, node: Node) -> None:
         If there are none for what it does.
     """
     if any(node.outputs[1:]):
-        raise refuse(node, f"{node.op} of several outputs")
+        raise refused_node_error(node, f"{node.op} of several outputs")
     document.shape(node.outputs[0])
     _WRITERS[node.op](document, node)
 
@@ -72,7 +72,7 @@ def _conv_transpose(document: Document, node: Node) -> None:
     )
     extra = [whole - length for whole, length in zip(out[2:], lengths, strict=True)]
     if min(extra) < 0:
-        raise refuse(node, "transposed convolution that is cut at the end")
+        raise refused_node_error(node, "transposed convolution that is cut at the end")
     more = {"output_dims": list(out), "output_padding": extra}
     _write_convolution(document, node, "deconv2d", channels, window, **more)
 
@@ -81,13 +81,13 @@ def _conv_transpose(document: Document, node: Node) -> None:
 def _pool(document: Document, node: Node) -> None:
     kernel, x = node.attributes["kernel_shape"], node.inputs[0]
     if len(kernel) != 2 or node.attributes["ceil_mode"]:
-        raise refuse(node, "pool of other than two axes, or that rounds up")
+        raise refused_node_error(node, "pool of other than two axes, or that rounds up")
     window, _ = resolve_window(document.shape(x)[2:], node.attributes, kernel)
     assert window is not None, "all shapes are known"
     counted = node.attributes.get("count_include_pad", False)
     padded = any((*window.pads_begin, *window.pads_end))
     if any(one != 1 for one in window.dilations) or (counted and padded):
-        raise refuse(node, "pool with gaps, or that counts padding")
+        raise refused_node_error(node, "pool with gaps, or that counts padding")
     _write_pool(document, node, window)
 
 
@@ -95,7 +95,7 @@ def _pool(document: Document, node: Node) -> None:
 def _global_pool(document: Document, node: Node) -> None:
     spatial = document.shape(node.inputs[0])[2:]
     if len(spatial) != 2:
-        raise refuse(node, "pool of other than two axes")
+        raise refused_node_error(node, "pool of other than two axes")
     _write_pool(document, node, Window(spatial, (1, 1), (1, 1), (0, 0), (0, 0)))
 
 
@@ -104,12 +104,12 @@ def _product(document: Document, node: Node) -> None:
     """Write a product with a constant as a convolution of one cell: LightNet has no other."""
     shape, weight = document.shape(node.inputs[0]), document.value(node.inputs[1])
     if len(shape) != 2 or weight is None or weight.ndim != 2 or node.attributes.get("transA"):
-        raise refuse(node, "product but of a matrix with a constant")
+        raise refused_node_error(node, "product but of a matrix with a constant")
     weight = weight * weight.dtype.type(node.attributes.get("alpha", 1))
     weight = weight if node.attributes.get("transB") else weight.T
     bias = document.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else 0
     if bias is None or np.ndim(bias) > 1:
-        raise refuse(node, "product with anything but a constant row added")
+        raise refused_node_error(node, "product with anything but a constant row added")
     row = np.multiply(bias, node.attributes.get("beta", 1))
     row = np.broadcast_to(row, weight.shape[:1]).astype(weight.dtype)
     cells = document.fresh(node.outputs[0])
@@ -129,7 +129,9 @@ def _product(document: Document, node: Node) -> None:
 @_writes("BatchNormalization")
 def _normalization(document: Document, node: Node) -> None:
     if node.attributes["training_mode"] or len(document.shape(node.inputs[0])) != 4:
-        raise refuse(node, "batch normalization but of four axes, and not while training")
+        raise refused_node_error(
+            node, "batch normalization but of four axes, and not while training"
+        )
     names = ("src", "scale", "offset", "mean", "var")
     inputs = dict(zip(names, map(document.operand, node.inputs), strict=True))
     _one(document, node, "batchnorm", inputs, epsilon=node.attributes["epsilon"])
@@ -139,7 +141,7 @@ def _normalization(document: Document, node: Node) -> None:
 def _elementwise(document: Document, node: Node) -> None:
     shape = document.shape(node.outputs[0])
     if node.op == "Pow" and document.graph.tensors[node.outputs[0]].dtype.kind != "f":
-        raise refuse(node, "power of integers that wraps")
+        raise refused_node_error(node, "power of integers that wraps")
     operands = [document.operand(one, shape) for one in node.inputs]
     _chain(document, node, "elew", operands, elew_op=_ELEW[node.op])
 
@@ -185,7 +187,7 @@ def _transpose(document: Document, node: Node) -> None:
 def _reduce(document: Document, node: Node) -> None:
     axes = document.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
     if axes is None or axes.size != 1 or not node.attributes["keepdims"]:
-        raise refuse(node, "maximum but along one axis, which is kept")
+        raise refused_node_error(node, "maximum but along one axis, which is kept")
     axis = int(axes.item()) % len(document.shape(node.inputs[0]))
     _one(document, node, "maxreduce", _source(document, node), axis=axis)
 
@@ -199,13 +201,13 @@ def _resize(document: Document, node: Node) -> None:
     # No centre of a cell that is repeated lies between two: all of these are the same then.
     alike = how in (("half_pixel", "round_prefer_floor"), ("asymmetric", "floor"))
     if node.attributes["mode"] != "nearest" or not (centred or (whole and alike)):
-        raise refuse(node, "resize but to the nearest centre, halves rounded up")
+        raise refused_node_error(node, "resize but to the nearest centre, halves rounded up")
     axes = list(node.attributes["axes"] or range(len(before)))
     ratios = (np.array(after) / before)[axes]
     scales = document.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else ratios
     stretched = node.attributes["keep_aspect_ratio_policy"] == "stretch"
     if not stretched or scales is None or not np.array_equal(ratios, scales):
-        raise refuse(node, "resize by another scale than that of the lengths")
+        raise refused_node_error(node, "resize by another scale than that of the lengths")
     source = _source(document, node)
     _one(document, node, "resize", source, mode="TL_NEAREST", dims=list(after))
 
@@ -217,7 +219,7 @@ def _slice(document: Document, node: Node) -> None:
     starts, axes, steps = known.get("starts"), known.get("axes"), known.get("steps")
     shape, out = document.shape(node.inputs[0]), document.shape(node.outputs[0])
     if starts is None or (steps is not None and any(steps != 1)):
-        raise refuse(node, "slice but of known places, one by one")
+        raise refused_node_error(node, "slice but of known places, one by one")
     chosen = range(len(starts)) if axes is None else [int(a) % len(shape) for a in axes]
     parts = [
         {"axis": axis, "start": _start(int(start), shape[axis]), "len": out[axis]}
@@ -265,7 +267,7 @@ def _convolved(document: Document, node: Node, axis: int) -> tuple[str, str, int
     """Return what a convolution reads, and how many channels its weight has along an axis."""
     x, w = node.inputs[:2]
     if len(document.shape(w)) != 4:
-        raise refuse(node, "convolution of other than two axes")
+        raise refused_node_error(node, "convolution of other than two axes")
     return x, w, document.shape(w)[axis]
 
 

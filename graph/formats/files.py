@@ -110,7 +110,7 @@ def replacing(target: str | os.PathLike[str], refuse: Refuse = GraphError) -> It
         draft.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise _cannot_write(path, error.strerror, refuse) from error
+        raise _cannot_write_error(path, error.strerror, refuse) from error
     finally:
         with suppress(OSError, ValueError):  # most often there is none left
             draft.unlink()
@@ -137,10 +137,10 @@ def _status(path: Path, refuse: Refuse) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except ValueError as error:  # a null byte, or half a surrogate
-        raise _cannot_write(path, error, refuse) from error
+        raise _cannot_write_error(path, error, refuse) from error
 
 
-def _cannot_write(path: Path, reason: object, refuse: Refuse) -> PlaitError:
+def _cannot_write_error(path: Path, reason: object, refuse: Refuse) -> PlaitError:
     return refuse(
         f"cannot write {path}: {reason}", fix="choose a file in a folder you may write to"
     )

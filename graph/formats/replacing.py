@@ -80,7 +80,7 @@ def value_of(path: Path, rewriter: Rewriter, node: Node) -> Any:
             if not tensor:
                 raise UnknownError
             return _fact(tensor, rest, path, rewriter)
-    raise _nothing(path)
+    raise _nothing_there_error(path)
 
 
 def replacement(
@@ -174,7 +174,7 @@ class _Replacing:
                 return Tensor(draft.outputs[place])
             case (_, "params", str(key)) if draft is not None and key in draft.attributes:
                 return draft.attributes[key]
-        raise _nothing(path)
+        raise _nothing_there_error(path)
 
     def _tensor(self, value: Any) -> str:
         """Return a tensor: one that there is, or a constant; a number in the node's own dtype."""
@@ -246,7 +246,7 @@ def _fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter
             if not spec.is_static:
                 raise UnknownError
             return spec.size
-    raise _nothing(path)
+    raise _nothing_there_error(path)
 
 
 def _element(value: Any, index: Sequence[str | int], path: Path) -> Any:
@@ -254,13 +254,13 @@ def _element(value: Any, index: Sequence[str | int], path: Path) -> Any:
         return value
     (place, *more) = index
     if more or not isinstance(place, int) or not isinstance(value, tuple):
-        raise _nothing(path)
+        raise _nothing_there_error(path)
     if place >= len(value):
         raise UnknownError
     return value[place]
 
 
-def _nothing(path: Path) -> ParseError:
+def _nothing_there_error(path: Path) -> ParseError:
     return ParseError(
         f"there is no {_text(path)}",
         fix="write self.params[name], self.ins[name] or self.outs[name], for the last two with "

@@ -118,7 +118,7 @@ class Adjoint:
             return self.formula.term(tensor)
         return self._again.term(self.formula, tensor, self._first)
 
-    def refuse(self, why: str, fix: str) -> GraphError:
+    def refused_error(self, why: str, fix: str) -> GraphError:
         """Return the error that says why this node has no gradient."""
         return GraphError(f"no gradient of {self.node.op}: {why}", at=str(self.node), fix=fix)
 

@@ -69,7 +69,7 @@ def attention(at: Adjoint) -> Gradients:
     q, key, value = _operands(at, heads)
     depth = (q.spec.shape or ("?",))[-1]
     if at["scale"] is None and not isinstance(depth, int):
-        raise at.refuse("the depth of its heads is not known", "give it a scale")
+        raise at.refused_error("the depth of its heads is not known", "give it a scale")
     scale = scale_of(at.node.attributes, depth if isinstance(depth, int) else 1)
     rows, dy = at.formula.shape_of(q, 2, 3), _by_heads(at.dy, heads.queries).cast(q.dtype)
     folded = heads.folded(q)
@@ -103,7 +103,7 @@ def _heads_of(at: Adjoint) -> _Heads:
         shape = x.spec.shape or ("?",) * 4
         count = shape[1] if len(shape) == 4 else at[attribute]
         if not isinstance(count, int):
-            raise at.refuse("its number of heads is not known", "declare it as a number")
+            raise at.refused_error("its number of heads is not known", "declare it as a number")
         found.append(count)
     return _Heads(*found)
 

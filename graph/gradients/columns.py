@@ -15,7 +15,7 @@ def col2im(at: Adjoint) -> Gradients:
     x, dy, formula = at.input(0), at.dy, at.formula
     block = at.input(2).value
     if block is None:
-        raise at.refuse("its block_shape is computed", "pass it as a constant")
+        raise at.refused_error("its block_shape is computed", "pass it as a constant")
     kernel = [int(size) for size in block]
     cells = formula.constant([math.prod(kernel)])
     unit = formula.filled(formula.joined(cells, cells), 0, dy.dtype).op("EyeLike")

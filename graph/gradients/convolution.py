@@ -28,7 +28,7 @@ def kernel_of(at: Adjoint, weights: Term) -> tuple[int, ...]:
     given: Sequence[Dim] = at["kernel_shape"] or (weights.spec.shape or ())[2:]
     sizes = tuple(size for size in given if isinstance(size, int))
     if not sizes or len(sizes) != len(given):
-        raise at.refuse("the lengths of its windows are not known", "set its kernel_shape")
+        raise at.refused_error("the lengths of its windows are not known", "set its kernel_shape")
     return sizes
 
 
@@ -117,7 +117,7 @@ def _explicit(at: Adjoint, x: Term, kernel: Sequence[int]) -> dict[str, Any]:
     spatial = (x.spec.shape or ("?",) * (len(kernel) + 2))[2:]
     window, _ = resolve_transposed_window(spatial, at.node.attributes, kernel)
     if window is None:
-        raise at.refuse(
+        raise at.refused_error(
             f"its padding depends on the lengths {list(spatial)}",
             "give its padding as pads, or its input a shape of numbers",
         )

@@ -22,10 +22,12 @@ def slice_(at: Adjoint) -> Gradients:
     starts, ends, axes, paces = at.input(1), at.input(2), at.optional(3), at.optional(4)
     value = None if axes is None else axes.value
     if (axes is not None and value is None) or starts.spec.shape is None:
-        raise at.refuse("its axes are computed", "pass them as a constant")
+        raise at.refused_error("its axes are computed", "pass them as a constant")
     count = starts.spec.shape[0]
     if not isinstance(count, int):
-        raise at.refuse("how many axes it slices is not known", "pass its axes as a constant")
+        raise at.refused_error(
+            "how many axes it slices is not known", "pass its axes as a constant"
+        )
     listed = range(count) if value is None else [int(axis) for axis in value.reshape(-1)]
     made = at.dy
     for place, axis in enumerate(listed):

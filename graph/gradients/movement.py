@@ -100,7 +100,7 @@ def _from_copies(at: Adjoint, x: Term, pads: Term, axes: Term | None) -> Term:
     """Return the gradient of copied cells, axis by axis: padding the cells' numbers tells which."""
     value = None if axes is None else axes.value
     if axes is not None and value is None:
-        raise at.refuse("its axes are computed", "pass them as a constant")
+        raise at.refused_error("its axes are computed", "pass them as a constant")
     listed = range(x.rank) if value is None else [int(axis) % x.rank for axis in value.reshape(-1)]
     made, formula = at.dy, at.formula
     for place, axis in enumerate(listed):

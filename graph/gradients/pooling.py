@@ -141,6 +141,6 @@ def _counted(at: Adjoint, x: Term, dy: Term) -> Term:
     shape = unpooled_shape(x.spec.shape or (), at.node.attributes)
     ends = [dim for dim in shape[2:] if isinstance(dim, int)]
     if len(ends) != x.rank - 2:
-        raise at.refuse("the lengths of its input are not known", "declare them as numbers")
+        raise at.refused_error("the lengths of its input are not known", "declare them as numbers")
     axes = range(2, x.rank)
     return dy.op("Slice", *map(formula.constant, ([0] * len(ends), ends, list(axes))))

@@ -31,7 +31,7 @@ def roi_align(at: Adjoint) -> Gradients:
         return
     if not at["sampling_ratio"]:
         what = "its regions" if at.wants(1) else "the largest samples"
-        raise at.refuse(
+        raise at.refused_error(
             f"how many samples it takes depends on its regions, so no gradient flows to {what}",
             "set its sampling_ratio",
         )

@@ -89,7 +89,7 @@ def _ratio_of(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
     value = None if sizes is None else sizes.value
     lengths = [dim for dim in map((x.spec.shape or ()).__getitem__, axes) if isinstance(dim, int)]
     if value is None or len(lengths) != len(axes):
-        raise at.refuse(
+        raise at.refused_error(
             "the ratio that it keeps is not known",
             "give its input a shape of numbers and its sizes as a constant",
         )

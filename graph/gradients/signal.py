@@ -32,7 +32,7 @@ def _axis(at: Adjoint) -> int:
     if given is None:
         return dft_axis(None, at.input(0).rank)
     if given.value is None:
-        raise at.refuse("its axis is computed", "pass it as a constant")
+        raise at.refused_error("its axis is computed", "pass it as a constant")
     return dft_axis(given.value.reshape(-1).tolist(), at.input(0).rank)
 
 

@@ -73,7 +73,7 @@ def _simpler(at: Adjoint) -> Graph:
             graph = rewriter.result()
             rest = {n: v for n, v in graph.constants.items() if n not in constants}
             return replace(graph, inputs=tuple(named), constants=rest)
-    raise at.refuse(
+    raise at.refused_error(
         "this form of it is not written out in operators that have gradients",
         "give its inputs shapes made of numbers, or write it out",
     )

@@ -123,17 +123,17 @@ def _check(before: Graph, after: Graph, name: str) -> None:
     effects = [{n.name for n in graph.nodes if has_effects(n)} for graph in (before, after)]
     if effects[0] != effects[1]:
         lost = ", ".join(sorted(effects[0] ^ effects[1]))
-        raise _broken(name, f"nodes with effects came or went: {lost}", after)
+        raise _broken_pass_error(name, f"nodes with effects came or went: {lost}", after)
     for what in ("inputs", "outputs"):
         if getattr(before, what) != getattr(after, what):
-            raise _broken(name, f"the {what} are others now", after)
+            raise _broken_pass_error(name, f"the {what} are others now", after)
     for tensor in (*before.inputs, *before.outputs):
         was, now = before.tensors[tensor], after.tensors[tensor]
         if was.dtype != now.dtype or (was != now and was.is_static and now.is_static):
-            raise _broken(name, f"{tensor!r} was {was}, and is {now} now", after)
+            raise _broken_pass_error(name, f"{tensor!r} was {was}, and is {now} now", after)
 
 
-def _broken(name: str, what: str, graph: Graph) -> GraphError:
+def _broken_pass_error(name: str, what: str, graph: Graph) -> GraphError:
     return GraphError(
         f"the pass {name!r} broke the graph: {what}", at=graph.name, fix="repair the pass"
     )

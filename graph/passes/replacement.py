@@ -44,20 +44,20 @@ def check_replacement(rewriter: Rewriter, old: Sequence[Node], new: Sequence[Nod
     for tensor in going.difference(written, ("",)):
         readers = [*new, *(node for node in rewriter.readers(tensor) if node.name not in gone)]
         if rewriter.is_output(tensor) or any(tensor in node.inputs for node in readers):
-            raise refused(f"nothing would write {tensor!r}, which is read", old)
+            raise refused_error(f"nothing would write {tensor!r}, which is read", old)
     if any(has_effects(node) for node in old if node not in new):
-        raise refused("a node with effects would go", old)
+        raise refused_error("a node with effects would go", old)
     for node in new:
         if node.name in rewriter.names and node.name not in gone:
-            raise refused(f"there is a node {node.name!r} already", old)
+            raise refused_error(f"there is a node {node.name!r} already", old)
         if node not in rewriter:
             _check_specs(rewriter, node, old)
     writers = [one for tensor in written if (one := rewriter.producer(tensor)) is not None]
     if any(one.name not in gone for one in writers) or len(set(written)) < len(written):
-        raise refused("a tensor would be written twice", old)
+        raise refused_error("a tensor would be written twice", old)
 
 
-def refused(what: str, nodes: Iterable[Node]) -> GraphError:
+def refused_error(what: str, nodes: Iterable[Node]) -> GraphError:
     """Return the error of a change that would break the graph."""
     listed = ", ".join(repr(node.name) for node in nodes)
     return GraphError(what, at=f"in place of {listed}", fix="repair the pass")
@@ -66,11 +66,11 @@ def refused(what: str, nodes: Iterable[Node]) -> GraphError:
 def _check_specs(rewriter: Rewriter, node: Node, old: Sequence[Node]) -> None:
     unknown = [name for name in node.inputs if name and name not in rewriter.tensors]
     if unknown:
-        raise refused(f"there is no tensor {unknown[0]!r}", old)
+        raise refused_error(f"there is no tensor {unknown[0]!r}", old)
     for tensor, spec in zip(node.outputs, rewriter.specs(node), strict=False):
         known = rewriter.tensors.setdefault(tensor, spec)
         alike = spec.dtype == known.dtype and (
             spec == known or not (spec.is_static and known.is_static)
         )
         if tensor and not alike:
-            raise refused(f"{tensor!r} would be {spec}, but is {known}", old)
+            raise refused_error(f"{tensor!r} would be {spec}, but is {known}", old)

@@ -24,7 +24,7 @@ from ..tensor import Array, TensorSpec, spec_of
 from ..traits import Trait
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
-from .replacement import check_growth, check_replacement, refused, size_of
+from .replacement import check_growth, check_replacement, refused_error, size_of
 from .wiring import Wiring
 
 
@@ -205,7 +205,7 @@ class Rewriter:
         check_replacement(self, ranked, new)
         at = self._wiring.stand_in(ranked, new)
         if at is None:
-            raise refused("the nodes around would be in the wrong order", old)
+            raise refused_error("the nodes around would be in the wrong order", old)
         size = self._size + size_of(new) - size_of(ranked)
         check_growth(self._first_size, size, self.graph.name)
         self._wiring.exchange(ranked, new, at)
@@ -299,9 +299,11 @@ class Rewriter:
         """Raise GraphError unless a tensor is there before a node runs."""
         writer = self.producer(tensor)
         if writer is None and tensor not in self._given and tensor not in self.constants:
-            raise refused(f"there is no tensor {tensor!r}", [node])
+            raise refused_error(f"there is no tensor {tensor!r}", [node])
         if writer is not None and self._wiring.rank(writer) >= self._wiring.rank(node):
-            raise refused(f"{tensor!r} is written by {writer.name!r}, which is no earlier", [node])
+            raise refused_error(
+                f"{tensor!r} is written by {writer.name!r}, which is no earlier", [node]
+            )
 
     def _may_be_renamed(self, tensor: str) -> bool:
         return self.producer(tensor) is not None and tensor not in self._public

@@ -12,7 +12,7 @@ from fake_cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, CUDARuntimeError
 from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice, cuda_names
-from plait.devices.cuda.driver import translate
+from plait.devices.cuda.driver import device_error
 from plait.devices.cuda.queues import CudaBackend
 from plait.devices.errors import (
     DeviceError,
@@ -220,7 +220,7 @@ def test_a_kernel_that_cannot_run_is_found_when_it_is_compiled(
     ],
 )
 def test_errors_of_cupy_become_errors_of_devices(error: Exception, kind: type[DeviceError]) -> None:
-    translated = translate(error, CupyDouble(), "cuda:0")
+    translated = device_error(error, CupyDouble(), "cuda:0")
     assert type(translated) is kind
     assert "cuda:0" in str(translated)
     assert translated.__cause__ is error
@@ -229,4 +229,4 @@ def test_errors_of_cupy_become_errors_of_devices(error: Exception, kind: type[De
 def test_a_refused_launch_stays_a_kernel_error() -> None:
     error = KernelError("refused", at="node 'n'")
     error.__cause__ = CUDARuntimeError(INVALID_VALUE)
-    assert translate(error, CupyDouble(), "cuda:0") is error
+    assert device_error(error, CupyDouble(), "cuda:0") is error

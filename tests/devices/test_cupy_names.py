@@ -18,7 +18,7 @@ import fake_arrays
 import pytest
 from cupy_double import CupyDouble
 from fake_driver import FakeDriver, Function, Module
-from plait.devices.cuda.driver import count_devices, translate
+from plait.devices.cuda.driver import count_devices, device_error
 from plait.devices.errors import (
     DeviceError,
     DeviceLostError,
@@ -139,7 +139,7 @@ def of_driver(status: int) -> Any:
     ],
 )
 def test_errors_of_cupy_are_told_apart(error: Exception, meaning: type[DeviceError]) -> None:
-    assert type(translate(error, cupy, "cuda:0")) is meaning
+    assert type(device_error(error, cupy, "cuda:0")) is meaning
 
 
 def test_a_machine_without_a_driver_has_no_device_and_says_why() -> None:

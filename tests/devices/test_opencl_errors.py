@@ -11,7 +11,7 @@ from plait import devices
 from plait.devices.errors import DeviceLostError, DeviceMemoryError, KernelError
 from plait.devices.errors import DeviceUnavailableError as Unavailable
 from plait.devices.opencl.device import OpenClDevice
-from plait.devices.opencl.driver import all_devices, find_device, opencl_names, translate
+from plait.devices.opencl.driver import all_devices, device_error, find_device, opencl_names
 
 
 class ClError(Exception):
@@ -98,7 +98,7 @@ def test_a_name_without_a_number_is_refused() -> None:
 
 @pytest.mark.parametrize("code", [-4, -6, -61])
 def test_too_little_memory_leaves_the_device_alive(code: int) -> None:
-    error = translate(module(), ClError(code, "first\nsecond"), "opencl:0")
+    error = device_error(module(), ClError(code, "first\nsecond"), "opencl:0")
     assert isinstance(error, DeviceMemoryError)
     assert "first" in error.what
     assert "second" not in error.what
@@ -106,21 +106,21 @@ def test_too_little_memory_leaves_the_device_alive(code: int) -> None:
 
 @pytest.mark.parametrize("code", [-2, -14])
 def test_failed_work_means_that_the_device_is_lost(code: int) -> None:
-    assert isinstance(translate(module(), ClError(code), "opencl:0"), DeviceLostError)
+    assert isinstance(device_error(module(), ClError(code), "opencl:0"), DeviceLostError)
 
 
 def test_the_node_that_was_queued_is_named() -> None:
     raised = KernelError("it failed", at="node 'relu'")
     raised.__cause__ = cause = ClError(-4)
-    error = translate(module(), raised, "opencl:0")
+    error = device_error(module(), raised, "opencl:0")
     assert isinstance(error, DeviceMemoryError)
     assert error.at == "node 'relu'"
     assert error.__cause__ is cause
     other = KernelError("it failed", at="node 'relu'")
-    assert translate(module(), other, "opencl:0") is other
+    assert device_error(module(), other, "opencl:0") is other
 
 
 def test_other_errors_name_the_device() -> None:
-    error = translate(module(), ValueError("strange"), "opencl:1")
+    error = device_error(module(), ValueError("strange"), "opencl:1")
     assert error.what == "strange"
     assert error.at == "device 'opencl:1'"

@@ -79,7 +79,7 @@ class _Reckoning:
         for one in model.functions:
             key = _key(one.domain, one.name, one)
             if key in self._functions:
-                raise self._refusal(f"the function {key[1]!r} is defined twice")
+                raise self._unreadable_error(f"the function {key[1]!r} is defined twice")
             self._functions[key] = one
         self._most = max(MOST_NBYTES, MOST_TIMES * model.ByteSize())
         self._nbytes = 0
@@ -97,7 +97,9 @@ class _Reckoning:
     ) -> None:
         """Count the nodes of a graph or function, and all that they come to."""
         if depth > DEEPEST:
-            raise self._refusal(f"functions and graphs are over {DEEPEST} deep in each other")
+            raise self._unreadable_error(
+                f"functions and graphs are over {DEEPEST} deep in each other"
+            )
         self._spend(body.ByteSize() + NODE_NBYTES * len(body.node))
         for node in body.node:
             graphs: dict[str, _Given | None] = {}
@@ -118,7 +120,9 @@ class _Reckoning:
         self, key: Key, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
     ) -> None:
         if key in callers:
-            raise self._refusal(f"the function {key[1]!r} calls itself, directly or through others")
+            raise self._unreadable_error(
+                f"the function {key[1]!r} calls itself, directly or through others"
+            )
         is_plain = not any(given.values())
         if is_plain and key in self._known:
             self._spend(self._known[key])
@@ -131,11 +135,11 @@ class _Reckoning:
     def _spend(self, nbytes: int) -> None:
         self._nbytes += nbytes
         if self._nbytes > self._most:
-            raise self._refusal(
+            raise self._unreadable_error(
                 f"the model's functions, written out, come to more than {self._most:,} bytes"
             )
 
-    def _refusal(self, what: str) -> ParseError:
+    def _unreadable_error(self, what: str) -> ParseError:
         return ParseError(what, at=self._at, fix="export the model again, without functions")
 
 

@@ -97,13 +97,13 @@ def _parse(data: bytes, at: str) -> Any:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's own error types differ between its implementations
-        raise _not_onnx(at) from error
+        raise _not_onnx_error(at) from error
     if not model.HasField("graph"):
-        raise _not_onnx(at)
+        raise _not_onnx_error(at)
     return model
 
 
-def _not_onnx(at: str) -> ParseError:
+def _not_onnx_error(at: str) -> ParseError:
     return ParseError(
         "neither a .plait file nor an ONNX model, or a damaged one",
         at=at,

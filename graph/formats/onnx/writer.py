@@ -64,7 +64,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     version = _version(graph, opset, newest)
     reasons = list(_reasons(graph, version))
     if reasons:
-        raise _refusal_of(reasons, graph, is_newest=version == newest)
+        raise _unwritable_error(reasons, graph, is_newest=version == newest)
     domains = sorted({domain_and_type(node.op)[0] for _, _, node in all_nodes(graph)} - {""})
     return onnx.ModelProto(
         ir_version=IR_VERSION,
@@ -137,7 +137,7 @@ def _version(graph: Graph, opset: int | None, newest: int) -> int:
     return opset
 
 
-def _refusal_of(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
+def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) -> GraphError:
     """Return the error that names what an opset cannot express."""
     listed = "\n    ".join(reasons[:MAX_LISTED])
     more = len(reasons) - MAX_LISTED
