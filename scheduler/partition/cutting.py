@@ -15,6 +15,9 @@ such levels, and so several cuts:
     freest    the sum of the two: what differs in either is apart, and waits for less
     in order  up by one wherever, in the graph's own order, the device changes
 
+Components that wait for the same nodes, and that the same wait for, may also be one subgraph, where
+a device runs that as one program: a fifth cut.
+
 Where a group falls into hundreds of components, it is one subgraph all the same: a device runs one
 after the other anyway, and a row of nodes has less to wait for, and more bytes to share, than steps
 that nothing keeps in order.
@@ -54,6 +57,28 @@ def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
         parts = _grouped(producers, devices, levels)
         found.setdefault(frozenset(map(tuple, parts)), parts)
     return list(found.values())
+
+
+def joined(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
+    """Return parts with siblings of a kind in one: they read, and are read by, the same nodes.
+
+    They wait for the same, and what follows waits for all of them: one run does for all. `kinds`
+    are those of the nodes, None where they stay apart.
+    """
+    part_of = {node: index for index, part in enumerate(parts) for node in part}
+    reads: list[set[int]] = [set() for _ in parts]
+    read_by: list[set[int]] = [set() for _ in parts]
+    for node, sources in enumerate(producers_of(graph)):
+        for source in sources:
+            if part_of[source] != part_of[node]:
+                reads[part_of[node]].add(source)
+                read_by[part_of[source]].add(node)
+    found: dict[object, list[int]] = {}
+    for index, part in enumerate(parts):
+        kind, around = kinds[part[0]], (frozenset(reads[index]), frozenset(read_by[index]))
+        key = (kind, around) if kind is not None and all(around) else index
+        found.setdefault(key, []).extend(part)
+    return [sorted(part) for part in found.values()]
 
 
 def producers_of(graph: Graph) -> list[list[int]]:

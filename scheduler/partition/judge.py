@@ -19,7 +19,7 @@ from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Placement
 from ..simulation.engine import run
 from ..simulation.lanes import host_of, workload
-from .cutting import Parts, cuts, extracted
+from .cutting import Parts, cuts, extracted, joined
 from .written_out import Forms, WrittenOut
 
 PACED_STEPS, MOST_ROUNDS = 1000, 8
@@ -161,12 +161,23 @@ class Judge:
     def _cuts(self, devices: Sequence[str]) -> list[Parts]:
         every = cuts(self.graph, devices)
         every = self._cuts_apart(devices, every) or every
+        every = self._with_joined(devices, every)
         if len(self.graph.nodes) > MOST_CUT:
             every = [min(every, key=len)]
         if self.max_subgraphs is None:
             return every
         within = [parts for parts in every if self._allows(parts)]
         return within or [min(every, key=len)]
+
+    def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
+        """Return cuts, and the freest with siblings joined on devices that run them as one."""
+        atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
+        if atomic.isdisjoint(devices):
+            return every
+        placed = zip(self.graph.nodes, devices, strict=True)
+        kinds = [(one, node.name in self.apart) if one in atomic else None for node, one in placed]
+        fewer = joined(self.graph, every[0], kinds)
+        return [*every, fewer] if len(fewer) < len(every[0]) else every
 
     def _cuts_apart(self, devices: Sequence[str], every: Sequence[Parts]) -> list[Parts] | None:
         """Return the cuts with nodes apart; None if that is too many subgraphs."""
