@@ -16,6 +16,7 @@ from plait.devices.memory import (
     ALIGNMENT,
     HOST,
     SHARED,
+    TOUCHED_BYTES,
     Arena,
     SharedArena,
     check_fits,
@@ -43,6 +44,20 @@ def test_a_host_arena_is_aligned_zeroed_and_as_large_as_asked(nbytes: int) -> No
     assert (arena.memory, arena.nbytes, arena.buffer.nbytes) == (HOST, nbytes, nbytes)
     assert arena.buffer.ctypes.data % ALIGNMENT == 0
     assert not arena.buffer.any()
+
+
+def resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_a_huge_host_arena_takes_memory_as_it_is_written() -> None:
+    before = resident_pages()
+    arena = host_arena(1 << 33)
+    arena.buffer[1 << 32] = 1
+    taken = (resident_pages() - before) * mmap.PAGESIZE
+    arena.close()
+    assert taken < 2 * TOUCHED_BYTES
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4096, 100_000])
