@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -25,8 +26,9 @@ import trio
 from measure import save
 from plait.graph.tensor import Array
 from plait.scheduler.calibration import calibrated
-from plait.scheduler.contention import Disturbance
+from plait.scheduler.contention import Disturbance, beginning, work
 from plait.scheduler.profile import Record
+from plait.scheduler.simulation.lanes import USUAL
 from quiet import Watch, wait_until_quiet
 from real_models import REAL_MODELS
 
@@ -107,11 +109,13 @@ async def measured(
         for plan in ways:
             session = await stack.enter_async_context(pl.Session(plan, measure=True))
             costs.append(Runner(session, feeds, ITEMS, 1))
-            alone.append(await stack.enter_async_context(pl.Session(plan)))
+            part = pl.plan(beginning(plan), plan.devices, passes=())
+            alone.append(await stack.enter_async_context(pl.Session(part)))
         for case in cases:
             session = await stack.enter_async_context(pl.Session(case.plan))
             real.append(Runner(session, feeds, case.items, case.max_in_flight))
-        disturbance = Disturbance(alone, feeds)
+        first = {name: feeds[name] for name in beginning(ways[0]).inputs}
+        disturbance = Disturbance([partial(work, session, first) for session in alone])
         await disturbance.warm_up()
         runners, disturbances, draw = [*costs, *real], [], random.Random(1)
         for _ in range(ROUNDS):
@@ -125,6 +129,7 @@ async def measured(
         for runner, plan in zip(costs, ways, strict=True):
             found = found.merged(pl.Costs.from_profile(runner.profile(), plan))
         shared = disturbance.contention() if len(alone) > 1 else 0.0
+        shared = USUAL.contention if shared is None else shared
         return found, shared, [runner.makespan_s() for runner in real], disturbances
 
 

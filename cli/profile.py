@@ -101,7 +101,7 @@ def profile(
         if alone is not static:
             again = run_stream(alone, make_item, count, None, what="measuring", measure=True)
             measured = again.profile or measured
-        found = completed(Costs.from_profile(measured, alone), alone, first)
+        found = completed(Costs.from_profile(measured, alone), alone, first, print_note)
         known.merged(found).save(file)
         print_note(f"wrote {file}")
     if html is not None:

@@ -2,14 +2,19 @@
 
 How long threads and processes take to wake up, what the loop does for an item, and how much cores
 disturb each other depends on the machine, and hardly on the model. So it is measured with graphs
-made for it, for about a second, on the devices of a plan that compute on the host.
+made for it, for about a second, on the devices of a plan that compute on the host. Whoever else is
+busy there only adds to what is found: figures are those of runs that nothing seems to have added
+to, and there are none where no runs agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
+from time import perf_counter_ns
+from typing import TypeAlias
 
 import numpy as np
 import trio
@@ -22,13 +27,15 @@ from .contention import contention
 from .costs import Costs
 from .costs.figures import Loop
 from .costs.host import computes_here
+from .costs.measure import LIMIT_S, Clock, Note, undisturbed
 from .make_plan import plan
 from .planning import Plan
-from .profile import Profile
+from .profile import Profile, Record
 from .profile.overheads import hops, loop
 from .session import Session
+from .simulation.lanes import USUAL
 
-ITEMS, WARM_UP, ROUNDS = 16, 3, 4
+ITEMS, WARM_UP, ROUNDS, MOST_ROUNDS = 16, 3, 4, 64
 TOURED = 3
 """Of more devices the first ones stand for the others."""
 
@@ -36,17 +43,27 @@ ROWS, DEPTH, COLUMNS = 1024, 256, 64
 """As much as models work on at a time: whoever wakes up finds nothing of his in the caches."""
 
 
-def completed(costs: Costs, planned: Plan, feeds: Mapping[str, Array]) -> Costs:
+Stream: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
+"""Runs so many items, so many of them in flight, and returns their records."""
+
+
+def completed(
+    costs: Costs, planned: Plan, feeds: Mapping[str, Array], note: Note = lambda _: None
+) -> Costs:
     """Return measured costs, and behind them what calibration finds on the devices of a plan.
+
+    What cannot be found, as no runs agree, stays what is built in, and `note` is told.
 
     Raises
     ------
     KernelError, DeviceError
         If the model or a device fails.
     """
-    found = calibrated(planned)
-    here = _computing(planned)[:TOURED]
-    shared = contention(planned, here, feeds) if len(here) > 1 else 0.0
+    found = calibrated(planned, note)
+    shared = contention(planned, _computing(planned)[:TOURED], feeds)
+    if shared is None:
+        note(_unmeasured("how much busy cores disturb each other"))
+        shared = USUAL.contention
     known = costs.loop
     if found.loop is not None:
         # A profile's items may have been waiting for whoever used the session.
@@ -56,10 +73,19 @@ def completed(costs: Costs, planned: Plan, feeds: Mapping[str, Array]) -> Costs:
             land if known is None else min(known.land_s, land),
             shared,
         )
+    elif known is not None:
+        known = known._replace(contention=shared)
     return found.merged(replace(costs, loop=known))
 
 
-def calibrated(planned: Plan) -> Costs:
+def _unmeasured(what: str) -> str:
+    return (
+        f"{what} could not be measured, since no runs agreed: is the machine very busy? What is "
+        "built in stays"
+    )
+
+
+def calibrated(planned: Plan, note: Note = lambda _: None) -> Costs:
     """Return what is found of the host and of a plan's devices there, nothing of nodes.
 
     Raises
@@ -74,9 +100,46 @@ def calibrated(planned: Plan) -> Costs:
     tour = _tour(names)
     pins = {node.name: node.name.partition("/")[2] for node in tour.nodes}
     toured = plan(tour, here, pin=pins, passes=())
-    alone, together = _run(toured, 1, 1 + len(names))
-    in_a_row = {pair: hop for pair, hop in hops(together, toured).items() if pair[0] == pair[1]}
-    return Costs(hops={**in_a_row, **hops(alone, toured)}, loop=loop(alone, toured))
+
+    async def run() -> Costs:
+        async with Session(toured) as session:
+            return await measure_ways(toured, partial(_stream, session), note)
+
+    return trio.run(run)
+
+
+async def measure_ways(
+    toured: Plan, stream: Stream, note: Note, clock: Clock = perf_counter_ns
+) -> Costs:
+    """Return what passes between steps by streams of one item and of several, which take turns."""
+    counts = 1, 1 + len(toured.devices)
+    records: dict[int, list[Record]] = {count: [] for count in counts}
+    started = clock()
+    for count in counts:
+        await stream(WARM_UP, count)
+    found, missing = Costs(), [""]
+    for turn in range(MOST_ROUNDS):
+        if turn >= ROUNDS and (not missing or clock() - started > LIMIT_S * 1e9):
+            break
+        for count in counts:
+            records[count] += await stream(ITEMS, count)
+        alone, together = (Profile(tuple(records[count]), ()) for count in counts)
+        found, missing = _ways(toured, alone, together)
+    for what in missing:
+        note(_unmeasured(what))
+    return found
+
+
+def _ways(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
+    """Return what is known by now, and what is not."""
+    in_a_row = {
+        pair: hop for pair, hop in hops(together, toured, undisturbed).items() if pair[0] == pair[1]
+    }
+    between = hops(alone, toured, undisturbed)
+    met = {*hops(alone, toured), *(pair for pair in hops(together, toured) if pair[0] == pair[1])}
+    found = Costs(hops={**in_a_row, **between}, loop=loop(alone, toured, undisturbed))
+    missing = [f"the way from {a} to {b}" for a, b in sorted(met - found.hops.keys())]
+    return found, missing + (["what the loop takes"] if found.loop is None else [])
 
 
 def _computing(planned: Plan) -> list[str | Device]:
@@ -108,25 +171,11 @@ def _tour(names: Sequence[str]) -> Graph:
     return builder.build()
 
 
-def _run(planned: Plan, *in_flight: int) -> list[Profile]:
-    """Return profiles of short streams, for numbers of items in flight."""
-    feeds = {
-        name: np.zeros(planned.graph.tensors[name].static_shape, np.float32)
-        for name in planned.graph.inputs
-    }
-
-    async def run() -> list[Profile]:
-        profiles = []
-        async with Session(planned) as session:
-            for count in in_flight:
-                for items in (WARM_UP, *[ITEMS] * ROUNDS):
-                    before = len(session.profile().records)
-                    async with session.stream([feeds] * items, max_in_flight=count) as results:
-                        async for item in results:
-                            _ = item.outputs
-                    if items == WARM_UP:
-                        warm = before + items
-                profiles.append(Profile(session.profile().records[warm:], ()))
-        return profiles
-
-    return trio.run(run)
+async def _stream(session: Session, items: int, in_flight: int) -> Sequence[Record]:
+    """Run items through a session, and return their records."""
+    graph = session.plan.graph
+    feeds = {name: np.zeros(graph.tensors[name].static_shape, np.float32) for name in graph.inputs}
+    async with session.stream([feeds] * items, max_in_flight=in_flight) as results:
+        async for item in results:
+            _ = item.outputs
+    return session.profile().records[-items:]

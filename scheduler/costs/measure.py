@@ -11,6 +11,7 @@ loop; one whose programs scale has one core, as figures are of one.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,9 @@ FEWEST = 3
 
 AGREEING = 1.2
 """Runs agree that are longer than the shortest by no more than this factor."""
+
+UNDISTURBED = 1.5
+"""What takes longer than the shortest by more than this factor was disturbed."""
 
 BUDGET_S, LIMIT_S = 0.4, 3.0
 """After the first time a figure is taken from the runs that there were, if they agree; after the
@@ -123,6 +127,21 @@ def measure_peers(
     return found
 
 
+def agreed(found: Iterable[float]) -> float | None:
+    """Return the least of some figures; None unless several are about that."""
+    fastest = sorted(found)[:FEWEST]
+    agree = len(fastest) == FEWEST and fastest[-1] <= AGREEING * fastest[0]
+    return fastest[0] if agree else None
+
+
+def undisturbed(found: Sequence[float]) -> float | None:
+    """Return the median of figures that nothing seems to have added to; None unless some agree."""
+    least = agreed(found)
+    if least is None:
+        return None
+    return statistics.median(one for one in found if one <= UNDISTURBED * least)
+
+
 _FREE = Cost(0, 0)
 
 
@@ -145,7 +164,7 @@ class _Run:
     @property
     def agrees(self) -> bool:
         """True when several runs were about as fast as the fastest."""
-        return len(self.fastest) == FEWEST and self.fastest[-1] <= AGREEING * self.fastest[0]
+        return agreed(self.fastest) is not None
 
 
 def _measured(device: Device, model: DeviceModel, clock: Clock, note: Note) -> DeviceModel:

@@ -8,9 +8,9 @@ takes from one step to the next, an item that was alone what the loop takes for 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
@@ -25,6 +25,10 @@ NEXT_NS = 2_000_000
 """An item that is admitted later than that after the last one was not waiting for it."""
 
 
+Summary: TypeAlias = Callable[[Sequence[float]], float | None]
+"""Returns what some figures come to; None where that cannot be said."""
+
+
 class _Way(NamedTuple):
     """That a step on one device could begin when work on another, or the loop, had ended."""
 
@@ -33,10 +37,13 @@ class _Way(NamedTuple):
     ns: int
 
 
-def hops(profile: Profile, plan: Plan) -> dict[tuple[str, str], float]:
-    """Return the usual seconds between steps by their devices; `LOOP` stands for the loop.
+def hops(
+    profile: Profile, plan: Plan, summary: Summary | None = None
+) -> dict[tuple[str, str], float]:
+    """Return the seconds between steps by their devices; `LOOP` stands for the loop.
 
-    From a device to itself it is the time between two steps of which the later one was queued.
+    The usual ones, or what a summary says of them. From a device to itself it is the time between
+    two steps of which the later one was queued.
     """
     here = {name for name, device in plan.prototypes.items() if computes_here(device)}
     here |= {LOOP, HERE}
@@ -45,7 +52,10 @@ def hops(profile: Profile, plan: Plan) -> dict[tuple[str, str], float]:
     for way in [*_starts(profile, plan, quick), *_landings(profile, quick)]:
         if way.source in here and way.target in here:
             found.setdefault((way.source, way.target), []).append(max(way.ns, 0))
-    return {(a, b): _usual(every, crowded=a == b) / 1e9 for (a, b), every in found.items()}
+    if summary is None:
+        return {(a, b): _usual(every, crowded=a == b) / 1e9 for (a, b), every in found.items()}
+    told = {way: summary(every) for way, every in found.items()}
+    return {way: ns / 1e9 for way, ns in told.items() if ns is not None}
 
 
 def _usual(found: Sequence[int], *, crowded: bool) -> float:
@@ -54,7 +64,7 @@ def _usual(found: Sequence[int], *, crowded: bool) -> float:
     return ordered[len(ordered) // (4 if crowded else 2)]
 
 
-def loop(profile: Profile, plan: Plan) -> Loop | None:
+def loop(profile: Profile, plan: Plan, summary: Summary = statistics.median) -> Loop | None:
     """Return what the loop takes for an item; None where no item was alone."""
     fed = _copy_s(plan, [name for name in plan.graph.inputs if name not in plan.ends.inputs])
     alone = list(_alone(profile))
@@ -64,9 +74,12 @@ def loop(profile: Profile, plan: Plan) -> Loop | None:
     lands = [gap for _, gap in alone if gap is not None and gap < NEXT_NS]
     if not feeds or not lands or fed is None:
         return None
+    feed_ns, land_ns = summary(feeds), summary(lands)
+    if feed_ns is None or land_ns is None:
+        return None
     return Loop(
-        feed_s=max(0.0, statistics.median(feeds) / 1e9 - fed),
-        land_s=statistics.median(lands) / 1e9,
+        feed_s=max(0.0, feed_ns / 1e9 - fed),
+        land_s=land_ns / 1e9,
     )
 
 
