@@ -15,11 +15,9 @@ import cv2
 import numpy as np
 import onnx
 import plait as pl
-import trio
 from real_models import folder, weighted
 
 from .images import decode, fit, photographs
-from .in_order import in_order
 from .pipeline import (
     IN_FLIGHT,
     Item,
@@ -200,52 +198,63 @@ def prepared(jpeg: Any) -> tuple[Any, Any]:
 
 
 @pl.operator(
-    (pl.TensorSpec("int32", (MOST, 4)), pl.TensorSpec("int32", ())),
+    pl.TensorSpec("int32", ("boxes", 4)),
     inputs=[pl.TensorSpec("float32", (1, 22, "places"))],
     name="detector.find",
 )
-def boxes_and_count(found: Any) -> tuple[Any, Any]:
-    boxes = find(found)
-    return np.pad(boxes, ((0, MOST - len(boxes)), (0, 0))), np.int32(len(boxes))
+def boxes_found(found: Any) -> Any:
+    return find(found)
 
 
-def boxes_graph() -> pl.Graph:
-    """Return the graph from a file to the canvas, boxes on it, and their number."""
-    b = pl.GraphBuilder("boxes")
+@pl.operator(
+    pl.TensorSpec("float32", ("boxes", 3, CROP, CROP)),
+    inputs=[
+        pl.TensorSpec("uint8", (CANVAS, CANVAS, 3)),
+        pl.TensorSpec("int32", ("boxes", 4)),
+    ],
+    name="detector.crop",
+)
+def crops(canvas: Any, boxes: Any) -> Any:
+    return crop(canvas, boxes) if len(boxes) else np.zeros((0, 3, CROP, CROP), np.float32)
+
+
+@pl.operator(
+    pl.TensorSpec("int64", ("boxes",)),
+    inputs=[pl.TensorSpec("float32", ("boxes", 1000, 1, 1))],
+    name="detector.label",
+)
+def labelled(scores: Any) -> Any:
+    return scores[:, :, 0, 0].argmax(1)
+
+
+def graph() -> pl.Graph:
+    """Return the graph from a file to the boxes on the canvas, and their labels."""
+    b, classifier = pl.GraphBuilder("detector"), pl.load(classifier_path())
     canvas, blob = b.call(prepared, b.input("jpeg", "uint8", ("bytes",)), name="prepare")
-    (found,) = b.include(pl.load(detector_path()), {"images": blob}, prefix="network/").values()
-    boxes, count = b.call(boxes_and_count, found, name="find")
-    for name, tensor in {"canvas": canvas, "boxes": boxes, "count": count}.items():
-        b.output(name, tensor)
+    (found,) = b.include(pl.load(detector_path()), {"images": blob}, prefix="detect/").values()
+    boxes = b.call(boxes_found, found, name="find")
+    fed = dict.fromkeys(classifier.inputs, b.call(crops, canvas, boxes, name="crop"))
+    (scores,) = b.include(classifier, fed, prefix="classify/").values()
+    b.output("boxes", boxes)
+    b.output("labels", b.call(labelled, scores, name="label"))
     return b.build()
 
 
 @asynccontextmanager
 async def by_plait() -> AsyncIterator[WorkAsync]:
-    """Have a session for each network, and a task for each image."""
-    classifier = pl.load(classifier_path())
-    (fed,) = classifier.inputs
-    find_plan = pl.plan(
-        boxes_graph(),
+    """Stream files through one plan for all counts."""
+    plan = pl.plan(
+        graph(),
         ["ort:0..1", "cpu:0..1"],
-        pin={"network/*": "ort:0..1"},
-        bounds={"bytes": 1 << 20},
+        pin={"*/*": "ort:0..1", "*": "cpu:0..1"},
+        bounds={"bytes": 1 << 20, "boxes": MOST},
         max_in_flight=IN_FLIGHT,
     )
-    label_plan = pl.plan(classifier, ["ort:0..1"], bounds={"crops": MOST}, max_in_flight=4)
-    async with pl.Session(find_plan) as finding, pl.Session(label_plan) as labelling:
+    async with pl.Session(plan) as session:
 
-        async def work(jpeg: Item) -> Result:
-            found = await finding.run({"jpeg": np.frombuffer(jpeg, np.uint8)})
-            boxes = found["boxes"][: found["count"]]
-            if not len(boxes):
-                return boxes, NO_LABELS
-            crops = await trio.to_thread.run_sync(crop, found["canvas"], boxes)
-            (scores,) = (await labelling.run({fed: crops})).values()
-            return boxes, scores.reshape(len(boxes), -1).argmax(1)
+        async def work(jpegs: Sequence[Item]) -> Sequence[Result]:
+            feeds = ({"jpeg": np.frombuffer(jpeg, np.uint8)} for jpeg in jpegs)
+            async with session.stream(feeds) as results:
+                return [(item["boxes"], item["labels"]) async for item in results]
 
-        async def work_on_all(jpegs: Sequence[Item]) -> Sequence[Result]:
-            async with in_order(work, jpegs, IN_FLIGHT) as results:
-                return [result async for result in results]
-
-        yield work_on_all
+        yield work
