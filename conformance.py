@@ -1,4 +1,4 @@
-"""How many of ONNX's own backend tests pass, by group: ``python -m plait.conformance``.
+"""Count which of ONNX's own backend tests pass, by group: ``python -m plait.conformance``.
 
 ::
 

@@ -1,4 +1,4 @@
-"""How many threads BLAS uses in this process: no more than there are cores for them.
+"""The number of threads that BLAS uses in this process: no more than there are cores for them.
 
 BLAS takes all cores for every product by default, and its threads wait for each other in busy
 loops. That ends badly where anybody else wants a core. Measured on 2 cores (2026-11-21): a text

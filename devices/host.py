@@ -1,4 +1,4 @@
-"""What devices have in common that work in this process's memory, in order on one thread."""
+"""The base of devices that work in this process's memory, in order on one thread."""
 
 from __future__ import annotations
 

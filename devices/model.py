@@ -1,4 +1,4 @@
-"""What a device is modelled on: how fast it computes and copies, how much it holds.
+"""Models of devices: how fast they compute and copy, how much they hold.
 
 The built-in figures of processors are those of one core of a server of 2023 or so, and by what
 factor each operator's kernels are slower than that on each device; of others, orders of magnitude.

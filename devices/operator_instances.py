@@ -1,4 +1,4 @@
-"""What nodes own: the instances behind those nodes of an open plan that are of a class.
+"""Instances of operators that are classes, one for each of their nodes in an open plan.
 
 There is one for a node, whatever number of items is in flight: a device runs their programs one
 after the other. It is opened when the plan is, after all constants are there and what follows from

@@ -1,4 +1,4 @@
-"""What is freed elsewhere, by number, when the object here that it belongs to goes."""
+"""Numbers of objects elsewhere, to be freed there when the object here that owns them goes."""
 
 from __future__ import annotations
 

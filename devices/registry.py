@@ -1,4 +1,4 @@
-"""Which devices there are: names, factories, and what a look at the machine finds.
+"""The registry of devices: names, factories, and what a look at the machine finds.
 
 A name is a kind (``cpu``) or a kind and an instance (``worker:0``, ``cuda:1``, ``sim:npu``). A
 factory is registered for a whole kind or for one exact name, which wins. What nobody has registered

@@ -1,4 +1,4 @@
-"""Which tensors of a static graph can lie on each other's bytes, so that no kernel needs to run."""
+"""Tensors of a static graph that can lie on each other's bytes, so that no kernel needs to run."""
 
 from __future__ import annotations
 

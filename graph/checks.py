@@ -1,4 +1,4 @@
-"""What authors of operators check, in words: each error names operator, argument, wanted and got.
+"""Checks for authors of operators, in words: errors name operator, argument, wanted and got.
 
 Checks are made when a graph is built, and again whenever more of its shapes is known. So a length
 that is not known yet passes, and so does an optional input that is absent. The node is named by

@@ -1,4 +1,4 @@
-"""What a node comes down to where everything it reads is known before anything runs.
+"""Evaluation of nodes where everything they read is known before anything runs.
 
 Graphs know no kernels: the layer of devices says, once, what runs a node ahead.
 """

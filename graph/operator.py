@@ -1,4 +1,4 @@
-"""What an operator is: its inputs, attributes, shape rule and cost. Kernels live with devices.
+"""Operators: their inputs, attributes, shape rule and cost. Kernels live with devices.
 
 The registry is a dict and a decorator: `define` registers, `find_operator` looks up. Plait's own
 are imported when one is asked for that is not there, or somebody else's is registered.

@@ -1,4 +1,4 @@
-"""How often operators, kernels or devices were registered: what was planned before may not fit."""
+"""A count of registrations of operators, kernels and devices: plans made before may not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a tensor before it exists: dtype and shape, some of it symbolic."""
+"""The dtype and shape of a tensor that need not exist yet, some of them symbolic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes take arithmetic in double precision, which some devices lack."""
+"""Nodes that take arithmetic in double precision, which some devices lack."""
 
 from __future__ import annotations
 

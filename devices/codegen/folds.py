@@ -1,4 +1,4 @@
-"""How numbers are folded: sums, products, extrema, and where an extremum is."""
+"""Folds of numbers: sums, products, extrema, and the places of extrema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators make of elements: a formula in C for each."""
+"""Elementwise operators as formulas: an expression in C for each."""
 
 from __future__ import annotations
 

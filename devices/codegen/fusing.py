@@ -1,4 +1,4 @@
-"""Which nodes of a subgraph are computed together.
+"""Groups of nodes of a subgraph that are computed together.
 
 Nodes computed element by element join those whose results they read, and go on with the results of
 a product as its epilogue. All runs where the last of them stood, so that the others run later than

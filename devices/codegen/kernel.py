@@ -1,4 +1,4 @@
-"""What a generator returns: kernels, in the order in which they run, and the scratch they need."""
+"""The result of a generator: kernels, in the order in which they run, and the scratch they need."""
 
 from __future__ import annotations
 

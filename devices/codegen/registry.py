@@ -1,4 +1,4 @@
-"""Which operators have a generator: a dict and a decorator."""
+"""The registry of generators: a dict and a decorator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a convolution's outputs while they are in cache: add, activate, scale, shift."""
+"""The end of a convolution, while its outputs are in cache: add, activate, scale, shift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes behind a convolution can be computed while its outputs are in cache."""
+"""Nodes behind a convolution that can be computed while its outputs are in cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each node is computed on a CUDA device: by cuBLAS, by generated kernels, or by CuPy's."""
+"""Lowering of nodes for a CUDA device: to cuBLAS, to generated kernels, or to CuPy's."""
 
 from __future__ import annotations
 

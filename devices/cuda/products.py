@@ -1,4 +1,4 @@
-"""Which nodes are products of matrices that cuBLAS computes, and how they look to it.
+"""Products of matrices that cuBLAS computes, and how they look to it.
 
 Matrices lie row by row. Everything else that multiplies is left to generated kernels.
 """

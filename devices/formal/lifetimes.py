@@ -1,4 +1,4 @@
-"""When the tensors of a subgraph are read for the last time."""
+"""Last uses of the tensors of a subgraph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where windows lie that slide over spatial axes, from the attributes that ONNX gives them."""
+"""Windows that slide over spatial axes, from the attributes that ONNX gives them."""
 
 from __future__ import annotations
 

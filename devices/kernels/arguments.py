@@ -1,4 +1,4 @@
-"""What kernels read from their arguments when they are bound: optional arrays, and integers."""
+"""Arguments that kernels read when they are bound: optional arrays, and integers."""
 
 from __future__ import annotations
 

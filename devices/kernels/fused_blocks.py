@@ -1,4 +1,4 @@
-"""Where the nodes of a Fused node write, while they work on a block of its output.
+"""Buffers for the nodes of a Fused node, while they work on a block of its output.
 
 What lies between nodes has a buffer of a block's length, which others have after it. The output's
 own block is the first choice: it will have to come into cache in any case.

@@ -1,4 +1,4 @@
-"""What all ways to compute a convolution share: its numbers, its arrays, its bias."""
+"""The common part of all ways to compute a convolution: its numbers, its arrays, its bias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where outputs of a resized axis lie in the input, and how much each cell there weighs.
+"""Places of the outputs of a resized axis in the input, and the weights of the cells there.
 
 Source: ONNX Resize; cubic: R. Keys, Cubic convolution interpolation for digital image
 processing, IEEE Trans. ASSP 29 (1981), equation 4.

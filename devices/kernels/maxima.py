@@ -1,4 +1,4 @@
-"""Where in a tensor the maximum of each window lies.
+"""Places of the maximum of each window of a tensor.
 
 Tap by tap, the windows whose maximum a tap is note its number, in a byte; only at last numbers
 become indices, which are eight times as wide. Measured on 8·64 planes of 112², windows of 3² two

@@ -1,4 +1,4 @@
-"""Where ONNX Runtime's kernels do not do what ONNX says, so that nodes go to other devices.
+"""Differences of ONNX Runtime's kernels from ONNX, for which nodes go to other devices.
 
 Found by running ONNX's own node tests, and integers at the ends of their ranges, on version 1.31.1.
 """

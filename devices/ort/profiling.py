@@ -1,4 +1,4 @@
-"""How a program's time divides among its nodes, as ONNX Runtime's own profiler tells it.
+"""Shares of a program's time for its nodes, as ONNX Runtime's own profiler tells them.
 
 A copy of the program is run on zeros with profiling on. ONNX Runtime joins nodes; what it ran is
 called by the name of a node, or of a tensor that one writes. Nodes that it ran under no name of

@@ -1,4 +1,4 @@
-"""What ONNX Runtime can run: asked by making a session of one node, once for each kind of node."""
+"""Support of nodes by ONNX Runtime: tried in a session of one node, once for each kind of node."""
 
 from __future__ import annotations
 

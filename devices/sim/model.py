@@ -1,4 +1,4 @@
-"""What a simulated device is modelled on: speeds, sizes, faults."""
+"""Models of simulated devices: speeds, sizes, faults."""
 
 from __future__ import annotations
 

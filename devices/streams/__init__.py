@@ -1,1 +1,1 @@
-"""What devices have in common whose driver queues work and tells by events how far it got."""
+"""Devices whose driver queues work on streams and tells by events how far it got."""

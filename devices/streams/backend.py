@@ -1,4 +1,4 @@
-"""What queues ask of the driver of a device."""
+"""The driver's side of queues: what each kind of device does for them."""
 
 from __future__ import annotations
 

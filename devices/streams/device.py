@@ -1,4 +1,4 @@
-"""What devices have in common that queue work on streams; memory and programs are left to them."""
+"""The base of devices that queue work on streams; memory and programs are left to them."""
 
 from __future__ import annotations
 

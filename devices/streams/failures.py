@@ -1,4 +1,4 @@
-"""What the exceptions of a driver mean, whichever driver it is."""
+"""Errors for the exceptions of a driver, whichever driver it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker has to import before it can load a graph, and how it does so.
+"""Modules that a worker has to import before it can load a graph.
 
 A graph names its operators. Those that do not come with plait are defined, by a decorator, when
 some module of the user's is imported; so a worker imports that module. A script is one too: the

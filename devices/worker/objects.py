@@ -1,4 +1,4 @@
-"""What a worker process holds for its parent: arenas, graphs and programs, each shipped once.
+"""Objects that a worker process holds for its parent: arenas, graphs, programs, each shipped once.
 
 The process knows them by numbers. When the parent's object goes, so does the process's.
 """

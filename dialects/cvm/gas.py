@@ -1,4 +1,4 @@
-"""What an exact graph costs: its operations, the storage it may take, and the gas they are worth.
+"""The cost of an exact graph: its operations, the storage it may take, and the gas they are worth.
 
 The rules are those of CVM and of the CortexTheseus ledger, so that a model costs here what it costs
 there. Sizes are elements; an element is moved for 5 operations.

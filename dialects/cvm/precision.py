@@ -1,4 +1,4 @@
-"""How many bits the integers of an exact graph need: inferred, node by node, before any run.
+"""Bits that the integers of an exact graph need: inferred, node by node, before any run.
 
 A tensor of precision p holds x with |x| ≤ 2ᵖ⁻¹ - 1: the range is symmetric, so that 127 is within
 8 bits and -128 is not. Inputs and constants declare theirs, or have that of their dtype.

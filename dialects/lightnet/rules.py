@@ -1,4 +1,4 @@
-"""Which of LightNet's operators are known, with the names of their arguments."""
+"""The registry of LightNet's operators, with the names of their arguments."""
 
 from __future__ import annotations
 

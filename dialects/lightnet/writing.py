@@ -1,4 +1,4 @@
-"""What each of plait's operators is among LightNet's."""
+"""Plait's operators written as LightNet's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only moves elements, in others that do."""
+"""Decompositions of operators that only move elements."""
 
 from __future__ import annotations
 

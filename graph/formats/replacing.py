@@ -1,4 +1,4 @@
-"""What rules in files ask of a node, and the nodes that they put in its place."""
+"""The two sides of rules in files: what they ask of a node, and the nodes that replace it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers are given: a file's bytes or its path, and the JSON in it."""
+"""Sources that readers are given: a file's bytes or its path, and the JSON in it."""
 
 from __future__ import annotations
 

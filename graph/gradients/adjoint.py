@@ -1,4 +1,4 @@
-"""What a gradient rule sees: one node, and the gradients of its outputs."""
+"""The view that a gradient rule has: one node, and the gradients of its outputs."""
 
 from __future__ import annotations
 

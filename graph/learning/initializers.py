@@ -1,4 +1,4 @@
-"""What variables hold to begin with: constants as graphs, random numbers as arrays.
+"""First values of variables: constants as graphs, random numbers as arrays.
 
 Random numbers come from a seed or from a generator of numpy, which goes on from variable to
 variable. The same seed gives the same numbers with the same version of numpy.

@@ -1,4 +1,4 @@
-"""What an optimiser is: which slots it keeps, and how a variable follows its gradient."""
+"""Optimizers: which slots they keep, and how a variable follows its gradient."""
 
 from __future__ import annotations
 

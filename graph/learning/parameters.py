@@ -1,4 +1,4 @@
-"""What the numbers of optimisers and learning rates may be."""
+"""Checks of the numbers of optimizers and learning rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far training is: the step, and the learning rate there."""
+"""Progress of training: the step, and the learning rate there."""
 
 from __future__ import annotations
 

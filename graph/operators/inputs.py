@@ -1,4 +1,4 @@
-"""What shape rules ask of their inputs: dtypes, ranks, lengths, and values known ahead."""
+"""Checks of shape rules on their inputs: dtypes, ranks, lengths, and values known ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cuts values off ahead of a quantisation that saturates there anyway."""
+"""Remove Clip before a quantization that saturates at the same bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes only scale and shift each channel by constants, and by how much."""
+"""Nodes that only scale and shift each channel by constants, and by how much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes did, for people and for files."""
+"""Results of passes, for people and for files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed or stored twice, and need not be."""
+"""Remove what is computed or stored twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What constants and shapes decide is computed ahead, once."""
+"""Compute ahead, once, what constants and shapes decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only moves or cuts off what is dequantised, and then quantised as before, on integers."""
+"""Let what only moves or cuts off dequantized numbers work on the integers."""
 
 from __future__ import annotations
 

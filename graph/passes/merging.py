@@ -1,4 +1,4 @@
-"""Which nodes a pass may make one, and the graph that is left."""
+"""Nodes that a pass may merge, and the graph that is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether nodes may be put in the place of others: asked before anything is changed."""
+"""Checks on replacing nodes by others, before anything is changed."""
 
 from __future__ import annotations
 

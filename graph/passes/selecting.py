@@ -1,4 +1,4 @@
-"""Which passes are meant: functions, and the names of plait's own."""
+"""Passes as users name them: functions, and the names of plait's own."""
 
 from __future__ import annotations
 

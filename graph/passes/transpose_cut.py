@@ -1,4 +1,4 @@
-"""Which nodes should work on what was there before Transposes of one order: a minimum cut.
+"""A minimum cut: the nodes that should work on what was there before Transposes of one order.
 
 Every node either does or does not; a tensor that is needed in both orders costs a Transpose, and
 then the bytes that this moves. An order that is its own inverse leads there and back: regions

@@ -1,4 +1,4 @@
-"""Who writes and who reads each tensor, and in which order nodes stand, while nodes come and go."""
+"""Writers and readers of each tensor, and the order of nodes, while nodes come and go."""
 
 from __future__ import annotations
 

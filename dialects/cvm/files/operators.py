@@ -1,4 +1,4 @@
-"""How cvm writes operators: their names, and attributes as text, typed by plait's declarations."""
+"""Operators as cvm writes them: names, and attributes as text, typed by plait's declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a cvm model says its entries are kept, and whether that destroys what is still needed.
+"""The storage that a cvm model gives its entries, and a check that none is overwritten too early.
 
 Nodes run one after the other. A node's output may be kept where an input of it was, if the operator
 reads each element before it writes it; nothing else that is still to be read may be overwritten.

@@ -1,4 +1,4 @@
-"""What all exact operators share: limits of shapes and attributes, and how they are registered."""
+"""Rules that all exact operators share: limits of shapes and attributes, and their registration."""
 
 from __future__ import annotations
 

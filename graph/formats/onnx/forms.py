@@ -1,4 +1,4 @@
-"""What a node is in ONNX: its attributes by type, and why some nodes cannot be written.
+"""Nodes as ONNX has them: attributes by type, and why some nodes cannot be written.
 
 plait's operators are ONNX's newest. An older opset has most of them in the same form, with fewer
 dtypes or attributes: that is read from the operator schemas of the `onnx` package. Where only the
