@@ -43,6 +43,7 @@ from .replicas.groups import (
     variants,
     without_ranges,
 )
+from .replicas.scaling_out import replicate_where_faster
 from .specialise import specialised
 
 
@@ -71,7 +72,8 @@ def plan(
     graph : Graph
     devices : str, Device, or iterable of them, default ("cpu",)
         In order of preference, which decides where costs do not. A range, ``"worker:0..3"``, stands
-        for replicas: what is planned for the first runs on all, each item on one of them.
+        for replicas: what is planned for the first runs on all, each item on one of them. ``"ort"``
+        may become a range where it has all nodes and a stream is predicted to be faster so.
     pin : Mapping of str to str, optional
         Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
         and of patterns the first that matches.
@@ -180,7 +182,8 @@ def plan(
     checked = NO_BOUNDS if bounds is None else all_bounds(part, bounds)
     made = planned(part, checked, request, chosen)
     applied, dead = (*folded, *made.applied), dead_nodes(graph)
-    return replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph, dead=dead)
+    made = replace(made, passes=chosen, replicas=replicas, applied=applied, source=graph, dead=dead)
+    return replicate_where_faster(made)
 
 
 def planned(

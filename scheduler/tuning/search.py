@@ -184,16 +184,16 @@ class _Tuning:
         """Yield the best single device on other threads, and for streams in other numbers."""
         best = min(self.trials, key=lambda trial: trial.seconds, default=None)
         used = set() if best is None else {*best.plan.assignment.values()}
-        names = [one for one in self.devices if isinstance(one, str) and used == {one}]
-        if best is None or not names or not computes_here(best.plan.prototypes[names[0]]):
+        names = [one for one in self.devices if isinstance(one, str) and used <= {one, f"{one}:0"}]
+        if best is None or len(names) != 1 or not computes_here(find(names[0])):
             return
-        (name,) = names
-        prototype = best.plan.prototypes[name]
+        (name,), (first,) = names, used
+        prototype = find(name)
         scales = isinstance(prototype, Scaling)
         if scales and self.is_streamed and self.options["max_in_flight"] > 1:
             made = self._plan([name], costs=costs, max_in_flight=1)
             yield self._trial(f"all on {name}, one item at a time", made)
-        known = shares_of_cores(best.plan)[name]
+        known = shares_of_cores(best.plan)[first]
         on_threads = (
             one
             for one in _on_threads(name)
@@ -204,6 +204,8 @@ class _Tuning:
             try:
                 made = self._plan([devices], costs=costs)
             except PlanError:  # such as that items must not pass each other
+                continue
+            if made.replicas and any(_is_same(made, trial.plan) for trial in self.trials):
                 continue
             is_priced = scales or isinstance(devices, str)
             yield Trial(_label(devices), made, self.is_streamed, is_priced=is_priced)

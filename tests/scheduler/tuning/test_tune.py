@@ -146,16 +146,12 @@ def test_threads_that_spin_and_that_sleep_are_tried_for_one_item() -> None:
 @pytest.mark.usefixtures("_four_cores")
 def test_a_stream_is_tried_on_threads_on_replicas_and_one_item_at_a_time() -> None:
     tuned = pl.tune(products(), ["ort"], feeds=FEEDS, objective="throughput", max_in_flight=4)
-    assert names(tuned) == [
-        "all on ort",
-        "all on ort, one item at a time",
-        "all on ort, 4 threads, spinning",
-        "all on ort, 4 threads",
-        "all on ort, 1 thread",
-        "all on ort:0..1",
-        "all on ort:0..3",
-    ]
-    assert [trial.plan.in_flight for trial in tuned.trials] == [4, 1, 4, 4, 4, 4, 4]
+    by_name = {trial.name: trial.plan for trial in tuned.trials}
+    for threads in ("4 threads, spinning", "4 threads", "1 thread"):
+        assert by_name[f"all on ort, {threads}"].in_flight == 4
+    assert by_name["all on ort, one item at a time"].in_flight == 1
+    tried = [plan.variants for plan in by_name.values() if plan.replicas]
+    assert sorted(tried) == [2, 4], "once each, whoever came by them"
 
 
 def test_graphs_whose_shapes_depend_on_values_are_run_too() -> None:
