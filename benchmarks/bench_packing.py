@@ -35,7 +35,7 @@ from plait.scheduler.packing.antichain import heaviest_antichain
 from plait.scheduler.packing.packing import Solver
 from plait.scheduler.packing.table import read_table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from packing_problems import KINDS, guillotine, network
 
 Figures = dict[str, Any]

@@ -41,7 +41,7 @@ from saga.schedulers.data import random as trees  # noqa: E402
 from saga.schedulers.data import riotbench  # noqa: E402
 from saga.utils import random_graphs as dags  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 INSTANCES = 1000
 CCRS = (0.2, 0.5, 1.0, 2.0, 5.0)

@@ -17,7 +17,7 @@ from typing import Any
 
 from measure import save
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from two_hosts import two_hosts, why_not
 
 PROGRAM = str(Path(__file__).with_name("between_hosts.py"))

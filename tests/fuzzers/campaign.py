@@ -43,6 +43,7 @@ WARM_UP, MOST_ENDS = 5, 20
 START_S = 120.0
 ENDED = "ended the process"
 TESTS = Path(__file__).resolve().parents[1]
+PATHS = [str(TESTS), str(TESTS / "support")]
 
 
 @dataclass
@@ -100,7 +101,7 @@ def _go_on(
     command += ["--start", str(pending[0].count), "--count", str(count), "--seconds", str(seconds)]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join([*PATHS, *filter(None, sys.path)]),
     }
     with (folder / "stderr").open("w+b") as errors:
         process = subprocess.Popen(
@@ -268,5 +269,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(TESTS))
+    sys.path[:0] = PATHS
     sys.exit(main())

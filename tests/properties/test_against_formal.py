@@ -1,6 +1,6 @@
 """Any valid node of any operator gives on every device what its definition says.
 
-The strategies are in tests/node_strategies. What they draw is valid: an error is a failure.
+The strategies are in tests/support/node_strategies. What they draw is valid: an error is a failure.
 """
 
 from __future__ import annotations

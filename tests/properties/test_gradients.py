@@ -1,6 +1,6 @@
 """The gradient of any node is what differences say, in float64.
 
-The nodes are those of tests/node_strategies, with floats where an operator has its slopes.
+The nodes are those of tests/support/node_strategies, with floats where an operator has its slopes.
 """
 
 from __future__ import annotations

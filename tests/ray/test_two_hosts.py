@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-PROGRAM = str(Path(__file__).parents[1] / "over_a_cable.py")
+PROGRAM = str(Path(__file__).parents[1] / "support" / "over_a_cable.py")
 
 
 def found_by(driver: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import plait as pl
 import pytest
 from patience import WAIT_S
 
-SCRIPT = Path(__file__).parents[1] / "killed_training.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "killed_training.py"
 
 
 @pytest.mark.slow

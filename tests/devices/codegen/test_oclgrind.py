@@ -12,7 +12,7 @@ import pytest
 from generated_cases import onnx_cases
 from patience import WAIT_S
 
-TESTS = Path(__file__).parents[2]
+SUPPORT = Path(__file__).parents[2] / "support"
 COMPLAINTS = ("Invalid read", "Invalid write", "data race", "Error", "diverge")
 
 
@@ -41,7 +41,7 @@ def test_oclgrind_finds_nothing_wrong_with_any_generated_kernel(tmp_path: Path) 
     file.write_bytes(pickle.dumps(onnx_cases()))
     done = subprocess.run(
         [sys.executable, "on_oclgrind.py", str(file)],
-        cwd=TESTS,
+        cwd=SUPPORT,
         # Optimised, unlike in other tests: an interpreter takes four times as long otherwise.
         env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYOPENCL_BUILD_OPTIONS": ""},
         capture_output=True,

@@ -19,7 +19,7 @@ from patience import WAIT_S
 from plait import Checkpoints, GraphError, ParseError
 from plait.graph.formats.safetensors import read_weights
 
-SCRIPT = Path(__file__).parents[2] / "checkpoint_moments.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "checkpoint_moments.py"
 
 
 def saved(folder: Path, *steps: int, keep: int = 3) -> Checkpoints:
