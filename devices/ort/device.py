@@ -19,7 +19,7 @@ from .program import OrtProgram
 from .runtime import newest_opset, runtime
 from .session import Sessions
 from .support import supports
-from .threads import Threads, speedup, threads_for, work_s
+from .threads import WORTH_S, Threads, speedup, threads_for, work_s
 
 
 class OrtDevice(HostDevice):
@@ -110,16 +110,23 @@ class OrtDevice(HostDevice):
         return f"{counted(threads.count, 'thread')}{', spinning' * threads.spinning}"
 
     def _threads_for(self, subgraph: Graph, cores: int) -> Threads:
-        is_open = "threads" not in self.options and self._most(cores) > 1
-        return self._threads(work_s(subgraph, self.name) if is_open else 0.0, cores)
+        most = self._most(cores)
+        if "threads" in self.options or most == 1:
+            return self._threads(0.0, cores)
+        enough_s = most * WORTH_S[self._spins(cores)]
+        return self._threads(work_s(subgraph, self.name, enough_s), cores)
 
     def _threads(self, seconds: float, cores: int) -> Threads:
         """Return the threads of a program that takes so long on one core."""
         most = self._most(cores)
-        spinning = self.options.get("spinning", cores >= core_count())
+        spinning = self._spins(cores)
         if "threads" in self.options:
             return Threads(most, spinning and most > 1)
         return threads_for(seconds, most, spinning=spinning)
+
+    def _spins(self, cores: int) -> bool:
+        found: bool = self.options.get("spinning", cores >= core_count())
+        return found
 
     def _most(self, cores: int) -> int:
         bound = self.options.get("affinity")

@@ -15,6 +15,7 @@ programs get no more of them than their work is worth, and small ones none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
@@ -56,8 +57,14 @@ def speedup(threads: Threads) -> float:
     return 1 / (1 - parallel + parallel / threads.count)
 
 
-def work_s(graph: Graph, device: str) -> float:
-    """Return how long a static graph takes on one core, by the model of its kind of device."""
-    model = guess(device)
-    costs = ((family(graph, node), cost_of(graph, node)) for node in graph.nodes)
-    return sum(model.kernel_s(kernel, cost) for kernel, cost in costs)
+def work_s(graph: Graph, device: str, enough_s: float = inf) -> float:
+    """Return how long a static graph takes on one core, by the model of its kind of device.
+
+    Where that is enough, nodes are counted no further: programs are compiled for each new length.
+    """
+    model, found = guess(device), 0.0
+    for node in graph.nodes:
+        found += model.kernel_s(family(graph, node), cost_of(graph, node))
+        if found >= enough_s:
+            break
+    return found

@@ -111,7 +111,9 @@ def test_more_work_never_has_fewer_threads_nor_more_than_there_are(
 
 
 def test_work_is_that_of_the_model() -> None:
-    assert work_s(products(20), "ort") == pytest.approx(20 * work_s(products(1), "ort"))
+    one = work_s(products(1), "ort")
+    assert work_s(products(20), "ort") == pytest.approx(20 * one)
+    assert work_s(products(20), "ort", 4.5 * one) == pytest.approx(5 * one), "that is enough"
 
 
 def test_it_says_how_much_faster_it_is_and_on_what_it_computes() -> None:
