@@ -54,8 +54,8 @@ class ByShapes:
     plan : Plan
     variants : int
         Of the plan.
-    is_plain : bool
-        True where that is 1, and callers hand over inputs and take outputs on the host.
+    may_run_at_once : bool
+        False where no item can run wholly on the thread that asks for it.
     entries : Mapping of int to Entry
         Where shapes depend on values: what items enter instead of one plan, by number of slots.
     """
@@ -64,8 +64,8 @@ class ByShapes:
         self, plan: Plan, open_plans: OpenPlans, fetched: frozenset[str] = frozenset()
     ) -> None:
         self.plan = plan
-        self.variants = plan.variants
-        self.is_plain = plan.variants == 1 and not plan.ends.devices
+        self.variants, self._in_flight = plan.variants, plan.max_in_flight
+        self.may_run_at_once = plan.variants == 1 and not plan.ends.devices
         self._unneeded = plan.unneeded
         self._fetched = fetched
         self._fed = plan.fed
@@ -79,7 +79,7 @@ class ByShapes:
 
     def count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""
-        return max(-(-max_in_flight // self.variants), self.plan.max_in_flight)
+        return max(-(-max_in_flight // self.variants), self._in_flight)
 
     def check(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]:
         """Return what is fed, by the names of inputs in their order.

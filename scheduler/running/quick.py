@@ -40,7 +40,7 @@ ON_LOOP = Limit(BRIEF_NS, BRIEF_NS)
 STREAMED = Limit(2 * BRIEF_NS, 2 * BRIEF_NS)
 """Whoever waits for the next result holds up nobody, but could be at work on the last one."""
 
-WAITED = Limit(2 * BRIEF_NS, 1_000_000)
+WAITED = Limit(2 * BRIEF_NS, 1_500_000)
 """A thread that waits for this item alone holds up only others like it."""
 
 MOST_NS = 2_000_000

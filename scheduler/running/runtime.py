@@ -86,6 +86,7 @@ class Runtime:
         has_loop_alone: bool = False,
     ) -> None:
         self.plan = plan
+        self._inputs_on = plan.ends.inputs
         self.keys = Keys(plan, seed)
         self._announcer = announcer
         self.recorder = Recorder(keeps=trace, measures=measure)
@@ -157,7 +158,7 @@ class Runtime:
 
     def borrowed(self, inputs: Any) -> Any:
         """Return what is fed, with loans of what lies on devices; on the caller's thread."""
-        return borrowed(self.plan.ends.inputs, self._devices.by_name, inputs)
+        return borrowed(self._inputs_on, self._devices.by_name, inputs)
 
     async def open(self) -> None:
         """Open the devices and, if the shapes are known, allocate and bind everything.
@@ -272,12 +273,15 @@ class Runtime:
         if self.is_inherited or self._flights or self._admissions or self.keys.are_read:
             return None
         by_shapes = self._by_fetches.find(fetched)
-        if by_shapes is None or not by_shapes.is_plain:
+        if by_shapes is None or not by_shapes.may_run_at_once:
             return None
         arrays = by_shapes.check(inputs)
         slots, arrays = by_shapes.peek(by_shapes.count(max_in_flight), arrays, 0)
         slot = None if slots is None else slots.resting
-        if slot is None or slot.calls is None:
+        if slot is None:
+            return None
+        if slot.calls is None:
+            by_shapes.may_run_at_once = not by_shapes.plan.is_static  # nor for any item
             return None
         assert slots is not None
         open_plan = slots.open_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from plait.scheduler.running.by_shapes import ByShapes
 from plait.scheduler.running.quick import Estimates
 
 ITEMS, WARMING = 40, 20
@@ -47,6 +48,31 @@ def counted(calls: Calls) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(before)
+
+
+async def test_items_that_never_run_at_once_are_looked_up_once(
+    forget_operators: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @pl.operator(name="test_inline_calls.acts", effects=True)
+    def acts(x: np.ndarray) -> np.ndarray:
+        return x
+
+    b = pl.GraphBuilder("acts")
+    b.output("y", b.call(acts, b.input("x", "float32", (2,))))
+    checked: list[object] = []
+    check = ByShapes.check
+
+    def noted(by_shapes: ByShapes, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        checked.append(inputs)
+        return check(by_shapes, inputs)
+
+    monkeypatch.setattr(ByShapes, "check", noted)
+    async with pl.Session(pl.plan(b.build(), ["cpu"])) as session:
+        await session.run(FEEDS)
+        checked.clear()
+        for _ in range(3):
+            await session.run(FEEDS)
+    assert len(checked) == 3
 
 
 def plan() -> pl.Plan:
