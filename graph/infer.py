@@ -131,10 +131,15 @@ def cost_of(graph: Graph, node: Node) -> Cost:
     ShapeError
         If its rule fails.
     """
+    known = graph.costs.get(node.name)
+    if known is not None and known[0] is node:
+        return known[1]
     call, outputs = graph.call(node), graph.output_specs(node)
     nbytes = sum(spec.nbytes for spec in (*call.inputs, *outputs) if spec is not None)
     with asking(node, call):
-        return Cost(int(node.operator.cost(call, outputs)), nbytes)
+        cost = Cost(int(node.operator.cost(call, outputs)), nbytes)
+    graph.costs[node.name] = node, cost
+    return cost
 
 
 def describe(node: Node, call: Call) -> str:

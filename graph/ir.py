@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .attribute import Attributes
 from .errors import GraphError
 from .escaping import listing
-from .operator import Call, Operator, find_operator
+from .operator import Call, Cost, Operator, find_operator
 from .tensor import Array, TensorSpec
 
 if TYPE_CHECKING:
@@ -160,6 +160,11 @@ class Graph:
         """
         nodes = self.nodes if self.variables else ()
         return {node.outputs[0]: node.inputs[0] for node in nodes if node.op == ASSIGN}
+
+    @cached_property
+    def costs(self) -> dict[str, tuple[Node, Cost]]:
+        """What nodes were found to cost, by name: `plait.graph.infer.cost_of` keeps it here."""
+        return {}
 
     @cached_property
     def is_static(self) -> bool:

@@ -26,7 +26,7 @@ _found = ContextVar("plait result specs", default=None)
 
 def graphs_in(node: Node) -> tuple[Graph, ...]:
     """Return the graphs among a node's attributes."""
-    return tuple(value for value in node.attributes.values() if isinstance(value, Graph))
+    return tuple([value for value in node.attributes.values() if isinstance(value, Graph)])
 
 
 def all_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:

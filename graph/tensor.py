@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -63,7 +63,7 @@ class TensorSpec:
     @property
     def is_static(self) -> bool:
         """True when every dimension is a number."""
-        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+        return self.shape is not None and str not in map(type, self.shape)
 
     @property
     def static_shape(self) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class TensorSpec:
                 f"{self} has no fixed shape yet",
                 fix="plan for given shapes: plan(graph, shapes={'input': (1, 3, 224, 224)})",
             )
-        return tuple(int(dim) for dim in self.shape)
+        return cast("tuple[int, ...]", self.shape)
 
     @property
     def size(self) -> int:
@@ -133,7 +133,7 @@ def check_dims(rank: int) -> None:
 
 def _dim(dim: Dim) -> Dim:
     if isinstance(dim, str) and dim:
-        return dim
+        return str(dim)
     is_whole = isinstance(dim, int | np.integer) and not isinstance(dim, bool)
     if is_whole and 0 <= int(dim) <= LONGEST:
         return int(dim)

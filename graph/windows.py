@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from .attribute import Attribute, Attributes, Kind
@@ -33,6 +34,9 @@ WINDOW_ATTRIBUTES: dict[str, Attribute] = {
     "strides": Attribute(Kind.INTS, None, minimum=1),
 }
 """The attributes that every windowed operator has; where one is absent, None."""
+
+KEPT = 4096
+"""Windows of different shapes that are remembered: those of several networks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +110,31 @@ def resolve_window(
     ShapeError
         If an attribute has the wrong length, or the window does not fit in the padded input.
     """
-    strides, dilations = _steps(attributes, kernel, len(spatial))
+    steps, pads = _steps(attributes, kernel, len(spatial)), _pads(attributes, len(spatial))
+    given = tuple(spatial), tuple(kernel), *steps, tuple(pads)
+    return _resolved(*given, attributes["auto_pad"], ceil_mode)
+
+
+@lru_cache(KEPT)
+def _resolved(
+    spatial: Shape,
+    kernel: Shape,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    pads: tuple[tuple[int, int], ...],
+    auto_pad: str,
+    ceil_mode: bool,
+) -> tuple[Window | None, Shape]:
+    """Return what follows from numbers and symbols alone: other nodes have the same."""
     axes = []
-    for dim, size, stride, dilation, pads in zip(
-        spatial, kernel, strides, dilations, _pads(attributes, len(spatial)), strict=True
+    for dim, size, stride, dilation, pad in zip(
+        spatial, kernel, strides, dilations, pads, strict=True
     ):
         reach = extent(size, dilation)
-        if attributes["auto_pad"].startswith("SAME"):
-            out = ceildiv(dim, stride)
-            axes.append(_same(dim, out, stride, reach, attributes["auto_pad"]))
+        if auto_pad.startswith("SAME"):
+            axes.append(_same(dim, ceildiv(dim, stride), stride, reach, auto_pad))
         else:
-            axes.append(_Axis(*pads, _count(dim, reach, stride, *pads, ceil_mode)))
+            axes.append(_Axis(*pad, _count(dim, reach, stride, *pad, ceil_mode)))
     return _window(kernel, strides, dilations, axes)
 
 

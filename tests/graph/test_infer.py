@@ -9,7 +9,7 @@ from plait.graph.dims import UNKNOWN
 from plait.graph.errors import ShapeError
 from plait.graph.infer import LONGEST_DIM, cost_of, describe, infer_node, infer_shapes
 from plait.graph.ir import Graph, Node
-from plait.graph.operator import Call, define
+from plait.graph.operator import Call, Cost, Specs, define
 from plait.graph.tensor import Dim, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
@@ -135,3 +135,21 @@ def test_a_symbolic_node_has_no_cost_yet() -> None:
     graph = chain()
     with pytest.raises(ShapeError):
         cost_of(graph, graph.nodes[0])
+
+
+def test_the_cost_of_a_node_is_found_once() -> None:
+    asked = []
+
+    def cost(call: Call, outputs: Specs) -> int:
+        asked.append(call)
+        return 7
+
+    define("Counted", inputs="x", cost=cost)(lambda call: [call.spec(0)])
+    b = GraphBuilder("counted")
+    b.output("y", b.op("Counted", b.input("x", "float32", (4,)), name="one"))
+    graph = b.build()
+    node = graph.node("one")
+    assert cost_of(graph, node) == cost_of(graph, node) == Cost(7, 32)
+    assert len(asked) == 1
+    assert cost_of(graph, replace(node)) == Cost(7, 32), "another one of that name"
+    assert len(asked) == 2
