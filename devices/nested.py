@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ..graph.aliasing import views_of
-from ..graph.dims import normalise_axis
+from ..graph.dims import normalize_axis
 from ..graph.ir import Graph, Node
 from ..graph.nested import graphs_in
 from ..graph.operator import Call, Specs
@@ -320,7 +320,7 @@ def _moved(node: Node, what: str, arrays: Sequence[Array | None]) -> list[Any]:
     found: list[Array | None] = []
     for index, array in enumerate(arrays):
         if array is not None:
-            axis = normalise_axis(axes[index] if index < len(axes) else 0, array.ndim)
+            axis = normalize_axis(axes[index] if index < len(axes) else 0, array.ndim)
             array = np.moveaxis(array, axis, 0)
             array = array[::-1] if index < len(backwards) and backwards[index] else array
         found.append(array)

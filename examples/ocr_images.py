@@ -247,10 +247,10 @@ def _batches(
         for size in sorted(sizes, reverse=True):
             while len(rest) >= size:
                 now, rest = rest[:size], rest[size:]
-                yield Batch(now, np.stack([_normalised(lines[index], width) for index in now]))
+                yield Batch(now, np.stack([_normalized(lines[index], width) for index in now]))
 
 
-def _normalised(line: Pixels, width: int) -> Floats:
+def _normalized(line: Pixels, width: int) -> Floats:
     """Return a line as high as all, between -1 and 1, and zeros behind it."""
     own = min(width, ceil(LINE_HEIGHT * (line.shape[1] / line.shape[0])))
     pixels = np.zeros((3, LINE_HEIGHT, width), np.float32)

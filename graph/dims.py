@@ -97,7 +97,7 @@ def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
     return symbols[0] if len(symbols) == 1 else f"max({','.join(symbols)})"
 
 
-def normalise_axis(axis: int, rank: int, what: str = "axis") -> int:
+def normalize_axis(axis: int, rank: int, what: str = "axis") -> int:
     """Return axis counted from the front.
 
     Raises
@@ -113,7 +113,7 @@ def normalise_axis(axis: int, rank: int, what: str = "axis") -> int:
     return axis % rank
 
 
-def normalise_axes(axes: Iterable[int], rank: int, what: str = "axes") -> tuple[int, ...]:
+def normalize_axes(axes: Iterable[int], rank: int, what: str = "axes") -> tuple[int, ...]:
     """Return axes counted from the front, in the order given.
 
     Raises
@@ -121,7 +121,7 @@ def normalise_axes(axes: Iterable[int], rank: int, what: str = "axes") -> tuple[
     ShapeError
         If one is outside [-rank, rank) or two are the same.
     """
-    listed = tuple(normalise_axis(int(axis), rank, what) for axis in axes)
+    listed = tuple(normalize_axis(int(axis), rank, what) for axis in axes)
     if len(set(listed)) != len(listed):
         raise ShapeError(f"{what} {list(listed)} name a dimension twice", fix="name each once")
     return listed

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .attribute import Attributes
-from .dims import floordiv, mul, normalise_axes
+from .dims import floordiv, mul, normalize_axes
 from .errors import ShapeError
 from .tensor import Array, Dim, Shape
 
@@ -125,7 +125,7 @@ def resample_axes(
 def resized_axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
     """Return the axes that scales, sizes and regions are about."""
     axes = attributes["axes"]
-    return tuple(range(rank)) if axes is None else normalise_axes(axes, rank)
+    return tuple(range(rank)) if axes is None else normalize_axes(axes, rank)
 
 
 def _numbers(array: Array | None) -> list[Any] | None:

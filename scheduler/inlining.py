@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dims import normalise_axis
+from ..graph.dims import normalize_axis
 from ..graph.ir import Graph, Node
 from ..graph.names import Names
 from ..graph.nested import all_nodes
@@ -95,7 +95,7 @@ def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int
     if not all(spec.is_static for spec in specs):
         return 0
     axes = [
-        normalise_axis(axis_of(call, "scan_input_axes", index), len(spec.static_shape))
+        normalize_axis(axis_of(call, "scan_input_axes", index), len(spec.static_shape))
         for index, spec in enumerate(specs)
     ]
     count = specs[0].static_shape[axes[0]]

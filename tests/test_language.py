@@ -30,3 +30,19 @@ def test_no_module_docstring_opens_with_an_indirect_question() -> None:
 def test_only_folders_that_do_not_follow_yet_are_exempt() -> None:
     for folder in UNFINISHED:
         assert any(QUESTION.match(opening(file)) for file in (ROOT / folder).rglob("*.py")), folder
+
+
+BRITISH = re.compile(
+    r"(?:quant|optim|normal|summar|vector|recogn|synchron|standard|parametr|initial|minim)is"
+    r"(?:e|ed|es|er|ers|ing|ation|ations)(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+def test_words_are_spelled_with_z_as_onnx_and_the_public_names_are() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}: {word}"
+        for file in (*PACKAGE, *(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"))
+        for word in BRITISH.findall(file.read_text())
+    ]
+    assert found == []

@@ -1,4 +1,4 @@
-"""Generators of quantisation; where scales are per block, elements side by side share one."""
+"""Generators of quantization; where scales are per block, elements side by side share one."""
 
 from __future__ import annotations
 

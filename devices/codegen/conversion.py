@@ -1,4 +1,4 @@
-"""Formulas of conversions: between dtypes, and between real numbers and quantised ones."""
+"""Formulas of conversions: between dtypes, and between real numbers and quantized ones."""
 
 from __future__ import annotations
 

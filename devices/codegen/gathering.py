@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...graph.dims import normalise_axis
+from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
 from .cells import cells, in_words, moved, place, typed
 from .copying import words_of
@@ -39,7 +39,7 @@ def gather(call: Call, outputs: Specs) -> Code:
         return Code(())
     x, indices = call.spec(0), call.spec(1)
     shape = x.static_shape
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     size, inner = words_of(x.dtype.itemsize, prod(shape[axis + 1 :]))
     length = shape[axis]
     statements = [
@@ -64,7 +64,7 @@ def gather_elements(call: Call, outputs: Specs) -> Code:
         return Code(())
     x, indices, y = call.spec(0), call.spec(1), outputs[0]
     strides = contiguous(x.static_shape)
-    axis = normalise_axis(call.attributes["axis"], len(strides))
+    axis = normalize_axis(call.attributes["axis"], len(strides))
     others = [0 if i == axis else stride for i, stride in enumerate(strides)]
     where = f"{offset(others, 'k')} + p * {strides[axis]}"
     length = x.static_shape[axis]

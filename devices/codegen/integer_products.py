@@ -1,4 +1,4 @@
-"""Products of quantised tensors, as exact integers or quantised again."""
+"""Products of quantized tensors, as exact integers or quantized again."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _LINEAR = {"a_scale": 1, "a_zero": 2, "b_scale": 4, "b_zero": 5, "y_scale": 6, "
 
 @generates_product("QLinearMatMul")
 def qlinear_matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = (a - zero point) · (b - zero point), quantised again by the output's scale."""
+    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale."""
     a, b, y = call.spec(0), call.spec(3), outputs[0]
     numbers = _Numbers(call, _LINEAR)
     by_row = ("a_scale", "a_zero", "y_scale", "y_zero")
@@ -160,7 +160,7 @@ _LINEAR_CONV = {"x_scale": 1, "x_zero": 2, "w_scale": 4, "w_zero": 5, "y_scale":
 
 @generates_product("QLinearConv")
 def qlinear_conv(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
-    """Y = Σ (x - zero point) · (w - zero point) + b, quantised again by the output's scale."""
+    """Y = Σ (x - zero point) · (w - zero point) + b, quantized again by the output's scale."""
     x, w, y = call.spec(0), call.spec(3), outputs[0]
     numbers = _Numbers(call, {**_LINEAR_CONV, "b": 8})
     depth = math.prod(w.static_shape[1:])

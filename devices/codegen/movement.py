@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...graph.dims import normalise_axis
+from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
 from ...graph.operators.inputs import integers
 from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
@@ -78,7 +78,7 @@ def split(call: Call, outputs: Specs) -> Code:
     """Write x in parts along an axis, each by a kernel of its own: outputs may be absent."""
     x = call.spec(0)
     shape, strides = x.static_shape, contiguous(x.static_shape)
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     kernels, begin = [], 0
     lengths = split_sizes(shape[axis], integers(call, 1, "split"), call.n_outputs)
     for index, length in enumerate(map(int, lengths)):
@@ -94,7 +94,7 @@ def concat(call: Call, outputs: Specs) -> Code:
     """Write the inputs one after the other along an axis."""
     y = outputs[0]
     strides = contiguous(y.static_shape)
-    axis = normalise_axis(call.attributes["axis"], len(strides))
+    axis = normalize_axis(call.attributes["axis"], len(strides))
     kernels, begin = [], 0
     for index in range(len(call.inputs)):
         shape = call.spec(index).static_shape

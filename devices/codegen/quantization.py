@@ -1,4 +1,4 @@
-"""The generator that quantises by the range of what it is given: the range first, then numbers."""
+"""The generator that quantizes by the range of what it is given: the range first, then numbers."""
 
 from __future__ import annotations
 

@@ -224,11 +224,11 @@ def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c
     inner = [f"sum = sum + {weight} * {value};" if weight else f"sum = {value};"]
     for number in reversed(changed):
         inner = _over_cells(number, axes[number], attributes, real, c, inner)
-    totals = [f"sum = sum / total{n};" for n in changed if _is_normalised(axes[n], attributes)]
+    totals = [f"sum = sum / total{n};" for n in changed if _is_normalized(axes[n], attributes)]
     return [*statements, f"{real} sum = 0;", *inner, *totals]
 
 
-def _is_normalised(axis: _Axis, attributes: Attributes) -> bool:
+def _is_normalized(axis: _Axis, attributes: Attributes) -> bool:
     return attributes["exclude_outside"] or axis.stretch != 1
 
 
@@ -243,7 +243,7 @@ def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> 
         f"const i32 first{number} = {first} + 1;",
         f"const {real} gap{number} = {axis.gap(f'o{number}', f'first{number}', real)};",
     ]
-    if _is_normalised(axis, attributes):
+    if _is_normalized(axis, attributes):
         add = [f"total{number} = total{number} + w{number};"]
         statements += [
             f"{real} total{number} = 0;",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.dims import normalise_axis
+from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
 from .cells import typed
 from .functions import word
@@ -56,7 +56,7 @@ def _scanned(title: str, call: Call, operation: str, neutral: int) -> Code:
         most = x.size // min(shape)
         kernel = Kernel(title, (axis, *parameters, TRAP), body, groups_of(most))
         return Code((kernel,), trap=f"axis {{}} is outside a tensor of rank {len(shape)}")
-    axis_number = normalise_axis(int(value.reshape(-1)[0]), len(shape))
+    axis_number = normalize_axis(int(value.reshape(-1)[0]), len(shape))
     length, inner = shape[axis_number], prod(shape[axis_number + 1 :])
     head += f"const index length = {length}, inner = {inner};\n"
     lines = x.size // length

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ...graph.dims import normalise_axis
+from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .cells import cells, in_words, moved, place, typed
@@ -37,7 +37,7 @@ def scatter_elements(call: Call, outputs: Specs) -> Code:
     if not x.size:
         return Code(())
     strides = contiguous(x.static_shape)
-    axis = normalise_axis(call.attributes["axis"], len(strides))
+    axis = normalize_axis(call.attributes["axis"], len(strides))
     others = [0 if i == axis else stride for i, stride in enumerate(strides)]
     length = x.static_shape[axis]
     statements = [
@@ -84,7 +84,7 @@ def tensor_scatter(call: Call, outputs: Specs) -> Code:
     """Write the cache, with an update from each sample's index on."""
     x, update = call.spec(0), call.spec(1)
     shape = x.static_shape
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     inner, length, count = prod(shape[axis + 1 :]), shape[axis], update.static_shape[axis]
     parameters = [moved("x", x, "input"), moved("updates", update, "input", 1)]
     start, check = "0", []

@@ -1,4 +1,4 @@
-"""Definitions of the products of quantised tensors, as exact integers or quantised again."""
+"""Definitions of the products of quantized tensors, as exact integers or quantized again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def qlinear_matmul(
     *,
     outputs: Specs,
 ) -> Array:
-    """Y = (a - zero point) · (b - zero point), quantised again by the output's scale.
+    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale.
 
     Source: ONNX QLinearMatMul.
     """
@@ -80,7 +80,7 @@ def qlinear_conv(
     outputs: Specs,
     **attributes: Any,
 ) -> Array:
-    """Y = ConvInteger + b, quantised again by the output's scale.  Source: ONNX QLinearConv."""
+    """Y = ConvInteger + b, quantized again by the output's scale.  Source: ONNX QLinearConv."""
     x_centred = centred(x, _single(x_zero))
     w_centred = centred(w, _per_feature(w_zero, w.ndim, axis=0))
     sums = conv(x_centred, w_centred, b, outputs=outputs, **attributes)
@@ -91,7 +91,7 @@ def qlinear_conv(
 def _requantized(
     sums: Array, scales: tuple[Array, Array, Array], zero: Array, outputs: Specs
 ) -> Array:
-    """Return sums · one scale · the other / the output's scale, in float32, quantised."""
+    """Return sums · one scale · the other / the output's scale, in float32, quantized."""
     single = np.dtype(np.float32)
 
     def element(*index: int) -> int:

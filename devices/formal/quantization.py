@@ -1,4 +1,4 @@
-"""Definitions of quantisation: a real number r is stored as q = r / scale + zero point."""
+"""Definitions of quantization: a real number r is stored as q = r / scale + zero point."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def dequantize_linear(
 
 @definition("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Array) -> tuple[Array, float, int]:
-    """Y = x quantised to uint8 by the scale and zero point that just cover its range and 0.
+    """Y = x quantized to uint8 by the scale and zero point that just cover its range and 0.
 
     Where all is 0 the scale may be anything but 0: it is 1. Source: ONNX DynamicQuantizeLinear,
     which computes in float32.

@@ -64,7 +64,7 @@ def hardmax(x: Array, *, axis: int) -> Array:
 def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
     """y[i] = x[i] / (Σⱼ |x[j]|ᵖ)^(1/p), 0 where the norm is.  Source: ONNX LpNormalization."""
 
-    def normalise(line: list[float]) -> list[float]:
+    def normalize(line: list[float]) -> list[float]:
         norm = (
             exact_sum(map(abs, line))
             if p == 1
@@ -72,4 +72,4 @@ def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
         )
         return [0.0 if norm == 0 else divide(value, norm) for value in line]
 
-    return _along(x, axis, normalise)
+    return _along(x, axis, normalize)

@@ -62,7 +62,7 @@ class Taps:
     ) -> list[Step]:
         """Return a product per channel that loops over taps outside, over cells inside.
 
-        That order (Fortran's: the first label innermost) makes einsum's inner loop a vectorised
+        That order (Fortran's: the first label innermost) makes einsum's inner loop a vectorized
         multiply-add over contiguous cells: half the memory traffic of multiply, then add.
         """
         frame, window = self.frame, self.conv.window

@@ -130,7 +130,7 @@ class _Axis:
     def find(self, grid: Array) -> None:
         """Write indices and weights for places in [-1, 1]."""
         xp, place, mode = self.xp, self.place, self.attributes["mode"]
-        self._denormalise(grid)
+        self._denormalize(grid)
         if mode == "nearest":
             xp.rint(place, out=place)
         padding = self.attributes["padding_mode"]
@@ -148,7 +148,7 @@ class _Axis:
             hold_near(xp, place, self.length)
         self._weigh()
 
-    def _denormalise(self, grid: Array) -> None:
+    def _denormalize(self, grid: Array) -> None:
         """Place ← the grid's place, counted in cells."""
         xp, place, length = self.xp, self.place, self.length
         xp.add(grid, 1, out=place, dtype=place.dtype)

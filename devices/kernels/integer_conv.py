@@ -1,4 +1,4 @@
-"""Convolutions of quantised tensors. Sources: ONNX ConvInteger, QLinearConv."""
+"""Convolutions of quantized tensors. Sources: ONNX ConvInteger, QLinearConv."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def qlinear_conv(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = Σ (x - zero point) · (w - zero point) + b, quantised again by the output's scale."""
+    """Y = Σ (x - zero point) · (w - zero point) + b, quantized again by the output's scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
     (y,), bias, (multiplier, *buffers) = outputs, optional(inputs, 8), scratch
     wide_bias = None if bias is None else buffers.pop(0)

@@ -1,4 +1,4 @@
-"""Matrix products of quantised tensors. Sources: ONNX MatMulInteger, QLinearMatMul."""
+"""Matrix products of quantized tensors. Sources: ONNX MatMulInteger, QLinearMatMul."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _linear_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def qlinear_matmul(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = (a - zero point) · (b - zero point), quantised again by the output's scale."""
+    """Y = (a - zero point) · (b - zero point), quantized again by the output's scale."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     multiplier, *buffers = scratch
     copies = [buffers.pop(0)] if buffers[0].dtype != buffers[1].dtype else []

@@ -84,9 +84,9 @@ def weigh(places: Floats, axis: Resampling, attributes: Attributes) -> Weighted:
     else:
         weights = np.maximum(1 - distance, 0)
     if widens:
-        weights = _normalised(weights)
+        weights = _normalized(weights)
     if attributes["exclude_outside"]:
-        weights = _normalised(np.where((cells < 0) | (cells >= axis.length), 0, weights))
+        weights = _normalized(np.where((cells < 0) | (cells >= axis.length), 0, weights))
     return _inside(np.clip(cells, 0, axis.length - 1).astype(np.int64), weights, axis.length)
 
 
@@ -105,6 +105,6 @@ def _cubic(distance: Floats, a: float) -> Floats:
     return np.where(distance <= 1, inner, np.where(distance < 2, outer, 0.0))
 
 
-def _normalised(weights: Floats) -> Floats:
+def _normalized(weights: Floats) -> Floats:
     total = weights.sum(axis=1, keepdims=True)
     return weights / np.where(total == 0, 1, total)

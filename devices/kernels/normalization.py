@@ -17,7 +17,7 @@ from .steps import Step, in_order
 from .sums import sum_over
 
 
-def _standardise(
+def _standardize(
     xp: ArrayModule, source: Array, work: Array, mean: Array, inverse: Array, epsilon: float
 ) -> list[Step]:
     """Return steps: work = source - mean, and inverse = 1/√(variance + epsilon), for each line.
@@ -63,7 +63,7 @@ def layer_normalization(
     mean, inverse, *wide = scratch
     source, work, steps = work_in(xp, x, y, wide)
     lines = as_lines(source, attributes["axis"], x.ndim), as_lines(work, attributes["axis"], x.ndim)
-    steps += _standardise(xp, *lines, mean, inverse, attributes["epsilon"])
+    steps += _standardize(xp, *lines, mean, inverse, attributes["epsilon"])
     steps.append(partial(xp.multiply, lines[1], inverse, out=lines[1]))
     steps.append(partial(xp.multiply, work, inputs[1], out=y if bias is None else work))
     if bias is not None:
@@ -127,7 +127,7 @@ def group_normalization(
     return in_order(
         (
             *steps,
-            *_standardise(
+            *_standardize(
                 xp, source.reshape(lines), work.reshape(lines), mean, inverse, attributes["epsilon"]
             ),
             partial(

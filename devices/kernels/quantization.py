@@ -1,4 +1,4 @@
-"""Quantisation: real numbers to integers by a scale and a zero point, and back.
+"""Quantization: real numbers to integers by a scale and a zero point, and back.
 
 Quotients are rounded to the nearest integer, halves to the even one, and only then the zero point
 is added. Source: ONNX QuantizeLinear-25.
@@ -189,7 +189,7 @@ def _range_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
 def dynamic_quantize(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = x quantised to uint8 by the scale and zero point that just cover its range and 0.
+    """Y = x quantized to uint8 by the scale and zero point that just cover its range and 0.
 
     Where all is 0 the scale may be anything but 0; it is 1, as ONNX Runtime has it.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.attribute import Attributes
-from ...graph.dims import normalise_axis
+from ...graph.dims import normalize_axis
 from ...graph.tensor import Array
 from .axes import at
 from .registry import ArrayModule, Arrays, kernel
@@ -30,7 +30,7 @@ def _scan(
     Raises ShapeError for an axis that x lacks. Sources: ONNX CumSum, CumProd.
     """
     x, y = inputs[0], outputs[0]
-    axis = normalise_axis(int(inputs[1].reshape(())), x.ndim)
+    axis = normalize_axis(int(inputs[1].reshape(())), x.ndim)
     if attributes["reverse"]:
         backward = at(axis, slice(None, None, -1))
         x, y = x[backward], y[backward]

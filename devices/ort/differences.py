@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ...graph.dims import normalise_axis
+from ...graph.dims import normalize_axis
 from ...graph.ir import Node
 from ...graph.operator import Call
 from ...graph.operators.dot_attention import MASK, MASKED, SCORES, USED
@@ -74,7 +74,7 @@ def _may_run_out(call: Call) -> bool:
     shape = call.spec(0).shape
     if call.has(1) or shape is None:
         return not call.has(1)
-    length = shape[normalise_axis(call.attributes["axis"], len(shape))]
+    length = shape[normalize_axis(call.attributes["axis"], len(shape))]
     parts = call.n_outputs
     return not isinstance(length, int) or -(-length // parts) * (parts - 1) > length
 

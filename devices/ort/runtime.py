@@ -20,7 +20,7 @@ from .threads import ONE_THREAD, SPIN_US, Threads
 
 PROVIDERS = ["CPUExecutionProvider"]
 _INEXACT = ["WeightBiasQuantization"]
-"""Optimisers left out: this one rounds float weights between quantised tensors to 8 bits."""
+"""Optimizers left out: this one rounds float weights between quantized tensors to 8 bits."""
 
 _SILENT = 4
 """The level of log messages that nothing reaches: what matters is raised too."""
@@ -46,7 +46,7 @@ def runtime() -> Any:
 
 
 def options(
-    threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimise: bool = True
+    threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
 ) -> Any:
     """Return the options of a quiet session that computes on these threads, and on these cores.
 
@@ -70,7 +70,7 @@ def options(
         entries["session.intra_op_thread_affinities"] = ";".join([bound] * (threads.count - 1))
     for name, value in entries.items():
         chosen.add_session_config_entry(name, value)
-    if not optimise:
+    if not optimize:
         chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return chosen
 
@@ -87,7 +87,7 @@ def newest_opset() -> int:
     """Return the newest opset that plait, `onnx` and ONNX Runtime know, and have kernels of.
 
     A release may read an opset before it has kernels for what changed in it: the newest forms of
-    quantised models, which would be written out in floats, decide.
+    quantized models, which would be written out in floats, decide.
 
     Raises
     ------
@@ -98,13 +98,13 @@ def newest_opset() -> int:
     refused: Exception | None = None
     for opset in range(NEWEST_OPSET, OLDEST_WRITTEN - 1, -1):
         try:
-            load(to_onnx(_rounding(), opset=opset), options(optimise=False))
+            load(to_onnx(_rounding(), opset=opset), options(optimize=False))
         except Exception as error:
             refused = error
         else:
             return opset
     raise DeviceUnavailableError(
-        f"onnxruntime {version} does not run a quantised model: {refused and summary(refused)}",
+        f"onnxruntime {version} does not run a quantized model: {refused and summary(refused)}",
         fix="pip install --upgrade onnx onnxruntime",
     ) from refused
 

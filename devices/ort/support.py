@@ -134,7 +134,7 @@ def _try(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | 
     fetched = tuple(filter(None, node.outputs))
     graph = Graph("probe", fed, fetched, (node,), tensors, constants)
     try:
-        load(to_onnx(graph, opset=newest_opset()), options(optimise=False))
+        load(to_onnx(graph, opset=newest_opset()), options(optimize=False))
     except Exception as error:
         return summary(error)
     return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from .rules import DecompositionBuilder, decomposition
 
 
@@ -78,7 +78,7 @@ def lp_normalization(builder: DecompositionBuilder, x: str) -> str | None:
     shape = builder.dims(x)
     if shape is None:
         return None
-    axes = [normalise_axis(builder.attributes["axis"], len(shape))]
+    axes = [normalize_axis(builder.attributes["axis"], len(shape))]
     norm = builder(f"ReduceL{builder.attributes['p']}", x, axes, keepdims=True)
     empty = builder("Equal", norm, 0.0)
     return builder("Where", empty, builder.zero(x), builder("Div", x, norm))
@@ -90,7 +90,7 @@ def mean_variance_normalization(builder: DecompositionBuilder, x: str) -> str | 
     shape = builder.dims(x)
     if shape is None:
         return None
-    axes = tuple(normalise_axis(axis, len(shape)) for axis in builder.attributes["axes"])
+    axes = tuple(normalize_axis(axis, len(shape)) for axis in builder.attributes["axes"])
     centred = builder("Sub", x, builder("ReduceMean", x, axes, keepdims=True))
     variance = builder("ReduceMean", builder("Mul", centred, centred), axes, keepdims=True)
     return builder("Div", centred, builder("Add", builder("Sqrt", variance), 1e-9))
@@ -123,7 +123,7 @@ def _axes_from(builder: DecompositionBuilder, x: str) -> list[int] | None:
     shape = builder.dims(x)
     if shape is None:
         return None
-    return list(range(normalise_axis(builder.attributes["axis"], len(shape)), len(shape)))
+    return list(range(normalize_axis(builder.attributes["axis"], len(shape)), len(shape)))
 
 
 def _standard(builder: DecompositionBuilder, x: str, axes: Sequence[int]) -> tuple[str, str, str]:

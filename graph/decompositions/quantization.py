@@ -1,6 +1,6 @@
-"""Quantised operators in floats, and quantisation itself in arithmetic.
+"""Quantized operators in floats, and quantization itself in arithmetic.
 
-Sums that are rounded once in integers are rounded more often here: results that are quantised again
+Sums that are rounded once in integers are rounded more often here: results that are quantized again
 may differ by one.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from .rules import DecompositionBuilder, decomposition
 
 WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -145,5 +145,5 @@ def _along_axis(builder: DecompositionBuilder, x: str, numbers: str) -> str:
     if shape == (1,):
         return builder("Reshape", numbers, np.zeros(0, np.int64))
     assert rank is not None, "there are scales along its axis"
-    axis = normalise_axis(builder.attributes["axis"], rank)
+    axis = normalize_axis(builder.attributes["axis"], rank)
     return builder("Reshape", numbers, (-1, *(1,) * (rank - 1 - axis)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from ..operators.reduction import reduced_axes
 from .rules import DecompositionBuilder, decomposition
 
@@ -82,7 +82,7 @@ def _shifted(builder: DecompositionBuilder, x: str) -> tuple[str, list[int]] | N
     shape = builder.dims(x)
     if shape is None:
         return None
-    axes = [normalise_axis(builder.attributes["axis"], len(shape))]
+    axes = [normalize_axis(builder.attributes["axis"], len(shape))]
     return builder("Sub", x, builder("ReduceMax", x, axes, keepdims=True)), axes
 
 

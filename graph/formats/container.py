@@ -21,7 +21,7 @@ ALIGNMENT = 64
 """Of the start of the constants, and of each."""
 
 _PREFIX = struct.Struct("<8sIIQ")
-_RECOGNISED = 6
+_RECOGNIZED = 6
 """Bytes of the magic that are the same in a file that was sent as text."""
 
 
@@ -32,7 +32,7 @@ class Container:
     Attributes
     ----------
     magic : bytes
-        8 of them: not ASCII, and with a line end, so that a file sent as text is recognised.
+        8 of them: not ASCII, and with a line end, so that a file sent as text is recognized.
     version : int
         The newest that is known here.
     suffix, noun : str
@@ -49,7 +49,7 @@ class Container:
 
     def starts(self, head: bytes) -> bool:
         """True when a file that starts with `head` is of this kind, damaged or not."""
-        return head.startswith(self.magic[:_RECOGNISED])
+        return head.startswith(self.magic[:_RECOGNIZED])
 
     def pack(self, header: bytes) -> bytes:
         """Return what a file begins with; constants follow."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from ..operators.slicing import slice_range, slices_by_axis
 from .adjoint import Adjoint
 from .elementwise import Gradients
@@ -75,7 +75,7 @@ def _along(dy: Term, x: Term, axis: int, bounds: list[Term | None]) -> Term:
 def gather(at: Adjoint) -> Gradients:
     """Each slice is added to the one that it is a copy of."""
     x, indices = at.input(0), at.input(1)
-    axis = normalise_axis(at["axis"], x.rank)
+    axis = normalize_axis(at["axis"], x.rank)
     formula, inner = at.formula, indices.rank
     if inner == 1:
         yield 0, added_along(at.dy, indices, formula.shape_of(x, axis, axis + 1), axis)
@@ -95,7 +95,7 @@ def gather_elements(at: Adjoint) -> Gradients:
     """
     x, indices = at.input(0), at.input(1)
     if _picks_one(x, indices, at["axis"]):
-        yield 0, at.dy.where(_chosen(x, indices, normalise_axis(at["axis"], x.rank)))
+        yield 0, at.dy.where(_chosen(x, indices, normalize_axis(at["axis"], x.rank)))
     else:
         yield 0, _added(at.formula.like(x, 0), indices, at.dy, at["axis"])
 
@@ -105,7 +105,7 @@ def _picks_one(x: Term, indices: Term, axis: int) -> bool:
     lines, own = x.spec.shape, indices.spec.shape
     if lines is None or own is None:
         return False
-    axis = normalise_axis(axis, len(lines))
+    axis = normalize_axis(axis, len(lines))
     return own == (*lines[:axis], 1, *lines[axis + 1 :])
 
 
@@ -221,7 +221,7 @@ gradient("ScatterND")(_scatter)
 def tensor_scatter(at: Adjoint) -> Gradients:
     """An update gets the gradient where it was written; the cache there gets nothing."""
     dy, update, starts, formula = at.dy, at.input(1), at.optional(2), at.formula
-    axis = normalise_axis(at["axis"], update.rank)
+    axis = normalize_axis(at["axis"], update.rank)
     if at.wants(0):
         yield 0, dy.op("TensorScatter", formula.like(update, 0), starts, axis=axis, mode=at["mode"])
     if at.wants(1):
@@ -242,7 +242,7 @@ def compress(at: Adjoint) -> Gradients:
     x, formula, axis = at.input(0), at.formula, at["axis"]
     kept = at.input(1).op("NonZero").reshaped(formula.constant([-1]))
     if axis is not None:
-        axis = normalise_axis(axis, x.rank)
+        axis = normalize_axis(axis, x.rank)
         yield 0, added_along(at.dy, kept, formula.shape_of(x, axis, axis + 1), axis)
         return
     size = formula.size_of(x)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from .adjoint import Adjoint, sum_of_repeats
 from .elementwise import Gradients
 from .formula import Term
@@ -64,7 +64,7 @@ def concat(at: Adjoint) -> Gradients:
     if len(parts) == 1:
         yield 0, at.dy
         return
-    axis = normalise_axis(at["axis"], parts[0].rank)
+    axis = normalize_axis(at["axis"], parts[0].rank)
     lengths = at.formula.joined(*(at.formula.shape_of(x, axis, axis + 1) for x in parts))
     yield from enumerate(at.formula.split("Split", at.dy, lengths, outputs=len(parts), axis=axis))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dims import UNKNOWN, normalise_axis
+from ..dims import UNKNOWN, normalize_axis
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
@@ -26,12 +26,12 @@ class Standard(NamedTuple):
     axes: Sequence[int]
 
     def back(self, g: Term) -> Term:
-        """Return the gradient of what was standardised."""
+        """Return the gradient of what was standardized."""
         rest = g - g.mean(self.axes) - self.values * (g * self.values).mean(self.axes)
         return rest * self.inverse
 
 
-def _standardised(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
+def _standardized(x: Term, axes: Sequence[int], epsilon: float) -> Standard:
     centred = x - x.mean(axes)
     inverse = 1 / ((centred * centred).mean(axes) + epsilon).op("Sqrt")
     return Standard(centred * inverse, inverse, axes)
@@ -60,10 +60,10 @@ def _per_channel(x: Term) -> Term:
 def layer_normalization(at: Adjoint) -> Gradients:
     """By the statistics that the node computed, where they are as precise as x."""
     x, scale, dy = _wide(at, at.input(0)), at.input(1), _wide(at, at.dy)
-    axis = normalise_axis(at["axis"], x.rank)
+    axis = normalize_axis(at["axis"], x.rank)
     axes = range(axis, x.rank)
     if x.dtype == np.float64:
-        normal = _standardised(x, axes, at["epsilon"])
+        normal = _standardized(x, axes, at["epsilon"])
     else:
         inverse = at.output(2)
         normal = Standard((x - at.output(1)) * inverse, inverse, axes)
@@ -97,7 +97,7 @@ def _of_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
 def rms_normalization(at: Adjoint) -> Gradients:
     """As LayerNormalization, without means."""
     x, scale, dy = _wide(at, at.input(0)), at.input(1), _wide(at, at.dy)
-    axes = range(normalise_axis(at["axis"], x.rank), x.rank)
+    axes = range(normalize_axis(at["axis"], x.rank), x.rank)
     inverse = 1 / ((x * x).mean(axes) + at["epsilon"]).op("Sqrt")
     normal = x * inverse
     if at.wants(0):
@@ -133,7 +133,7 @@ def _of_batch(at: Adjoint) -> Gradients:
     """Training mode, in which running statistics move towards the batch's."""
     x, dy, scale = _wide(at, at.input(0)), _wide(at, at.dy), _wide(at, at.input(1))
     axes = [0, *range(2, x.rank)]
-    normal = _standardised(x, axes, at["epsilon"])
+    normal = _standardized(x, axes, at["epsilon"])
     if at.wants(0):
         made = normal.back(dy * _behind(scale, x.rank))
         yield 0, _through_running(at, made, normal)
@@ -171,7 +171,7 @@ def _through_running(at: Adjoint, made: Term, normal: Standard) -> Term:
 def instance_normalization(at: Adjoint) -> Gradients:
     """Each plane by its own statistics."""
     x = _wide(at, at.input(0))
-    yield from _by_channel(at, _standardised(x, range(2, x.rank), at["epsilon"]))
+    yield from _by_channel(at, _standardized(x, range(2, x.rank), at["epsilon"]))
 
 
 @gradient("GroupNormalization")
@@ -181,7 +181,7 @@ def group_normalization(at: Adjoint) -> Gradients:
     groups = formula.constant([at["num_groups"]])
     each = formula.size_of(x, 1) / groups
     shape = formula.joined(formula.shape_of(x, 0, 1), groups, each)
-    normal = _standardised(x.reshaped(shape), [2], at["epsilon"])
+    normal = _standardized(x.reshaped(shape), [2], at["epsilon"])
     yield from _by_channel(at, normal, shape)
 
 

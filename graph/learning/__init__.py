@@ -1,4 +1,4 @@
-"""Training as nodes of the graph: losses, optimisers, learning rates, initial values.
+"""Training as nodes of the graph: losses, optimizers, learning rates, initial values.
 
 All of these are functions of a GraphBuilder; what they add is planned like everything else. What
 lasts from one item to the next, such as weights and momenta, is in variables of the graph.

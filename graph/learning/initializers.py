@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..builder import GraphBuilder
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from ..errors import ShapeError
 from ..ir import Graph
 from ..tensor import Array
@@ -137,7 +137,7 @@ def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
     16
     """
     spec = builder.spec(tensor)
-    length = spec.shape[normalise_axis(axis, len(spec.shape))] if spec.shape else None
+    length = spec.shape[normalize_axis(axis, len(spec.shape))] if spec.shape else None
     if not isinstance(length, int):
         raise ShapeError(
             f"how long {tensor!r}, {spec}, is along axis {axis} is not known",

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ..builder import GraphBuilder
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
 from ..gradients import Formula, Term
@@ -207,7 +207,7 @@ def _check_labels(x: Term, labels: Term, axis: int) -> None:
     name = labels.formula.prefix.rstrip("/")
     shape = x.spec.shape
     if shape:
-        axis = normalise_axis(axis, len(shape))
+        axis = normalize_axis(axis, len(shape))
         shape = shape[:axis] + shape[axis + 1 :]
     if kind_of(labels.dtype) not in "iu" or not _may_be(shape, labels.spec.shape):
         raise ShapeError(

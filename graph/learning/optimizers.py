@@ -1,4 +1,4 @@
-"""The optimisers: each a few numbers, and the formula of one update."""
+"""The optimizers: each a few numbers, and the formula of one update."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SCALAR = "float64"
 
 
 class Progress:
-    """What an optimiser may know besides a variable and its gradient.
+    """What an optimizer may know besides a variable and its gradient.
 
     Attributes
     ----------

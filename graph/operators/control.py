@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, normalise_axis
+from ..dims import UNKNOWN, normalize_axis
 from ..errors import ShapeError
 from ..infer import cost_of, infer_node
 from ..ir import Graph, Node
@@ -91,7 +91,7 @@ def expected_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
     else:
         scanned = call.attributes["captured"] + call.attributes["num_scan_inputs"]
         shape = call.spec(len(call.inputs) - scanned).static_shape
-        count = shape[normalise_axis(axis_of(call, "scan_input_axes", 0), len(shape))]
+        count = shape[normalize_axis(axis_of(call, "scan_input_axes", 0), len(shape))]
     yield call.attributes["body"], count
 
 
@@ -221,7 +221,7 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
         if spec.shape is None:
             slices.append(spec)
             continue
-        axis = normalise_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
+        axis = normalize_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
         if not may_equal(length, spec.shape[axis]):
             raise ShapeError(
                 f"scanned inputs have lengths {length} and {spec.shape[axis]}",
@@ -269,7 +269,7 @@ def _slice(call: Call, place: int, index: int) -> TensorSpec:
     spec = call.spec(place)
     if spec.shape is None:
         return spec
-    axis = normalise_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
+    axis = normalize_axis(axis_of(call, "scan_input_axes", index), len(spec.shape))
     return replace_shape(spec, spec.shape[:axis] + spec.shape[axis + 1 :])
 
 
@@ -307,7 +307,7 @@ def _settled(
 def _stacked(spec: TensorSpec, length: Dim, axis: int) -> tuple[Dim, ...] | None:
     if spec.shape is None:
         return None
-    place = normalise_axis(axis, len(spec.shape) + 1)
+    place = normalize_axis(axis, len(spec.shape) + 1)
     return (*spec.shape[:place], length, *spec.shape[place:])
 
 

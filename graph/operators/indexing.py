@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, normalise_axis
+from ..dims import UNKNOWN, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define, free
 from ..tensor import Dim, Shape, TensorSpec
@@ -112,7 +112,7 @@ def infer_scatter_elements(call: Call) -> Sequence[TensorSpec]:
         _check_shape(updates, indices.shape, "updates")
     if data.shape is None:
         return (data,)
-    axis = normalise_axis(call.attributes["axis"], len(data.shape))
+    axis = normalize_axis(call.attributes["axis"], len(data.shape))
     if indices.shape is not None and not _fits(indices.shape, data.shape, axis):
         raise ShapeError(
             f"indices {indices} do not fit into data {data} along axis {axis}",
@@ -156,7 +156,7 @@ def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
         check_dtype(call.spec(2), INTEGERS, "write_indices")
     if cache.shape is None:
         return (cache,)
-    axis = normalise_axis(call.attributes["axis"], len(cache.shape))
+    axis = normalize_axis(call.attributes["axis"], len(cache.shape))
     if axis == 0:
         raise ShapeError("axis 0 is the batch", fix="name the axis of the sequence")
     if call.has(2):
@@ -188,7 +188,7 @@ def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
     _check_shape(values, (2,), "values")
     if indices.shape is None:
         return (TensorSpec(values.dtype, None),)
-    axis = normalise_axis(call.attributes["axis"], len(indices.shape) + 1)
+    axis = normalize_axis(call.attributes["axis"], len(indices.shape) + 1)
     length = _count(call, 1, "the depth")
     return (TensorSpec(values.dtype, (*indices.shape[:axis], length, *indices.shape[axis:])),)
 
@@ -223,7 +223,7 @@ def infer_top_k(call: Call) -> Sequence[TensorSpec]:
     integers(call, 1, "k")
     if x.shape is None:
         return TensorSpec(x.dtype, None), TensorSpec("int64", None)
-    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    axis = normalize_axis(call.attributes["axis"], len(x.shape))
     k, length = _count(call, 1, "k"), x.shape[axis]
     if isinstance(k, int) and isinstance(length, int) and k > length:
         raise ShapeError(f"axis {axis} of {x} has no {k} elements", fix=f"use k ≤ {length}")

@@ -1,4 +1,4 @@
-"""Products of quantised tensors, as exact integers or quantised again."""
+"""Products of quantized tensors, as exact integers or quantized again."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, add, broadcast, mul, normalise_axes, normalise_axis
+from ..dims import UNKNOWN, add, broadcast, mul, normalize_axes, normalize_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
@@ -33,7 +33,7 @@ def infer_concat(call: Call) -> Sequence[TensorSpec]:
         )
     if len(shapes) < len(specs):
         return (TensorSpec(dtype, None),)
-    axis = normalise_axis(call.attributes["axis"], len(shapes[0]))
+    axis = normalize_axis(call.attributes["axis"], len(shapes[0]))
     dims = [
         _sum(dims) if i == axis else _agreed(dims, i, specs)
         for i, dims in enumerate(zip(*shapes, strict=True))
@@ -164,7 +164,7 @@ def pads_by_axis(
     ShapeError
         If there are not two pads for each axis listed.
     """
-    listed = normalise_axes(range(rank) if axes is None else axes, rank)
+    listed = normalize_axes(range(rank) if axes is None else axes, rank)
     if len(pads) != 2 * len(listed):
         raise ShapeError(
             f"pads {list(pads)} do not give a begin and an end for {len(listed)} axes",

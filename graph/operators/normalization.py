@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import normalise_axes, normalise_axis
+from ..dims import normalize_axes, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
@@ -119,7 +119,7 @@ def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     if x.shape is None:
         unknown = TensorSpec(_STATISTICS, None)
         return (x, unknown, unknown)
-    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    axis = normalize_axis(call.attributes["axis"], len(x.shape))
     check_broadcastable(call.spec(1), x.shape, "scale")
     if call.has(2):
         check_broadcastable(call.spec(2), x.shape, "bias")
@@ -141,7 +141,7 @@ def infer_rms_normalization(call: Call) -> Sequence[TensorSpec]:
     check_dtype(x, FLOATS)
     check_dtype(call.spec(1), FLOATS, "scale")
     if x.shape is not None:
-        normalise_axis(call.attributes["axis"], len(x.shape))
+        normalize_axis(call.attributes["axis"], len(x.shape))
         check_broadcastable(call.spec(1), x.shape, "scale")
     return (TensorSpec(call.spec(1).dtype, x.shape),)
 
@@ -171,7 +171,7 @@ def infer_mean_variance_normalization(call: Call) -> Sequence[TensorSpec]:
     x = call.spec(0)
     check_dtype(x, FLOATS)
     if x.rank is not None:
-        normalise_axes(call.attributes["axes"], x.rank)
+        normalize_axes(call.attributes["axes"], x.rank)
     return (x,)
 
 

@@ -1,4 +1,4 @@
-"""Quantisation: real numbers as integers, a scale and a zero point.
+"""Quantization: real numbers as integers, a scale and a zero point.
 
 A real number r is stored as q = r / scale + zero point. There is one scale per tensor, one per
 index along an axis, or one per block of some elements along an axis.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import ceildiv, normalise_axis
+from ..dims import ceildiv, normalize_axis
 from ..dtypes import FLOATS_OF_8_BITS
 from ..errors import ShapeError
 from ..operator import Call, define
@@ -19,7 +19,7 @@ from .inputs import FLOATS, SIGNED, check_dtype, may_equal
 from .rules import per_element
 
 QUANTIZED = ("int8", "uint8", "int16", "uint16", *FLOATS_OF_8_BITS)
-"""What real numbers are quantised to."""
+"""What real numbers are quantized to."""
 
 _AXIS = {"axis": Attribute(Kind.INT, 1), "block_size": Attribute(Kind.INT, 0, minimum=0)}
 
@@ -27,7 +27,7 @@ _AXIS = {"axis": Attribute(Kind.INT, 1), "block_size": Attribute(Kind.INT, 0, mi
 def check_named(spec: TensorSpec, dtypes: Sequence[str], what: str) -> None:
     """Raise ShapeError unless the dtype is one of those named."""
     if spec.dtype.name not in dtypes:
-        raise ShapeError(f"{what} is {spec}, not {' or '.join(dtypes)}", fix="quantise it to one")
+        raise ShapeError(f"{what} is {spec}, not {' or '.join(dtypes)}", fix="quantize it to one")
 
 
 @define(
@@ -105,7 +105,7 @@ def _check_granularity(call: Call) -> None:
         check_shape(call.spec(2), scale.shape, "the zero point")
     if scale.shape is None or x.shape is None or single:
         return
-    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    axis = normalize_axis(call.attributes["axis"], len(x.shape))
     block, wanted = call.attributes["block_size"], list(x.shape)
     wanted[axis] = ceildiv(wanted[axis], block or 1)
     check_shape(scale, tuple(wanted) if block else x.shape[axis : axis + 1], "the scale")

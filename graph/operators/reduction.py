@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import normalise_axes, normalise_axis
+from ..dims import normalize_axes, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, InferRule, define
 from ..tensor import Dim, TensorSpec
@@ -29,7 +29,7 @@ def reduced_axes(
 ) -> tuple[int, ...]:
     """Return the axes to reduce, sorted: all where none is given, unless that means none."""
     if axes:
-        return tuple(sorted(normalise_axes(axes, rank)))
+        return tuple(sorted(normalize_axes(axes, rank)))
     return () if noop_with_empty_axes else tuple(range(rank))
 
 
@@ -84,7 +84,7 @@ def _infer_arg_extremum(call: Call) -> Sequence[TensorSpec]:
     if data.shape is None:
         return (TensorSpec("int64", None),)
     shape = list(data.shape or (1,))
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     if shape[axis] == 0:
         raise ShapeError(
             f"axis {axis} of {data} has no elements to choose from", fix="feed a larger input"
@@ -116,7 +116,7 @@ def _infer_scan(call: Call) -> Sequence[TensorSpec]:
     check_single(call, 1, "axis")
     axis = integers(call, 1, "axis")
     if axis is not None and data.shape is not None:
-        normalise_axis(axis[0], len(data.shape))
+        normalize_axis(axis[0], len(data.shape))
     return (data,)
 
 

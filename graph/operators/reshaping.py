@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Attributes, Kind
-from ..dims import UNKNOWN, floordiv, mul, normalise_axes, product
+from ..dims import UNKNOWN, floordiv, mul, normalize_axes, product
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
@@ -114,7 +114,7 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
         if not all(isinstance(dim, int) for dim in data.shape):
             return (TensorSpec(data.dtype, None),)
         return (TensorSpec(data.dtype, [dim for dim in data.shape if dim != 1]),)
-    removed = normalise_axes(axes, len(data.shape))
+    removed = normalize_axes(axes, len(data.shape))
     for axis in removed:
         if data.shape[axis] != 1 and isinstance(data.shape[axis], int):
             raise ShapeError(f"axis {axis} of {data} is not of length 1", fix="leave it out")
@@ -129,7 +129,7 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
         rank, added = data.rank, listed_rank(call, 1)
         return (of_rank(data, None if rank is None or added is None else rank + added),)
     rank = len(data.shape) + len(axes)
-    inserted, rest = normalise_axes(axes, rank), iter(data.shape)
+    inserted, rest = normalize_axes(axes, rank), iter(data.shape)
     return (TensorSpec(data.dtype, [1 if i in inserted else next(rest) for i in range(rank)]),)
 
 

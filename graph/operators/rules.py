@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..dims import broadcast, normalise_axis
+from ..dims import broadcast, normalize_axis
 from ..operator import Alias, Call, CostRule, InferRule, Pairs, Specs
 from ..tensor import Shape, TensorSpec
 from .inputs import check_dtype, common_dtype, present
@@ -41,7 +41,7 @@ def same_along_axis(kinds: str) -> InferRule:
         x = call.spec(0)
         check_dtype(x, kinds)
         if x.rank is not None:
-            normalise_axis(call.attributes["axis"], x.rank)
+            normalize_axis(call.attributes["axis"], x.rank)
         return (x,)
 
     return infer
@@ -98,7 +98,7 @@ def joined_along_axis(call: Call) -> Iterator[Alias]:
     """Alias: the inputs one after the other along an axis, where each is one run."""
     specs = present(call)
     shape = list(specs[0].static_shape)
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     shape[axis] = sum(spec.static_shape[axis] for spec in specs)
     begin = 0
     for index, spec in enumerate(specs):

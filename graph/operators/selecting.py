@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, mul, normalise_axis, product
+from ..dims import UNKNOWN, mul, normalize_axis, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
@@ -62,7 +62,7 @@ def _bound_compress(call: Call) -> Sequence[TensorSpec]:
         return (TensorSpec(x.dtype, (_least(length, _size(x)),)),)
     if x.shape is None:
         return (x,)
-    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    axis = normalize_axis(call.attributes["axis"], len(x.shape))
     return (TensorSpec(x.dtype, _replaced(x.shape, axis, _least(length, x.shape[axis]))),)
 
 
@@ -105,7 +105,7 @@ def _bound_unique(call: Call) -> Sequence[TensorSpec]:
     elif x.shape is None:
         kept, length = x, UNKNOWN
     else:
-        kept, length = x, x.shape[normalise_axis(axis, len(x.shape))]
+        kept, length = x, x.shape[normalize_axis(axis, len(x.shape))]
     return (kept, *[TensorSpec("int64", (length,))] * 3)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, add, floordiv, mul, normalise_axis
+from ..dims import UNKNOWN, add, floordiv, mul, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
@@ -37,7 +37,7 @@ def dft_axis(given: Sequence[int] | None, rank: int) -> int:
     ShapeError
         If there is not one, or it is outside the tensor, or the last: real and imaginary parts.
     """
-    axis = normalise_axis(-2 if given is None else _one(given, "the axis"), rank)
+    axis = normalize_axis(-2 if given is None else _one(given, "the axis"), rank)
     if axis == rank - 1:
         raise ShapeError(
             f"axis {axis} holds real and imaginary parts", fix="name one of those before it"

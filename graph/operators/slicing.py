@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, ceildiv, normalise_axes, normalise_axis
+from ..dims import UNKNOWN, ceildiv, normalize_axes, normalize_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
@@ -43,7 +43,7 @@ def slices_by_axis(
     ShapeError
         If the lists differ in length, an axis is unknown or listed twice, or a step is 0.
     """
-    listed = normalise_axes(range(len(starts)) if axes is None else axes, rank)
+    listed = normalize_axes(range(len(starts)) if axes is None else axes, rank)
     paces = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(listed) == len(paces):
         raise ShapeError(
@@ -97,7 +97,7 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
     dims = list(data.shape)
     if starts is None or ends is None or is_computed(call, 4):
         for axis in axes if axes is not None else range(count or 0):
-            dims[normalise_axis(axis, len(dims))] = UNKNOWN
+            dims[normalize_axis(axis, len(dims))] = UNKNOWN
         return (TensorSpec(data.dtype, dims),)
     for axis, bounds in slices_by_axis(len(dims), starts, ends, axes, steps).items():
         dims[axis] = _sliced(dims[axis], *bounds)
@@ -135,7 +135,7 @@ def _split_parts(call: Call) -> Iterator[Alias]:
     x, starts = call.spec(0), [0] * len(call.spec(0).static_shape)
     if is_computed(call, 1):
         return
-    axis = normalise_axis(call.attributes["axis"], len(starts))
+    axis = normalize_axis(call.attributes["axis"], len(starts))
     sizes = split_sizes(x.static_shape[axis], integers(call, 1, "split"), call.n_outputs)
     for output, length in enumerate(map(int, sizes)):
         if length:
@@ -164,7 +164,7 @@ def infer_split(call: Call) -> Sequence[TensorSpec]:
     sizes = integers(call, 1, "split")
     if x.shape is None:
         return (x,) * parts
-    axis = normalise_axis(call.attributes["axis"], len(x.shape))
+    axis = normalize_axis(call.attributes["axis"], len(x.shape))
     if is_computed(call, 1):
         return (TensorSpec(x.dtype, _with(x.shape, axis, UNKNOWN)),) * parts
     lengths = split_sizes(x.shape[axis], sizes, parts)
@@ -181,7 +181,7 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     if indices is None or indices.size == 0:
         return
     shape = data.static_shape
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     places = [i + shape[axis] if i < 0 else i for i in indices.reshape(-1).tolist()]
     first, end = places[0], places[0] + len(places)
     if first >= 0 and end <= shape[axis] and places == list(range(first, end)):
@@ -204,7 +204,7 @@ def infer_gather(call: Call) -> Sequence[TensorSpec]:
     check_dtype(indices, INTEGERS, "indices")
     if data.shape is None:
         return (TensorSpec(data.dtype, None),)
-    axis = normalise_axis(call.attributes["axis"], len(data.shape))
+    axis = normalize_axis(call.attributes["axis"], len(data.shape))
     if indices.shape is None:
         return (TensorSpec(data.dtype, None),)
     return (TensorSpec(data.dtype, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])),)
@@ -224,7 +224,7 @@ def infer_gather_elements(call: Call) -> Sequence[TensorSpec]:
     check_dtype(indices, INTEGERS, "indices")
     if data.shape is None or indices.shape is None:
         return (TensorSpec(data.dtype, indices.shape),)
-    axis = normalise_axis(call.attributes["axis"], len(data.shape))
+    axis = normalize_axis(call.attributes["axis"], len(data.shape))
     fits = len(indices.shape) == len(data.shape) and all(
         i == axis or isinstance(a, str) or isinstance(b, str) or a <= b
         for i, (a, b) in enumerate(zip(indices.shape, data.shape, strict=True))

@@ -18,7 +18,7 @@ from .rewriting import Rewriter
 def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Relu or Clip, then QuantizeLinear -> QuantizeLinear, if that saturates where they cut off.
 
-    The same bits: quantising keeps the order, so what lies beyond a bound that becomes the last
+    The same bits: quantizing keeps the order, so what lies beyond a bound that becomes the last
     integer becomes it too. Bounds, scale and zero point must be constants, and nothing else may
     read what lies between.
     """
@@ -33,7 +33,7 @@ def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 
 def _needless(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return the node ahead of a quantisation, if it can go."""
+    """Return the node ahead of a quantization, if it can go."""
     clip, made = rewriter.producer(node.inputs[0]), quantization_of(rewriter, node)
     if clip is None or made is None or not rewriter.is_private(node.inputs[0]):
         return None

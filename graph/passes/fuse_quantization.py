@@ -1,4 +1,4 @@
-"""Quantisation that exporters write out in arithmetic, put together again."""
+"""Quantization that exporters write out in arithmetic, put together again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .pipeline import gated
 from .rewriting import Rewriter
 
 X = "x"
-"""In a pattern: what is quantised."""
+"""In a pattern: what is quantized."""
 
 _F32 = np.dtype(np.float32)
 
@@ -64,7 +64,7 @@ def fuse_quantization(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 
 def _measures(rewriter: Rewriter, node: Node, match: Match) -> bool:
-    """Quantise by the range of what is quantised, in one node; say whether that is possible."""
+    """Quantize by the range of what is quantized, in one node; say whether that is possible."""
     x, old = match.tensors[X], {one.name: one for one in match.named.values()}
     kept = {match.named["scale"].outputs[0], match.named["zero"].outputs[0], *node.outputs}
     old[node.name] = node

@@ -1,6 +1,6 @@
 """Activations ahead of what only moves elements, next to the product that they belong to.
 
-There a device computes both in one go, and a quantisation or a bound that follows can be merged.
+There a device computes both in one go, and a quantization or a bound that follows can be merged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quantisations ahead of what only moves elements, which then moves bytes."""
+"""Quantizations ahead of what only moves elements, which then moves bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .rewriting import Rewriter
 def hoist_quantize(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """MaxPool, Reshape, Concat, ..., then QuantizeLinear -> QuantizeLinear, then the same.
 
-    The same bits, as quantising keeps the order. There must be one constant scale, and nothing
-    else may read what lies between. Of Concat all inputs are quantised.
+    The same bits, as quantizing keeps the order. There must be one constant scale, and nothing
+    else may read what lies between. Of Concat all inputs are quantized.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -51,7 +51,7 @@ def keeps_elements(rewriter: Rewriter, move: Node) -> bool:
 
 
 def _swap(rewriter: Rewriter, names: Names, move: Node, node: Node) -> list[Node]:
-    """Quantise what a node reads instead of what it yields; return the new quantisations."""
+    """Quantize what a node reads instead of what it yields; return the new quantizations."""
     count = len(move.inputs) if move.op == "Concat" else 1
     ahead = {
         name: rewriter.make(

@@ -1,4 +1,4 @@
-"""Products between dequantised and quantised tensors, computed in integers."""
+"""Products between dequantized and quantized tensors, computed in integers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 def integer_islands(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; the same for MatMul.
 
-    Where the product is not quantised again: ConvInteger or MatMulInteger, its int32 sums
-    dequantised, the bias added. Results that are quantised again may differ by one, as sums and
+    Where the product is not quantized again: ConvInteger or MatMulInteger, its int32 sums
+    dequantized, the bias added. Results that are quantized again may differ by one, as sums and
     scales are rounded in another order, the others by rounding of float32. All scales and zero
     points must be constants: one for the left factor, one or one for each feature for the weights.
     """
@@ -30,14 +30,14 @@ def integer_islands(graph: Graph, may_merge: MayMerge = always) -> Graph:
     names = Names(node.name for node in graph.nodes)
     for node in rewriter.find("Conv", "MatMul"):
         product = _product(rewriter, node)
-        if product is not None and not _quantised_again(rewriter, product):
+        if product is not None and not _quantized_again(rewriter, product):
             _in_floats(rewriter, names, product)
     rewriter.drop_dead()
     return rewriter.result()
 
 
 class _Product(NamedTuple):
-    """A product of dequantised tensors, and the nodes that dequantise them.
+    """A product of dequantized tensors, and the nodes that dequantize them.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ def _product(rewriter: Rewriter, node: Node) -> _Product | None:
 
 
 def _factor(rewriter: Rewriter, source: Node | None) -> Quantization | None:
-    """Return the bytes that a node dequantises."""
+    """Return the bytes that a node dequantizes."""
     if source is None or source.op != "DequantizeLinear":
         return None
     found = quantization_of(rewriter, source)
@@ -99,7 +99,7 @@ def _factor(rewriter: Rewriter, source: Node | None) -> Quantization | None:
 def _bias(
     rewriter: Rewriter, name: str, left: Quantization, right: Quantization
 ) -> tuple[Array | None, Quantization | None]:
-    """Return a constant bias as reals, and as integers where it is dequantised by left · right."""
+    """Return a constant bias as reals, and as integers where it is dequantized by left · right."""
     if name in rewriter.constants:
         return rewriter.constants[name], None
     found = quantization_of(rewriter, rewriter.producer(name))
@@ -112,8 +112,8 @@ def _bias(
     return (value * scale).astype(np.float32), found if fits else None
 
 
-def _quantised_again(rewriter: Rewriter, product: _Product) -> bool:
-    """Let a product write the integers that its result is quantised to; say whether it can."""
+def _quantized_again(rewriter: Rewriter, product: _Product) -> bool:
+    """Let a product write the integers that its result is quantized to; say whether it can."""
     node = product.node
     after = rewriter.only_consumer(node)
     made = quantization_of(rewriter, after)

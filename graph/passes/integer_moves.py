@@ -24,7 +24,7 @@ class _Chain(NamedTuple):
     between : list of Node
         Each before those that read it, the DequantizeLinear left out.
     integers : dict of str to str
-        For each dequantised tensor its integers.
+        For each dequantized tensor its integers.
     """
 
     between: list[Node]
@@ -36,7 +36,7 @@ def move_integers(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear, f, QuantizeLinear by the same scale and zero point -> f on the integers.
 
     f only moves elements (MaxPool, Reshape, Concat, ...), or cuts them off by numbers (Relu, Clip),
-    which become integers. The same bits, as quantising keeps the order. What lies between is read
+    which become integers. The same bits, as quantizing keeps the order. What lies between is read
     by nothing else.
     """
     rewriter = Rewriter(graph, may_merge)

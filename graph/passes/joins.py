@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from ..ir import Graph, Node
 from .merging import MayMerge, always
 from .pipeline import gated
@@ -31,7 +31,7 @@ def merge_joins(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 def _axis(rewriter: Rewriter, node: Node) -> int | None:
     rank = rewriter.tensors[node.inputs[0]].rank
-    return None if rank is None else normalise_axis(node.attributes["axis"], rank)
+    return None if rank is None else normalize_axis(node.attributes["axis"], rank)
 
 
 def _join(rewriter: Rewriter, node: Node) -> set[str]:

@@ -1,4 +1,4 @@
-"""By which constants a node quantises or dequantises."""
+"""By which constants a node quantizes or dequantizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from ..dtypes import kind_of
 from ..ir import Node
 from ..tensor import Array
@@ -40,7 +40,7 @@ class Quantization(NamedTuple):
 
 
 def quantization_of(rewriter: Rewriter, node: Node | None) -> Quantization | None:
-    """Return how a node quantises or dequantises, if that is known and to plain integers.
+    """Return how a node quantizes or dequantizes, if that is known and to plain integers.
 
     None too where it is done by blocks, or in another precision than float32.
     """
@@ -61,7 +61,7 @@ def quantization_of(rewriter: Rewriter, node: Node | None) -> Quantization | Non
     if scale.size > 1:
         if integers.rank is None:
             return None
-        axis = normalise_axis(node.attributes["axis"], integers.rank)
+        axis = normalize_axis(node.attributes["axis"], integers.rank)
     return Quantization(tensor, scale, zero, axis, names if len(names) > 1 else ())
 
 

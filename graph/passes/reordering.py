@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..dims import normalise_axes, normalise_axis
+from ..dims import normalize_axes, normalize_axis
 from ..ir import Node
 from ..resampling import CROP
 from ..tensor import Array
@@ -89,7 +89,7 @@ def _first_alone(rewriter: Rewriter, node: Node, order: Order) -> Reordered | No
 
 
 def _axis_attribute(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    axis = order[normalise_axis(node.attributes["axis"], len(order))]
+    axis = order[normalize_axis(node.attributes["axis"], len(order))]
     return Reordered((0,), {}, {**node.attributes, "axis": axis})
 
 
@@ -150,7 +150,7 @@ def _without(
     """Return the same unless axes go and those that are left come in another order."""
     if keeps or found is None:
         return found
-    gone = normalise_axes(axes, len(order))
+    gone = normalize_axes(axes, len(order))
     left = [axis for place, axis in enumerate(order) if place not in gone]
     return found._replace(settles=True) if left == sorted(left) else None
 
@@ -159,7 +159,7 @@ def _cumulative(rewriter: Rewriter, node: Node, order: Order) -> Reordered | Non
     value = rewriter.constants.get(node.inputs[1])
     if value is None:
         return None
-    axis = order[normalise_axis(int(value.item()), len(order))]
+    axis = order[normalize_axis(int(value.item()), len(order))]
     return Reordered((0,), {1: np.full_like(value, axis)}, node.attributes)
 
 
@@ -227,7 +227,7 @@ def _integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | N
 
 def _named_anew(axes: Sequence[int], order: Order) -> Array:
     """Return what axes are called in the other order."""
-    return np.array([order[axis] for axis in normalise_axes(axes, len(order))], np.int64)
+    return np.array([order[axis] for axis in normalize_axes(axes, len(order))], np.int64)
 
 
 def _placed(values: Sequence[int] | Array, order: Order) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..dims import normalise_axis
+from ..dims import normalize_axis
 from ..ir import Graph, Node
 from ..tensor import Array
 from .matching import Constant, Match, Pattern, Rule, apply
@@ -74,7 +74,7 @@ def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     shape = rewriter.tensors[x].shape
     if shape is None:
         return None
-    axis = normalise_axis(last.attributes["axis"], len(shape))
+    axis = normalize_axis(last.attributes["axis"], len(shape))
     length = shape[axis]
     if not isinstance(length, int) or indices.min() < 0 or indices.max() >= length:
         return None

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import trio
 
-from ...graph.dims import normalise_axis
+from ...graph.dims import normalize_axis
 from ...graph.errors import ShapeError
 from ...graph.ir import Graph, Node
 from ...graph.nested import result_specs
@@ -179,7 +179,7 @@ def _stacked(column: list[Array] | Array, axis: int, backward: int = 0) -> Array
     if isinstance(column, list):
         _check_stackable(column)
         return np.stack(column[::-1] if backward else column, axis)
-    return np.moveaxis(column, 0, normalise_axis(axis, column.ndim))
+    return np.moveaxis(column, 0, normalize_axis(axis, column.ndim))
 
 
 def _check_lengths(scanned: Sequence[Array]) -> None:

@@ -43,7 +43,7 @@ async def check_bits(
         pieces.append(len(found))
         return found
 
-    # Compiling takes most of the time, and without optimisation a third of it.
+    # Compiling takes most of the time, and without optimization a third of it.
     monkeypatch.setattr(program, "OPTIONS", (*program.OPTIONS, "-cl-opt-disable"))
     monkeypatch.setattr(program, "fused", counted)
     with_epilogues = True

@@ -180,25 +180,25 @@ def test_shapes_that_do_not_broadcast_are_named() -> None:
 @given(st.integers(1, 6), st.integers(-9, 9))
 def test_an_axis_counts_from_either_end(rank: int, axis: int) -> None:
     if axis in range(-rank, rank):
-        assert dims.normalise_axis(axis, rank) == range(rank)[axis]
+        assert dims.normalize_axis(axis, rank) == range(rank)[axis]
     else:
         with pytest.raises(ShapeError):
-            dims.normalise_axis(axis, rank)
+            dims.normalize_axis(axis, rank)
 
 
 def test_an_axis_outside_the_tensor_is_named() -> None:
     with pytest.raises(ShapeError) as caught:
-        dims.normalise_axis(3, 2, "split axis")
+        dims.normalize_axis(3, 2, "split axis")
     assert str(caught.value) == (
         "split axis 3 is outside a tensor of rank 2\n  fix: use a value in [-2, 1]"
     )
 
 
 def test_axes_keep_their_order() -> None:
-    assert dims.normalise_axes((-1, 0), 3) == (2, 0)
+    assert dims.normalize_axes((-1, 0), 3) == (2, 0)
 
 
 def test_one_dimension_is_not_named_twice() -> None:
     with pytest.raises(ShapeError) as caught:
-        dims.normalise_axes((1, -1), 2)
+        dims.normalize_axes((1, -1), 2)
     assert str(caught.value) == "axes [1, 1] name a dimension twice\n  fix: name each once"

@@ -208,7 +208,7 @@ def test_dropout_that_is_told_so_drops_nothing() -> None:
 
 def test_what_is_drawn_has_no_gradient_but_what_is_made_of_it_does() -> None:
     """x · σ + μ, as variational autoencoders have it."""
-    b = pl.GraphBuilder("reparametrised")
+    b = pl.GraphBuilder("reparametrized")
     mean, deviation = (b.input(name, "float32", (50,)) for name in ("mean", "deviation"))
     noise = b.op("RandomNormalLike", mean)
     y = b.op("Add", mean, b.op("Mul", deviation, noise))

@@ -29,7 +29,7 @@ WIDTH, NARROWED = 4096, 512
 
 
 def weights(node: Any, shape: tuple[int, ...], roles: dict[str, str]) -> Array:
-    """Return numbers that keep a network's activations within bounds, as He initialisation does."""
+    """Return numbers that keep a network's activations within bounds, as He initialization does."""
     numbers = np.resize(_NUMBERS, shape)
     role = roles.get(node.output[0], "")
     if role in ("scale", "var"):

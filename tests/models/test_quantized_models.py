@@ -1,4 +1,4 @@
-"""Real models, quantised: ONNX Runtime's numbers for the same integers, and better than its own."""
+"""Real models, quantized: ONNX Runtime's numbers for the same integers, and better than its own."""
 
 from __future__ import annotations
 

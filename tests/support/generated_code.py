@@ -31,7 +31,7 @@ def context() -> Any:
 def compiled(source: str) -> Any:
     import pyopencl as cl
 
-    # Compiling takes most of the time, and without optimisation a third of it. What is always
+    # Compiling takes most of the time, and without optimization a third of it. What is always
     # true for some shapes would be warned of.
     return cl.Program(context(), source).build(["-cl-opt-disable", "-w"])
 

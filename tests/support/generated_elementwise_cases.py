@@ -126,13 +126,13 @@ def a_chain_of_halves() -> tuple[Graph, Feeds]:
 
 
 @case
-def quantisation() -> tuple[Graph, Feeds]:
-    b = pl.GraphBuilder("quantisation")
+def quantization() -> tuple[Graph, Feeds]:
+    b = pl.GraphBuilder("quantization")
     feeds = {"x": drawn("float32", (2, 3, 7), 1), "scales": np.array([0.5, 0.03, 2], np.float32)}
     x, scales = (b.input(name, a.dtype, a.shape) for name, a in feeds.items())
-    quantised = b.op("QuantizeLinear", x, scales, output_dtype="int8")
-    b.output("y", b.op("DequantizeLinear", quantised, scales))
-    b.output("quantised", quantised)
+    quantized = b.op("QuantizeLinear", x, scales, output_dtype="int8")
+    b.output("y", b.op("DequantizeLinear", quantized, scales))
+    b.output("quantized", quantized)
     feeds["wide"] = drawn("float32", (3, 700), 2)
     made = b.op("DynamicQuantizeLinear", b.input("wide", "float32", (3, 700)), outputs=3)
     for index, y in enumerate(made):

@@ -1,4 +1,4 @@
-"""Cases of generated exact operators, and of quantisation by blocks: see `generated_cases`."""
+"""Cases of generated exact operators, and of quantization by blocks: see `generated_cases`."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def exact_boxes() -> tuple[Graph, Feeds]:
 
 
 @case
-def quantised_blocks() -> tuple[Graph, Feeds]:
+def quantized_blocks() -> tuple[Graph, Feeds]:
     """Blocks along each axis, the last one of them shorter."""
     rng = np.random.default_rng(5)
     x = (rng.standard_normal((4, 7, 3)) * 50).astype(np.float32)
@@ -141,7 +141,7 @@ def quantised_blocks() -> tuple[Graph, Feeds]:
     def scales(*shape: int, dtype: str = "float32") -> Array:
         return rng.uniform(0.1, 2, shape).astype(dtype)
 
-    nodes = Nodes("quantised_blocks")
+    nodes = Nodes("quantized_blocks")
     nodes.add("QuantizeLinear", x, scales(4, 3, 3), whole(4, 3, 3), block_size=3)
     halves = x.astype(np.float16), scales(4, 7, 2, dtype="float16")
     nodes.add("QuantizeLinear", *halves, axis=-1, block_size=2, output_dtype="int16")

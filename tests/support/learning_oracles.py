@@ -1,4 +1,4 @@
-"""Optimisers in numpy's float64, written after the pseudocode of torch.optim's documents."""
+"""Optimizers in numpy's float64, written after the pseudocode of torch.optim's documents."""
 
 from __future__ import annotations
 

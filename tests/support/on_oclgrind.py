@@ -89,7 +89,7 @@ def run(context: Any, queue: Any, graph: Graph, feeds: Feeds) -> None:
 
 
 def compiled(context: Any, kernels: list[Kernel]) -> dict[str, Any]:
-    """Return the kernels by name: not optimised where that takes what Oclgrind lacks."""
+    """Return the kernels by name: not optimized where that takes what Oclgrind lacks."""
     source, options = program_source(OPENCL, kernels), ["-cl-std=CL1.2", "-w"]
     names = {kernel.name for kernel in kernels}
     try:

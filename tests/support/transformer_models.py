@@ -69,7 +69,7 @@ class Exporter:
         return self.op("Reshape", back, self.value([0, 0, WIDTH], "int64"))
 
     def embedded(self, *tables: tuple[str, int]) -> str:
-        """Sum what tables hold for some indices, normalised."""
+        """Sum what tables hold for some indices, normalized."""
         found = [self.op("Gather", self.weight(rows, WIDTH), at) for at, rows in tables]
         total = found[0]
         for each in found[1:]:

@@ -8,7 +8,7 @@ from ....devices.codegen.cells import cells, typed
 from ....devices.codegen.kernel import Code
 from ....devices.codegen.movement import part
 from ....devices.codegen.registry import generates
-from ....graph.dims import normalise_axis
+from ....graph.dims import normalize_axis
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec
 from ..operators.selecting import slice_ranges
@@ -33,7 +33,7 @@ def take(call: Call, outputs: Specs) -> Code:
     if axis is None:
         return _taken(call, (0, 1), (1, x.size, 1), outputs[0])
     shape = x.static_shape
-    axis = normalise_axis(axis, len(shape))
+    axis = normalize_axis(axis, len(shape))
     lines = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
     return _taken(call, (0, 1), lines, outputs[0])
 

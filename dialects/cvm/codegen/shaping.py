@@ -7,7 +7,7 @@ from math import prod
 from ....devices.codegen.kernel import Code
 from ....devices.codegen.movement import concat, permuted, repeated
 from ....devices.codegen.registry import generates
-from ....graph.dims import normalise_axis
+from ....graph.dims import normalize_axis
 from ....graph.operator import Call, Specs
 from ..operators.shaping import aligned, permutation
 
@@ -26,7 +26,7 @@ def transpose(call: Call, outputs: Specs) -> Code:
 def repeat(call: Call, outputs: Specs) -> Code:
     """Y = x with each place along an axis as many times, one after the other."""
     shape = call.spec(0).static_shape
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     rows, inner = prod(shape[: axis + 1]), prod(shape[axis + 1 :])
     return repeated("repeat", call, [(1, rows), (call.attributes["repeats"], inner)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....graph.attribute import Attribute, Attributes, Kind
-from ....graph.dims import normalise_axes
+from ....graph.dims import normalize_axes
 from ....graph.operator import Call
 from ....graph.operators.rules import per_input_element
 from ....graph.tensor import Shape
@@ -20,7 +20,7 @@ _ATTRIBUTES = {
 
 def reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
     """Return the axes to reduce: all where none is listed, else those listed, or all others."""
-    listed = normalise_axes(attributes["axis"], rank, "axis")
+    listed = normalize_axes(attributes["axis"], rank, "axis")
     if not listed:
         return tuple(range(rank))
     if attributes["exclude"]:

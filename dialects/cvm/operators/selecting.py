@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ....graph.attribute import Attribute, Attributes, Kind
-from ....graph.dims import normalise_axis
+from ....graph.dims import normalize_axis
 from ....graph.errors import ShapeError
 from ....graph.operator import Alias, Call, free
 from ....graph.operators.rules import part_of
@@ -81,7 +81,7 @@ def infer_slice_like(call: Call) -> Sequence[Shape | None]:
         raise ShapeError(
             f"{list(shape)} and {list(like)} have different ranks", fix="list the axes to slice"
         )
-    axes = {normalise_axis(axis, len(shape)) for axis in listed} or set(range(len(shape)))
+    axes = {normalize_axis(axis, len(shape)) for axis in listed} or set(range(len(shape)))
     wrong = [axis for axis in sorted(axes) if axis >= len(like) or like[axis] > shape[axis]]
     if wrong:
         raise ShapeError(
@@ -97,7 +97,7 @@ def infer_take(call: Call) -> Sequence[Shape | None]:
     shape, indices = call.spec(0).static_shape, call.spec(1).static_shape
     if call.attributes["axis"] is None:
         return (indices,)
-    axis = normalise_axis(call.attributes["axis"], len(shape))
+    axis = normalize_axis(call.attributes["axis"], len(shape))
     return ((*shape[:axis], *indices, *shape[axis + 1 :]),)
 
 

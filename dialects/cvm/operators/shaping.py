@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ....graph.attribute import Attribute, Kind
-from ....graph.dims import add, normalise_axes, normalise_axis
+from ....graph.dims import add, normalize_axes, normalize_axis
 from ....graph.errors import ShapeError
 from ....graph.operator import Call, free
 from ....graph.operators.inputs import may_equal
@@ -25,7 +25,7 @@ _AXIS = {"axis": Attribute(Kind.INT)}
 def infer_repeat(call: Call) -> Sequence[Shape | None]:
     """Infer: one axis as many times as long."""
     shape = list(call.spec(0).static_shape)
-    shape[normalise_axis(call.attributes["axis"], len(shape))] *= call.attributes["repeats"]
+    shape[normalize_axis(call.attributes["axis"], len(shape))] *= call.attributes["repeats"]
     return (tuple(shape),)
 
 
@@ -69,7 +69,7 @@ def infer_flatten(call: Call) -> Sequence[Shape | None]:
 def infer_concatenate(call: Call) -> Sequence[Shape | None]:
     """Infer: one axis as long as those of all inputs together."""
     first, *others = (known_shape(call, index) for index in range(len(call.inputs)))
-    axis = normalise_axis(call.attributes["axis"], len(first))
+    axis = normalize_axis(call.attributes["axis"], len(first))
     joined = list(first)
     for shape in others:
         fits = len(shape) == len(first) and all(
@@ -97,7 +97,7 @@ def infer_concatenate(call: Call) -> Sequence[Shape | None]:
 def infer_expand_dims(call: Call) -> Sequence[Shape | None]:
     """Infer: axes of length 1 before an axis; counted from the end, -1 is behind the last one."""
     shape = known_shape(call)
-    place = normalise_axis(call.attributes["axis"], len(shape) + 1)
+    place = normalize_axis(call.attributes["axis"], len(shape) + 1)
     return ((*shape[:place], *(1,) * call.attributes["num_newaxis"], *shape[place:]),)
 
 
@@ -105,7 +105,7 @@ def infer_expand_dims(call: Call) -> Sequence[Shape | None]:
 def infer_squeeze(call: Call) -> Sequence[Shape | None]:
     """Infer: without the axes listed, or all of length 1; of none left, one stays."""
     shape = call.spec(0).static_shape
-    listed = {normalise_axis(axis, len(shape)) for axis in call.attributes["axis"]}
+    listed = {normalize_axis(axis, len(shape)) for axis in call.attributes["axis"]}
     longer = sorted(axis for axis in listed if shape[axis] != 1)
     if longer:
         raise ShapeError(
@@ -132,7 +132,7 @@ def permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
     """
     if not axes:
         return tuple(reversed(range(rank)))
-    listed = normalise_axes(axes, rank)
+    listed = normalize_axes(axes, rank)
     if len(listed) != rank:
         raise ShapeError(f"axes {list(axes)} do not order {rank} axes", fix="list each once")
     return listed

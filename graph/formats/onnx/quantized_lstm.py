@@ -1,6 +1,6 @@
-"""DynamicQuantizeLSTM of ONNX Runtime, written out: what its quantiser makes of an LSTM.
+"""DynamicQuantizeLSTM of ONNX Runtime, written out: what its quantizer makes of an LSTM.
 
-Before each product the inputs are quantised by their own range: X once for all steps, the state h
+Before each product the inputs are quantized by their own range: X once for all steps, the state h
 anew in each. Source: the contributed operators of ONNX Runtime, `com.microsoft`.
 """
 
@@ -35,7 +35,7 @@ _SPLIT_SAYS_HOW_MANY = 18
 
 
 def with_lstm_bodies(model: Any) -> tuple[Any, list[tuple[str, str]]]:
-    """Return the model with functions for its quantised LSTMs, and the functions' keys.
+    """Return the model with functions for its quantized LSTMs, and the functions' keys.
 
     Nodes of unusual forms keep their operator, and so does the given model.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dims import normalise_axis
+from ...dims import normalize_axis
 from ...errors import ParseError
 from ...ir import ABSENT, Node
 from .upgrade import NEWEST_OPSET, Context, rule
@@ -33,7 +33,7 @@ def _inference_only(node: Node, context: Context) -> Sequence[Node]:
     attributes.pop("is_test", None)
     if len(node.outputs) > 1 or attributes.pop("spatial", 1) != 1:
         raise ParseError(
-            "batch normalisation per activation, or in training mode, is not supported",
+            "batch normalization per activation, or in training mode, is not supported",
             at=f"{node}, {context.assembly.at}",
             fix="export the model for inference",
         )
@@ -55,7 +55,7 @@ def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
     missing = 0
     if axis is not None:
         rank, rank_b = _rank(a, node, context), _rank(b, node, context)
-        missing = rank - rank_b - normalise_axis(axis, rank)
+        missing = rank - rank_b - normalize_axis(axis, rank)
     nodes, b = _with_trailing_dimensions(b, missing, node, context)
     return (*nodes, replace(node, inputs=(a, b), attributes={}))
 
@@ -155,7 +155,7 @@ def _per_channel(node: Node, context: Context) -> Sequence[Node]:
     channels = shape[1] if shape is not None and len(shape) > 1 else None
     if not isinstance(groups, int) or groups < 1 or not isinstance(channels, int):
         raise ParseError(
-            "group normalisation needs a fixed number of channels and groups",
+            "group normalization needs a fixed number of channels and groups",
             at=f"{node}, {context.assembly.at}",
             fix="export the model with opset 21 or newer",
         )

@@ -66,18 +66,18 @@ def test_every_formula_is_tried() -> None:
     assert taken == {*OPS} - {*ELSEWHERE}
 
 
-def test_numbers_are_quantised_by_tensor_and_by_channel() -> None:
-    b = pl.GraphBuilder("quantise")
+def test_numbers_are_quantized_by_tensor_and_by_channel() -> None:
+    b = pl.GraphBuilder("quantize")
     feeds = {"x": drawn("float32", (2, 3, 7), 1), "half": drawn("float16", (2, 3, 7), 2)}
     feeds["scales"] = np.array([0.5, 0.03, 2.0], np.float32)
     feeds["zeros"] = np.array([3, -7, 0], np.int8)
     feeds["sums"] = drawn("int32", (2, 3, 7), 3)
     x, half, scales, zeros, sums = (b.input(name, a.dtype, a.shape) for name, a in feeds.items())
-    quantised = b.op("QuantizeLinear", x, scales, zeros)
+    quantized = b.op("QuantizeLinear", x, scales, zeros)
     made = [
-        quantised,
-        b.op("DequantizeLinear", quantised, scales, zeros),
-        b.op("DequantizeLinear", quantised, scales, zeros, output_dtype="float16"),
+        quantized,
+        b.op("DequantizeLinear", quantized, scales, zeros),
+        b.op("DequantizeLinear", quantized, scales, zeros, output_dtype="float16"),
         b.op("DequantizeLinear", sums, np.float32(0.25), np.int32(5)),
         b.op("DequantizeLinear", sums, scales),
         b.op("QuantizeLinear", x, np.float32(0.1)),
@@ -93,7 +93,7 @@ def test_numbers_are_quantised_by_tensor_and_by_channel() -> None:
     check_like_the_cpu(b.build(), feeds)
 
 
-def test_numbers_are_quantised_by_their_range() -> None:
+def test_numbers_are_quantized_by_their_range() -> None:
     b = pl.GraphBuilder("range")
     feeds = {f"x{n}": np.linspace(-n, 3, n, dtype=np.float32) for n in (0, 1, 300, 70_000)}
     feeds["zeros"] = np.zeros(5, np.float32)

@@ -110,7 +110,7 @@ def _moved(piece: Piece, onto: dict[str, str]) -> Piece:
     )
 
 
-def test_sums_of_quantised_products_do_not_overflow(cpu: CpuDevice) -> None:
+def test_sums_of_quantized_products_do_not_overflow(cpu: CpuDevice) -> None:
     one, none = np.float32(1e-4).reshape(()), np.uint8(0).reshape(())
     full = np.full((1, 33_100), 255, np.uint8)
     nodes = cases.Nodes("deep")

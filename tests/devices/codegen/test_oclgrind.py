@@ -42,7 +42,7 @@ def test_oclgrind_finds_nothing_wrong_with_any_generated_kernel(tmp_path: Path) 
     done = subprocess.run(
         [sys.executable, "on_oclgrind.py", str(file)],
         cwd=SUPPORT,
-        # Optimised, unlike in other tests: an interpreter takes four times as long otherwise.
+        # Optimized, unlike in other tests: an interpreter takes four times as long otherwise.
         env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYOPENCL_BUILD_OPTIONS": ""},
         capture_output=True,
         text=True,

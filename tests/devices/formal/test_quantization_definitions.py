@@ -1,4 +1,4 @@
-"""Definitions and kernels of quantisation and of quantised products, written apart, agree."""
+"""Definitions and kernels of quantization and of quantized products, written apart, agree."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def granules(axis: int, block: int, per_tensor: bool) -> tuple[int, ...]:
     per_tensor=st.booleans(),
     with_zero=st.booleans(),
 )
-def test_numbers_are_quantised_and_brought_back_alike(
+def test_numbers_are_quantized_and_brought_back_alike(
     both: Both,
     seed: int,
     dtype: str,
@@ -101,7 +101,7 @@ def test_integer_products(
 
 @few
 @given(seed=seeds, left=bytes_, right=bytes_, by_column=st.booleans())
-def test_products_quantised_again(
+def test_products_quantized_again(
     both: Both, seed: int, left: str, right: str, by_column: bool
 ) -> None:
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Products of quantised tensors against products of Python's own or float64's exact integers.
+"""Products of quantized tensors against products of Python's own or float64's exact integers.
 
 Where results are rounded again, scales are powers of two and so round nothing themselves.
 """

@@ -99,7 +99,7 @@ def test_casts_from_small_floats_are_those_of_their_values(source: str, target: 
 
 @pytest.mark.parametrize("dtype", FLOATS_OF_8_BITS)
 @pytest.mark.parametrize("saturate", [True, False])
-def test_quantising_to_8_bits_divides_and_saturates(dtype: str, saturate: bool) -> None:
+def test_quantizing_to_8_bits_divides_and_saturates(dtype: str, saturate: bool) -> None:
     x = np.array([0, 1, 2.3, -2.3, 1e6, -1e6, 900], np.float32)
     scale, zero = np.array(2, np.float32), np.zeros((), dtype_of(dtype))
 

@@ -20,7 +20,7 @@ PLANES = st.tuples(
 ).map(lambda drawn: (drawn[0], drawn[1], *drawn[2]))
 
 
-def standardised(x: AnyArray, axes: Sequence[int], epsilon: float) -> AnyArray:
+def standardized(x: AnyArray, axes: Sequence[int], epsilon: float) -> AnyArray:
     x = x.astype(float)
     mean = x.mean(axis=tuple(axes), keepdims=True)
     variance = ((x - mean) ** 2).mean(axis=tuple(axes), keepdims=True)
@@ -35,7 +35,7 @@ def assert_close(got: AnyArray, wanted: AnyArray, dtype: str) -> None:
 
 @given(SHAPES, st.sampled_from(FLOATS), EPSILONS, SEEDS, st.data())
 @FEW
-def test_layer_normalization_standardises_the_last_axes(
+def test_layer_normalization_standardizes_the_last_axes(
     shape: tuple[int, ...], dtype: str, epsilon: float, seed: int, data: st.DataObject
 ) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
@@ -47,7 +47,7 @@ def test_layer_normalization_standardises_the_last_axes(
     y, mean, inverse = run_node("LayerNormalization", inputs, {"axis": axis, "epsilon": epsilon}, 3)
 
     axes = range(first, len(shape))
-    wanted = standardised(x, axes, epsilon) * scale + (bias if len(inputs) == 3 else 0)
+    wanted = standardized(x, axes, epsilon) * scale + (bias if len(inputs) == 3 else 0)
     assert_close(y, wanted, dtype)
     exact = x.astype(float)
     assert_close(mean, exact.mean(axis=tuple(axes), keepdims=True), "float32")
@@ -61,7 +61,7 @@ def test_layer_normalization_repeats_a_scale_of_length_one() -> None:
 
     (y,) = run_node("LayerNormalization", [x, np.full((3, 1), 2, np.float32)], {"axis": 1})
 
-    np.testing.assert_allclose(y, 2 * standardised(x, (1, 2), 1e-5), 1e-5, 1e-5)
+    np.testing.assert_allclose(y, 2 * standardized(x, (1, 2), 1e-5), 1e-5, 1e-5)
 
 
 def test_layer_normalization_of_a_large_offset_does_not_cancel() -> None:
@@ -69,7 +69,7 @@ def test_layer_normalization_of_a_large_offset_does_not_cancel() -> None:
 
     (y,) = run_node("LayerNormalization", [x, np.ones(8, np.float32)])
 
-    np.testing.assert_allclose(y, standardised(x, [1], 1e-5), 1e-3)
+    np.testing.assert_allclose(y, standardized(x, [1], 1e-5), 1e-3)
 
 
 @given(SHAPES, st.sampled_from(FLOATS), st.sampled_from(FLOATS), EPSILONS, SEEDS, st.data())
@@ -99,7 +99,7 @@ def test_rms_normalization_divides_by_the_root_mean_square(
 
 @given(PLANES, st.sampled_from(FLOATS), EPSILONS, SEEDS)
 @FEW
-def test_instance_normalization_standardises_each_plane(
+def test_instance_normalization_standardizes_each_plane(
     shape: tuple[int, ...], dtype: str, epsilon: float, seed: int
 ) -> None:
     x = random_array(dtype, shape, seed)
@@ -108,13 +108,13 @@ def test_instance_normalization_standardises_each_plane(
     (y,) = run_node("InstanceNormalization", [x, scale, bias], {"epsilon": epsilon})
 
     planes = x.reshape(*shape[:2], math.prod(shape[2:]))
-    wanted = standardised(planes, [2], epsilon) * scale[:, None] + bias[:, None]
+    wanted = standardized(planes, [2], epsilon) * scale[:, None] + bias[:, None]
     assert_close(y, wanted.reshape(shape), dtype)
 
 
 @given(st.integers(1, 3), st.integers(1, 3), PLANES, st.sampled_from(FLOATS), EPSILONS, SEEDS)
 @FEW
-def test_group_normalization_standardises_each_group_of_channels(
+def test_group_normalization_standardizes_each_group_of_channels(
     groups: int, size: int, planes: tuple[int, ...], dtype: str, epsilon: float, seed: int
 ) -> None:
     shape = (planes[0], groups * size, *planes[2:])
@@ -126,7 +126,7 @@ def test_group_normalization_standardises_each_group_of_channels(
     )
 
     grouped = x.reshape(shape[0], groups, math.prod(shape[1:]) // groups)
-    exact = standardised(grouped, [2], epsilon).reshape(*shape[:2], math.prod(shape[2:]))
+    exact = standardized(grouped, [2], epsilon).reshape(*shape[:2], math.prod(shape[2:]))
     wanted = exact * scale[:, None] + bias[:, None]
     assert_close(y, wanted.reshape(shape), dtype)
 

@@ -44,7 +44,7 @@ def test_lp_normalization_of_zeros_yields_zeros(p: int, norm: int) -> None:
     st.data(),
 )
 @FEW
-def test_mean_variance_normalization_standardises_over_its_axes(
+def test_mean_variance_normalization_standardizes_over_its_axes(
     shape: tuple[int, ...], dtype: str, seed: int, data: st.DataObject
 ) -> None:
     axes = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))

@@ -211,7 +211,7 @@ def test_scales_that_do_not_fit_are_refused(
         run_node("QuantizeLinear", inputs, attributes)
 
 
-def test_only_small_integers_are_quantised_to() -> None:
+def test_only_small_integers_are_quantized_to() -> None:
     x, scale, zero = np.ones(3, np.float32), np.array(1, np.float32), np.array(0, np.int64)
 
     with pytest.raises(ShapeError, match="int64"):

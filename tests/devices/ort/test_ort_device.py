@@ -98,11 +98,11 @@ def test_a_runtime_that_runs_nothing_is_said_to_be_of_no_use(
         raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : /src/model.h:46 void f() too old\nmore")
 
     monkeypatch.setattr(runtimes, "load", fail)
-    with pytest.raises(pl.DeviceUnavailableError, match="a quantised model: too old"):
+    with pytest.raises(pl.DeviceUnavailableError, match="a quantized model: too old"):
         runtimes.newest_opset.__wrapped__()
 
 
-def test_it_has_the_kernels_of_quantised_models_as_they_are() -> None:
+def test_it_has_the_kernels_of_quantized_models_as_they_are() -> None:
     b = pl.GraphBuilder("rounded")
     scale, zero = np.float32(0.5), np.int8(1)
     rounded = b.op("QuantizeLinear", b.input("x", "float32", (3,)), scale, zero)
@@ -204,13 +204,13 @@ def test_integers_may_be_divided_by_constants_that_are_safe(device: OrtDevice) -
 
 
 @pytest.mark.parametrize("op", ["Conv", "MatMul", "Gemm"])
-def test_float_weights_between_quantised_tensors_stay_floats(op: str) -> None:
+def test_float_weights_between_quantized_tensors_stay_floats(op: str) -> None:
     random = np.random.default_rng(0)
     shape = (16, 16, 1, 1) if op == "Conv" else (16, 16)
-    b = pl.GraphBuilder("quantised")
-    x = quantised(b, b.input("x", "float32", shape), 0.02)
+    b = pl.GraphBuilder("quantized")
+    x = quantized(b, b.input("x", "float32", shape), 0.02)
     product = b.op(op, x, random.normal(size=shape).astype("float32"))
-    b.output("y", quantised(b, product, 0.1))
+    b.output("y", quantized(b, product, 0.1))
     graph = b.build()
 
     feeds = {"x": random.normal(size=shape).astype("float32")}
@@ -219,7 +219,7 @@ def test_float_weights_between_quantised_tensors_stay_floats(op: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
-def quantised(b: pl.GraphBuilder, x: str, scale: float) -> str:
+def quantized(b: pl.GraphBuilder, x: str, scale: float) -> str:
     """Return x, rounded to 8 bits and back."""
     grid = (np.float32(scale), np.uint8(128))
     rounded: str = b.op("DequantizeLinear", b.op("QuantizeLinear", x, *grid), *grid)

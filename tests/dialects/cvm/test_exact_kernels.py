@@ -1,4 +1,4 @@
-"""Generated exact operators, and quantised ones, give the bits that are due."""
+"""Generated exact operators, and quantized ones, give the bits that are due."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def scale(*shape: int) -> Array:
     return np.random.default_rng(3).uniform(0.01, 2, shape).astype(np.float32)
 
 
-def test_quantised_nodes_give_the_bits_of_the_cpu_whatever_the_scales() -> None:
+def test_quantized_nodes_give_the_bits_of_the_cpu_whatever_the_scales() -> None:
     """A definition computes in real numbers; both of these, as ONNX Runtime does, in float32."""
     a, b, image = whole(9, 30), whole(30, 8, dtype="uint8"), whole(2, 4, 6, 7, dtype="uint8")
     zero, byte = np.int8(3).reshape(()), np.uint8(97).reshape(())
-    nodes = Nodes("quantised")
+    nodes = Nodes("quantized")
     linear = (a, scale(9), whole(9), b, scale(8), whole(8, dtype="uint8"))
     nodes.add("QLinearMatMul", *linear, scale() * 99, zero)
     nodes.add("QLinearMatMul", *linear, scale(9) * 999, whole(9, dtype="uint8"))

@@ -344,7 +344,7 @@ def test_text_that_is_no_unicode_is_not_saved() -> None:
         dump_bytes(b.build())
 
 
-def test_the_magic_is_recognised() -> None:
+def test_the_magic_is_recognized() -> None:
     assert is_native(dump_bytes(small_graph())[:8])
     assert not is_native(b"\x89PNG\r\n\x1a\n")
 

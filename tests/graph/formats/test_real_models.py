@@ -24,7 +24,7 @@ MODELS = {
             "float32[p2o.DynamicDimension.0, 3, p2o.DynamicDimension.1, p2o.DynamicDimension.2]",
         ],
     ),
-    "recognise": (
+    "recognize": (
         "rapidocr_onnxruntime",
         "models/ch_PP-OCRv4_rec_infer.onnx",
         ["float32[p2o.DynamicDimension.0, 3, ?0, p2o.DynamicDimension.1]"],

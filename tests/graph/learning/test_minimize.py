@@ -61,7 +61,7 @@ def test_slots_and_steps_are_variables_with_names_of_their_own() -> None:
     assert {"train/step", "w/mean", "w/square", "v/square"} < assigned(b)
 
 
-def test_steps_are_counted_only_where_the_optimiser_asks() -> None:
+def test_steps_are_counted_only_where_the_optimizer_asks() -> None:
     for rate, counted in ((0.1, False), (Constant(0.1), True), ("rate", False)):
         b, loss = product()
         b.input("rate", "float32", ())

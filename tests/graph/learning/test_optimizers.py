@@ -1,4 +1,4 @@
-"""Each optimiser's update against the same formula written apart, over some steps."""
+"""Each optimizer's update against the same formula written apart, over some steps."""
 
 from __future__ import annotations
 

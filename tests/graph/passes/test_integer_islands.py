@@ -1,4 +1,4 @@
-"""Products between dequantised and quantised tensors become products of integers."""
+"""Products between dequantized and quantized tensors become products of integers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F32 = np.float32
 
 
 class Island(pl.GraphBuilder):
-    """Builds products of dequantised tensors."""
+    """Builds products of dequantized tensors."""
 
     def reals(self, tensor: Any, scale: Any, zero: Any = None, axis: int = 0) -> str:
         given = [self.constant(each) for each in (scale, zero) if each is not None]

@@ -166,9 +166,9 @@ def test_two_unknown_lengths_that_move_keep_both() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("scale", [1e-20, 0.017, 1 / 3, 1e20])
-def test_what_was_dequantised_is_quantised_to_itself(dtype: str, scale: float) -> None:
+def test_what_was_dequantized_is_quantized_to_itself(dtype: str, scale: float) -> None:
     info = np.iinfo(dtype)
-    b = pl.GraphBuilder("quantised")
+    b = pl.GraphBuilder("quantized")
     x = b.op("Identity", b.input("x", dtype, (1000,)))
     parameters = np.float32(scale), np.array(info.max // 3, dtype)
     y = b.op("QuantizeLinear", b.op("DequantizeLinear", x, *parameters), *parameters)
@@ -181,7 +181,7 @@ def test_what_was_dequantised_is_quantised_to_itself(dtype: str, scale: float) -
 
 
 def test_other_parameters_keep_both() -> None:
-    b = pl.GraphBuilder("quantised")
+    b = pl.GraphBuilder("quantized")
     x = b.input("x", "int8", (4,))
     y = b.op("DequantizeLinear", x, np.float32(0.5), np.int8(0))
     b.output("y", b.op("QuantizeLinear", y, np.float32(0.25), np.int8(0)))

@@ -1,4 +1,4 @@
-"""Quantisation written out is found, and what stands between integers works on them."""
+"""Quantization written out is found, and what stands between integers works on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(graph: Graph, feeds: Mapping[str, Array], device: str = "cpu") -> Mappin
 
 
 def _dynamic(b: pl.GraphBuilder, x: str, rounds_first: bool, by_neg: bool) -> tuple[str, str, str]:
-    """Return x quantised, its scale and zero point, as ONNX writes the function out."""
+    """Return x quantized, its scale and zero point, as ONNX writes the function out."""
     low = b.op("Min", b.op("ReduceMin", x, keepdims=False), F32(0))
     high = b.op("Max", b.op("ReduceMax", x, keepdims=False), F32(0))
     scale = b.op("Div", b.op("Sub", high, low), F32(255))
@@ -116,7 +116,7 @@ MOVES: Mapping[str, Formula] = {
 
 
 def between(formula: Formula, second: float = 0.02, dtype: str = "uint8") -> Graph:
-    """Return q, dequantised, f of it, quantised; by the same scale unless another is given."""
+    """Return q, dequantized, f of it, quantized; by the same scale unless another is given."""
     b = pl.GraphBuilder("between")
     zero = np.array(100, dtype)
     x = b.op("DequantizeLinear", b.input("q", dtype, SHAPE), F32(0.02), zero)
@@ -166,7 +166,7 @@ def test_what_computes_other_numbers_stays(formula: Formula) -> None:
     assert move_integers(graph) is graph
 
 
-def test_another_scale_stays_as_no_operator_requantises() -> None:
+def test_another_scale_stays_as_no_operator_requantizes() -> None:
     graph = between(MOVES["Relu"], second=0.03)
     assert move_integers(graph) is graph
 

@@ -1,4 +1,4 @@
-"""Quantisations move past what moves elements, and past clips, without a bit changing."""
+"""Quantizations move past what moves elements, and past clips, without a bit changing."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ STAYS: Mapping[str, Formula] = {
 }
 
 
-def quantised(formula: Formula, scale: Any = SCALE, zero: Any = ZERO) -> Graph:
-    """Build a formula of x, quantised."""
-    b = pl.GraphBuilder("quantised")
+def quantized(formula: Formula, scale: Any = SCALE, zero: Any = ZERO) -> Graph:
+    """Build a formula of x, quantized."""
+    b = pl.GraphBuilder("quantized")
     y = formula(b, b.input("x", "float32", (2, 3, 4, 4)))
     b.output("y", b.op("QuantizeLinear", y, b.constant(scale), b.constant(zero)))
     return b.build()
@@ -76,7 +76,7 @@ def assert_same_bits(one: Pass, graph: Graph) -> Graph:
 
 @pytest.mark.parametrize("move", MOVES)
 def test_what_only_moves_elements_moves_bytes(move: str) -> None:
-    graph = quantised(MOVES[move])
+    graph = quantized(MOVES[move])
     after = assert_same_bits(hoist_quantize, graph)
     assert operators(after)[-1] != "QuantizeLinear"
     assert {node.op for node in after.nodes} == {node.op for node in graph.nodes}
@@ -84,12 +84,12 @@ def test_what_only_moves_elements_moves_bytes(move: str) -> None:
 
 @pytest.mark.parametrize("other", STAYS)
 def test_what_computes_new_numbers_goes_first(other: str) -> None:
-    graph = quantised(STAYS[other])
+    graph = quantized(STAYS[other])
     assert hoist_quantize(graph, always) is graph
 
 
-def test_an_input_that_is_read_twice_is_quantised_once() -> None:
-    after = hoist_quantize(quantised(MOVES["Concat"]), always)
+def test_an_input_that_is_read_twice_is_quantized_once() -> None:
+    after = hoist_quantize(quantized(MOVES["Concat"]), always)
     assert operators(after).count("QuantizeLinear") == 2
 
 
@@ -99,28 +99,28 @@ def test_what_another_node_reads_stays_in_floats() -> None:
         b.output("z", b.op("Neg", y))
         return y
 
-    graph = quantised(pooled)
+    graph = quantized(pooled)
     assert hoist_quantize(graph, always) is graph
 
 
 def test_scales_along_an_axis_stay_where_the_axis_is() -> None:
     scale, zero = np.array([0.1, 0.2, 0.3], F32), np.zeros(3, np.uint8)
-    graph = quantised(lambda b, x: b.op("MaxPool", x, kernel_shape=(2, 2)), scale, zero)
+    graph = quantized(lambda b, x: b.op("MaxPool", x, kernel_shape=(2, 2)), scale, zero)
     assert hoist_quantize(graph, always) is graph
 
 
 def test_nodes_that_may_not_become_one_are_not_swapped() -> None:
-    graph = quantised(MOVES["MaxPool"])
+    graph = quantized(MOVES["MaxPool"])
     assert hoist_quantize(graph, lambda *_: False) is graph
 
 
 def test_a_relu_ahead_of_the_lowest_zero_point_goes() -> None:
-    after = assert_same_bits(absorb_clip, quantised(lambda b, x: b.op("Relu", x), zero=np.uint8(0)))
+    after = assert_same_bits(absorb_clip, quantized(lambda b, x: b.op("Relu", x), zero=np.uint8(0)))
     assert operators(after) == ["QuantizeLinear"]
 
 
 def test_a_relu_stays_where_there_are_integers_below_it() -> None:
-    graph = quantised(lambda b, x: b.op("Relu", x), zero=np.uint8(1))
+    graph = quantized(lambda b, x: b.op("Relu", x), zero=np.uint8(1))
     assert absorb_clip(graph, always) is graph
 
 
@@ -130,7 +130,7 @@ def test_a_relu_that_is_fetched_stays() -> None:
         b.output("z", y)
         return y
 
-    graph = quantised(public, zero=np.uint8(0))
+    graph = quantized(public, zero=np.uint8(0))
     assert absorb_clip(graph, always) is graph
 
 
@@ -139,7 +139,7 @@ def test_bounds_that_are_not_known_stay() -> None:
         y: str = b.op("Clip", x, b.input("low", "float32", ()))
         return y
 
-    graph = quantised(clipped)
+    graph = quantized(clipped)
     assert absorb_clip(graph, always) is graph
 
 
@@ -147,7 +147,7 @@ def test_every_channel_must_saturate() -> None:
     scale = np.array([0.1, 0.2, 0.3], F32)
     for zero, left in (([0, 0, 0], 1), ([0, 1, 0], 2)):
         after = absorb_clip(
-            quantised(lambda b, x: b.op("Relu", x), scale, np.array(zero, np.uint8)), always
+            quantized(lambda b, x: b.op("Relu", x), scale, np.array(zero, np.uint8)), always
         )
         assert len(after.nodes) == left
 
@@ -162,7 +162,7 @@ def test_every_channel_must_saturate() -> None:
 def test_a_clip_goes_exactly_where_saturating_does_the_same(
     low: float, high: float, scale: float, zero: int
 ) -> None:
-    graph = quantised(lambda b, x: b.op("Clip", x, F32(low), F32(high)), F32(scale), np.int8(zero))
+    graph = quantized(lambda b, x: b.op("Clip", x, F32(low), F32(high)), F32(scale), np.int8(zero))
     after = assert_same_bits(absorb_clip, graph)
     ends = np.rint(np.array([low, high], F32) / F32(scale)) + zero
     assert (len(after.nodes) == 1) == (ends[0] <= -128 and ends[1] >= 127)
@@ -174,7 +174,7 @@ def test_an_upper_bound_must_be_the_last_integer(high: float, left: int) -> None
         y: str = b.op("Clip", x, None, F32(high))
         return y
 
-    after = assert_same_bits(absorb_clip, quantised(clipped, F32(0.06), np.int8(0)))
+    after = assert_same_bits(absorb_clip, quantized(clipped, F32(0.06), np.int8(0)))
     assert len(after.nodes) == left
 
 
@@ -183,5 +183,5 @@ def test_clips_one_after_the_other_all_go() -> None:
         y: str = b.op("Relu", b.op("Clip", b.op("Relu", x), F32(-1)))
         return y
 
-    after = assert_same_bits(absorb_clip, quantised(formula, zero=np.uint8(0)))
+    after = assert_same_bits(absorb_clip, quantized(formula, zero=np.uint8(0)))
     assert operators(after) == ["QuantizeLinear"]

@@ -220,7 +220,7 @@ def test_made_names_do_not_clash_with_those_of_the_model(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("attributes", "outputs"), [({"spatial": 0}, "y"), ({}, "y m"), ({}, "y - v")]
 )
-def test_batch_normalisation_in_training_is_refused(
+def test_batch_normalization_in_training_is_refused(
     attributes: dict[str, Any], outputs: str, tmp_path: Path
 ) -> None:
     constants = {name: np.ones(3, "float32") for name in VECTOR}
@@ -356,7 +356,7 @@ def test_the_axis_of_a_fourier_transform_became_an_input(
 
 
 @pytest.mark.parametrize("channels", [None, "c"])
-def test_group_normalisation_of_unknown_channels_is_refused(
+def test_group_normalization_of_unknown_channels_is_refused(
     channels: str | None, tmp_path: Path
 ) -> None:
     inner = node("GroupNormalization", "x scale bias", "y", num_groups=2)

@@ -1,4 +1,4 @@
-"""LSTMs of quantised weights, as ONNX Runtime's quantiser writes them: its numbers."""
+"""LSTMs of quantized weights, as ONNX Runtime's quantizer writes them: its numbers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def model(
     shapes["C"] = shapes["H"]
     graph = helper.make_graph(
         [node],
-        "quantised",
+        "quantized",
         [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()],
         [helper.make_tensor_value_info(name, 1, None) for name in node.output],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
