@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...devices.cpu import CpuDevice
 from ...devices.device import Device
 from ...devices.memory import Arena, View, host_view
 from ...devices.operator_instances import OperatorInstances
@@ -22,7 +23,7 @@ from ..memory.regions import Replica, takes_turns
 from ..planning import Plan
 from ..plans.placement import OUTSIDE, Commit
 from ..simulation.lanes import workload
-from ..steps import Step, outline
+from ..steps import Step, Transfer, outline
 from .arenas import Arenas, Lend, OpenArenas, Turned
 from .binding import Bindings, Bound
 from .copying import Copies, Copy
@@ -94,6 +95,9 @@ class OpenPlan:
         After which change of variables they were all brought to where they are read.
     no_times : array of int
         The times of an item before its first step, to be copied: no time yet.
+    binds_briefly : bool
+        True where only Python functions on `cpu` are bound for this plan alone, in the arenas of
+        another one: nothing is prepared for them.
     slots : Mapping of int to Slot
         The slots made so far, of `period` ones, for where variables are now.
     """
@@ -140,6 +144,9 @@ class OpenPlan:
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
             plan, devices, pace, self._lives, others, measure=measure
+        )
+        self.binds_briefly = base is not None and all(
+            _binds_briefly(step, devices[step.device]) for step in self.own_steps
         )
 
     def _plan_order(self) -> None:
@@ -317,3 +324,9 @@ class OpenPlan:
         location = self._memory.locations[replica]
         arena = arenas[location.memory, location.region]
         return host_view(arena, location.offset, self.plan.graph.tensors[replica[0]]).array
+
+
+def _binds_briefly(step: Step, device: Device) -> bool:
+    if isinstance(step.work, Transfer) or not isinstance(device, CpuDevice) or step.owns:
+        return False
+    return all(node.operator.function is not None for node in step.work.graph.nodes)

@@ -205,7 +205,8 @@ class OpenPlans:
                 if found is not None:
                     return found
                 fit = partial(self._resized.make, base, within.shapes, base.following)
-                open_plan = await self._make((key, variant), fit)
+                is_brief = self._resized.is_brief(base)
+                open_plan = await self._make((key, variant), fit, here=is_brief)
                 if self._slots.get((within.key, variant)) is not base:
                     continue  # it was closed or replaced meanwhile
                 if open_plan is None:
@@ -261,12 +262,14 @@ class OpenPlans:
         for _ in list(self._unclosed):
             yield partial(_raise_first, self._unclosed)
 
-    async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
-        """Make a plan; if there is none for a key, that is found out once."""
+    async def _make(
+        self, key: tuple[Hashable, int], make: Callable[[], T], *, here: bool = False
+    ) -> T:
+        """Make a plan, here or on a thread; if there is none for a key, that is found out once."""
         if key in self._refusals:
             raise copy(self._refusals[key])
         try:
-            return await self._pace.on_thread(make)
+            return make() if here else await self._pace.on_thread(make)
         except (PlanError, ShapeError) as error:
             self._refusals[key] = copy(error)
             if len(self._refusals) > KEPT_REFUSALS:

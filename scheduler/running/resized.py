@@ -5,10 +5,11 @@ They take Python objects and bound programs, and hardly any arenas: many can be 
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from ...devices.cpu import CpuDevice
 from ...devices.errors import DeviceError
@@ -17,6 +18,9 @@ from ..plans.shapes import Shapes
 from ..steps import Transfer
 from .open_plan import OpenPlan
 from .slots import Slots
+
+BRIEF_NS = 1_000_000
+"""What takes longer to make, in time on the processor, is made on a thread."""
 
 NODE_NBYTES = 4096
 """What a node that is bound takes, about: views, and what its kernel prepares."""
@@ -36,6 +40,7 @@ class Resized:
         self._nbytes = 0
         self._slots: OrderedDict[tuple[Hashable, int], tuple[Slots, Slots]] = OrderedDict()
         self._fittings: WeakKeyDictionary[Slots, Fitting] = WeakKeyDictionary()
+        self._brief: WeakSet[Slots] = WeakSet()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -48,6 +53,14 @@ class Resized:
         self._slots.move_to_end((key, variant))
         return found[0]
 
+    def is_brief(self, base: Slots) -> bool:
+        """Say whether what runs in the arenas of a plan is likely to be made at once.
+
+        So it is where only Python functions on `cpu` see lengths, and it has taken little before:
+        to hand it to a thread, and the loop awake again, takes half as long.
+        """
+        return base in self._brief
+
     def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
         """Return an open plan for some shapes in the arenas of another; None if it does not fit.
 
@@ -58,7 +71,7 @@ class Resized:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        plan = base.open_plan.plan
+        begun_ns, plan = time.thread_time_ns(), base.open_plan.plan
         if plan.template is None:  # it stands in for one that has symbols
             return None
         fitting = self._fittings.get(base)
@@ -70,6 +83,10 @@ class Resized:
         made = base.open_plan.resized(fitted)
         with suppress(DeviceError):  # it is tried again by who needs the slot
             made.make_slot(following)
+        if made.binds_briefly and time.thread_time_ns() - begun_ns <= BRIEF_NS:
+            self._brief.add(base)
+        else:
+            self._brief.discard(base)
         return made
 
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:

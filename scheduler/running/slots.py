@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import trio
 
+from ...devices.errors import DeviceError
 from ..errors import SessionError
 from ..memory.regions import ADMISSION
 from ..planning import Plan
@@ -206,6 +208,10 @@ class Slots:
             if slot is not None:
                 return Turn(slot, number)
             begin_ns = self._pace.now_ns()
+            if self.open_plan.binds_briefly:
+                with suppress(DeviceError):  # for want of memory, say, which the other way may find
+                    slot = self.open_plan.make_slot(index)
+                    return Turn(slot, number, (begin_ns, self._pace.now_ns()))
             slot = await self._on_thread(partial(self.open_plan.make_slot, index))
             return Turn(slot, number, (begin_ns, self._pace.now_ns()))
         except BaseException:

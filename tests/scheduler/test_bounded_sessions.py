@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import plait as pl
@@ -18,7 +20,7 @@ from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice
 from plait.graph.ir import Graph
 from plait.scheduler.memory.regions import Region
-from plait.scheduler.running import open_plans
+from plait.scheduler.running import open_plans, resized
 from plait.scheduler.running.arenas import OpenArenas
 from staged import ringed
 from varying_shapes import (
@@ -280,3 +282,47 @@ async def test_copies_kept_for_a_loss_take_no_more_room_for_many_shapes() -> Non
         growth, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert growth < 4 * whole.nbytes  # a copy of each would be 32 times as much
+
+
+def function_alone() -> Graph:
+    """Return a graph of one Python function."""
+    b = pl.GraphBuilder("sum")
+    b.output("y", b.call(summed, b.input("x", "float32", ("n", WIDTH)), name="sum"))
+    return b.build()
+
+
+@pl.operator(
+    pl.TensorSpec("float32", (1, 1)),
+    inputs=[pl.TensorSpec("float32", ("n", WIDTH))],
+    name="bounded_sessions.summed",
+)
+def summed(x: Any) -> Any:
+    return x.sum(keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("graph", "most_ns", "on_threads"),
+    [(function_alone(), 1 << 60, 1), (function_alone(), 0, 4), (two_steps(), 1 << 60, 4)],
+    ids=["functions alone", "slow", "kernels too"],
+)
+async def test_lengths_that_functions_alone_see_are_bound_on_the_loop(
+    graph: Graph, most_ns: int, on_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the second one on, if that was soon done."""
+    monkeypatch.setattr(resized, "BRIEF_NS", most_ns)
+    threads: list[int] = []
+
+    def watched(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return make(*arguments)
+
+    make = resized.Resized.make
+    monkeypatch.setattr(resized.Resized, "make", watched)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(pl.plan(graph, "cpu", bounds={"n": 64}, max_in_flight=2)) as session:
+            for length in (5, 7, 5, 9, 3):
+                result = await session.run(rows(length))
+                if "sum" in graph.name:
+                    assert result["y"].item() == rows(length)["x"].sum()
+    assert len(threads) == 4
+    assert len([one for one in threads if one != threading.get_ident()]) == on_threads
