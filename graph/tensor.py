@@ -74,7 +74,7 @@ class TensorSpec:
         ShapeError
             If a dimension is symbolic.
         """
-        if self.shape is None or not self.is_static:
+        if not self.is_static:
             raise ShapeError(
                 f"{self} has no fixed shape yet",
                 fix="plan for given shapes: plan(graph, shapes={'input': (1, 3, 224, 224)})",
@@ -133,7 +133,7 @@ def check_dims(rank: int) -> None:
 
 def _dim(dim: Dim) -> Dim:
     if isinstance(dim, str) and dim:
-        return str(dim)
+        return str(dim)  # no subclass: types are compared
     is_whole = isinstance(dim, int | np.integer) and not isinstance(dim, bool)
     if is_whole and 0 <= int(dim) <= LONGEST:
         return int(dim)

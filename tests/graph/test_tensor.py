@@ -127,3 +127,12 @@ def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(ShapeError) as caught:
         TensorSpec("float31", (2,))
     assert str(caught.value) == ("'float31' is not a dtype\n  fix: use a numpy dtype: 'float32'")
+
+
+def test_symbols_are_plain_text_whatever_they_were() -> None:
+    shape: Any = (np.str_("n"), np.int64(3))
+    spec = TensorSpec("float32", shape)
+    assert [type(dim) for dim in spec.shape or ()] == [str, int]
+    assert not spec.is_static
+    with pytest.raises(ShapeError, match="no fixed shape yet"):
+        spec.static_shape  # noqa: B018
