@@ -29,7 +29,7 @@ from .graph.formats.onnx.nodes import operator_name
 from .graph.formats.onnx.upgrade import newest_name
 from .graph.nested import all_nodes
 from .graph.operator import find_operator, is_operator
-from .scheduler.running.leases import close_shared, open_shared
+from .scheduler.runtime.opened.leases import close_shared, open_shared
 from .testing import OnnxBackend, UnsupportedError
 
 BEGIN = "<!-- conformance: begin -->"

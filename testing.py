@@ -28,7 +28,7 @@ from .graph.nested import all_nodes
 from .graph.operators.control import CONTROL_FLOW
 from .graph.tensor import Array
 from .scheduler import plan, run
-from .scheduler.running.leases import close_shared, open_shared
+from .scheduler.runtime.opened.leases import close_shared, open_shared
 
 
 class UnsupportedError(NotImplementedError):

@@ -16,7 +16,7 @@ import plait as pl
 import trio
 from measure import save
 from plait.graph.ir import Graph
-from plait.scheduler.planning import Plan
+from plait.scheduler.plans.plan import Plan
 
 WITHOUT = ["-fuse_chains", "-fuse_activation", "-reduce_strength"]
 """Gelu stays written out, on both sides."""

@@ -31,7 +31,7 @@ import plait as pl
 import trio
 from measure import quantiles, save
 from plait.devices.worker.device import WorkerDevice
-from plait.scheduler.events import DeviceLost, DeviceRestored, ItemDone, SessionEvent
+from plait.scheduler.runtime.events import DeviceLost, DeviceRestored, ItemDone, SessionEvent
 
 ITEMS = 10_000
 ROUNDS = 7

@@ -22,8 +22,8 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.device import Device
 from plait.graph.errors import PlaitError
 from plait.graph.ir import Graph
-from plait.scheduler.memory.memory_plan import plan_memory
-from plait.scheduler.memory.regions import MemoryPlan
+from plait.scheduler.planner.memory.memory_plan import plan_memory
+from plait.scheduler.plans.regions import MemoryPlan
 from real_models import REAL_MODELS
 
 BREAKS = (1, 2, 4, 8)

@@ -26,11 +26,11 @@ import networkx as nx
 import numpy as np
 from measure import save
 from plait import Costs
-from plait.scheduler.partition.choose import choose
-from plait.scheduler.partition.exact import exact
-from plait.scheduler.partition.improvement import improve, schedule
-from plait.scheduler.partition.list_scheduling import portfolio
-from plait.scheduler.partition.tasks import TaskGraph, Timeline
+from plait.scheduler.planner.partition.choose import choose
+from plait.scheduler.planner.partition.exact import exact
+from plait.scheduler.planner.partition.improvement import improve, schedule
+from plait.scheduler.planner.partition.list_scheduling import portfolio
+from plait.scheduler.planner.partition.tasks import TaskGraph, Timeline
 
 logging.disable(logging.WARNING)  # of generators that add a source or a sink
 

@@ -24,9 +24,9 @@ import trio
 from measure import save
 from plait.graph.passes import PASSES, fold_constants, run_passes
 from plait.graph.tensor import Array
-from plait.scheduler.planning import Plan
-from plait.scheduler.specialise import specialise
-from plait.scheduler.steps import Transfer
+from plait.scheduler.plans.plan import Plan
+from plait.scheduler.plans.steps import Transfer
+from plait.scheduler.shapes.specialise import specialise
 from real_models import REAL_MODELS
 
 WITHOUT, FOLDED, WITH = "without any pass", "with folding alone", "with all passes"

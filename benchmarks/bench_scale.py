@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from measure import save
-from plait.scheduler.ray.on_paper.pool_model import Driver, HostKind, PoolSimulation
-from plait.scheduler.ray.on_paper.pool_simulation import simulate_pool
+from plait.scheduler.ray.cluster_simulation.pool_model import Driver, HostKind, PoolSimulation
+from plait.scheduler.ray.cluster_simulation.pool_simulation import simulate_pool
 
 Figures = dict[str, Any]
 

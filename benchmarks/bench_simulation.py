@@ -25,10 +25,10 @@ import plait as pl
 import trio
 from measure import save
 from plait.graph.tensor import Array
-from plait.scheduler.calibration import calibrated
-from plait.scheduler.contention import Disturbance, beginning, work
 from plait.scheduler.profile import Record
 from plait.scheduler.simulation.lanes import USUAL
+from plait.scheduler.tuning.calibration import calibrated
+from plait.scheduler.tuning.contention import Disturbance, beginning, work
 from quiet import Watch, wait_until_quiet
 from real_models import REAL_MODELS
 

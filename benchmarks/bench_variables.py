@@ -18,7 +18,7 @@ import numpy as np
 import plait as pl
 from measure import alternate, save
 from plait.graph.tensor import Array
-from plait.scheduler.memory.prepared import Prepared
+from plait.scheduler.planner.memory.prepared import Prepared
 
 Feeds: TypeAlias = Mapping[str, Array]
 Step: TypeAlias = Callable[[], object]

@@ -18,7 +18,7 @@ import numpy as np
 import plait as pl
 from PIL import Image, ImageDraw, ImageFont
 from plait.graph.tensor import Array, spec_of
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 from real_models import REAL_MODELS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))

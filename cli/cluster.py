@@ -12,10 +12,10 @@ import click
 from .inputs import CommandError
 
 if TYPE_CHECKING:
-    from ..scheduler.planning import Plan
+    from ..scheduler.plans.plan import Plan
     from ..scheduler.ray import Cluster
     from ..scheduler.ray.pools.replicas import ReplicaPool
-    from ..scheduler.session import Session
+    from ..scheduler.runtime.session import Session
 
 KIND = "ray:"
 
@@ -120,7 +120,7 @@ def opened(
     """Return what runs items of a plan: a session here, or replicas of one on a cluster."""
     if cluster is not None and replicas:
         return cluster.replicas(plan, n=replicas)
-    from ..scheduler.session import Session
+    from ..scheduler.runtime.session import Session
 
     return Session(plan, measure=measure)
 

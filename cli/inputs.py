@@ -205,7 +205,7 @@ class Feeds:
         FeedError
             If a shape does not fit its input.
         """
-        from ..scheduler.specialise import bind_inputs
+        from ..scheduler.shapes.specialise import bind_inputs
 
         arrays = dict(self._fixed)
         for given in self._sequences:

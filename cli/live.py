@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..scheduler.profile import Record
-    from ..scheduler.profile.status import Status
-    from ..scheduler.session import Session
+    from ..scheduler.runtime.session import Session
+    from ..scheduler.runtime.status import Status
 
 INTERVAL_S = 0.25
 RATE_S = 2.0

@@ -17,7 +17,7 @@ from .plan import Request
 
 if TYPE_CHECKING:
     from ..devices.model import DeviceModel
-    from ..scheduler.planning import Plan
+    from ..scheduler.plans.plan import Plan
 
 models_option = click.option(
     "--model",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..devices import Device
     from ..graph.ir import Graph
     from ..graph.passes import Pass
-    from ..scheduler.planning import Plan
+    from ..scheduler.plans.plan import Plan
     from ..scheduler.ray import Cluster
 
 STRATEGIES = ("auto", "preference", "tengine")
@@ -39,12 +40,12 @@ OBJECTIVES = ("latency", "throughput")
 _DECISIONS = {
     "pin": ("--pin", "pins"),
     "bounds": ("--bound", "bounds"),
-    "strategy": ("--strategy", "strategy"),
-    "objective": ("--objective", "objective"),
-    "max_subgraphs": ("--max-subgraphs", "max_subgraphs"),
-    "memory_limits": ("--memory-limit", "memory_limits"),
+    "strategy": ("--strategy", "request.strategy"),
+    "objective": ("--objective", "request.objective"),
+    "max_subgraphs": ("--max-subgraphs", "request.max_subgraphs"),
+    "memory_limits": ("--memory-limit", "request.memory_limits"),
     "passes": ("--passes", "passes"),
-    "precision": ("--precision", "precision"),
+    "precision": ("--precision", "request.precision"),
 }
 """For keywords of `plan` the option, and the attribute of the plan."""
 
@@ -96,7 +97,7 @@ class Request:
         return plan.fetching(*self.fetched) if self.fetched else plan
 
     def _whole(self, max_in_flight: int | None) -> Plan:
-        from ..scheduler.make_plan import plan
+        from ..scheduler.planner.api import plan
 
         if self.is_saved:
             return self._saved(max_in_flight)
@@ -142,7 +143,7 @@ class Request:
     @property
     def is_saved(self) -> bool:
         """True when the model is a saved plan."""
-        from ..scheduler.explain.plan_file import is_saved_plan
+        from ..scheduler.reports.plan_file import is_saved_plan
 
         return is_saved_plan(self.model)
 
@@ -151,13 +152,13 @@ class Request:
         return replace(self, costs=None)
 
     def _saved(self, max_in_flight: int | None) -> Plan:
-        from ..scheduler.explain.plan_file import load_plan
+        from ..scheduler.reports.plan_file import load_plan
 
         plan = load_plan(self.model)
         other = [
             flag
             for name, (flag, attribute) in _DECISIONS.items()
-            if name in self.options and self.options[name] != getattr(plan, attribute)
+            if name in self.options and self.options[name] != attrgetter(attribute)(plan)
         ]
         if self.costs is not None:
             other.append("--costs")

@@ -27,7 +27,7 @@ from .plan import Request, asks_for_plan
 
 if TYPE_CHECKING:
     from ..graph.tensor import Array
-    from ..scheduler.planning import Plan
+    from ..scheduler.plans.plan import Plan
 
 
 @click.command(epilog=EXIT_CODES)
@@ -65,9 +65,9 @@ def profile(
     Inputs not given are random, and the same for each item. What was measured is added to the file
     of --costs, which is made if it is not there.
     """
-    from ..scheduler.calibration import completed
     from ..scheduler.costs import Costs
-    from ..scheduler.simulation.simulate import for_items_in_flight
+    from ..scheduler.planner.simulate import for_items_in_flight
+    from ..scheduler.tuning.calibration import completed
     from .stream import run_stream, save_trace
 
     for path in (trace, html, request.costs):
@@ -105,7 +105,7 @@ def profile(
         known.merged(found).save(file)
         print_note(f"wrote {file}")
     if html is not None:
-        from ..scheduler.explain.html import write_html
+        from ..scheduler.reports.html import write_html
 
         write_html(html, static, measured)
         print_note(f"wrote {html}")

@@ -104,7 +104,7 @@ def quantize(
     """
     from ..graph.formats import load, save
     from ..scheduler.quantization import quantize as quantized
-    from ..scheduler.specialise import specialise
+    from ..scheduler.shapes.specialise import specialise
 
     check_writable(output)
     if output is not None and output.suffix not in SUFFIXES:

@@ -15,7 +15,7 @@ from .output import check_writable, print_json, print_note, print_text
 from .plan import Request, asks_for_plan
 
 if TYPE_CHECKING:
-    from ..scheduler.planning import Plan
+    from ..scheduler.plans.plan import Plan
 
 
 @click.command(name="plan", epilog=EXIT_CODES)
@@ -51,8 +51,8 @@ def show_plan(
 
     Every command that takes a MODEL takes a plan that was saved here too.
     """
-    from ..scheduler.explain.pass_text import explained
-    from ..scheduler.explain.plan_file import load_plan
+    from ..scheduler.reports.pass_text import explained
+    from ..scheduler.reports.plan_file import load_plan
 
     given = {
         "--nodes": nodes,
@@ -78,7 +78,7 @@ def show_plan(
         plan.save(save)
         print_note(f"wrote {save}")
     if html is not None:
-        from ..scheduler.explain.html import write_html
+        from ..scheduler.reports.html import write_html
 
         write_html(html, plan)
         print_note(f"wrote {html}")
@@ -96,7 +96,7 @@ def show_plan(
 
 
 def _print_diff(before: Plan, after: Plan, *, as_json: bool) -> None:
-    from ..scheduler.explain.diff import diff
+    from ..scheduler.reports.diff import diff
 
     found = diff(before, after)
     if as_json:

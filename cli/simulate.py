@@ -43,7 +43,7 @@ def simulate(
     Kernels take the time that --costs has measured, or else what the models of the devices say. A
     saved plan may be asked about other costs and other numbers of items in flight.
     """
-    from ..scheduler.simulation.simulate import simulate as predict
+    from ..scheduler.planner.simulate import simulate as predict
 
     check_writable(trace)
     factors = parse_factors(faster)

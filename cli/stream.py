@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import trio
 
 from ..graph.errors import PlaitError
-from ..scheduler.session import Session
+from ..scheduler.runtime.session import Session
 from .cluster import Size, opened
 from .live import LiveView
 from .output import progress, write_arrays
@@ -21,7 +21,7 @@ from .streaming import Streaming
 
 if TYPE_CHECKING:
     from ..graph.tensor import Array
-    from ..scheduler.planning import Plan
+    from ..scheduler.plans.plan import Plan
     from ..scheduler.profile import Profile
     from ..scheduler.ray import Cluster
     from ..scheduler.ray.pools.replicas import ReplicaPool

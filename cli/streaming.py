@@ -12,7 +12,7 @@ import click
 from .plan import Request
 
 if TYPE_CHECKING:
-    from ..scheduler.streaming.options import StreamArguments
+    from ..scheduler.runtime.streaming.options import StreamArguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def tune(
     to the file of --costs, which is made if it is not there. Inputs not given are random.
     """
     from ..scheduler.costs import Costs
-    from ..scheduler.specialise import specialise
+    from ..scheduler.shapes.specialise import specialise
     from ..scheduler.tuning import tune as tuned_for
 
     check_writable(output)

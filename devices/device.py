@@ -292,7 +292,7 @@ class Profiled(Protocol):
 class Scaling(Protocol):
     """What a device adds whose programs compute on several of the host's cores at once.
 
-    While nothing else computes it is given all cores; see `plait.scheduler.costs.core_shares`.
+    While nothing else computes it is given all cores; see `plait.scheduler.dispatch.core_shares`.
     """
 
     def compile_on(

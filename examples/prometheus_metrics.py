@@ -16,7 +16,13 @@ import argparse
 import numpy as np
 import plait as pl
 import trio
-from plait.scheduler.events import DeviceLost, DeviceRestored, ItemDone, ItemReplayed, SessionEvent
+from plait.scheduler.runtime.events import (
+    DeviceLost,
+    DeviceRestored,
+    ItemDone,
+    ItemReplayed,
+    SessionEvent,
+)
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client import start_http_server as serve
 

@@ -6,10 +6,9 @@ from ..graph.lazily import lazily
 
 if TYPE_CHECKING:
     from ..devices.model import DeviceModel
-    from .blocking import run
     from .bridges.asyncio_session import AsyncioSession
+    from .bridges.blocking import run
     from .bridges.blocking_session import BlockingSession
-    from .carried import Carried
     from .costs import Costs
     from .errors import (
         DeadlineError,
@@ -20,20 +19,21 @@ if TYPE_CHECKING:
         SessionError,
         UnsupportedOpError,
     )
-    from .explain.diff import PlanDiff, diff
-    from .explain.plan_file import load_plan
-    from .faults import FaultPolicy
-    from .make_plan import plan
-    from .planning import Plan
+    from .planner.api import plan
+    from .planner.simulate import simulate
+    from .plans.plan import Plan
     from .profile import Profile
     from .quantization.quantize import quantize
     from .quantization.quantized import Quantized
-    from .running.item import Item
-    from .session import Session
+    from .reports.diff import PlanDiff, diff
+    from .reports.plan_file import load_plan
+    from .runtime.faults import FaultPolicy
+    from .runtime.items.item import Item
+    from .runtime.session import Session
+    from .runtime.streaming.stream import Results
+    from .runtime.variables.carried import Carried
     from .simulation.models import modelled_device
-    from .simulation.simulate import simulate
     from .simulation.simulation import Simulation
-    from .streaming.stream import Results
     from .tuning import Tuned, tune
 
 __all__ = [
@@ -73,26 +73,26 @@ __getattr__ = lazily(
     __name__,
     {
         "..devices.model": "DeviceModel",
-        ".blocking": "run",
+        ".bridges.blocking": "run",
         ".bridges.asyncio_session": "AsyncioSession",
         ".bridges.blocking_session": "BlockingSession",
-        ".carried": "Carried",
+        ".runtime.variables.carried": "Carried",
         ".costs": "Costs",
         ".errors": "DeadlineError DoesNotFitError FeedError FetchError PlanError SessionError"
         " UnsupportedOpError",
-        ".explain.diff": "PlanDiff diff",
-        ".explain.plan_file": "load_plan",
-        ".faults": "FaultPolicy",
-        ".make_plan": "plan",
-        ".planning": "Plan",
+        ".reports.diff": "PlanDiff diff",
+        ".reports.plan_file": "load_plan",
+        ".runtime.faults": "FaultPolicy",
+        ".planner.api": "plan",
+        ".plans.plan": "Plan",
         ".profile": "Profile",
         ".quantization": "Quantized quantize",
-        ".running.item": "Item",
-        ".session": "Session",
+        ".runtime.items.item": "Item",
+        ".runtime.session": "Session",
         ".simulation.models": "modelled_device",
-        ".simulation.simulate": "simulate",
+        ".planner.simulate": "simulate",
         ".simulation.simulation": "Simulation",
-        ".streaming.stream": "Results",
+        ".runtime.streaming.stream": "Results",
         ".tuning": "Tuned tune",
     },
 )

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from plait.graph.operator import operators, unregister_operator
-from plait.scheduler import deciding
-from plait.scheduler.fitting import Fitting
-from plait.scheduler.memory.verify import verify_memory
-from plait.scheduler.planning import Plan
+from plait.scheduler.planner import planner
+from plait.scheduler.planner.bounded_shapes import BoundedShapes
+from plait.scheduler.planner.memory.verify import verify_memory
+from plait.scheduler.plans.plan import Plan
 from plait.scheduler.plans.shapes import Shapes
 from resources import lanes_processes_and_arenas
 
@@ -113,7 +113,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the memory of each plan that any test makes."""
-    decide = deciding.decide
+    decide = planner.decide
 
     def verified(*arguments: Any) -> Plan:
         plan = decide(*arguments)
@@ -121,16 +121,16 @@ def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
             verify_memory(plan)
         return plan
 
-    monkeypatch.setattr(deciding, "decide", verified)
-    fit = Fitting.fit
+    monkeypatch.setattr(planner, "decide", verified)
+    fit = BoundedShapes.fit
 
-    def verified_fit(self: Fitting, shapes: Shapes) -> Plan | None:
+    def verified_fit(self: BoundedShapes, shapes: Shapes) -> Plan | None:
         plan = fit(self, shapes)
         if plan is not None and len(plan.graph.nodes) <= VERIFIED_NODES:
             verify_memory(plan)
         return plan
 
-    monkeypatch.setattr(Fitting, "fit", verified_fit)
+    monkeypatch.setattr(BoundedShapes, "fit", verified_fit)
 
 
 @pytest.fixture(autouse=True)

@@ -64,6 +64,11 @@ def imports(file: Path) -> Iterator[Import]:
             # `from . import cpu` imports a module too, when cpu is one.
             for name in (module, *(f"{module}.{alias.name}" for alias in node.names)):
                 yield Import(str(where), node.lineno, name, bool(node.level))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "lazily":
+            for key in ast.literal_eval(node.args[1]):
+                names = key.lstrip(".")
+                base = package[: len(package) - (len(key) - len(names)) + 1]
+                yield Import(str(where), node.lineno, ".".join((*base, names)), relative=True)
 
 
 @cache
@@ -111,6 +116,83 @@ def test_nothing_outside_of_a_dialect_names_it(dialect: str) -> None:
         if where not in allowed and name.search(line)
     ]
     assert outside == []
+
+
+SCHEDULER = (
+    "errors", "packing", "costs", "plans", "shapes", "dispatch", "profile", "simulation",
+    "planner", "runtime", "reports", "bridges",
+)  # fmt: skip
+"""The layers inside the scheduler: each uses those before it. Errors are its only loose module."""
+
+ENTRIES = ("quantization", "ray", "tuning")
+"""Use all layers; not one another, and nothing uses them."""
+
+FACADES = {
+    "costs/costs.py": {"plans.plan", "profile", "profile.figures"},
+    "plans/plan.py": {
+        "planner.fetching", "planner.replanning", "profile", "reports.html", "reports.plain",
+        "reports.plan_file", "reports.report", "simulation.simulation",
+    },
+    "profile/profile.py": {"reports.chrome", "reports.html", "reports.what_if"},
+}  # fmt: skip
+"""Methods that users look for on a value, and the modules above it that do the work."""
+
+
+def rank(part: str) -> int:
+    return SCHEDULER.index(part) if part in SCHEDULER else len(SCHEDULER)
+
+
+def inside_scheduler() -> Iterator[tuple[str, str, str]]:
+    """Yield file, layer and module of each import from a part of the scheduler of another one."""
+    modules = {
+        ".".join(("plait", *file.relative_to(ROOT).with_suffix("").parts)) for file in PACKAGE
+    }
+    for found in all_imports():
+        top, _, file = found.file.partition("/")
+        module = found.module.removeprefix("plait.scheduler.")
+        known = found.module in modules or f"{found.module}.__init__" in modules
+        if top == "scheduler" and "/" in file and module != found.module and known:
+            layer = file.split("/")[0]
+            if module.split(".")[0] != layer:
+                yield file, layer, module
+
+
+def test_the_scheduler_has_no_loose_modules() -> None:
+    loose = {file.stem for file in (ROOT / "scheduler").glob("*.py")}
+    assert loose == {"__init__", "errors"}
+    folders = {file.parent.name for file in (ROOT / "scheduler").glob("*/__init__.py")}
+    assert folders == {*SCHEDULER[1:], *ENTRIES}
+
+
+def test_inside_the_scheduler_only_facades_look_upward() -> None:
+    upward: dict[str, set[str]] = {}
+    for file, layer, module in inside_scheduler():
+        part = module.split(".")[0]
+        if rank(part) > rank(layer) or (part in ENTRIES and part != layer):
+            upward.setdefault(file, set()).add(module)
+    assert upward == FACADES
+
+
+@pytest.mark.parametrize("file", FACADES)
+def test_facades_are_one_line(file: str) -> None:
+    tree = ast.parse((ROOT / "scheduler" / file).read_text())
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and any(
+            isinstance(one, ast.ImportFrom)
+            and "/".join((one.module or "").split("."))
+            in {module.replace(".", "/") for module in FACADES[file]}
+            for one in function.body
+        ):
+            doc, imported, line = function.body
+            assert isinstance(doc, ast.Expr)
+            assert isinstance(imported, ast.ImportFrom)
+            assert isinstance(line, ast.Return | ast.Expr)
+
+
+def test_typing_and_lazy_imports_of_the_scheduler_are_seen() -> None:
+    seen = {(file, module) for file, _, module in inside_scheduler()}
+    assert ("plans/plan.py", "simulation.simulation") in seen
+    assert ("plans/plan.py", "reports.plan_file") in seen
 
 
 def test_the_package_imports_itself_relatively() -> None:

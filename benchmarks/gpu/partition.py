@@ -20,7 +20,7 @@ from gpu.target import Target
 from plait.devices import Device
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.calibration import completed
+from plait.scheduler.tuning.calibration import completed
 
 GOAL = 1.05
 WARM = 2

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from gpu.in_torch import Network, captured, torch_for
 from gpu.target import Target, Unsuitable
 from plait.graph.tensor import Array
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 
 Run: TypeAlias = Callable[[], list[Array]]
 """Copies inputs to the device, computes, and returns the outputs as numpy arrays."""

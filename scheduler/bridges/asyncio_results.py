@@ -9,14 +9,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from ..dispatch.quick import ON_LOOP
 from ..errors import SessionError
-from ..running.item import Item
-from ..running.pace import TURN_NS
-from ..running.quick import ON_LOOP
-from ..streaming.options import StreamOptions
-from ..streaming.sources import Puller, Source
+from ..runtime.items.item import Item
+from ..runtime.streaming.options import StreamOptions
+from ..runtime.streaming.sources import Puller, Source
+from ..runtime.virtual_time import TURN_NS
 from .bridge import Bridge, Delivery, End
-from .here import StreamHere
+from .inline import StreamHere
 from .loop_thread import LoopThread
 
 T = TypeVar("T")

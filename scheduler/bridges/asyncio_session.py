@@ -10,18 +10,18 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 
 from ...graph.tensor import Array
-from ..carried import Carried
+from ..dispatch.quick import ON_LOOP
 from ..errors import SessionError
-from ..fetches import Fetches
-from ..planning import Plan
+from ..plans.fetches import Fetches
+from ..plans.plan import Plan
 from ..profile import Profile
-from ..profile.status import Status
-from ..running.quick import ON_LOOP
-from ..session import Session, borrowed
-from ..streaming.options import StreamArguments, stream_options
-from ..streaming.sources import Source, check_source
+from ..runtime.session import Session, borrowed
+from ..runtime.status import Status
+from ..runtime.streaming.options import StreamArguments, stream_options
+from ..runtime.streaming.sources import Source, check_source
+from ..runtime.variables.carried import Carried
 from .asyncio_results import AsyncioResults, Pause, awaitable, settled
-from .here import run_item
+from .inline import run_item
 from .loop_thread import Job, LoopThread, SessionArguments
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
-from ..running.item import Item
-from ..running.quick import STREAMED
-from ..streaming.options import StreamOptions
-from ..streaming.sources import Puller
+from ..dispatch.quick import STREAMED
+from ..runtime.items.item import Item
+from ..runtime.streaming.options import StreamOptions
+from ..runtime.streaming.sources import Puller
 from .bridge import Bridge, Delivery, End
-from .here import StreamHere
+from .inline import StreamHere
 from .loop_thread import LoopThread
 
 

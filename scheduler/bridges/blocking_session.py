@@ -13,20 +13,20 @@ from typing import Any, TypeVar, Unpack, overload
 import trio
 
 from ...graph.tensor import Array
-from ..carried import Carried
+from ..dispatch.quick import WAITED
 from ..errors import SessionError
-from ..fetches import Fetches
-from ..planning import Plan
+from ..plans.fetches import Fetches
+from ..plans.plan import Plan
 from ..profile import Profile
-from ..profile.status import Status
-from ..queue import Queue
-from ..running.quick import WAITED
-from ..running.spares import copied
-from ..session import Session, borrowed, run_in_turn
-from ..streaming.options import StreamArguments, stream_options
-from ..streaming.sources import check_source
+from ..runtime.items.input_staging import copied
+from ..runtime.queue import Queue
+from ..runtime.session import Session, borrowed, run_in_turn
+from ..runtime.status import Status
+from ..runtime.streaming.options import StreamArguments, stream_options
+from ..runtime.streaming.sources import check_source
+from ..runtime.variables.carried import Carried
 from .blocking_results import BlockingResults
-from .here import run_item
+from .inline import run_item
 from .loop_thread import Job, LoopThread, SessionArguments
 from .submitted import SubmittedItem
 

@@ -13,10 +13,10 @@ import trio
 
 from ...graph.tensor import Array
 from ..errors import SessionError
-from ..running.item import Item
-from ..running.spares import Spares, copied, most_nbytes
-from ..session import borrowed
-from ..streaming.options import StreamArguments
+from ..runtime.items.input_staging import InputStagingPool, copied, most_nbytes
+from ..runtime.items.item import Item
+from ..runtime.session import borrowed
+from ..runtime.streaming.options import StreamArguments
 from .loop_thread import LoopThread
 
 
@@ -61,7 +61,7 @@ class Bridge:
         self._arguments = arguments
         self._deliver = deliver
         self._opened: Future[None] = Future()
-        self._spares = Spares(most_nbytes(loop.session.plan))
+        self._spares = InputStagingPool(most_nbytes(loop.session.plan))
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self._rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0

@@ -13,11 +13,11 @@ import trio
 
 from ...devices.forking import give_up_in_children
 from ..errors import SessionError, forked_session
-from ..event_loop import run_loop
-from ..events import Observer
-from ..faults import FaultPolicy
-from ..planning import Plan
-from ..streaming.stream import Results
+from ..plans.plan import Plan
+from ..runtime.events import Observer
+from ..runtime.faults import FaultPolicy
+from ..runtime.streaming.stream import Results
+from .event_loop import run_loop
 
 T = TypeVar("T")
 

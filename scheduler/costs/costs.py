@@ -28,7 +28,7 @@ from .members import parts_of
 from .signature import Signature, digest, signature
 
 if TYPE_CHECKING:
-    from ..planning import Plan
+    from ..plans.plan import Plan
     from ..profile import Profile
 
 Basis: TypeAlias = Literal["measured", "scaled", "model"]

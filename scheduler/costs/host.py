@@ -1,4 +1,4 @@
-"""What the host takes for its share of an item, and which devices compute there."""
+"""The host's own share of an item's time, and the devices that compute there."""
 
 from __future__ import annotations
 

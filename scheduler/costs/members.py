@@ -1,4 +1,4 @@
-"""What the nodes inside of a Fused node take of its time, by a model."""
+"""Splits a Fused node's modelled time among its members."""
 
 from __future__ import annotations
 

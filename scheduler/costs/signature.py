@@ -1,4 +1,4 @@
-"""What a measured time belongs to: an operator with its attributes and the specs around it.
+"""The key of a measured time: an operator with its attributes and the specs around it.
 
 Names play no part in it, so that a time that was measured in one graph is found for another.
 """

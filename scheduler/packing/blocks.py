@@ -1,4 +1,4 @@
-"""What a packing is made of: blocks that want a place, and the places they got."""
+"""Blocks that want a place, and the places they got."""
 
 from __future__ import annotations
 

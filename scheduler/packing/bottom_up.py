@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .first_fit import FAR
+from .justify import settled
 from .problem import Problem
-from .settle import settled
 
 MOST_CLIQUES = 32
 """A block's heaviest cliques, of which no more are looked at."""

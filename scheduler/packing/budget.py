@@ -1,4 +1,4 @@
-"""What may still be done: work that is counted, the same on every machine, or seconds."""
+"""A budget of work that is counted, the same on every machine, or of seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a packing is one, found out by other means than those that made it."""
+"""An independent check that a packing is one."""
 
 from __future__ import annotations
 

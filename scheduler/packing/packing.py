@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Literal, TypeAlias
 
 from . import cpsat, exact
+from .alternating import take_turns
 from .best import Best
 from .blocks import Block, Packing, PackingError
 from .budget import Budget
@@ -21,7 +22,6 @@ from .improve import order_of, reorder, stack, sweep_both_sides
 from .problem import Problem, lower_bound_of
 from .relation import Conflicts, Intervals, Relation, Stacked
 from .sweep import sweeps
-from .turns import take_turns
 
 Solver: TypeAlias = Literal["auto", "python", "compiled", "cpsat"]
 

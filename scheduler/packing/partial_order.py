@@ -1,4 +1,4 @@
-"""Which blocks may share bytes when only a partial order of their accesses is known.
+"""Conflicts of blocks when only a partial order of their accesses is known.
 
 Bytes of u may be reused by v iff every access to u happens before every writer of v. Sets are bits
 of Python integers, and only those of blocks alive in the sweep exist at a time: no dense matrix.

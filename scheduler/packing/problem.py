@@ -1,4 +1,4 @@
-"""What is really to be packed: groups merged, blocks without bytes gone, sizes rounded, a bound."""
+"""The problem to be packed: groups merged, empty blocks gone, sizes rounded, a bound."""
 
 from __future__ import annotations
 

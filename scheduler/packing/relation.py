@@ -1,4 +1,4 @@
-"""Which blocks may not overlap: lifetimes in a total order, or pairs in conflict.
+"""Blocks that may not overlap: lifetimes in a total order, or pairs in conflict.
 
 Both are kept in arrays: 20,000 blocks with 30 conflicts each take 5 MB.
 """

@@ -1,1 +1,1 @@
-"""What plans consist of: data that planning yields, and running and reports read."""
+"""Data of plans: planning yields it, runtime and reports read it."""

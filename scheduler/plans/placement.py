@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..steps import Step, Transfer, link
+from .steps import Step, Transfer, link
 
 OUTSIDE = ""
 """Stands for the caller, who feeds and fetches, where a device is asked for."""

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 from ...devices.device import Device
 from ..costs import Costs
-from ..ends import ON_HOST, Ends
-from ..partition.pins import Pins
+from .io_devices import ON_HOST, IoDevices
+from .pins import Pins
 
 Strategy: TypeAlias = Literal["auto", "preference", "tengine"]
 Objective: TypeAlias = Literal["latency", "throughput"]
@@ -33,7 +33,7 @@ class PlanRequest:
         What nodes and copies are taken to cost.
     max_subgraphs : int or None
     memory_limits : Mapping of str to int
-    ends : Ends
+    ends : IoDevices
         Where callers hand over inputs and take outputs.
     precision : Mapping of str to str
         The devices that may compute in float16.
@@ -56,7 +56,7 @@ class PlanRequest:
     costs: Costs = field(repr=False, default_factory=Costs)
     max_subgraphs: int | None = None
     memory_limits: Mapping[str, int] = field(default_factory=dict)
-    ends: Ends = ON_HOST
+    ends: IoDevices = ON_HOST
     precision: Mapping[str, str] = field(default_factory=dict)
     halved: Mapping[str, str] = field(default_factory=dict)
     # What follows from the passes of a plan, and how far it is made: plans differ by these.

@@ -1,4 +1,4 @@
-"""What ran when: recorded per item while a session runs, summed up and explained on demand."""
+"""Records of what ran: kept per item while a session runs, summed up on demand."""
 
 from .attribution import Attribution
 from .profile import Profile

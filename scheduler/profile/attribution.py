@@ -1,4 +1,4 @@
-"""Where the time of items went, from asking the source until the consumer let go of the result.
+"""Attribution of items' time, from asking the source until the consumer releases the result.
 
 Marks divide an item's time among source, queues and consumer. While its steps run, its critical
 path is followed backwards from the end: to the step that ended last, what that one waited for, and

@@ -1,10 +1,10 @@
-"""How full queues and memories were over time, from the times of steps."""
+"""Fill levels of queues and memories over time, from the times of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..memory.regions import ADMISSION, Region
+from ..plans.regions import ADMISSION, Region
 from .records import Part, Record
 
 Counter = tuple[str, str, list[tuple[int, int]]]

@@ -1,4 +1,4 @@
-"""What a measured stream waited for: the steps, of whichever item, that decided when it ended."""
+"""The critical path of a measured stream: the steps that decided when it ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from ..steps import Outline
+from ..plans.steps import Outline
 from .records import Orders, Record, Span
 
 Cause = Literal["admission", "input", "lane"]

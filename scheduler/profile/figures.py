@@ -20,16 +20,16 @@ from ...devices.model import DeviceModel, family, model_of
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
 from ...graph.operators.fused import FUSED
-from ..costs.core_shares import seconds_on_one, shares_of_cores
 from ..costs.figures import Figures, Link, Measured, Timing
 from ..costs.host import computes_here
 from ..costs.members import parts_of
 from ..costs.signature import Signature, digest, signature
+from ..dispatch.core_shares import seconds_on_one, shares_of_cores
 from .overheads import hops, loop
 
 if TYPE_CHECKING:
-    from ..planning import Plan
-    from ..steps import Transfer
+    from ..plans.plan import Plan
+    from ..plans.steps import Transfer
     from . import NodeTime, Profile
 
 

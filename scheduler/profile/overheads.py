@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
-from ..running.inline_policy import inline_steps
-from ..running.quick import QUICK_NS
+from ..dispatch.inline_policy import inline_steps
+from ..dispatch.quick import QUICK_NS
 
 if TYPE_CHECKING:
-    from ..planning import Plan
+    from ..plans.plan import Plan
     from . import Profile, Record, Span
 
 NEXT_NS = 2_000_000

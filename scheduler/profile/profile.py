@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..planning import Plan
+from ..plans.plan import Plan
 from .attribution import Attribution, attributions, total
 from .critical import CriticalSpan, critical_path
 from .intervals import merged
@@ -17,7 +17,7 @@ from .records import NodeTime, Record, Span
 from .table import profile_table
 
 if TYPE_CHECKING:
-    from .what_if import WhatIf
+    from ..reports.what_if import WhatIf
 
 TELLING = 16
 """Of fewer items it is no wonder that most need a plan."""
@@ -162,7 +162,7 @@ class Profile:
         SessionError
             If the profile is empty, or its nodes were not timed.
         """
-        from .what_if import what_if
+        from ..reports.what_if import what_if
 
         return what_if(self, plan, faster, max_in_flight)
 
@@ -204,13 +204,13 @@ class Profile:
         SessionError
             If the file cannot be written.
         """
-        from ..explain.chrome import write_trace
+        from ..reports.chrome import write_trace
 
         write_trace(self, path)
 
     def save_html(self, path: str | Path, plan: Plan | None = None) -> None:
         """Write a report for a browser, with the plan's if that is given: see `Plan.save_html`."""
-        from ..explain.html import write_html
+        from ..reports.html import write_html
 
         write_html(path, plan, self)
 

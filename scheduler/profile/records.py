@@ -1,13 +1,13 @@
-"""What is remembered of items: when each step was submitted, began and ended, and the marks."""
+"""Records of items: when each step was submitted, began and ended, and the timestamps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..memory.regions import Pool, Region
-from ..running.marks import Marks
-from ..steps import Outline
+from ..plans.regions import Pool, Region
+from ..plans.steps import Outline
+from .timestamps import Timestamps
 
 UNKNOWN: Mapping[str, Pool] = {}
 
@@ -83,7 +83,7 @@ class Record(NamedTuple):
     """
 
     parts: tuple[Part, ...]
-    marks: Marks
+    marks: Timestamps
     failed: bool
 
     @property

@@ -1,4 +1,4 @@
-"""Post-training quantisation: ranges observed on items, products of floats made integer ones."""
+"""Post-training quantization: ranges observed on items, products of floats made integer ones."""
 
 from .accuracy import Accuracy
 from .quantize import quantize

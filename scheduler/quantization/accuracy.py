@@ -1,4 +1,4 @@
-"""How far the outputs of one graph are from those of another that computes the same."""
+"""The distance between the outputs of two graphs that compute the same."""
 
 from __future__ import annotations
 

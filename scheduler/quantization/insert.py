@@ -1,4 +1,4 @@
-"""Quantising and dequantising nodes around products."""
+"""Quantizing and dequantizing nodes around products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...graph.passes.rewriting import Rewriter
 from ...graph.tensor import Array
 from .products import Product
 from .ranges import Range
-from .scheme import Integers, least_scale, parameters, quantised_bias, quantised_weights
+from .scheme import Integers, least_scale, parameters, quantized_bias, quantized_weights
 
 
 def insert_quantization(
@@ -19,14 +19,14 @@ def insert_quantization(
 ) -> Graph:
     """Product -> QuantizeLinear, DequantizeLinear, then the product; constants as integers.
 
-    What is read by several products is quantised once. Weights are int8, biases int32 of the scale
+    What is read by several products is quantized once. Weights are int8, biases int32 of the scale
     that sums have. What products yield is not rounded by this, but where the next one reads it.
     """
     return _Insertion(graph, ranges, dtype).run(products)
 
 
 class _Insertion:
-    """The state of the pass: which tensors are quantised already."""
+    """The state of the pass: which tensors are quantized already."""
 
     def __init__(self, graph: Graph, ranges: Mapping[str, Range], dtype: str) -> None:
         self._rewriter = Rewriter(graph)
@@ -38,10 +38,10 @@ class _Insertion:
 
     def run(self, products: Iterable[Product]) -> Graph:
         for product in products:
-            self._quantise(product)
+            self._quantize(product)
         return self._rewriter.result()
 
-    def _quantise(self, product: Product) -> None:
+    def _quantize(self, product: Product) -> None:
         node, ahead = product.node, list[Node]()
         inputs = list(node.inputs)
         for index in product.activations:
@@ -49,7 +49,7 @@ class _Insertion:
             inputs[index] = self._rounded[node.inputs[index]]
         constants = self._constants(product)
         for index, integers in constants.items():
-            made = self._dequantised(node.inputs[index], integers)
+            made = self._dequantized(node.inputs[index], integers)
             ahead.append(made)
             inputs[index] = made.outputs[0]
         self._rewriter.replace([node], [*ahead, replace(node, inputs=tuple(inputs))])
@@ -82,13 +82,13 @@ class _Insertion:
         given = self._rewriter.constants
         weights = given[product.node.inputs[product.weights]]
         if product.bias is None:
-            return {product.weights: quantised_weights(weights, product.axis)}
+            return {product.weights: quantized_weights(weights, product.axis)}
         bias = given[product.node.inputs[product.bias]]
         scale = self._scales[product.node.inputs[product.activations[0]]]
-        made = quantised_weights(weights, product.axis, least_scale(bias, scale, product.axis))
-        return {product.weights: made, product.bias: quantised_bias(bias, scale, made.scale)}
+        made = quantized_weights(weights, product.axis, least_scale(bias, scale, product.axis))
+        return {product.weights: made, product.bias: quantized_bias(bias, scale, made.scale)}
 
-    def _dequantised(self, name: str, made: Integers) -> Node:
+    def _dequantized(self, name: str, made: Integers) -> Node:
         rewriter = self._rewriter
         names = [
             rewriter.constant(value, f"{name}/{what}")

@@ -1,4 +1,4 @@
-"""Which nodes can multiply integers, and of which inputs."""
+"""Nodes that can multiply integers, and their inputs."""
 
 from __future__ import annotations
 

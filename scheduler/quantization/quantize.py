@@ -1,4 +1,4 @@
-"""Post-training quantisation: products of floats become products of integers."""
+"""Post-training quantization: products of floats become products of integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...graph.ir import Graph
 from ...graph.passes import simplify
 from ...graph.passes.split_gemm import split_gemm
 from ..errors import FeedError, PlanError
-from ..specialise import specialise
+from ..shapes.specialise import specialise
 from .products import activations_of, products_of
 from .quantized import Form, Quantized, written
 from .ranges import METHODS, Method

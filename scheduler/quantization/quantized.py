@@ -1,4 +1,4 @@
-"""A quantised graph, what was done to it, and what that costs."""
+"""A quantized graph, what was done to it, and what that costs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRIED = 4
 
 
 class NodeCost(NamedTuple):
-    """What quantising one product alone costs.
+    """What quantizing one product alone costs.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class NodeCost(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A quantised graph.
+    """A quantized graph.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Quantized:
         return _compared(self.floats, self.graph, items, devices)
 
     def costs(self, items: Items, devices: Devices = ("cpu",)) -> list[NodeCost]:
-        """Return what each product costs if it alone is quantised, the costliest first.
+        """Return what each product costs if it alone is quantized, the costliest first.
 
         The graph is planned and run once for each: pass few items.
         """

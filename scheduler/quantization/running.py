@@ -12,7 +12,7 @@ from ...devices.device import Device
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..bridges.blocking_session import BlockingSession
-from ..make_plan import plan
+from ..planner.api import plan
 from .ranges import METHODS, Method, Range
 
 Devices: TypeAlias = str | Device | Iterable[str | Device]

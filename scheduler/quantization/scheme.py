@@ -1,4 +1,4 @@
-"""How reals are written as bytes: scales, zero points, and the integers of constants."""
+"""Reals as bytes: scales, zero points, and the integers of constants."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:
     return np.asarray(scale), zero.astype(dtype)
 
 
-def quantised_weights(weights: Array, axis: int | None, least: Array | float = 0.0) -> Integers:
+def quantized_weights(weights: Array, axis: int | None, least: Array | float = 0.0) -> Integers:
     """Return weights as int8 without zero points, by slice along an axis, or as a whole.
 
     Parameters
@@ -71,7 +71,7 @@ def least_scale(bias: Array, input_scale: Array, axis: int | None) -> Array:
     return np.asarray(needed if axis is not None else needed.max(initial=0))
 
 
-def quantised_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integers:
+def quantized_bias(bias: Array, input_scale: Array, weight_scale: Array) -> Integers:
     """Return a bias as int32 of the scale that sums of products have."""
     scale = (input_scale * weight_scale).astype(np.float32)
     wide = np.rint(bias.astype(np.float64) / scale.astype(np.float64))

@@ -3,14 +3,14 @@
 Ray starts processes on the nodes of a cluster, carries calls to them and says when they die; it is
 an optional package, which only engine.py and nodes.py import. The parts: cluster.py (joining a
 cluster, or starting one on this machine), host.py (what runs on a node), remote/ (devices there),
-pools/ (whole sessions on many hosts), on_paper/ (what many hosts would do).
+pools/ (whole sessions on many hosts), cluster_simulation/ (what many hosts would do).
 """
 
 from .cluster import Cluster
+from .cluster_simulation.pool_model import Driver, HostKind, PoolSimulation
+from .cluster_simulation.pool_simulation import simulate_pool
 from .joining import cluster
 from .nodes import Node
-from .on_paper.pool_model import Driver, HostKind, PoolSimulation
-from .on_paper.pool_simulation import simulate_pool
 from .pools.blocking_pool import BlockingReplicaPool
 from .pools.pool_status import PoolStatus, ReplicaStatus
 from .pools.replicas import ReplicaPool

@@ -1,4 +1,4 @@
-"""What is asked of a cluster: to start actors, to call them, to keep values.
+"""The interface to a cluster: starts actors, calls them, keeps values.
 
 Everything here but engine.py knows these protocols alone, so that it runs without Ray in tests.
 """

@@ -13,19 +13,19 @@ import trio
 from ...devices.errors import DeviceError, DeviceUnavailableError
 from ...devices.host import core_count
 from ...graph.ir import Graph
-from ..events import Observer
-from ..faults import FaultPolicy
-from ..planning import Plan
+from ..plans.plan import Plan
+from ..runtime.events import Observer
+from ..runtime.faults import FaultPolicy
 from .actors import Actor, Engine, Placing
 from .engine import RayEngine, load_ray
 from .host import Host
 from .nodes import LocalNodes, Node
+from .payload import cargo
 from .pools.blocking_calls import to_its_end
 from .pools.blocking_pool import BlockingReplicaPool, ReplicaArguments
 from .pools.replicas import ReplicaPool
 from .remote.device import RayDevice
 from .remote.hosts import RemoteHost
-from .shipping import cargo
 
 INLINE_LIMIT = 64 << 20
 START_S = 60.0

@@ -1,4 +1,4 @@
-"""What is asked of Ray: to join a cluster, to start actors and to call them.
+"""The interface to Ray: joins a cluster, starts actors and calls them.
 
 No other file imports it, but nodes.py, which starts clusters.
 """

@@ -1,4 +1,4 @@
-"""Which steps decide how long everything takes, and how much time the others have to spare."""
+"""Critical steps of a simulation, and the slack of the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Literal
 
-from ..steps import Step
+from ..plans.steps import Step
 from .workload import NEVER, Timeline, Workload, ns_of
 
 Cause = Literal["admission", "input", "lane", "memory"]

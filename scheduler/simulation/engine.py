@@ -1,7 +1,8 @@
 """Discrete events: what the scheduler would do, on a clock that jumps to the next event.
 
-Which step may start is decided by the scheduler's own code: `Progress`, `Rings` and `ReadyQueue`,
-and where items have a choice of replicas, `Rotation`. How long everything takes is up to `Machine`.
+Which step may start is decided by the scheduler's own code: `Progress`, `RegionRing` and
+`ReadyQueue`, and where items have a choice of replicas, `Rotation`. How long everything takes is up
+to `Machine`.
 Of events at the same time the one caused first comes first.
 """
 
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from ..memory.regions import ADMISSION, Region
-from ..replicas.rotation import Rotation
-from ..running.progress import Progress
-from ..running.ready import ReadyQueue
-from ..running.rings import Grant
+from ..dispatch.progress import Progress
+from ..dispatch.ready import ReadyQueue
+from ..dispatch.region_ring import Grant
+from ..dispatch.rotation import Rotation
+from ..plans.regions import ADMISSION, Region
 from .machine import BEGIN, END, SHARED_END, Machine
 from .places import Places
 from .workload import NEVER, Host, Timeline, Workload, ns_of

@@ -12,16 +12,16 @@ from ...devices.host import core_count
 from ...devices.memory import HOST
 from ...graph.ir import Graph
 from ..costs import Costs
-from ..costs.core_shares import seconds_on, shares_of_cores
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import AFTER_LAST_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, computes_here
-from ..ends import ON_HOST, Ends
-from ..running.inline_policy import inline_steps
-from ..steps import Step, Transfer
+from ..dispatch.core_shares import seconds_on, shares_of_cores
+from ..dispatch.inline_policy import inline_steps
+from ..plans.io_devices import ON_HOST, IoDevices
+from ..plans.steps import Step, Transfer
 from .workload import Host, Lane, Placed, Workload
 
 if TYPE_CHECKING:
-    from ..planning import Plan
+    from ..plans.plan import Plan
 
 GAP_S = 10e-6
 """Between two steps on a lane's thread: what waits for the first is submitted."""
@@ -112,7 +112,7 @@ def duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> floa
     return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
 
 
-def host_of(graph: Graph, costs: Costs | None = None, ends: Ends = ON_HOST) -> Host:
+def host_of(graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST) -> Host:
     """Return the host of this process, for items that are fed and fetched here."""
     fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)

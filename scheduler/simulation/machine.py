@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ..running.quick import QUICK_NS
+from ..dispatch.quick import QUICK_NS
 from .cores import SharedCores
 from .workload import NEVER, Host, Lane, Order, Timeline, Workload, ns_of
 

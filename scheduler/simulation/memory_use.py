@@ -1,4 +1,4 @@
-"""How full each memory is over time: what items hold of it, and what they still need."""
+"""Use of each memory over time: what items hold of it, and what they still need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from ...devices.device import scratch_specs
-from ..memory.regions import ADMISSION, Pool, Region, Replica
-from ..planning import Plan
 from ..plans.placement import OUTSIDE, SCRATCH
-from ..steps import Step, Transfer
+from ..plans.plan import Plan
+from ..plans.regions import ADMISSION, Pool, Region, Replica
+from ..plans.steps import Step, Transfer
 from .workload import Timeline
 
 Change: TypeAlias = tuple[int, int]

@@ -1,15 +1,15 @@
-"""What the items on one variant of a plan have of its memory: slots, copies of regions in turn."""
+"""Slots and copies of regions for the items on one variant of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..memory.regions import Region, takes_turns
-from ..running.rings import Grant, Rings
+from ..dispatch.region_ring import Grant, RegionRing
+from ..plans.regions import Region, takes_turns
 
 
 class Places:
-    """The `Slots` of a variant as a session hands them out, and its `Rings`.
+    """The `Slots` of a variant as a session hands them out, and its `RegionRing`.
 
     Parameters
     ----------
@@ -22,13 +22,13 @@ class Places:
     under_way : int
         How many items are there.
     claiming, releasing : frozenset of int
-        As those of `Rings`.
+        As those of `RegionRing`.
     """
 
     def __init__(self, regions: Sequence[Region], slots: int) -> None:
         in_turn = takes_turns(regions, slots)
         self.under_way = 0
-        self._rings = Rings(regions if in_turn else ())
+        self._rings = RegionRing(regions if in_turn else ())
         self._free = None if in_turn else list(range(slots))[::-1]
         self._items: list[int] = []
         self._slot: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""What a simulation found."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted
 from ..costs import Costs
-from ..planning import Plan
+from ..plans.plan import Plan
+from ..plans.steps import Transfer
 from ..profile import Profile, Record
-from ..steps import Transfer
 from .critical import CriticalStep, critical_path, slack_s
 from .memory_use import MemoryUse, memory_use
 from .workload import Host, Timeline, Workload

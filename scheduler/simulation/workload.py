@@ -1,4 +1,4 @@
-"""What is simulated: steps on lanes, the host that they share, and the times that follow."""
+"""The simulated workload: steps on lanes, the host that they share, and the times that follow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..running.ready import ranks
+from ..dispatch.ready import ranks
 
 NEVER = -1
 

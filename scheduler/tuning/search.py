@@ -22,16 +22,16 @@ from ...devices.registry import device as make_device
 from ...devices.registry import find
 from ...graph.ir import Graph
 from ...graph.printing import counted
-from ..arguments import costs_of
-from ..blocking import block_on
+from ..bridges.blocking import block_on
 from ..costs import Costs
-from ..costs.core_shares import shares_of_cores
 from ..costs.host import computes_here
+from ..dispatch.core_shares import shares_of_cores
 from ..errors import PlanError
-from ..make_plan import plan
-from ..planning import Plan
+from ..planner.api import plan
+from ..planner.arguments import costs_of
+from ..plans.plan import Plan
+from ..plans.replicas import replicas_of
 from ..plans.request import Objective
-from ..replicas.groups import replicas_of
 from .trial import Trial
 from .tuned import Tuned
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..costs import Costs
-from ..planning import Plan
+from ..plans.plan import Plan
 from ..profile import Profile, Record
-from ..session import Session
+from ..runtime.session import Session
 
 WARM_UP = 2
 FEWEST, MOST = 5, 200

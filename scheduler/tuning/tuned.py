@@ -1,4 +1,4 @@
-"""What tuning found: the plan, the costs, and what every plan that was tried took."""
+"""The result of tuning: the plan, the costs, and what every plan that was tried took."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from ...graph.printing import seconds_text
 from ..costs import Costs
-from ..costs.core_shares import planned_for, shares_of_cores
-from ..explain.prediction import Prediction, predicted
-from ..planning import Plan
+from ..dispatch.core_shares import planned_for, shares_of_cores
+from ..plans.plan import Plan
+from ..reports.prediction import Prediction, predicted
 from .trial import Trial
 
 _COLUMNS = (

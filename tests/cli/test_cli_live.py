@@ -9,10 +9,10 @@ import plait as pl
 import pytest
 from command_line import plait
 from plait.cli.live import frame, moment
+from plait.scheduler.plans.steps import Outline
 from plait.scheduler.profile import Part, Record
-from plait.scheduler.profile.status import DeviceStatus, Status
-from plait.scheduler.running.marks import Marks
-from plait.scheduler.steps import Outline
+from plait.scheduler.profile.timestamps import Timestamps
+from plait.scheduler.runtime.status import DeviceStatus, Status
 from rich.console import Console
 
 MS = 1_000_000
@@ -23,7 +23,7 @@ def record(start_ms: int, run_ms: int) -> Record:
     """Return an item that was admitted 1 ms before its step on the cpu and landed 1 ms after."""
     begin, end = start_ms * MS, (start_ms + run_ms) * MS
     part = Part((Outline(0, "s", "cpu", (), None, 1),), array("q", [begin, begin, end]))
-    return Record((part,), Marks(admitted_ns=begin - MS, landed_ns=end + MS), False)
+    return Record((part,), Timestamps(admitted_ns=begin - MS, landed_ns=end + MS), False)
 
 
 def test_a_moment_shows_rates_of_the_last_seconds() -> None:

@@ -13,7 +13,7 @@ from onnx import helper
 from onnx.backend.test.case.node import collect_testcases
 from plait.graph.formats.onnx import read_model
 from plait.graph.tensor import TensorSpec
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceUnavailableError
-from plait.scheduler.planning import Plan
+from plait.scheduler.plans.plan import Plan
 
 # CuPy warns on import of things that are none of our business.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

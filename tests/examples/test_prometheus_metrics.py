@@ -10,7 +10,7 @@ import trio
 pytest.importorskip("prometheus_client", reason="pip install prometheus-client")
 
 import prometheus_metrics as example
-from plait.scheduler.events import DeviceLost, DeviceRestored, ItemDone
+from plait.scheduler.runtime.events import DeviceLost, DeviceRestored, ItemDone
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -8,7 +8,7 @@ import plait as pl
 import trio
 from plait.devices import Device
 from plait.devices.sim import SimDevice
-from plait.scheduler.events import DeviceRestored, SessionEvent
+from plait.scheduler.runtime.events import DeviceRestored, SessionEvent
 
 from .fault_graphs import answer, feeds, halves
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices.sim import Faults, SimDevice, SimModel
-from plait.scheduler.events import DeviceRestored, PlanReplaced
-from plait.scheduler.faults import recovery, replays
-from plait.scheduler.running import open_plans
+from plait.scheduler.runtime.events import DeviceRestored, PlanReplaced
+from plait.scheduler.runtime.faults import recovery, replays
+from plait.scheduler.runtime.opened import open_plans
 from staged import ringed
 
 from .fault_devices import Mayfly, Observed, Stubborn, planned, right

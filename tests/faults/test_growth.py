@@ -10,7 +10,7 @@ import pytest
 import trio
 from patience import WAIT_S
 from plait.devices.sim import SimDevice
-from plait.scheduler.profile import recorder
+from plait.scheduler.runtime import recorder
 
 from .fault_graphs import answer, feeds, halves
 

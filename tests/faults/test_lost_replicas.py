@@ -15,7 +15,7 @@ from patience import WAIT_S
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.events import DeviceLost, PlanReplaced, SessionEvent
+from plait.scheduler.runtime.events import DeviceLost, PlanReplaced, SessionEvent
 
 from . import fault_functions as functions
 from .fault_graphs import answer, calling, feeds, halves

@@ -37,8 +37,8 @@ from plait.graph.formats.safetensors import LENGTH, read_weights, weight_chunks
 from plait.graph.operator import operators
 from plait.graph.passes.merging import always
 from plait.scheduler.costs.costs_file import decode, encode
-from plait.scheduler.explain.plan_file import dump_plan, read_plan
 from plait.scheduler.packing.table import read_table
+from plait.scheduler.reports.plan_file import dump_plan, read_plan
 
 PREFIX = struct.Struct("<8sIIQ")
 

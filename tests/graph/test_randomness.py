@@ -103,7 +103,7 @@ def test_nodes_that_are_alike_draw_other_numbers_and_are_not_merged() -> None:
 
 def test_what_is_drawn_is_neither_folded_nor_computed_at_open() -> None:
     plan = pl.plan(single("RandomNormal", shape=[4]))
-    assert plan.once is None
+    assert plan.prologue is None
     with pl.BlockingSession(plan) as session:
         assert session.run({})["y"].tolist() != session.run({})["y"].tolist()
 

@@ -12,7 +12,7 @@ from plait.graph.check import check
 from plait.graph.ir import Graph
 from plait.graph.passes import simplify
 from plait.graph.tensor import Array
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow

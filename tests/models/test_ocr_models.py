@@ -14,7 +14,7 @@ from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call
 from plait.graph.tensor import Array
-from plait.scheduler.memory.verify import verify_memory
+from plait.scheduler.planner.memory.verify import verify_memory
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

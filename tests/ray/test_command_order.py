@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plait.devices.errors import KernelError
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.worker.remote_errors import rebuild
+from plait.scheduler.ray.remote.command_queues import CommandQueues
 from plait.scheduler.ray.remote.commands import Command, Outcome
-from plait.scheduler.ray.remote.courses import Courses
 from plait.scheduler.ray.remote.outbox import Outbox
 from plait.scheduler.ray.remote.work import Work
 
@@ -21,7 +21,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.outbox = Outbox()
-        self.courses = Courses(self._launch, lambda _, outcome: self.outcomes.append(outcome))
+        self.courses = CommandQueues(self._launch, lambda _, outcome: self.outcomes.append(outcome))
         self.outcomes: list[Outcome] = []
         self.running: list[tuple[Command, Event]] = []
         self.launched: list[int] = []

@@ -14,14 +14,14 @@ from hypothesis.stateful import (
     multiple,
     rule,
 )
-from plait.scheduler.ray.pools.dealing import CALL_BYTES, Dealer
-from plait.scheduler.ray.pools.hands import AHEAD_S, CALL_S, Call, Hand, Place
+from plait.scheduler.ray.pools.load_balancing import CALL_BYTES, LoadBalancer
+from plait.scheduler.ray.pools.replica_load import AHEAD_S, CALL_S, Call, Place, ReplicaLoad
 
 REPLAYS = 2
 
 
-def dealer_with(*replicas: str, in_flight: int = 1, window: int = 8) -> Dealer:
-    dealer = Dealer(REPLAYS)
+def dealer_with(*replicas: str, in_flight: int = 1, window: int = 8) -> LoadBalancer:
+    dealer = LoadBalancer(REPLAYS)
     for name in replicas:
         dealer.join(name, in_flight, window)
     return dealer
@@ -34,7 +34,7 @@ def items_of(calls: tuple[Call, ...]) -> dict[str, list[int]]:
     return found
 
 
-def warmed(dealer: Dealer, item_s: float) -> None:
+def warmed(dealer: LoadBalancer, item_s: float) -> None:
     """Let each replica show how long an item takes it."""
     for item in range(-len(dealer.replicas), 0):
         dealer.put(item)
@@ -140,7 +140,7 @@ def test_items_of_a_lost_replica_go_before_those_that_came_later() -> None:
 
 
 def test_an_item_that_loses_every_replica_fails() -> None:
-    dealer = Dealer(REPLAYS)
+    dealer = LoadBalancer(REPLAYS)
     dealer.put(0)
     fates = []
     for life in range(REPLAYS + 1):
@@ -175,7 +175,7 @@ def test_a_dropped_item_keeps_its_place_until_its_call_is_answered() -> None:
 
 
 def test_a_dropped_item_that_waits_is_in_no_call() -> None:
-    dealer = Dealer(REPLAYS)
+    dealer = LoadBalancer(REPLAYS)
     dealer.put(0)
     assert dealer.drop(0) is None
     dealer.join("a", 1, 1)
@@ -198,7 +198,7 @@ class Dealing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.dealer = Dealer(REPLAYS)
+        self.dealer = LoadBalancer(REPLAYS)
         self.items = 0
         self.names = 0
         self.windows: dict[str, int] = {}
@@ -335,14 +335,14 @@ def test_a_slow_replica_that_is_alone_gets_everything() -> None:
 
 def test_dealing_over_many_replicas_looks_at_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [0]
-    place = Hand.place
+    place = ReplicaLoad.place
 
-    def counted(hand: Hand) -> Place:
+    def counted(hand: ReplicaLoad) -> Place:
         looks[0] += 1
         found: Place = place.__get__(hand)
         return found
 
-    monkeypatch.setattr(Hand, "place", property(counted))
+    monkeypatch.setattr(ReplicaLoad, "place", property(counted))
     counts = {}
     for many in (50, 500):
         dealer = dealer_with(*(f"host{n}" for n in range(many)), window=4)

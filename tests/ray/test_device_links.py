@@ -22,11 +22,11 @@ from plait.devices.errors import DeviceLostError, DeviceUnavailableError, Kernel
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.memory import View, host_arena, host_view
 from plait.graph.tensor import Array, TensorSpec
-from plait.scheduler.events import DeviceLost, SessionEvent
 from plait.scheduler.ray.actors import Placing
 from plait.scheduler.ray.engine import load_ray
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
+from plait.scheduler.runtime.events import DeviceLost, SessionEvent
 
 N = 64
 SPEC = TensorSpec("float32", (N,))

@@ -18,9 +18,9 @@ import pytest
 from patience import WAIT_S
 from plait.devices import probe
 from plait.graph.tensor import Array
-from plait.scheduler.events import DeviceLost, SessionEvent
 from plait.scheduler.ray import Cluster, Node
 from plait.scheduler.ray.remote.hosts import RemoteHost
+from plait.scheduler.runtime.events import DeviceLost, SessionEvent
 from resources import held, left_since
 
 from .remote_functions import divide, linger

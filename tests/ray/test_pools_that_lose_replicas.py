@@ -11,7 +11,7 @@ from fake_hosts import FakeHost, FakeHosts, counting, doubled, item, items, pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.errors import DeviceLostError
-from plait.scheduler.events import DeviceLost, DeviceRestored, ItemDone, ItemReplayed
+from plait.scheduler.runtime.events import DeviceLost, DeviceRestored, ItemDone, ItemReplayed
 from trio.testing import MockClock
 
 

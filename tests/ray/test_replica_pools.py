@@ -13,9 +13,9 @@ import trio
 from fake_hosts import FakeHost, FakeHosts, counting, doubled, item, items, pool_on, taken
 from plait.graph.operators.randomness import RANDOM_KEY
 from plait.graph.tensor import Array
+from plait.scheduler.ray.payload import cargo
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked
-from plait.scheduler.ray.shipping import cargo
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 

@@ -17,9 +17,9 @@ import trio
 from gates import Gate
 from patience import WAIT_S
 from plait.graph.tensor import Array
-from plait.scheduler.events import DeviceLost, DeviceRestored
 from plait.scheduler.ray import Cluster, Node
 from plait.scheduler.ray.pools.replicas import ReplicaPool
+from plait.scheduler.runtime.events import DeviceLost, DeviceRestored
 from python_functions import fail, wait_at
 
 MB = 1 << 18

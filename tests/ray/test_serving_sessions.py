@@ -15,8 +15,8 @@ from patience import WAIT_S
 from plait.devices.worker.modules import Source
 from plait.devices.worker.remote_errors import rebuild
 from plait.graph.tensor import Array
+from plait.scheduler.ray.payload import cargo
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked, ServingSessions
-from plait.scheduler.ray.shipping import cargo
 
 started = threading.Event()
 ended = threading.Event()

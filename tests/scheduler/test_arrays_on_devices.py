@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from plait.devices.model import DeviceModel
 from plait.graph.ir import Graph
 from plait.scheduler.costs import Costs
-from plait.scheduler.ends import ON_HOST, Ends
 from plait.scheduler.errors import FeedError, PlanError, SessionError
-from plait.scheduler.memory.verify import verify_memory
-from plait.scheduler.partition.capacity import Capacity
-from plait.scheduler.partition.problem import Problem
-from plait.scheduler.planning import Plan
+from plait.scheduler.planner.memory.verify import verify_memory
+from plait.scheduler.planner.partition.capacity import Capacity
+from plait.scheduler.planner.partition.problem import Problem
+from plait.scheduler.plans.io_devices import ON_HOST, IoDevices
+from plait.scheduler.plans.plan import Plan
 from random_graphs import expected, feeds, graphs
 
 N = 4
@@ -469,12 +469,12 @@ def test_estimates_count_where_inputs_and_outputs_are() -> None:
     seconds = [[1e-3, 1e-3] for _ in graph.nodes]
     capacity = Capacity.of(graph, devices, None, 1)
 
-    def estimated(ends: Ends, device: int) -> float:
+    def estimated(ends: IoDevices, device: int) -> float:
         given = Problem(graph, devices, costs, seconds, 0, None, capacity, 0.0, ends)
         return given.estimate([device] * 3).seconds
 
     copy_s = costs.copy_s("host", "cuda:0", 4 << 20)
-    there = Ends({"x": "cuda:0"}, {graph.outputs[0]: "cuda:0"})
+    there = IoDevices({"x": "cuda:0"}, {graph.outputs[0]: "cuda:0"})
     assert estimated(ON_HOST, 0) - estimated(there, 0) == pytest.approx(2 * copy_s)
     assert estimated(there, 1) - estimated(ON_HOST, 1) == pytest.approx(2 * copy_s)
 

@@ -16,10 +16,10 @@ import plait as pl
 import pytest
 import trio
 from machines import chain
-from plait.scheduler.calibration import measure_ways
-from plait.scheduler.contention import Disturbance, Work, beginning, measure_contention
 from plait.scheduler.costs.figures import LOOP, Loop
 from plait.scheduler.profile import Part, Record
+from plait.scheduler.tuning.calibration import measure_ways
+from plait.scheduler.tuning.contention import Disturbance, Work, beginning, measure_contention
 
 SLICE_NS = 4_000_000
 KNOWN = pl.Costs(

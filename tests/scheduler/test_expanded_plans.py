@@ -15,7 +15,7 @@ from plait.devices.opencl.device import OpenClDevice
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call
 from plait.graph.passes import PASSES, expand_unsupported, simplify
-from plait.scheduler.partition.partition import may_merge
+from plait.scheduler.planner.partition.partition import may_merge
 from pocl import pocl_device
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler import deciding
+from plait.scheduler.planner import planner as deciding
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 BOUNDS = {"n": 16, "found": 12, "kept": 6}

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.graph.passes import PASSES
 from plait.graph.tensor import Array
-from plait.scheduler import deciding
-from plait.scheduler.running import by_fetches, open_plans
+from plait.scheduler.planner import planner
+from plait.scheduler.runtime.opened import fetch_plan_cache, open_plans
 from random_graphs import expected, feeds, graphs
 
 ran: list[str] = []
@@ -53,13 +53,13 @@ LEFT, Y = np.array([0, 3], np.float32), np.array([1, 4], np.float32)
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """Return the graphs that are planned from now on."""
     found: list[Graph] = []
-    decide = deciding.decide
+    decide = planner.decide
 
     def listening(graph: Graph, *arguments: Any) -> pl.Plan:
         found.append(graph)
         return decide(graph, *arguments)
 
-    monkeypatch.setattr(deciding, "decide", listening)
+    monkeypatch.setattr(planner, "decide", listening)
     return found
 
 
@@ -463,7 +463,7 @@ def test_items_of_any_fetches_and_shapes_get_their_own(items: list[tuple[set[str
 
 async def test_what_is_no_longer_fetched_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_plans, "KEPT_PLANS", 2)
-    monkeypatch.setattr(by_fetches, "KEPT_FETCHES", 2)
+    monkeypatch.setattr(fetch_plan_cache, "KEPT_FETCHES", 2)
     b = pl.GraphBuilder("many")
     x = b.input("x", "float32", (2,))
     names = [b.op("Add", x, float(i), name=f"t{i}") for i in range(6)]

@@ -14,7 +14,7 @@ from plait.graph.infer import cost_of
 from plait.graph.ir import Node
 from plait.graph.operator import Call, Specs, define
 from plait.graph.tensor import TensorSpec
-from plait.scheduler.boundaries import bounded_form
+from plait.scheduler.shapes.sync_points import bounded_form
 
 Build = Callable[[pl.GraphBuilder], str]
 

@@ -13,10 +13,10 @@ import plait as pl
 import pytest
 from counted_work import calls_of
 from plait.graph.ir import Graph
-from plait.scheduler.memory.relation import relate
-from plait.scheduler.memory.verify import verify_memory
 from plait.scheduler.packing import problem
-from plait.scheduler.partition.cutting import MOST_APART
+from plait.scheduler.planner.memory.relation import relate
+from plait.scheduler.planner.memory.verify import verify_memory
+from plait.scheduler.planner.partition.cutting import MOST_APART
 
 COUNTS = 300, 900
 MORE = 1.25

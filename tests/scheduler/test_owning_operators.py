@@ -20,7 +20,7 @@ from plait.devices.device import Device
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.running.leases import close_shared, open_shared
+from plait.scheduler.runtime.opened.leases import close_shared, open_shared
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ async def test_open_sees_constants_and_what_follows_from_them(device: Device, di
     first = b.call(Total, x, constant, diary=str(diary), label="a")
     b.output("y", b.call(Total, first, computed, diary=str(diary), label="b"))
     plan = pl.plan(b.build(), [device], passes=["-fold_constants"])
-    assert plan.once is not None
+    assert plan.prologue is not None
     async with pl.Session(plan):
         assert read(diary) == ["a open:-3", "b open:-10"]
 

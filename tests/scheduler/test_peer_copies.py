@@ -21,12 +21,12 @@ from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.graph.errors import ParseError
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
-from plait.scheduler.partition.capacity import Capacity
-from plait.scheduler.partition.problem import Problem
-from plait.scheduler.replicas.groups import check_alike
-from plait.scheduler.simulation.simulate import simulate
+from plait.scheduler.planner.partition.capacity import Capacity
+from plait.scheduler.planner.partition.problem import Problem
+from plait.scheduler.planner.simulate import simulate
+from plait.scheduler.plans.replicas import check_alike
+from plait.scheduler.plans.steps import Transfer
 from plait.scheduler.simulation.workload import Host
-from plait.scheduler.steps import Transfer
 from virtual_streams import layered_graphs, measured, models
 
 NAMES = "sim:a", "sim:b", "sim:c"
@@ -248,7 +248,7 @@ class Reader(PrivateDevice):
 
 
 def test_copies_between_peers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plait.scheduler.costs import measure as measuring
+    from plait.scheduler.tuning import measure as measuring
 
     monkeypatch.setattr(measuring, "COPY_BYTES", (1 << 10, 1 << 16))
     found = measuring.measure_peers([Reader("a", "b"), PrivateDevice("b"), SimDevice("sim:a")])

@@ -34,7 +34,7 @@ def weights(dtype: str = "int8", width: int = WIDTH) -> Array:
 
 def stored(plan: pl.Plan) -> int:
     """Return the bytes of what a plan holds for as long as it is open."""
-    graphs = [plan.graph] if plan.once is None else [plan.graph, plan.once.graph]
+    graphs = [plan.graph] if plan.prologue is None else [plan.graph, plan.prologue.graph]
     kept = sum(plan.graph.tensors[name].nbytes for name in plan.graph.prepared)
     return kept + sum(int(a.nbytes) for graph in graphs for a in graph.constants.values())
 

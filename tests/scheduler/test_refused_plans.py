@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from fake_devices import PrivateDevice
 from plait.graph.ir import Graph
-from plait.scheduler.running import open_plans
+from plait.scheduler.runtime.opened import open_plans
 
 
 def relu(length: int | str) -> Graph:

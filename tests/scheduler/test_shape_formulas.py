@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
-from plait.scheduler.fitting import Fitting
-from plait.scheduler.shape_formulas import TRIALS, ShapeFormulas
-from plait.scheduler.specialise import specialise
+from plait.scheduler.planner.bounded_shapes import BoundedShapes
+from plait.scheduler.shapes.formulas import TRIALS, ShapeFormulas
+from plait.scheduler.shapes.specialise import specialise
 from varying_shapes import WIDTH, by_itself, open_graphs, rows, switching, two_steps
 
 LONGEST = 32
@@ -27,12 +27,12 @@ def inferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the lengths at which shapes are inferred from now on."""
     lengths: list[int] = []
 
-    def noted(self: Fitting, shapes: dict[str, tuple[int, ...]]) -> Graph | None:
+    def noted(self: BoundedShapes, shapes: dict[str, tuple[int, ...]]) -> Graph | None:
         lengths.append(shapes["x"][0])
         return infer(self, shapes)
 
-    infer = Fitting._inferred
-    monkeypatch.setattr(Fitting, "_inferred", noted)
+    infer = BoundedShapes._inferred
+    monkeypatch.setattr(BoundedShapes, "_inferred", noted)
     return lengths
 
 

@@ -15,7 +15,7 @@ from interleavings import Interleaving
 from plait.devices import Device
 from plait.graph.errors import InternalError
 from plait.graph.ir import Graph
-from plait.scheduler.memory.verify import verify_memory
+from plait.scheduler.planner.memory.verify import verify_memory
 from stateful_graphs import stateful
 
 
@@ -107,8 +107,8 @@ def test_variables_are_no_constants_to_what_runs_once() -> None:
     total = b.op("ReduceSum", large, keepdims=False, name="total")
     b.output("y", b.op("Mul", b.op("Neg", w, name="neg"), total, name="mul"))
     plan = pl.plan(b.build())
-    assert plan.once is not None
-    assert {node.name for node in plan.once.graph.nodes} == {"large", "total"}
+    assert plan.prologue is not None
+    assert {node.name for node in plan.prologue.graph.nodes} == {"large", "total"}
     assert {node.name for node in plan.graph.nodes} == {"neg", "mul"}
     assert pl.run(plan, {})["y"].tolist() == [-0.0] * 4
 

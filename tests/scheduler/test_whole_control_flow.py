@@ -17,7 +17,7 @@ from plait.devices.event import CancelledWorkError
 from plait.devices.memory import host_arena, host_view
 from plait.devices.nested import MOST_NODES
 from plait.graph.ir import Graph
-from plait.scheduler import inlining
+from plait.scheduler.shapes import inlining
 
 DEVICES = ("cpu", "compiled", "worker:0", "ort")
 X = np.array([1.0, 2.0, 3.0], np.float32)

@@ -18,10 +18,10 @@ from plait.devices.errors import DeviceLostError, KernelError
 from plait.devices.worker.remote_errors import describe
 from plait.graph.tensor import Array
 from plait.scheduler.ray.actors import OnResult
+from plait.scheduler.ray.payload import cargo
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked, Outcome
-from plait.scheduler.ray.shipping import cargo
-from plait.scheduler.streaming.stream import Results
+from plait.scheduler.runtime.streaming.stream import Results
 from plait.version import VERSION
 
 

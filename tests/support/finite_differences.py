@@ -13,7 +13,7 @@ from plait.devices.cpu import CpuDevice
 from plait.graph.gradients import gradients
 from plait.graph.ir import Graph
 from plait.graph.operators.control import CONTROL_FLOW
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 from single_node import AnyArray
 
 STEP = 1e-6

@@ -14,11 +14,11 @@ from functools import partial
 from itertools import product
 
 from plait import Plan
-from plait.scheduler.memory.buffers import Buffer, collect_buffers
-from plait.scheduler.memory.happens_before import START, HappensBefore, Point
-from plait.scheduler.memory.regions import ADMISSION, Location, MemoryPlan
-from plait.scheduler.running.rings import Rings
-from plait.scheduler.steps import Transfer
+from plait.scheduler.dispatch.region_ring import RegionRing
+from plait.scheduler.planner.memory.buffers import Buffer, collect_buffers
+from plait.scheduler.planner.memory.happens_before import START, HappensBefore, Point
+from plait.scheduler.plans.regions import ADMISSION, Location, MemoryPlan
+from plait.scheduler.plans.steps import Transfer
 
 
 class CorruptionError(Exception):
@@ -39,7 +39,7 @@ class Interleaving:
         """Run all items; raise CorruptionError, or AssertionError if nothing can go on."""
         assert self.plan.memory is not None
         self._random = random.Random(self.seed)
-        self._rings = Rings(self.plan.memory.regions)
+        self._rings = RegionRing(self.plan.memory.regions)
         self._touched = self._touches()
         self._bytes: dict[tuple[str, str, int], dict[int, tuple[int, int]]] = defaultdict(dict)
         self._queues: dict[str, deque[tuple[int, int, int]]] = defaultdict(deque)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plait.devices.cpu import CpuDevice
 from plait.graph.gradients import Formula
 from plait.graph.learning import Optimizer, Progress
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 
 AnyArray: TypeAlias = NDArray[Any]
 

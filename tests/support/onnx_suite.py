@@ -25,7 +25,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import is_operator
 from plait.graph.operators.control import CONTROL_FLOW
 from plait.graph.tensor import Array
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 
 RANDOM = ("test_bernoulli", "test_training_dropout")
 """Begin the names of tests that draw random numbers, of which plait draws its own."""

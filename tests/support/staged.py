@@ -12,12 +12,12 @@ from fake_devices import POISON, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.memory.regions import ADMISSION, Region
-from plait.scheduler.running.executor import Execution
-from plait.scheduler.running.gates import Gates
-from plait.scheduler.running.open_plan import OpenPlan
-from plait.scheduler.running.quick import Estimates
-from plait.scheduler.running.slot import Slot
+from plait.scheduler.dispatch.quick import Estimates
+from plait.scheduler.plans.regions import ADMISSION, Region
+from plait.scheduler.runtime.items.executor import Execution
+from plait.scheduler.runtime.opened.open_plan import OpenPlan
+from plait.scheduler.runtime.opened.region_guard import RegionGuard
+from plait.scheduler.runtime.opened.slot import Slot
 
 
 def ringed(plan: pl.Plan, copies: int) -> pl.Plan:
@@ -36,8 +36,8 @@ def ringed(plan: pl.Plan, copies: int) -> pl.Plan:
     return replace(plan, memory=replace(plan.memory, pools=pools))
 
 
-class PoisoningGates(Gates):
-    """Gates that poison what an item has released, before anybody else can have it."""
+class PoisoningGates(RegionGuard):
+    """RegionGuard that poison what an item has released, before anybody else can have it."""
 
     def __init__(self, open_plan: OpenPlan) -> None:
         assert open_plan.plan.memory is not None
@@ -125,7 +125,7 @@ class Stage:
         self.open_plan.open()
         if self.open_plan.gates is not None:
             self.open_plan.gates = PoisoningGates(self.open_plan)
-        self.gates: Gates | None = self.open_plan.gates
+        self.gates: RegionGuard | None = self.open_plan.gates
         self.free = list(range(slots))
         self.finished: list[int] = []
 

@@ -11,11 +11,11 @@ from typing import Any, TypedDict, Unpack
 from ...bridges.blocking_results import BlockingResults
 from ...bridges.blocking_session import check_no_trio
 from ...bridges.loop_thread import Job, LoopThread
-from ...events import Observer
-from ...faults import FaultPolicy
-from ...fetches import Fetches
-from ...streaming.options import StreamArguments
-from ...streaming.sources import check_source
+from ...plans.fetches import Fetches
+from ...runtime.events import Observer
+from ...runtime.faults import FaultPolicy
+from ...runtime.streaming.options import StreamArguments
+from ...runtime.streaming.sources import check_source
 from .pool_status import PoolStatus
 from .replicas import ReplicaPool
 

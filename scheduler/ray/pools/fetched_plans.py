@@ -1,4 +1,4 @@
-"""What a driver needs to know of plans for some tensors only, which hosts make and run."""
+"""A driver's view of plans for some tensors only, which hosts make and run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import partial
 
 import trio
 
-from ...planning import Plan
-from ...running.by_fetches import ALL, KEPT_FETCHES
+from ...plans.plan import Plan
+from ...runtime.opened.fetch_plan_cache import ALL, KEPT_FETCHES
 
 
 class FetchedPlans:

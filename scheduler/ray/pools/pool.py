@@ -1,4 +1,4 @@
-"""What stands behind a pool of replicas: items that were admitted, dealt, and come back."""
+"""The inside of a pool of replicas: items that were admitted, dealt, and come back."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
-from ...events import Announcer, ItemDone, ItemReplayed
-from ...planning import Plan
-from ...running.by_fetches import ALL
-from ...running.copying import are_small
-from ...running.feeds import check_feeds
-from ...running.item import Flight
-from ...running.keys import Keys
-from ...running.marks import Marks
-from ...running.quick import ON_LOOP, Limit
-from ...running.slots import session_closed
-from ...running.spares import Spares, copied, most_nbytes
-from .dealing import Dealer
+from ...dispatch.quick import ON_LOOP, Limit
+from ...plans.plan import Plan
+from ...profile.timestamps import Timestamps
+from ...runtime.events import Announcer, ItemDone, ItemReplayed
+from ...runtime.items.feeds import check_feeds
+from ...runtime.items.input_staging import InputStagingPool, copied, most_nbytes
+from ...runtime.items.item import ItemRun
+from ...runtime.items.keys import Keys
+from ...runtime.opened.copying import are_small
+from ...runtime.opened.fetch_plan_cache import ALL
+from ...runtime.opened.slots import session_closed
 from .fetched_plans import FetchedPlans
-from .fleet import Fleet
-from .hands import Call
-from .lost_replicas import lost_device, lost_item, lost_variables
+from .load_balancing import LoadBalancer
+from .lost_items import lost_device, lost_item, lost_variables
 from .replica import Replica
+from .replica_load import Call
+from .replica_manager import ReplicaManager
 from .serving_sessions import Answer, Asked, Outcome
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class _Entry:
     """An item that was admitted and has not ended."""
 
-    flight: Flight
+    flight: ItemRun
     inputs: dict[str, Array]
     fetches: tuple[str, ...] | None
 
@@ -52,7 +52,7 @@ class Pool:
     Parameters
     ----------
     plan : Plan
-    fleet : Fleet
+    fleet : ReplicaManager
     window : int
         How many items a replica may have.
     replays : int
@@ -75,7 +75,7 @@ class Pool:
     def __init__(
         self,
         plan: Plan,
-        fleet: Fleet,
+        fleet: ReplicaManager,
         *,
         window: int,
         replays: int,
@@ -85,7 +85,7 @@ class Pool:
     ) -> None:
         self.plan = plan
         self.keys = keys
-        self.spares = Spares(most_nbytes(plan))
+        self.spares = InputStagingPool(most_nbytes(plan))
         self.now_ns = time.perf_counter_ns
         self.done = self.failed = 0
         self.ordered: set[int] = set()
@@ -94,7 +94,7 @@ class Pool:
         self._replays = replays
         self._keeps = keeps
         self._announcer = announcer
-        self._dealer = Dealer(replays)
+        self._dealer = LoadBalancer(replays)
         self._entries: dict[int, _Entry] = {}
         self._count = 0
         self._refusal: Callable[[], PlaitError] | None = None
@@ -144,7 +144,7 @@ class Pool:
         """Return what is fed: arrays on devices do not travel."""
         return inputs
 
-    def announce(self, marks: Marks, error: BaseException | None) -> None:
+    def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
         self.done += 1
         self.failed += error is not None
@@ -156,7 +156,7 @@ class Pool:
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        marks: Marks,
+        marks: Timestamps,
         fetched: frozenset[str],
         limit: Limit = ON_LOOP,
     ) -> None:
@@ -173,7 +173,7 @@ class Pool:
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: Flight,
+        flight: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> None:
         """Let an item wait for a replica; callers see to it that there are not too many.
@@ -197,14 +197,14 @@ class Pool:
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: Flight,
+        flight: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> bool:
         """Do as `admit`, which has nothing to wait for."""
         await self.admit(inputs, max_in_flight, flight, fetched)
         return True
 
-    async def drain(self, flights: set[Flight]) -> None:
+    async def drain(self, flights: set[ItemRun]) -> None:
         """Cancel items; what of them has begun ends where it is, with nobody waiting for it."""
         for flight in list(flights):
             flight.cancel()
@@ -291,7 +291,7 @@ class Pool:
         own = error.again() if isinstance(error, PlaitError) else error
         self._pop(number).finish(error=own)
 
-    def _pop(self, number: int) -> Flight:
+    def _pop(self, number: int) -> ItemRun:
         entry = self._entries.pop(number)
         self.spares.take_back(entry.inputs.values())
         return entry.flight

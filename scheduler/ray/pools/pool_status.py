@@ -1,4 +1,4 @@
-"""What a pool of replicas does at this moment."""
+"""The status of a pool of replicas."""
 
 from __future__ import annotations
 

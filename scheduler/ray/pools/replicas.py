@@ -14,22 +14,22 @@ from ....graph.nested import acts_outside, all_nodes
 from ....graph.state import assigns
 from ....graph.tensor import Array
 from ...errors import PlanError, SessionError
-from ...events import Announcer, Observer
-from ...faults import FaultPolicy
-from ...fetches import Fetches
-from ...flying import run_one
-from ...planning import Plan
-from ...running.keys import Keys
-from ...streaming.options import OnError, StreamArguments, StreamOptions, stream_options
-from ...streaming.sources import Source
-from ...streaming.stream import Results, open_stream
+from ...plans.fetches import Fetches
+from ...plans.plan import Plan
+from ...runtime.events import Announcer, Observer
+from ...runtime.faults import FaultPolicy
+from ...runtime.items.item_run import run_one
+from ...runtime.items.keys import Keys
+from ...runtime.streaming.options import OnError, StreamArguments, StreamOptions, stream_options
+from ...runtime.streaming.sources import Source
+from ...runtime.streaming.stream import Results, open_stream
 from ..actors import Ref
-from ..shipping import Cargo
-from .fleet import Fleet
+from ..payload import SessionPayload
+from .autoscaling import Size
 from .pool import Pool
 from .pool_status import PoolStatus, ReplicaStatus
 from .replica import Replica, StartHost
-from .sizing import Size
+from .replica_manager import ReplicaManager
 
 WINDOW = 64
 """Items that a replica may have, by default; larger ones are sent no more than keep it busy."""
@@ -53,7 +53,7 @@ class ReplicaPool:
 
     def __init__(
         self,
-        cargo: Cargo,
+        cargo: SessionPayload,
         start: StartHost,
         put: Callable[[Any], Ref],
         *,
@@ -83,7 +83,7 @@ class ReplicaPool:
         self._keys = Keys(plan, seed)
         self._shipment: tuple[Any, ...] = ()
         self._pool: Pool | None = None
-        self._fleet: Fleet | None = None
+        self._fleet: ReplicaManager | None = None
         self._context: AbstractAsyncContextManager[None] | None = None
         self._streams = 0
 
@@ -221,7 +221,7 @@ class ReplicaPool:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         self._shipment = await trio.to_thread.run_sync(self._cargo.packed, self._put)
-        fleet = self._fleet = Fleet(
+        fleet = self._fleet = ReplicaManager(
             self._replica, self._size, self._faults, self._announcer, can_restart=not self._keeps
         )
         pool = Pool(
@@ -252,7 +252,7 @@ class ReplicaPool:
         if failure is not None:
             raise failure  # outside of the handler: it keeps its own cause
 
-    async def _wait_ready(self, fleet: Fleet) -> None:
+    async def _wait_ready(self, fleet: ReplicaManager) -> None:
         with trio.move_on_after(self._start_timeout_s) as scope:
             await fleet.wait_ready()
         if scope.cancelled_caught:

@@ -19,8 +19,8 @@ from ....devices.worker.remote_errors import describe
 from ....graph.tensor import Array
 from ...bridges.asyncio_results import awaitable
 from ...bridges.loop_thread import LoopThread
-from ...session import Session
-from ..shipping import unpacked
+from ...runtime.session import Session
+from ..payload import unpacked
 
 Described: TypeAlias = list[Any]
 """An exception, as `remote_errors.describe` returns it."""

@@ -1,4 +1,4 @@
-"""What a driver and a host tell each other about devices: commands, and what became of them.
+"""Messages between driver and host about devices: commands, and their outcomes.
 
 All of it is tuples of numbers, text and arrays, as they are pickled fastest.
 """

@@ -26,11 +26,11 @@ from ....graph.ir import Graph, Node
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec
 from .commands import Command
+from .host_errors import closed
 from .hosts import RemoteHost
 from .link import Link
-from .losses import closed
 from .objects import RemoteArena, RemoteObjects, RemoteProgram, imported, place_of
-from .questions import Verdict, ask
+from .support_queries import SupportReply, ask
 from .work import Work
 
 MOST_TOLD = 50_000
@@ -271,7 +271,7 @@ class RayDevice:
             **self._found[0],
         )
 
-    def _verdict(self, node: Node, call: Call, outputs: Specs | None) -> Verdict:
+    def _verdict(self, node: Node, call: Call, outputs: Specs | None) -> SupportReply:
         question = ask(node, call, outputs)
         key = self._kind, question.key
         told = self._host.told
@@ -279,7 +279,7 @@ class RayDevice:
             if len(told) >= MOST_TOLD:
                 told.clear()
             told[key] = self._host.link().ask("answer", self._kind, tuple(question))
-        return Verdict(*told[key])
+        return SupportReply(*told[key])
 
     def _opened(self) -> _Opened:
         opened = self._open

@@ -17,8 +17,8 @@ from ....version import VERSION
 from ..actors import Actor, Engine, Placing, result
 from ..host import Host
 from ..nodes import INLINE_LIMIT, labels_of
+from .host_errors import closed
 from .link import Link
-from .losses import closed
 from .outbox import MOST_BYTES
 
 RESTART_S = 10.0

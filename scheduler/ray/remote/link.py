@@ -25,7 +25,7 @@ from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError
 from ..actors import Actor
 from .commands import Outcome, plain
-from .losses import closed, summary
+from .host_errors import closed, summary
 from .outbox import Outbox
 from .work import Work
 

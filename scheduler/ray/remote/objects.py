@@ -1,4 +1,4 @@
-"""What a remote device has on its host: memory, graphs and programs.
+"""Objects of a remote device on its host: memory, graphs and programs.
 
 A graph, with its weights, is shipped once in the life of a host, however often it is used there.
 """

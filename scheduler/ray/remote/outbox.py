@@ -1,4 +1,4 @@
-"""What is to be sent to a host, and what was sent and has not ended; no threads, no locks.
+"""Messages to a host that are to be sent, or have not ended; no threads, no locks.
 
 All that waits goes together in one call, up to a limit. What waits for work that has failed, or was
 never sent, is not sent either.

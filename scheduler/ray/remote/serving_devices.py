@@ -27,10 +27,10 @@ from ....devices.worker.remote_errors import describe
 from ....graph.formats.native import load_bytes
 from ....graph.ir import Graph
 from ....graph.tensor import Array
+from .command_queues import CommandQueues
 from .commands import Call, Command, Described, Outcome, Place, plain
-from .courses import Courses
-from .questions import Question, Verdict
 from .serving_work import HostWork, Memory
+from .support_queries import SupportQuery, SupportReply
 
 Answer: TypeAlias = tuple[Any, Described | None]
 """What was asked for, or why there is none."""
@@ -52,7 +52,7 @@ class ServingDevices:
         self._prototypes: dict[str, Device] = {}
         self._work = HostWork(self._objects)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="plait-host")
-        self._courses = Courses(self._work.launch, self._note)
+        self._courses = CommandQueues(self._work.launch, self._note)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next = 0
         self._early: dict[int, Call] = {}
@@ -155,8 +155,8 @@ class ServingDevices:
             self._prototypes[name] = find(name)
         return self._prototypes[name]
 
-    def _answer(self, name: str, question: tuple[Any, ...]) -> Verdict:
-        return Question(*question).answer(self._prototype(name))
+    def _answer(self, name: str, question: tuple[Any, ...]) -> SupportReply:
+        return SupportQuery(*question).answer(self._prototype(name))
 
     def _open(self, name: str, cores: int | None) -> int:
         device = find(name)

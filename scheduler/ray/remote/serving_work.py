@@ -1,4 +1,4 @@
-"""What a host does for each command: runs a program, or copies in, out, or between its devices."""
+"""Carries out commands on a host: runs programs, copies in, out and between its devices."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import define, unregister_operator
 from plait.graph.operators.fused import FUSED
 from plait.graph.traits import ELEMENTWISE
-from plait.scheduler import chains
+from plait.scheduler.planner import chains
 from single_node import AnyArray
 
 SHAPES = ((9000,), (3, 70, 50), (2, 5, 1, 1300), (4000, 3), (2, 1, 5000), (300,))

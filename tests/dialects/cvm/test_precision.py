@@ -19,7 +19,7 @@ from plait.graph.errors import GraphError, LogicError
 from plait.graph.formats.native import dump_bytes, load_bytes
 from plait.graph.ir import Graph
 from plait.graph.operator import operators
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 
 Given = tuple[tuple[int, ...], int | None]
 """The shape and the declared precision of an input."""

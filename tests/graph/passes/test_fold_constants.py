@@ -13,7 +13,7 @@ from plait.graph import evaluation
 from plait.graph.evaluation import FOLDED_BYTES
 from plait.graph.ir import Graph
 from plait.graph.passes import PASSES, Pass, fold_constants, simplify
-from plait.scheduler.specialise import specialise
+from plait.scheduler.shapes.specialise import specialise
 
 WITHOUT = [one for one in PASSES if one is not fold_constants]
 

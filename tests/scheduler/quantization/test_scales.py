@@ -9,8 +9,8 @@ from plait.scheduler.quantization.ranges import Range
 from plait.scheduler.quantization.scheme import (
     least_scale,
     parameters,
-    quantised_bias,
-    quantised_weights,
+    quantized_bias,
+    quantized_weights,
 )
 
 EDGES = st.floats(-1e4, 1e4, width=32)
@@ -44,14 +44,14 @@ def test_a_range_of_zero_alone_has_a_scale_to_divide_by() -> None:
 
 def test_weights_have_a_scale_for_each_feature() -> None:
     w = np.array([[1.27, -0.1], [0.0, 0.0], [254.0, 2.0]], np.float32)
-    made = quantised_weights(w, 0)
+    made = quantized_weights(w, 0)
     np.testing.assert_allclose(made.scale, [0.01, 1, 2])
     np.testing.assert_array_equal(made.value, [[127, -10], [0, 0], [127, 1]])
     assert not made.zero.any()
 
 
 def test_one_scale_serves_all_weights_without_an_axis() -> None:
-    made = quantised_weights(np.array([[1.0, -127.0]], np.float32), None)
+    made = quantized_weights(np.array([[1.0, -127.0]], np.float32), None)
     assert made.scale.shape == ()
     np.testing.assert_array_equal(made.value, [[1, -127]])
 
@@ -60,7 +60,7 @@ def test_a_bias_far_greater_than_its_weights_is_still_held() -> None:
     """A feature without weights is all bias; small weights must not make its steps too small."""
     w, bias = np.array([[0.0], [1e-9]], np.float32), np.array([0.3, 700.0], np.float32)
     step = np.asarray(np.float32(0.5))
-    made = quantised_weights(w, 0, least_scale(bias, step, 0))
-    integers = quantised_bias(bias, step, made.scale)
+    made = quantized_weights(w, 0, least_scale(bias, step, 0))
+    integers = quantized_bias(bias, step, made.scale)
     assert integers.value.dtype == np.int32
     np.testing.assert_allclose(integers.value * integers.scale.astype(float), bias, rtol=1e-6)

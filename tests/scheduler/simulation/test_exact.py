@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.graph.ir import Graph
+from plait.scheduler.planner.simulate import simulate
 from plait.scheduler.profile import Profile
-from plait.scheduler.simulation.simulate import simulate
 from plait.scheduler.simulation.workload import Host
 from virtual_streams import layered_graphs, measured, models
 

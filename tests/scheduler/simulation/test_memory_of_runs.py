@@ -27,8 +27,8 @@ async def test_a_stream_allocates_exactly_what_was_simulated(
 
         return allocate
 
-    monkeypatch.setattr("plait.scheduler.running.arenas.host_arena", counted(host_arena))
-    monkeypatch.setattr("plait.scheduler.running.arenas.SharedArena", counted(SharedArena))
+    monkeypatch.setattr("plait.scheduler.runtime.opened.arenas.host_arena", counted(host_arena))
+    monkeypatch.setattr("plait.scheduler.runtime.opened.arenas.SharedArena", counted(SharedArena))
     devices = ["cpu", "worker:0"]
     graph = chain(2 * stages)
     pins = {node.name: devices[index // 2 % 2] for index, node in enumerate(graph.nodes)}

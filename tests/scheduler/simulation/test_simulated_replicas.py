@@ -14,11 +14,11 @@ import pytest
 from plait import devices
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.scheduler.explain.prediction import ROUNDS, predicted
+from plait.scheduler.plans.steps import outline
 from plait.scheduler.profile import NodeTime, Part, Profile, Record
-from plait.scheduler.running.marks import Marks
+from plait.scheduler.profile.timestamps import Timestamps
+from plait.scheduler.reports.prediction import ROUNDS, predicted
 from plait.scheduler.simulation.workload import Host
-from plait.scheduler.steps import outline
 from virtual_streams import measured
 
 MODEL = SimModel(bytes_per_s=1e7, copy_bytes_per_s=1e12, copy_latency_s=0.0, launch_s=0.0)
@@ -127,7 +127,7 @@ def test_a_profile_of_replicas_says_what_would_be_gained() -> None:
     for item in range(40):
         start = (4 * (item // 2) + 1) * MS  # two at a time
         times = array("q", [start, start, start + 8 * MS, *[start + 8 * MS] * 2, start + 9 * MS])
-        marks = Marks(admitted_ns=start, landed_ns=start + 9 * MS)
+        marks = Timestamps(admitted_ns=start, landed_ns=start + 9 * MS)
         records.append(Record((Part(steps, times),), marks, failed=False))
     nodes = [
         NodeTime(f"heavy{index}", "Add", "cpu:0", 40, 80 * MS, 2 * MS, 2 * MS, 0)

@@ -14,8 +14,8 @@ from plait.devices.ort import device as ort_device
 from plait.devices.sim import SimDevice, SimModel
 from plait.devices.sim.clock import VirtualClock
 from plait.graph.ir import Graph
-from plait.scheduler.costs import core_shares
-from plait.scheduler.replicas import groups
+from plait.scheduler.dispatch import core_shares
+from plait.scheduler.plans import replicas
 from plait.scheduler.tuning import Tuned
 from plait.scheduler.tuning import search as tuning
 
@@ -117,7 +117,7 @@ def test_one_plan_serves_all_shapes_within_bounds() -> None:
 def test_replicas_and_threads_are_tried_where_there_are_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (tuning, groups):
+    for module in (tuning, replicas):
         monkeypatch.setattr(module, "core_count", lambda: 4)
     tuned = pl.tune(products(), ["cpu"], feeds=FEEDS, objective="throughput", max_in_flight=3)
     assert names(tuned) == ["all on cpu", "all on cpu, 4 threads", "all on cpu:0..1"]
@@ -130,7 +130,7 @@ def test_replicas_and_threads_are_tried_where_there_are_cores(
 @pytest.fixture
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    for module in (tuning, groups, core_shares, ort_device):
+    for module in (tuning, replicas, core_shares, ort_device):
         monkeypatch.setattr(module, "core_count", lambda: 4)
 
 

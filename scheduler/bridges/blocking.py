@@ -1,0 +1,161 @@
+"""The blocking one-liner, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar, overload
+
+import trio
+
+from ...devices.device import Device
+from ...devices.lane import is_work
+from ...graph.ir import Graph
+from ...graph.tensor import Array
+from ..errors import PlanError, SessionError
+from ..plans.fetches import Fetches
+from ..plans.pins import Pins
+from ..plans.plan import Plan
+from ..runtime.session import run_alone
+from .event_loop import run_loop
+from .kept_plans import KeptPlans
+
+T = TypeVar("T")
+
+_plans = KeptPlans()
+
+
+@overload
+def run(
+    graph: Graph | Plan,
+    inputs: Mapping[str, Any],
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    *,
+    pin: Pins | None = None,
+    fetches: None = None,
+    seed: int = 0,
+) -> dict[str, Array]: ...
+
+
+@overload
+def run(
+    graph: Graph | Plan,
+    inputs: Mapping[str, Any],
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    *,
+    pin: Pins | None = None,
+    fetches: Fetches,
+    seed: int = 0,
+) -> Any: ...
+
+
+def run(
+    graph: Graph | Plan,
+    inputs: Mapping[str, Any],
+    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    *,
+    pin: Pins | None = None,
+    fetches: Fetches | None = None,
+    seed: int = 0,
+) -> Any:
+    """Plan a graph, unless that was done lately, open a session, run one item, close the session.
+
+    Parameters
+    ----------
+    graph : Graph or Plan
+        A plan has its devices and pins: none may be given beside it.
+    inputs : Mapping of str to array
+        One array per graph input.
+    devices, pin
+        As in `plan`.
+    fetches : str, list, tuple or Mapping, optional
+        What to compute instead of all outputs, as for `Session.run`.
+    seed : int, default 0
+        Of random numbers, as for a `Session`.
+
+    Raises
+    ------
+    SessionError
+        If called from inside a trio task, which it would block.
+    PlaitError
+        Whatever planning and running raise.
+
+    Notes
+    -----
+    In a notebook, where an asyncio loop runs, it works on a thread of its own. The plans of the
+    last four graphs are kept, and these with them, unless they have more than 64 MiB of constants;
+    nothing is open between calls. For more than one item keep a `Session` open: opening one costs
+    more than running a small graph.
+    """
+    if isinstance(graph, Plan) and (pin is not None or devices != ("cpu",)):
+        raise PlanError(
+            "a plan has its devices and pins already", fix="run the graph, or plan it anew"
+        )
+    planned = graph if isinstance(graph, Plan) else _plans.find(graph, devices, pin)
+
+    once = partial(run_alone, planned, inputs, fetches, seed)
+    return block_on(
+        once, "plait.run()", "async with Session(plan) as session: await session.run(inputs)"
+    )
+
+
+def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
+    """Run a trio loop, on another thread if a loop runs on this.
+
+    Raises
+    ------
+    SessionError
+        If it was called from inside a trio task, which it would block.
+    """
+    if trio.lowlevel.in_trio_run():
+        if is_work():  # a quick Python function that a session runs on its loop's thread
+            return _Beside(function).wait()
+        raise SessionError(
+            f"{called} would block the trio task it is called from",
+            fix=instead,
+        )
+    return _Beside(function).wait() if _in_asyncio() else run_loop(function)
+
+
+def _in_asyncio() -> bool:
+    """True where an asyncio loop runs on this thread: something has imported it then."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+class _Beside(Generic[T]):
+    """A trio loop on a thread of its own; Ctrl-C, which this thread gets, cancels it."""
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self._function = function
+        self._scope = trio.CancelScope()
+        self._token: Future[trio.lowlevel.TrioToken] = Future()
+        self._outcome: Future[T] = Future()
+        self._thread = threading.Thread(target=self._work, name="plait-run")
+
+    def wait(self) -> T:
+        self._thread.start()
+        try:
+            return self._outcome.result()
+        except KeyboardInterrupt:
+            with suppress(trio.RunFinishedError):
+                self._token.result().run_sync_soon(self._scope.cancel)
+            raise
+        finally:
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            self._outcome.set_result(run_loop(self._main))
+        except BaseException as error:
+            self._outcome.set_exception(error)
+
+    async def _main(self) -> T:
+        self._token.set_result(trio.lowlevel.current_trio_token())
+        with self._scope:
+            return await self._function()
+        raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""Decisions about who is next, without a clock or a lock: sessions and simulations share them."""

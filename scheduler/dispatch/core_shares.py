@@ -1,0 +1,133 @@
+"""The number of the host's cores that each device of a plan computes on.
+
+Devices that compute here have equal shares of the cores but one, which the event loop and the
+neighbours keep. One whose programs scale has more where nothing else computes: replicas divide all
+cores, and where items go one at a time, so that the loop waits, a single one has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...devices.device import Device, Scaling
+from ...devices.host import core_count
+from ..costs.host import computes_here
+from ..plans.partition import SESSION
+from ..plans.replicas import every_device, variants
+from ..plans.steps import Step
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
+
+MOST_STEPS = 2_000
+"""Among more it is not looked for those that never overlap."""
+
+
+def equal_share(plan: Plan) -> int:
+    """Return what each device has that computes here, unless it has more; 1 at least."""
+    return _equal(len(every_device(_computing(plan), plan.replicas)))
+
+
+def shares_of_cores(plan: Plan) -> dict[str, int]:
+    """Return the cores of every device that has nodes and computes here, replicas included."""
+    groups = plan.replicas or plan.beside
+    counts = {name: len(names) for names in groups for name in names}
+    in_flight = plan.max_in_flight * variants(groups)
+    shares = divided(plan.steps, _computing(plan), in_flight=in_flight, replicas=counts)
+    return {
+        name: share
+        for first, share in shares.items()
+        for name in every_device([first], plan.replicas)
+    }
+
+
+def divided(
+    steps: Sequence[Step],
+    devices: Mapping[str, Device],
+    *,
+    in_flight: int,
+    replicas: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Return the cores of each device, those of replicas by the name that steps have.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        Of an item; none while shapes are not known, when any two devices are taken to overlap.
+    devices : Mapping of str to Device
+        Those that have nodes and compute here.
+    in_flight : int
+        How many items at once, on all replicas together.
+    replicas : Mapping of str to int, optional
+        How many there are of a device, itself included.
+    """
+    counts = {name: (replicas or {}).get(name, 1) for name in devices}
+    cores, shares = core_count(), dict.fromkeys(counts, _equal(sum(counts.values())))
+    for name, count in counts.items():
+        if not isinstance(devices[name], Scaling):
+            continue
+        if in_flight == 1 and (len(counts) == 1 or _is_alone(name, steps, counts)):
+            shares[name] = cores
+        elif len(counts) == 1 and count > 1:
+            shares[name] = max(1, cores // count)
+    return shares
+
+
+def seconds_on(device: Device, seconds: float, cores: int) -> float:
+    """Return what a program takes on so many cores that takes so long on one."""
+    return seconds / device.speedup(seconds, cores) if isinstance(device, Scaling) else seconds
+
+
+def seconds_on_one(device: Device, seconds: float, cores: int) -> float:
+    """Return what a program takes on one core that takes so long on several.
+
+    How many of them it makes use of follows from that: never fewer for more work.
+    """
+    if not isinstance(device, Scaling):
+        return seconds
+    before, found = 0.0, seconds
+    while found > before:
+        before, found = found, seconds * device.speedup(found, cores)
+    return found
+
+
+def _equal(sharing: int) -> int:
+    return max(1, (core_count() - 1) // max(1, sharing))
+
+
+def _computing(plan: Plan) -> dict[str, Device]:
+    return computing(plan.prototypes, planned_for(plan))
+
+
+def computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
+    """Return those of the used devices that keep the host's cores busy."""
+    return {name: one for name, one in devices.items() if name in used and computes_here(one)}
+
+
+def planned_for(plan: Plan) -> set[str]:
+    """Return the devices that have nodes; replicas are not among them."""
+    return set(plan.assignment.values()) - {SESSION}
+
+
+def _is_alone(name: str, steps: Sequence[Step], sharing: Container[str]) -> bool:
+    """True where no other device computes for an item while this one may.
+
+    So it is if each step of others comes before, or after, each of its own.
+    """
+    if not 0 < len(steps) <= MOST_STEPS:
+        return False
+    before = list[int]()  # for each step a bit for every one that it comes after
+    for step in steps:
+        found = 0
+        for wait in step.waits:
+            found |= before[wait] | 1 << wait
+        before.append(found)
+    own = sum(1 << step.index for step in steps if step.device == name)
+    others = sum(1 << s.index for s in steps if s.device != name and s.device in sharing)
+    in_order = sum(
+        (before[step.index] & (others if step.device == name else own)).bit_count()
+        for step in steps
+        if (own | others) >> step.index & 1
+    )
+    return in_order == own.bit_count() * others.bit_count()

@@ -1,0 +1,39 @@
+"""Progress of one item: the steps that have all they wait for.
+
+Pure counting, without a clock or a lock: the executor counts events, the simulator predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class Progress:
+    """The readiness counts of one item.
+
+    Parameters
+    ----------
+    waits : sequence of int
+        For each step, how many countdowns it waits for: its `input_wait_count`.
+    after : sequence of sequence of int
+        For each step, those to count down when it is complete.
+    """
+
+    __slots__ = ("_after", "_counts")
+
+    def __init__(self, waits: Sequence[int], after: Sequence[Sequence[int]]) -> None:
+        self._counts = list(waits)
+        self._after = after
+
+    def complete(self, step: int) -> list[int]:
+        """Return the steps that became ready with the completion of one."""
+        return self.count_down(self._after[step])
+
+    def count_down(self, steps: Iterable[int]) -> list[int]:
+        """Return those of the steps that wait for nothing any more, once each is counted down."""
+        counts, ready = self._counts, []
+        for step in steps:
+            counts[step] -= 1
+            if counts[step] == 0:
+                ready.append(step)
+        return ready

@@ -1,0 +1,97 @@
+"""The order in which a lane is given the steps that are ready.
+
+The step of the oldest item comes first: what is nearest to its end frees its memory soonest. Among
+the steps of one item that one does which the longest work follows (its bottom level: Hu, Operations
+Research 9(6), 1961), so a long branch is not held up by short ones. Pure decisions, without a clock
+or a lock: the executor and the simulator take the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ReadyQueue(Generic[T]):
+    """The steps that wait for a lane, of all items that use it.
+
+    A lane is given few steps at a time: what it was given it does in that order, whatever becomes
+    ready meanwhile.
+
+    Parameters
+    ----------
+    depth : int, default 1
+        How many it is given at a time.
+    """
+
+    __slots__ = ("_room", "_waiting")
+
+    def __init__(self, depth: int = 1) -> None:
+        self._room = depth
+        self._waiting: list[tuple[int, int, T]] = []
+
+    def __len__(self) -> int:
+        """Return how many steps wait."""
+        return len(self._waiting)
+
+    def offer(self, item: int, rank: int, step: T) -> bool:
+        """Say whether the lane is given a step now; if not, `take` returns it in its turn.
+
+        No two steps have the same item and rank.
+        """
+        if self._room:
+            self._room -= 1
+            return True
+        heappush(self._waiting, (item, rank, step))
+        return False
+
+    def take(self) -> T | None:
+        """Note that the lane has done a step; return the one that it is given now, if any."""
+        if self._waiting:
+            return heappop(self._waiting)[2]
+        self._room += 1
+        return None
+
+    def withdraw(self, item: int) -> int:
+        """Take away what waits of an item; return how many steps these were."""
+        kept = [one for one in self._waiting if one[0] != item]
+        count = len(self._waiting) - len(kept)
+        if count:
+            heapify(kept)
+            self._waiting = kept
+        return count
+
+
+def bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[float]:
+    """Return for every step the time from its start to the end, if nothing held anything up.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        How long each step takes; the steps are in a topological order.
+    waits : sequence of sequence of int
+        What each step waits for.
+    """
+    levels = list(seconds)
+    following = [0.0] * len(levels)
+    for step in range(len(levels) - 1, -1, -1):
+        level = levels[step] = levels[step] + following[step]
+        for earlier in waits[step]:
+            if level > following[earlier]:
+                following[earlier] = level
+    return levels
+
+
+def ranks(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[int]:
+    """Return the place of every step in the order of their bottom levels, the highest first.
+
+    Among equals the plan's order counts, so no step comes before one that it waits for.
+    """
+    levels = bottom_levels(seconds, waits)
+    found = [0] * len(levels)
+    for place, step in enumerate(sorted(range(len(levels)), key=lambda one: -levels[one])):
+        found[step] = place
+    return found

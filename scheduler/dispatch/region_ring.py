@@ -1,0 +1,143 @@
+"""Copies of regions, taken by items in turn.
+
+Items in flight share the copies of a region like the places of a ring: item n has copy n % copies,
+after the item before it there has released it. Since items only ever wait for earlier ones, some
+item can always go on, whatever it holds. Pure decisions, without a clock or a lock: the executor
+and the simulator take the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ..plans.regions import Region
+
+Grant: TypeAlias = tuple[int, int]
+"""An item, and the step of it that may start now."""
+
+
+class RegionRing:
+    """The regions that items claim in turn, and the items that have them or wait for them.
+
+    Parameters
+    ----------
+    regions : iterable of Region
+        Those that claim nothing play no part.
+
+    Attributes
+    ----------
+    claiming : frozenset of int
+        The steps that must `claim` before they start, with `ADMISSION` if feeding must.
+    releasing : frozenset of int
+        The steps whose completion releases regions, with the number of steps if landing does.
+    """
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self._claims: dict[int, list[int]] = {}
+        self._releases: dict[int, list[int]] = {}
+        self._lines: list[list[deque[int]]] = []
+        self._owed: list[int] = []
+        for region in regions:
+            if region.claims:
+                self._add(region)
+        self.claiming = frozenset(self._claims)
+        self.releasing = frozenset(self._releases)
+        self._items: dict[int, _Turn] = {}
+        self._next = 0
+
+    def _add(self, region: Region) -> None:
+        index = len(self._lines)
+        self._lines.append([deque() for _ in range(region.copies)])
+        self._owed.append(len(set(region.releases)))
+        for step in set(region.claims):
+            self._claims.setdefault(step, []).append(index)
+        for step in set(region.releases):
+            self._releases.setdefault(step, []).append(index)
+
+    @property
+    def following(self) -> int:
+        """The number of the next item that is admitted."""
+        return self._next
+
+    def has_room(self, step: int) -> bool:
+        """Say whether the next item could start a step as soon as it is admitted."""
+        item = self._next
+        return not any(self._line(region, item) for region in self._claims.get(step, ()))
+
+    def admit(self) -> int:
+        """Return the number of a further item; it has its place in the line of every copy."""
+        item = self._next
+        self._next += 1
+        self._items[item] = _Turn(list(self._owed))
+        for lines in self._lines:
+            lines[item % len(lines)].append(item)
+        return item
+
+    def claim(self, item: int, step: int) -> bool:
+        """Say whether a step may start now; if not, it will be returned when it may."""
+        missing = 0
+        for region in self._claims.get(step, ()):
+            missing += self._line(region, item)[0] != item
+        if missing:
+            self._items[item].missing[step] = missing
+        return not missing
+
+    def complete(self, item: int, step: int) -> list[Grant]:
+        """Note that a step is complete; return what may start now, earlier items first."""
+        granted: list[Grant] = []
+        for region in self._releases.get(step, ()):
+            owed = self._items[item].owed
+            owed[region] -= 1
+            if owed[region] == 0:
+                self._release(region, item, granted)
+        return sorted(granted)
+
+    def withdraw(self, item: int) -> list[int]:
+        """Return the steps of an item that wait for a copy; they do so no longer."""
+        missing = self._items[item].missing
+        steps = list(missing)
+        missing.clear()
+        return steps
+
+    def leave(self, item: int) -> list[Grant]:
+        """Let go of all that an item has or waits for; return what may start now."""
+        granted: list[Grant] = []
+        for region, owed in enumerate(self._items.pop(item).owed):
+            is_released = owed == 0 and self._owed[region] > 0
+            if not is_released:
+                self._release(region, item, granted)
+        return sorted(granted)
+
+    def _line(self, region: int, item: int) -> deque[int]:
+        lines = self._lines[region]
+        return lines[item % len(lines)]
+
+    def _release(self, region: int, item: int, granted: list[Grant]) -> None:
+        """Leave a line; if the item stood at its head, the next one has the copy from now on."""
+        line = self._line(region, item)
+        was_first = line[0] == item
+        line.remove(item)
+        if not was_first or not line:
+            return
+        following = line[0]
+        missing = self._items[following].missing
+        for step in [s for s in missing if region in self._claims[s]]:
+            missing[step] -= 1
+            if missing[step] == 0:
+                del missing[step]
+                granted.append((following, step))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What an item owes and waits for.
+
+    `owed` counts, for each region, the completions that release it; `missing`, for each step that
+    waits, the copies that it does not have yet.
+    """
+
+    owed: list[int]
+    missing: dict[int, int] = field(default_factory=dict)

@@ -1,0 +1,42 @@
+"""The choice of a plan's variant for the next item, which sessions and simulations share."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+
+class Rotation:
+    """Whose turn it is: the variant with the fewest items under way, of equals the next.
+
+    Parameters
+    ----------
+    count : int
+        How many variants there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._following = 0
+
+    def choose(
+        self, under_way: Sequence[int], away: Container[int] = (), again: int | None = None
+    ) -> int:
+        """Return a variant.
+
+        Parameters
+        ----------
+        under_way : sequence of int
+            How many items are on each.
+        away : container of int
+            Those that are chosen last.
+        again : int, optional
+            Where an item was that is given a place anew: the first one in turn for it.
+        """
+        first = self._following if again is None else again
+
+        def preference(index: int) -> tuple[bool, int, int]:
+            return index in away, under_way[index], (index - first) % self._count
+
+        chosen = min(range(self._count), key=preference)
+        self._following = (chosen + 1) % self._count
+        return chosen

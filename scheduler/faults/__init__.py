@@ -1,5 +1,0 @@
-"""What a session does when devices die or hang: restarts, stand-ins, replays."""
-
-from .policy import FaultPolicy
-
-__all__ = ["FaultPolicy"]

@@ -1,0 +1,105 @@
+"""Arguments of `plan`: checked, found and completed before anything is decided."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+
+from ...devices.device import Device
+from ...devices.registry import find
+from ...graph.ir import Graph
+from ..costs import Costs
+from ..errors import PlanError
+from ..plans.request import Objective, PlanRequest, Strategy
+
+MOST_IN_FLIGHT = 1 << 16
+"""Items under way at a time; there is a slot for each."""
+
+
+def check_arguments(
+    graph: object, pin: object, shapes: object, max_in_flight: object, passes: object
+) -> None:
+    """Raise PlanError if one of these is not what `plan` takes."""
+    if not isinstance(graph, Graph):
+        raise PlanError(
+            f"a {type(graph).__name__} is no graph",
+            fix="plan what load(path) or GraphBuilder.build() returned",
+        )
+    check_in_flight(max_in_flight)
+    if not isinstance(pin, Mapping | None):
+        raise PlanError(f"pin is {pin!r}", fix="map node names or patterns to device names")
+    if not isinstance(shapes, Mapping | None) or not all(
+        isinstance(shape, Sequence) and all(isinstance(n, int | np.integer) for n in shape)
+        for shape in (shapes or {}).values()
+    ):
+        raise PlanError(f"shapes is {shapes!r}", fix="map input names to sequences of lengths")
+    if (
+        isinstance(passes, str)
+        or not isinstance(passes, Sequence)
+        or not all(callable(one) or isinstance(one, str) for one in passes)
+    ):
+        raise PlanError(
+            f"passes is {passes!r}", fix="pass functions, such as those of PASSES, or their names"
+        )
+
+
+def check_in_flight(count: object) -> None:
+    """Raise PlanError unless so many items may be under way at a time."""
+    if not isinstance(count, int) or not 1 <= count <= MOST_IN_FLIGHT:
+        raise PlanError(
+            f"max_in_flight is {count!r}", fix=f"use a whole number, 1 to {MOST_IN_FLIGHT:,}"
+        )
+
+
+def prototypes_of(
+    devices: str | Device | Iterable[str | Device],
+) -> tuple[dict[str, Device], frozenset[str]]:
+    """Return the devices by name, and the names of those that were given as objects."""
+    listed: list[str | Device]
+    if isinstance(devices, Iterable) and not isinstance(devices, str):
+        listed = list(devices)
+    else:
+        listed = [devices]
+    found = [find(device) if isinstance(device, str) else device for device in listed]
+    for device in found:
+        if not hasattr(device, "capabilities"):
+            raise PlanError(
+                f"{device!r} is no device", fix="name one, such as 'cpu', or pass a Device"
+            )
+        _ = device.capabilities  # raises now, not in the middle, if this machine lacks the device
+    names = [device.name for device in found]
+    if not names or len(set(names)) != len(names):
+        raise PlanError(
+            f"the devices are {', '.join(names) or 'none'}",
+            fix="name at least one device, and each once",
+        )
+    given = frozenset(device.name for device in listed if not isinstance(device, str))
+    return dict(zip(names, found, strict=True)), given
+
+
+def check_request(request: PlanRequest) -> None:
+    """Raise PlanError if strategy, objective or max_subgraphs is none."""
+    for name, value, known in (
+        ("strategy", request.strategy, get_args(Strategy)),
+        ("objective", request.objective, get_args(Objective)),
+    ):
+        if value not in known:
+            raise PlanError(f"{name} is {value!r}", fix=f"use one of {', '.join(known)}")
+    most = request.max_subgraphs
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise PlanError(f"max_subgraphs is {most!r}", fix="use a whole number, 1 or more")
+
+
+def costs_of(
+    given: Costs | str | os.PathLike[str] | None, prototypes: Mapping[str, Device]
+) -> Costs:
+    """Return the built-in costs of the devices, with those that were given in front of them."""
+    costs = Costs.of(prototypes)
+    if given is None:
+        return costs
+    if not isinstance(given, Costs | str | os.PathLike):
+        raise PlanError(f"costs is {given!r}", fix="pass Costs, or the path of a file of them")
+    return costs.merged(given if isinstance(given, Costs) else Costs.load(os.fspath(given)))

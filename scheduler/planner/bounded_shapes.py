@@ -1,0 +1,271 @@
+"""Other shapes in a plan with symbols, which was made for the largest ones, or for some.
+
+The same nodes run on the same devices, in the same steps, and every tensor starts where it did.
+That is sound if no tensor takes more bytes than there, and if those that share bytes by meaning do
+so in the same way: all else is apart at fewer bytes if it is apart at more. What lies in a region
+of its own, because no bounds are known, may also grow: it is laid out anew there.
+
+Fixed nodes are the same at all lengths: only the others are looked at, and only their steps differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from itertools import count, takewhile
+from typing import NamedTuple
+
+from ...devices.device import scratch_name, scratch_specs, support
+from ...graph.aliasing import Run, runs_of
+from ...graph.ir import Graph, Node
+from ..plans.partition import Partition, Subgraph
+from ..plans.plan import Plan
+from ..plans.regions import Location, MemoryPlan
+from ..plans.shapes import Shapes
+from ..plans.steps import Step, Transfer
+from ..shapes.bounds import alike
+from ..shapes.fixed import fixed_nodes, same_nodes, without_nodes
+from ..shapes.formulas import ShapeFormulas
+from ..shapes.specialise import bind_inputs, specialise
+from ..shapes.whole import switches_of, with_whole_nodes
+from .memory.growing import GROWING, grown
+
+
+class _Sharing(NamedTuple):
+    """How a node's tensors share bytes in the plan.
+
+    Attributes
+    ----------
+    place : int
+        The node's, among those that are not fixed.
+    runs : set of tuple
+        The runs of bytes that lie where they belong before the node runs, but for their lengths.
+    overwritten : tuple of (str, str)
+        The inputs that have bytes in common with other outputs, and those.
+    """
+
+    place: int
+    runs: frozenset[tuple[object, ...]]
+    overwritten: tuple[tuple[str, str], ...]
+
+
+class BoundedShapes:
+    """Fits shapes into a plan with symbols.
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        assert plan.template is not None, "it has symbols"
+        assert plan.memory is not None
+        self._plan, self._template, self._memory = plan, plan.template, plan.memory
+        self._part, self._own = self._parts()
+        inside = {node.name for node in self._own.nodes}
+        self._varying = {
+            one.index
+            for one in plan.subgraphs
+            if not inside.isdisjoint(node.name for node in one.graph.nodes)
+        }
+        self._nbytes = {**self._sizes(self._own), **self._scratch()}
+        self._growing = {
+            name for (name, _), at in plan.memory.locations.items() if at.region == GROWING
+        }
+        self._sharing = tuple(self._shared())
+        fed = {name: self._template.tensors[name] for name in self._template.inputs}
+        shapes = {name: self._own.tensors[name].static_shape for name in fed}
+        self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
+
+    def fit(self, shapes: Shapes) -> Plan | None:
+        """Return the plan for inputs of these shapes; None if it does not fit.
+
+        Raises
+        ------
+        ShapeError
+            If shapes do not fit together inside the graph.
+        """
+        bind_inputs(self._template, shapes)
+        part = self._formulas.at(shapes) or self._inferred(shapes)
+        if part is None:
+            return None
+        sizes = self._sizes(part)
+        larger = {name for name, nbytes in sizes.items() if nbytes > self._nbytes.get(name, -1)}
+        shares = all(_still_shares(part, sharing) for sharing in self._sharing)
+        if not (larger <= self._growing and shares):
+            return None
+        return self._fitted(part, sizes, grows=bool(larger))
+
+    def _inferred(self, shapes: Shapes) -> Graph | None:
+        """Return the part that varies for inputs of these shapes; None if it is another one."""
+        part = self._specialised(self._part, shapes)
+        if not (part.is_static and alike(part, self._own)):
+            return None
+        if not all(self._is_supported(part, node) for node in part.nodes):
+            return None
+        self._formulas.compare(shapes, part)
+        return part
+
+    def _parts(self) -> tuple[Graph, Graph]:
+        """Return the nodes that are not fixed, with symbols, and as they are in the plan."""
+        plan, template = self._plan, self._template
+        fixed = fixed_nodes(template)
+        part = without_nodes(template, fixed)
+        shapes = {name: plan.graph.tensors[name].static_shape for name in plan.graph.inputs}
+        own = self._specialised(part, shapes)
+        left = [node for node in plan.graph.nodes if node.name not in fixed]
+        if own.is_static and same_nodes(own.nodes, left):
+            return part, own
+        return template, plan.graph
+
+    def _specialised(self, part: Graph, shapes: Shapes) -> Graph:
+        """Return a part of the graph for inputs of these shapes, with the specs of all inputs."""
+        specs = bind_inputs(self._template, shapes)
+        fed = {name: shapes[name] for name in part.inputs if name in shapes}
+        made, plan = specialise(part, fed, folds=self._plan.folds), self._plan
+        switches = [name for name in switches_of(part) if name in self._template.inputs]
+        made = with_whole_nodes(made, plan.prototypes, plan.pins, switches, folds=plan.folds)
+        return replace(made, tensors={**specs, **made.tensors})
+
+    def _is_supported(self, graph: Graph, node: Node) -> bool:
+        device = self._plan.assignment[node.name]
+        return support(graph, node, self._plan.prototypes[device]).ok
+
+    def _sizes(self, graph: Graph) -> Mapping[str, int]:
+        """Return the bytes of each tensor, and of each scratch buffer."""
+        sizes = {name: s.nbytes for name, s in graph.tensors.items() if name not in graph.constants}
+        for node in graph.nodes:
+            device = self._plan.prototypes[self._plan.assignment[node.name]]
+            if not device.capabilities.atomic_programs:
+                specs = scratch_specs(device, graph, node)
+                sizes.update((name, spec.nbytes) for name, spec in specs.items())
+        return sizes
+
+    def _scratch(self) -> Mapping[str, int]:
+        """Return the bytes that there are for scratch buffers."""
+        sizes, found = self._memory.scratch, dict[str, int]()
+        for node in self._own.nodes:
+            names = takewhile(sizes.__contains__, map(partial(scratch_name, node), count()))
+            found.update((name, sizes[name]) for name in names)
+        return found
+
+    def _shared(self) -> Iterator[_Sharing]:
+        """Yield the nodes whose tensors share bytes in the plan."""
+        graph = self._own
+        for place, node in enumerate(graph.nodes):
+            runs = [run for run in runs_of(graph, node) if self._lies(node, run)]
+            known = {(run.source, run.target) for run in runs}
+            others = tuple(pair for pair in self._overlapping(node) if pair not in known)
+            if runs or others:
+                yield _Sharing(place, frozenset(run[:4] for run in runs), others)
+
+    def _lies(self, node: Node, run: Run) -> bool:
+        """True when the bytes that a node takes over lie where they belong."""
+        source, target = self._location(node, run.source), self._location(node, run.target)
+        if source is None or target is None or not _in_one_region(source, target):
+            return False
+        return source.offset + run.start == target.offset + run.begin
+
+    def _overlapping(self, node: Node) -> Iterator[tuple[str, str]]:
+        """Yield the inputs of a node that have bytes in common with outputs of it, and those."""
+        for given in filter(None, dict.fromkeys(node.inputs)):
+            for made in filter(None, node.outputs):
+                a, b = self._location(node, given), self._location(node, made)
+                if a is None or b is None or not _in_one_region(a, b):
+                    continue
+                ends = a.offset + self._nbytes[given], b.offset + self._nbytes[made]
+                if a.offset < ends[1] and b.offset < ends[0]:
+                    yield given, made
+
+    def _location(self, node: Node, tensor: str) -> Location | None:
+        """Return where a node finds a tensor; None for constants, and inside atomic programs."""
+        plan = self._plan
+        assert plan.placement is not None
+        memory = plan.placement.local.get((tensor, plan.assignment[node.name]))
+        return None if memory is None else self._memory.locations.get((tensor, memory))
+
+    def _fitted(self, part: Graph, sizes: Mapping[str, int], *, grows: bool) -> Plan:
+        plan = self._plan
+        assert plan.placement is not None
+        nodes = {node.name: node for node in part.nodes}
+        graph = self._whole(part, nodes)
+        memory = grown(self._memory, sizes, plan.prototypes) if grows else self._memory
+        subgraphs = tuple(
+            _resized(one, graph, nodes) if one.index in self._varying else one
+            for one in plan.subgraphs
+        )
+        moved: Set[str] = self._growing if grows else frozenset()
+        steps = tuple(_with_sizes(step, plan.graph, graph, subgraphs, moved) for step in plan.steps)
+        return replace(
+            plan,
+            graph=graph,
+            partition=Partition(plan.assignment, plan.reasons, subgraphs),
+            placement=replace(plan.placement, steps=steps),
+            memory=self._without_scratch(memory, sizes),
+            bounds={},
+            template=None,
+        )
+
+    def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:
+        """Return the graph with a part of it for other shapes."""
+        graph = self._plan.graph
+        return replace(
+            graph,
+            nodes=_with_nodes(graph, nodes),
+            tensors={**graph.tensors, **part.tensors},
+            constants={**graph.constants, **part.constants},
+        )
+
+    def _without_scratch(self, memory: MemoryPlan, sizes: Mapping[str, int]) -> MemoryPlan:
+        """Return memory without the scratch buffers that kernels need no more."""
+        gone = self._nbytes.keys() - sizes.keys()
+        if not gone:
+            return memory
+        locations = {at: one for at, one in memory.locations.items() if at[0] not in gone}
+        return replace(memory, locations=locations, scratch={})
+
+
+def _resized(subgraph: Subgraph, graph: Graph, nodes: Mapping[str, Node]) -> Subgraph:
+    """Return a subgraph for other shapes, with these of its nodes."""
+    inner = subgraph.graph
+    made = replace(
+        inner,
+        nodes=_with_nodes(inner, nodes),
+        tensors={name: graph.tensors[name] for name in inner.tensors},
+        constants={name: graph.constants[name] for name in inner.constants},
+    )
+    return replace(subgraph, graph=made)
+
+
+def _with_nodes(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
+    return tuple([nodes.get(node.name, node) for node in graph.nodes])
+
+
+def _still_shares(graph: Graph, sharing: _Sharing) -> bool:
+    """True when tensors that have bytes in common are meant to, at other shapes too."""
+    runs = {run[:4] for run in runs_of(graph, graph.nodes[sharing.place])}
+    specs = graph.tensors
+    return runs >= sharing.runs and all(specs[a] == specs[b] for a, b in sharing.overwritten)
+
+
+def _in_one_region(a: Location, b: Location) -> bool:
+    return a.memory == b.memory and a.region == b.region
+
+
+def _with_sizes(
+    step: Step,
+    before: Graph,
+    graph: Graph,
+    subgraphs: Sequence[Subgraph],
+    moved: Set[str],
+) -> Step:
+    """Return a step for other shapes: itself where nothing is different to it."""
+    if isinstance(step.work, Transfer):
+        name = step.work.tensor
+        spec = graph.tensors[name]
+        if spec == before.tensors[name] and name not in moved:
+            return step
+        return replace(step, work=replace(step.work, nbytes=spec.nbytes))
+    work = subgraphs[step.work.index]
+    return step if work is step.work else replace(step, work=work)

@@ -1,0 +1,346 @@
+"""The buffers of a plan: which tensors share bytes by meaning, and when each buffer is touched.
+
+A view (Reshape, a slice that is one run) lies on its input's bytes. The inputs of a Concat may be
+written where the result is to have them. An output may overwrite an input that has its dtype and
+shape, where the kernel allows it and every other access to those bytes comes before.
+
+None of that holds inside an atomic program: nobody knows the order in which it reads its inputs and
+writes its outputs, so all of them are touched at one point, and nothing else has a buffer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from ....devices.device import Device
+from ....devices.memory import ALIGNMENT, HOST, SHARED
+from ....graph.aliasing import joins_of, views_of
+from ....graph.ir import Graph, Node
+from ....graph.operator import Alias
+from ...plans.placement import SCRATCH, Placement
+from ...plans.regions import Replica
+from ...plans.steps import Transfer
+from ...shapes.constraints import NONE, DynamicShapeConstraints
+from .happens_before import START, HappensBefore, Point
+from .reads import is_atomic, points_of, reads_of
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Bytes that one tensor, or several that share them, occupy in a memory.
+
+    Attributes
+    ----------
+    memory : str
+    nbytes : int
+    writers : set of Point
+        Where bytes of it are first written; what it replaces must be over before all of them.
+    accesses : set of Point
+        Every point that reads or writes them, `writers` included.
+    offsets : dict of Replica to int
+        What lies there, and how many bytes from the start.
+    """
+
+    memory: str
+    nbytes: int
+    writers: set[Point]
+    accesses: set[Point] = field(default_factory=set)
+    offsets: dict[Replica, int] = field(default_factory=dict)
+
+
+ScratchOf: TypeAlias = Callable[[Device, Node], Mapping[str, int]]
+"""Returns the bytes of a node's scratch buffers, by name."""
+
+
+def collect_buffers(
+    graph: Graph,
+    placement: Placement,
+    devices: Mapping[str, Device],
+    order: HappensBefore,
+    *,
+    joins: bool = True,
+    confined: bool = False,
+    leeway: DynamicShapeConstraints = NONE,
+    scratch: ScratchOf | None = None,
+) -> list[Buffer]:
+    """Return the buffers of one item, in the order of their first writers.
+
+    With `joins`, what is concatenated is written in place where that can be: less is copied, but
+    the bytes live from the first write to the last read of any of it. With `confined`, inputs are
+    overwritten only by what no further step touches: items in flight can pass sooner. With leeway
+    there is room for other shapes too. `scratch` answers for the leeway, where that is asked often.
+    """
+    of = scratch or (lambda device, node: leeway.scratch(device, graph, node))
+    return _Collector(graph, placement, devices, order, joins, confined, leeway, of).collect()
+
+
+def alignment_of(memory: str, devices: Mapping[str, Device]) -> int:
+    """Return what offsets in the memory are multiples of.
+
+    Of powers of two the largest suits all: those of the devices that view it, and the host's.
+    """
+    return max(
+        ALIGNMENT,
+        *(
+            device.capabilities.alignment
+            for device in devices.values()
+            if memory
+            in {HOST, SHARED, *device.capabilities.accesses, *device.capabilities.copies_from}
+        ),
+    )
+
+
+class _Collector:
+    def __init__(
+        self,
+        graph: Graph,
+        placement: Placement,
+        devices: Mapping[str, Device],
+        order: HappensBefore,
+        joins: bool,
+        confined: bool,
+        leeway: DynamicShapeConstraints,
+        scratch: ScratchOf,
+    ) -> None:
+        self._graph, self._placement = graph, placement
+        self._devices, self._order = devices, order
+        self._joins, self._confined, self._leeway = joins, confined, leeway
+        self._scratch = scratch
+        self._buffers: dict[Buffer, None] = {}
+        self._of: dict[Replica, Buffer] = {}
+        self._accesses: dict[Replica, set[Point]] = {}
+        self._current: dict[Buffer, dict[Replica, tuple[int, int]]] = {}
+        """The bytes of what has not been overwritten, so that a chain of nodes is quick to ask."""
+        self._alignments: dict[str, int] = {}
+        self._parts_of: dict[str, frozenset[str]] = {}
+        self._reads = reads_of(graph, placement, devices, order)
+
+    def collect(self) -> list[Buffer]:
+        arrivals = self._placement.arrivals
+        for name in (one for one in self._graph.inputs if one not in arrivals):
+            self._add((name, self._placement.home[name]), self._graph.tensors[name].nbytes, START)
+        for step in self._placement.steps:
+            if isinstance(step.work, Transfer):
+                transfer = step.work
+                replica = transfer.tensor, transfer.target
+                if not transfer.leaves:
+                    self._add(replica, transfer.nbytes, self._order.point(step))
+            elif is_atomic(step, self._devices):
+                for name in step.work.graph.outputs:
+                    replica = name, self._placement.home[name]
+                    self._add(replica, self._graph.tensors[name].nbytes, self._order.point(step))
+            else:
+                for node, point in points_of(step, step.work, self._order):
+                    self._visit(node, step.device, point)
+        return sorted(self._buffers, key=lambda buffer: min(buffer.writers))
+
+    def _visit(self, node: Node, device: str, point: Point) -> None:
+        """Give the node's outputs and scratch their buffers."""
+        taken: dict[Buffer, bool] = {}  # by outputs, and whether one overwrites what was there
+        views = self._views(node)
+        may_share = node.name not in self._leeway.apart
+        for index, name in enumerate(node.outputs):
+            if not name:
+                continue
+            replica, nbytes = (name, self._placement.home[name]), self._graph.tensors[name].nbytes
+            place = self._viewed(node, views.get(index), device, replica) if may_share else None
+            overwrites = place is None
+            if place is None and may_share:
+                place = self._overwritten(node, index, device, replica, point)
+            # Outputs may be views of one buffer, but while it is overwritten it has one taker.
+            if place is None or (place.buffer in taken and (overwrites or taken[place.buffer])):
+                self._add(replica, nbytes, point)
+                if self._joins and may_share:
+                    self._embed(node, index, device, replica, point)
+                continue
+            if overwrites:
+                self._replace(place, nbytes)
+            self._put(replica, *place, nbytes, point)
+            taken[place.buffer] = overwrites
+        for name, nbytes in self._scratch(self._devices[device], node).items():
+            self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
+
+    def _views(self, node: Node) -> dict[int, Alias]:
+        """Return by which alias each output may be a view, the first one where there are more."""
+        return {one.output: one for one in reversed(views_of(self._graph, node))}
+
+    def _viewed(
+        self, node: Node, alias: Alias | None, device: str, replica: Replica
+    ) -> _Place | None:
+        """Return where the output is a view of an input."""
+        if alias is None or alias.offset % self._alignment(replica[1]):
+            return None
+        base = self._input(node.inputs[alias.input], device, replica)
+        return None if base is None else _Place(base.buffer, base.offset + alias.offset)
+
+    def _overwritten(
+        self, node: Node, index: int, device: str, replica: Replica, point: Point
+    ) -> _Place | None:
+        """Return where an input lies that the output may overwrite."""
+        for output, source in node.operator.inplace:
+            if output != index or source >= len(node.inputs):
+                continue
+            name = node.inputs[source]
+            place = self._input(name, device, replica)
+            if place is None or self._graph.tensors[name] != self._graph.tensors[replica[0]]:
+                continue
+            nbytes = self._graph.tensors[name].nbytes
+            others = [*node.inputs[:source], *node.inputs[source + 1 :]]
+            read_twice = any(
+                other in self._overlapping(place, nbytes)
+                for other in ((other, replica[1]) for other in others)
+            )
+            if read_twice or (self._confined and not self._stays(place.buffer, replica)):
+                continue
+            # What is fed lies apart from all others: what overwrites it is copied to be joined.
+            if START in place.buffer.writers and self._joins and self._is_joined(replica):
+                continue
+            if self._is_last(place, nbytes, point):
+                return place
+        return None
+
+    def _is_joined(self, replica: Replica) -> bool:
+        """True for what another node in the memory joins where it may lie from the beginning."""
+        name, memory = replica
+        return any(
+            name in self._parts(reader, memory)
+            for reader in self._graph.consumers[name]
+            if reader.operator.joins is not None and reader.name not in self._leeway.apart
+        )
+
+    def _parts(self, node: Node, memory: str) -> frozenset[str]:
+        """Return the inputs of a node that may lie in its outputs in a memory."""
+        if node.name not in self._parts_of:
+            self._parts_of[node.name] = frozenset(
+                node.inputs[alias.input]
+                for alias in joins_of(self._graph, node)
+                if self._placement.home[node.outputs[alias.output]] == memory
+                and alias.offset % self._alignment(memory) == 0
+            )
+        return self._parts_of[node.name]
+
+    def _stays(self, buffer: Buffer, replica: Replica) -> bool:
+        """True when only steps that touch the buffer anyway read the replica."""
+        steps = {step for step, _ in buffer.accesses}
+        return all(step in steps for step, _ in self._reads.get(replica, ()))
+
+    def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
+        """True when every access to those bytes but that at `point` comes before it."""
+        return all(
+            access == point or self._order.precedes(access, point)
+            for replica in self._overlapping(place, nbytes)
+            for access in self._accesses[replica]
+        )
+
+    def _overlapping(self, place: _Place, nbytes: int) -> Iterator[Replica]:
+        """Yield what has a byte in common with a range of a buffer."""
+        for replica, (begin, end) in self._current[place.buffer].items():
+            if begin < place.offset + nbytes and place.offset < end:
+                yield replica
+
+    def _embed(self, node: Node, index: int, device: str, replica: Replica, point: Point) -> None:
+        """Move the buffers of inputs that are runs of a new output's bytes into its buffer.
+
+        A buffer moves as a whole: wherever it comes to lie, the output must want of each byte what
+        is there.
+        """
+        target, runs = self._of[replica], list[_Run]()
+        for alias in joins_of(self._graph, node):
+            if alias.output == index:
+                name = node.inputs[alias.input]
+                nbytes = self._graph.tensors[name].nbytes
+                place = self._input(name, device, replica)
+                runs.append(_Run(alias.offset, alias.offset + nbytes, place))
+        runs.sort(key=lambda run: (run.begin, run.end))
+        moved: dict[Buffer, int] = {}
+        for run in runs:
+            if run.place is not None and run.place.buffer not in moved:
+                inner, shift = run.place.buffer, run.begin - run.place.offset
+                if self._fits(inner, target, shift, runs):
+                    moved[inner] = shift
+        for inner, shift in moved.items():
+            self._move(inner, target, shift)
+        if runs and all(
+            run.place is not None and moved.get(run.place.buffer) == run.begin - run.place.offset
+            for run in runs
+        ):
+            target.writers.discard(point)  # nothing is left to copy
+
+    def _move(self, inner: Buffer, target: Buffer, shift: int) -> None:
+        """Make a buffer part of another, `shift` bytes from its start."""
+        target.writers |= inner.writers
+        target.accesses |= inner.accesses
+        for replica, offset in inner.offsets.items():
+            target.offsets[replica] = offset + shift
+            self._of[replica] = target
+        for replica, (begin, end) in self._current.pop(inner).items():
+            self._current[target][replica] = begin + shift, end + shift
+        del self._buffers[inner]
+
+    def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
+        """True when a buffer may lie `shift` bytes inside the target."""
+        if START in inner.writers or shift % self._alignment(target.memory):
+            return False
+        end = shift + inner.nbytes
+        if shift < 0 or end > target.nbytes:
+            return False
+        # Runs lie one behind the other: only those that the buffer would overlap are looked at.
+        first = bisect_right(runs, shift, key=lambda run: run.end)
+        last = bisect_left(runs, end, key=lambda run: run.begin)
+        return all(run.place == (inner, run.begin - shift) for run in runs[first:last])
+
+    def _alignment(self, memory: str) -> int:
+        if memory not in self._alignments:
+            self._alignments[memory] = alignment_of(memory, self._devices)
+        return self._alignments[memory]
+
+    def _input(self, name: str, device: str, replica: Replica) -> _Place | None:
+        """Return where a device reads a tensor, if it lies in the replica's memory."""
+        if not name or name in self._graph.constants:
+            return None
+        memory = self._placement.local[name, device]
+        if memory != replica[1] or (name, memory) in self._placement.prepared:
+            return None
+        buffer = self._of[name, memory]
+        return _Place(buffer, buffer.offsets[name, memory])
+
+    def _add(self, replica: Replica, nbytes: int, writer: Point) -> None:
+        buffer = Buffer(replica[1], nbytes, {writer})
+        self._buffers[buffer] = None
+        self._current[buffer] = {}
+        self._put(replica, buffer, 0, nbytes, writer)
+
+    def _replace(self, place: _Place, nbytes: int) -> None:
+        """Forget what an output overwrites: whoever comes after the output comes after that too."""
+        self._current[place.buffer] = {
+            replica: (begin, end)
+            for replica, (begin, end) in self._current[place.buffer].items()
+            if begin < place.offset or place.offset + nbytes < end
+        }
+
+    def _put(
+        self, replica: Replica, buffer: Buffer, offset: int, nbytes: int, writer: Point
+    ) -> None:
+        self._current[buffer][replica] = offset, offset + nbytes
+        self._accesses[replica] = {writer, *self._reads.get(replica, ())}
+        buffer.offsets[replica] = offset
+        buffer.accesses |= self._accesses[replica]
+        self._of[replica] = buffer
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies in a buffer."""
+
+    buffer: Buffer
+    offset: int
+
+
+class _Run(NamedTuple):
+    """Bytes of an output that an input is, and where that lies so far, if in the same memory."""
+
+    begin: int
+    end: int
+    place: _Place | None

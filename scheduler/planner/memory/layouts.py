@@ -1,0 +1,312 @@
+"""Layouts for K items in flight: groups of buffers, each with its own number of copies.
+
+A group becomes a region. What one step alone touches needs one copy per device, because a device
+runs one step at a time. Anything else lives from a level of the steps to another, and a pipeline
+that has all its stages busy holds it for as many items as the levels that it spans; the feeding is
+the first level, the landing the last. More items than there are lanes, and one, never keep anything
+busier, so that no group needs more copies than that, nor more than K. Three layouts:
+
+    joint   one group
+    split   what single steps touch, per device, and one group of the rest
+    rings   the same, and one group per pair of levels; groups are merged while that costs nothing
+
+Where even the cheapest of these takes notably more than one item per lane would, or more than there
+is room for, there is a fourth, which costs a little throughput: the lanes wait while an item lands.
+
+    narrow  one group, with as many copies as there are lanes, but two at least
+
+And where nothing else keeps a limit, items follow each other in a memory, one at a time:
+
+    serial  one group, with one copy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+from ...packing import Packing, pack
+from ...plans.regions import Region
+from ...plans.steps import Step, Transfer
+from .happens_before import HappensBefore
+from .relation import Relation, members
+
+MAX_PERIOD = 64
+"""Programs are bound anew for each combination of copies: no more of these than this."""
+
+SMALL_NBYTES = 1 << 16
+"""Where K copies of everything are no more than this, nothing is gained by having fewer."""
+
+TOLERANCE = 1.05
+"""Bytes that a shorter period may cost, as a factor."""
+
+EFFORT, QUICK_EFFORT = 100_000, 2_000
+"""How hard the packer may try to come closer to the bound: with one item's buffers, with others.
+The first take half a second; as it is work, not time, the same graph gets the same plan always."""
+
+DEADLINE_S = 60.0
+"""Only where something is badly wrong does packing take so long."""
+
+WIDE = 1.1
+"""By how much the bytes of one item per lane may be exceeded."""
+
+MAX_MERGED, MAX_MERGED_BUFFERS = 12, 300
+"""More groups than this, or buffers in them, are not merged: every pair would have to be packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some buffers of a memory, packed.
+
+    Attributes
+    ----------
+    name : str
+    indices : tuple of int
+        The buffers.
+    packing : Packing
+    copies : int
+        How many are of use; 1 for what a device's steps share, see `is_lane`.
+    is_lane : bool
+    """
+
+    name: str
+    indices: tuple[int, ...]
+    packing: Packing
+    copies: int
+    is_lane: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Of all copies."""
+        return self.copies * self.packing.nbytes
+
+
+class Flow:
+    """The steps as stages of a pipeline with up to `slots` items in it."""
+
+    def __init__(self, steps: Sequence[Step], order: HappensBefore, slots: int) -> None:
+        self.steps, self.order = steps, order
+        self._slots = min(slots, MAX_PERIOD)
+        self._levels = [0, *([1] * len(steps)), 1]
+        for step in steps:
+            waited = (self._levels[wait + 1] for wait in step.waits)
+            self._levels[step.index + 1] = 1 + max(waited, default=0)
+        self._levels[-1] = 1 + max(self._levels)
+        lanes = {(step.device, _route(step)) for step in steps}
+        self.n_lanes = len(lanes)
+
+    @property
+    def window(self) -> int:
+        """The fewest items that keep all lanes busy but for the time that landing takes."""
+        return max(2, self.n_lanes)
+
+    def span(self, touched: int) -> tuple[int, int]:
+        """Return the first and the last level of some steps.
+
+        What is fed and never read is held to the last level: gates hear of no end of the feeding.
+        """
+        levels = [self._levels[step] for step in members(touched)]
+        return min(levels), max(levels) or self._levels[-1]
+
+    def copies(self, span: tuple[int, int], *, small: bool) -> int:
+        """Return how many items can make use of a copy each."""
+        if small:
+            return self._slots
+        return min(self._slots, span[1] - span[0] + 1, self.n_lanes + 1)
+
+    def claims(self, touched: int) -> tuple[int, ...]:
+        """Return the steps, of some, that come after none of the others; -1 for the feeding."""
+        first = (s for s in members(touched) if not self.order.earlier[s] & touched)
+        return tuple(step - 1 for step in first)
+
+    def releases(self, touched: int) -> tuple[int, ...]:
+        """Return the steps, of some, that come before none of the others."""
+        before = 0
+        for step in members(touched):
+            before |= self.order.earlier[step]
+        return tuple(step - 1 for step in members(touched & ~before))
+
+
+class Layouts:
+    """The layouts of one memory's buffers."""
+
+    def __init__(
+        self, memory: str, sizes: Sequence[int], relation: Relation, flow: Flow, *, small: bool
+    ) -> None:
+        self._memory, self._sizes = memory, sizes
+        self._relation, self._flow, self._small = relation, flow, small
+        self._packings: dict[tuple[int, ...], Packing] = {}
+
+    @cached_property
+    def joint(self) -> tuple[Group, ...]:
+        """Everything in one group."""
+        return (self._group("items", tuple(range(len(self._sizes)))),)
+
+    def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[Group, ...]]:
+        """Return the layouts by name that come into question; `room` are the bytes there are."""
+        layouts = {"joint": self.joint}
+        if self._small or self.joint[0].copies == 1:
+            return layouts
+        lanes, crossing, rings = self._apart()
+        layouts["split"] = (*lanes, *crossing)
+        layouts["rings"] = (*lanes, *named_apart(rings))
+        least = min(sum(group.nbytes for group in groups) for groups in layouts.values())
+        narrow = replace(self.joint[0], copies=min(self.joint[0].copies, self._flow.window))
+        if least > WIDE * narrow.nbytes or (room is not None and least > room):
+            layouts["narrow"] = (narrow,)
+        if serial and room is not None and min(least, narrow.nbytes) > room:
+            layouts["serial"] = (replace(narrow, copies=1),)
+        return layouts
+
+    def _apart(self) -> tuple[list[Group], list[Group], list[Group]]:
+        """Return what single steps touch, per device; the rest as one; the rest by levels."""
+        by_lane: dict[str, list[int]] = {}
+        by_span: dict[tuple[int, int], list[int]] = {}
+        for index, lane in enumerate(self._relation.lanes):
+            if lane is not None:
+                by_lane.setdefault(lane, []).append(index)
+            else:
+                span = self._flow.span(self._relation.touched[index])
+                by_span.setdefault(span, []).append(index)
+        lanes = [self._lane(lane, indices) for lane, indices in by_lane.items()]
+        crossing = tuple(sorted(index for one in by_span.values() for index in one))
+        rest = [self._group("items", crossing)] if crossing else []
+        rings = [self._ring(tuple(indices)) for indices in by_span.values()]
+        return lanes, rest, self._merged(rings)
+
+    def regions(self, groups: Sequence[Group], period: int) -> tuple[Region, ...]:
+        """Return the groups as regions, with as many copies as the period allows for."""
+        return tuple(self._region(group, period) for group in groups)
+
+    def _region(self, group: Group, period: int) -> Region:
+        nbytes = group.packing.nbytes
+        if group.is_lane:
+            return Region(self._memory, group.name, nbytes, 1)
+        copies = rounded(group.copies, period)
+        touched = self._touched(group.indices)
+        claims, releases = self._flow.claims(touched), self._flow.releases(touched)
+        return Region(self._memory, group.name, nbytes, copies, claims, releases)
+
+    def _lane(self, lane: str, indices: Sequence[int]) -> Group:
+        return Group(f"lane {lane}", tuple(indices), self._pack(tuple(indices)), 1, is_lane=True)
+
+    def _ring(self, indices: tuple[int, ...]) -> Group:
+        first, last = self._flow.span(self._touched(indices))
+        return self._group(f"levels {first} to {last}", indices)
+
+    def _group(self, name: str, indices: tuple[int, ...]) -> Group:
+        span = self._flow.span(self._touched(indices))
+        copies = self._flow.copies(span, small=self._small)
+        return Group(name, indices, self._pack(indices), copies)
+
+    def _merged(self, rings: list[Group]) -> list[Group]:
+        """Merge groups, two by two, as long as that costs no bytes; fewer are less to wait for."""
+        if len(rings) > MAX_MERGED or sum(len(ring.indices) for ring in rings) > MAX_MERGED_BUFFERS:
+            return rings
+        while len(rings) > 1:
+            pairs = [
+                (a, b, self._ring(tuple(sorted(a.indices + b.indices))))
+                for a, b in combinations(rings, 2)
+            ]
+            a, b, both = min(pairs, key=lambda pair: _growth(*pair))
+            if _growth(a, b, both) > 0:
+                break
+            rings = [ring for ring in rings if ring is not a and ring is not b] + [both]
+        return rings
+
+    def _touched(self, indices: Sequence[int]) -> int:
+        touched = 0
+        for index in indices:
+            touched |= self._relation.touched[index]
+        return touched
+
+    def _pack(self, indices: tuple[int, ...]) -> Packing:
+        if len(indices) == 1:  # as are hundreds of groups of a large graph
+            nbytes = self._sizes[indices[0]]
+            return Packing((0,), nbytes, nbytes, "alone")
+        if indices not in self._packings:
+            relation, sizes = self._relation, self._sizes
+            everything = len(indices) == len(sizes)
+            self._packings[indices] = pack(
+                [sizes[index] for index in indices],
+                relation.conflicts if everything else relation.among(indices),
+                effort=EFFORT if everything else QUICK_EFFORT,
+                deadline_s=DEADLINE_S,
+                stacks=self._by_lane(indices),
+            )
+        return self._packings[indices]
+
+    def _by_lane(self, indices: Sequence[int]) -> list[int]:
+        """Return a label for each buffer: the device whose steps alone touch it, or none."""
+        lanes = self._relation.lanes
+        labels = {lane: label for label, lane in enumerate(dict.fromkeys(lanes))}
+        return [labels[lanes[index]] for index in indices]
+
+
+def choose(
+    memories: Sequence[Mapping[str, tuple[Group, ...]]], limits: Sequence[int | None]
+) -> tuple[list[str], int]:
+    """Return the name of the cheapest layout of each memory, and the period that they share.
+
+    The period, a common multiple of all numbers of copies, is the shortest that costs little, and
+    respects the limits if one does.
+    """
+    costs: dict[int, list[tuple[int, str]]] = {}
+    for period in range(1, MAX_PERIOD + 1):
+        found = _costs(memories, period)
+        if found is not None:
+            costs[period] = found
+    fitting = {period: found for period, found in costs.items() if _fits(found, limits)}
+    costs = fitting or costs
+    totals = {period: sum(nbytes for nbytes, _ in found) for period, found in costs.items()}
+    least = min(totals.values(), default=0)
+    period = next(period for period, total in totals.items() if total <= TOLERANCE * least)
+    return [name for _, name in costs[period]], period
+
+
+def _fits(costs: Sequence[tuple[int, str]], limits: Sequence[int | None]) -> bool:
+    return all(
+        limit is None or nbytes <= limit for (nbytes, _), limit in zip(costs, limits, strict=True)
+    )
+
+
+def rounded(copies: int, period: int) -> int:
+    """Return the least divisor of the period that is not below a number of copies."""
+    return next(n for n in range(copies, period + 1) if period % n == 0)
+
+
+def _costs(
+    memories: Sequence[Mapping[str, tuple[Group, ...]]], period: int
+) -> list[tuple[int, str]] | None:
+    """Return bytes and name of each memory's cheapest layout, None if a period is too short."""
+    found = []
+    for layouts in memories:
+        costs = [
+            (sum(rounded(g.copies, period) * g.packing.nbytes for g in groups), name)
+            for name, groups in layouts.items()
+            if max(group.copies for group in groups) <= period
+        ]
+        if not costs:
+            return None
+        found.append(min(costs, key=lambda cost: cost[0]))
+    return found
+
+
+def named_apart(groups: Sequence[Group]) -> Iterator[Group]:
+    """Yield the groups with names of their own: two may have the same levels."""
+    count: dict[str, int] = {}
+    for group in groups:
+        count[group.name] = count.get(group.name, 0) + 1
+        number = count[group.name]
+        yield group if number == 1 else replace(group, name=f"{group.name}, {number}")
+
+
+def _growth(a: Group, b: Group, both: Group) -> int:
+    return both.nbytes - a.nbytes - b.nbytes
+
+
+def _route(step: Step) -> tuple[str, ...]:
+    work = step.work
+    return (work.source, work.target) if isinstance(work, Transfer) else ()

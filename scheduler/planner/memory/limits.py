@@ -1,0 +1,122 @@
+"""Limits of each memory, and the refusal of a plan that takes more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ....devices.device import Device
+from ....devices.memory import HOST, SHARED
+from ....graph.ir import Graph
+from ....graph.printing import counted
+from ....graph.tensor import TensorSpec
+from ...errors import DoesNotFitError, PlanError
+from ...plans.placement import Placement
+from ...plans.regions import MemoryPlan, Pool
+from .buffers import Buffer
+
+LISTED_TENSORS = 3
+
+ADDRESSABLE = 2**48
+"""Bytes that a process can address: for a larger tensor, nothing is worth asking or predicting."""
+
+
+class Limit(NamedTuple):
+    """Bytes of a memory, constants included, and whose limit it is."""
+
+    nbytes: int
+    owner: str
+
+
+def limits_of(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[str, Limit]:
+    """Return the limit of each memory that has one, of several the lowest.
+
+    A device's name stands for the memory that is its own.
+
+    Raises
+    ------
+    PlanError
+        If a name is neither a device's nor a memory's, or a limit is no number of bytes.
+    """
+    owned = {name: device.capabilities.memory for name, device in devices.items()}
+    memories = {HOST, SHARED, *owned.values()}
+    found: list[tuple[str, Limit]] = []
+    for name, nbytes in given.items():
+        if name not in owned and name not in memories:
+            known = ", ".join(sorted({*owned, *memories}))
+            raise PlanError(
+                f"memory_limits names {name!r}, which is neither a device of the plan nor a memory",
+                fix=f"use one of {known}",
+            )
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+            raise PlanError(f"the memory limit of {name!r} is {nbytes!r}", fix="use whole bytes")
+        found.append((owned.get(name, name), Limit(nbytes, f"memory_limits[{name!r}]")))
+    for name, device in devices.items():
+        if device.capabilities.memory_bytes is not None:
+            found.append((owned[name], Limit(device.capabilities.memory_bytes, name)))
+    limits: dict[str, Limit] = {}
+    for memory, limit in found:
+        limits[memory] = min(limit, limits.get(memory, limit))
+    return limits
+
+
+def exceeded(plan: MemoryPlan, limits: Mapping[str, Limit]) -> list[str]:
+    """Return the memories that a plan takes too much of."""
+    return [
+        memory
+        for memory, limit in limits.items()
+        if memory in plan.pools and _needed(plan.pools[memory]) > limit.nbytes
+    ]
+
+
+def check_addressable(graph: Graph) -> None:
+    """Raise DoesNotFitError if a tensor of a static graph is too large for any machine."""
+    for name, spec in graph.tensors.items():
+        # Libraries of arrays refuse the lengths beside a length of 0 too.
+        nbytes = math.prod(filter(None, spec.static_shape)) * spec.dtype.itemsize
+        if nbytes > ADDRESSABLE:
+            raise _too_large(name, spec, nbytes, f"no machine has {ADDRESSABLE:,}")
+
+
+def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit]) -> None:
+    """Raise DoesNotFitError if a tensor alone is too large for the memory that it is written to.
+
+    Before kernels are asked for scratch buffers: what they look at may be as long as a tensor.
+    """
+    for name, memory in placement.home.items():
+        spec, limit = graph.tensors[name], limits.get(memory)
+        if limit is not None and spec.nbytes > limit.nbytes:
+            has = f"{limit.owner} has {limit.nbytes:,} of memory {memory!r}"
+            raise _too_large(name, spec, spec.nbytes, has)
+
+
+def _too_large(name: str, spec: TensorSpec, nbytes: int, has: str) -> DoesNotFitError:
+    return DoesNotFitError(
+        f"{name!r}, {spec}, alone takes {nbytes:,} bytes; {has}",
+        fix="feed smaller inputs, or give nodes to other devices",
+    )
+
+
+def refusal(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:
+    """Return the error of a plan that takes too much of a memory, with the sizes."""
+    largest = sorted(buffers, key=lambda buffer: -buffer.nbytes)[:LISTED_TENSORS]
+    named = (f"{_title(one)} ({one.nbytes:,})" for one in largest)
+    constants = f", {pool.constants_nbytes:,} of them constants" if pool.constants_nbytes else ""
+    return DoesNotFitError(
+        f"the plan needs at least {_needed(pool):,} bytes of memory {pool.memory!r}{constants}; "
+        f"{limit.owner} has {limit.nbytes:,}",
+        at=f"{counted(pool.slots, 'item')} in flight, {pool.item_nbytes:,} bytes for one alone; "
+        f"the largest tensors are {', '.join(named)}",
+        fix="lower max_in_flight, feed smaller inputs, or give nodes to other devices",
+    )
+
+
+def _title(buffer: Buffer) -> str:
+    """Return how people know a buffer: by the first tensor in it, or by the node it helps."""
+    name, scratch, _ = next(iter(buffer.offsets))[0].partition("\0")
+    return f"scratch of {name!r}" if scratch else repr(name)
+
+
+def _needed(pool: Pool) -> int:
+    return pool.nbytes + pool.constants_nbytes

@@ -1,0 +1,148 @@
+"""Regions for prepared tensors, in each memory, with nothing else in them.
+
+They are there from when the plan is opened until it is closed, one copy for all items: these read
+them, and none of them writes. A variable has a region of its own, for the session keeps it for all
+plans that it opens.
+
+What is assigned has one too where it can: then the two change places when an item has ended well,
+and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ....devices.device import Device
+from ....graph.ir import Graph
+from ...plans.placement import Commit, Placement
+from ...plans.regions import ADMISSION, Location, MemoryPlan, Pool, Region, Replica
+from .buffers import Buffer, alignment_of
+from .happens_before import START
+
+AT_OPEN = "at open"
+"""The name of the region of what is computed then."""
+
+
+def region_of(variable: str) -> str:
+    """Return the name of a variable's region."""
+    return f"variable {variable}"
+
+
+def next_region_of(variable: str) -> str:
+    """Return the name of the region in which a variable's next value is written."""
+    return f"next of variable {variable}"
+
+
+def variables_in(graph: Graph, replicas: Iterable[Replica]) -> dict[str, set[str]]:
+    """Return in which memories variables are, going by some replicas."""
+    found: dict[str, set[str]] = {}
+    for tensor, memory in replicas:
+        if tensor in graph.variables:
+            found.setdefault(graph.variables[tensor].name, set()).add(memory)
+    return found
+
+
+def regions_of(variables: Mapping[str, set[str]]) -> frozenset[tuple[str, str]]:
+    """Return the regions, by memory and name, of variables in memories and of their next values."""
+    return frozenset(
+        (memory, region(name))
+        for name, memories in variables.items()
+        for memory in memories
+        for region in (region_of, next_region_of)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The regions of prepared tensors.
+
+    Attributes
+    ----------
+    locations : Mapping of Replica to Location
+        What is computed, one behind the other in each memory.
+    sizes : Mapping of (str, str) to int
+        Of the regions, by memory and name.
+    next_sizes : Mapping of (str, str) to int
+        Likewise of those that variables change places with.
+    """
+
+    locations: Mapping[Replica, Location]
+    sizes: Mapping[tuple[str, str], int]
+    next_sizes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph, placement: Placement, devices: Mapping[str, Device]) -> Prepared:
+        """Return those of what the steps of a placement read."""
+        locations: dict[Replica, Location] = {}
+        ends: dict[tuple[str, str], int] = {}
+        for name, memory in sorted(placement.prepared):
+            held = graph.variables.get(name)
+            region = AT_OPEN if held is None else region_of(held.name)
+            alignment = alignment_of(memory, devices)
+            offset = -(-ends.get((memory, region), 0) // alignment) * alignment
+            locations[name, memory] = Location(memory, region, offset)
+            ends[memory, region] = offset + graph.tensors[name].nbytes
+        return cls(locations, ends)
+
+    def nbytes(self, memory: str) -> int:
+        """Return what they take of a memory."""
+        sizes = (*self.sizes.items(), *self.next_sizes.items())
+        return sum(nbytes for (where, _), nbytes in sizes if where == memory)
+
+    def with_next(
+        self, graph: Graph, placement: Placement, buffers: Mapping[str, list[Buffer]]
+    ) -> tuple[Prepared, dict[str, list[Buffer]]]:
+        """Return them with what is assigned in regions of its own, and the buffers that are left.
+
+        By memory. It must be all of a buffer, which nothing else is to have a part of when the item
+        has ended: neither another variable nor who fetches.
+        """
+        commits: dict[Replica, list[Commit]] = {}
+        for one in placement.commits:
+            commits.setdefault(one.source, []).append(one)
+        locations, sizes = dict(self.locations), dict[tuple[str, str], int]()
+        left: dict[str, list[Buffer]] = {memory: [] for memory in buffers}
+        for memory, inside in buffers.items():
+            for buffer in inside:
+                found = [one for source in buffer.offsets for one in commits.get(source, ())]
+                if len(found) == 1 and _may_become(buffer, found[0], graph):
+                    name = next_region_of(graph.variables[found[0].target[0]].name)
+                    sizes[memory, name] = buffer.nbytes
+                    places = {one: Location(memory, name, at) for one, at in buffer.offsets.items()}
+                    locations.update(places)
+                else:
+                    left[memory].append(buffer)
+        some = {memory: inside for memory, inside in left.items() if inside}
+        return replace(self, locations=locations, next_sizes=sizes), some
+
+    def beside(
+        self, plan: MemoryPlan, slots: int, landing: int, constants: Mapping[str, int]
+    ) -> MemoryPlan:
+        """Return a plan for items in flight with these regions, too; `landing` follows all steps.
+
+        `constants` are the bytes of those by memory. Items that assign run one at a time, so that
+        one copy of what they write is enough.
+        """
+        pools = dict(plan.pools)
+        regions = [Region(*key, nbytes, copies=1) for key, nbytes in self.sizes.items()]
+        regions += [
+            Region(*key, nbytes, copies=1, claims=(ADMISSION,), releases=(landing,))
+            for key, nbytes in self.next_sizes.items()
+        ]
+        for one in regions:
+            beside = constants.get(one.memory, 0)
+            empty = Pool(one.memory, {}, slots, "joint", 0, 0, 0, constants_nbytes=beside)
+            pool = pools.get(one.memory, empty)
+            pools[one.memory] = replace(pool, regions={**pool.regions, one.name: one})
+        return replace(plan, locations={**plan.locations, **self.locations}, pools=pools)
+
+
+def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
+    """True when a buffer holds, at the end of an item, what is assigned and nothing else."""
+    if buffer.memory != commit.target[1] or buffer.offsets[commit.source]:
+        return False
+    if buffer.nbytes != graph.tensors[commit.source[0]].nbytes:
+        return False
+    is_fetched = any(name in graph.outputs for name, _ in buffer.offsets)
+    return bool(buffer.nbytes) and not is_fetched and START not in buffer.writers

@@ -1,0 +1,296 @@
+"""An independent check that a memory plan never lets two live tensors share a byte.
+
+It shares no code with the planner: the order is a plain search through the points of the plan, and
+tensors are compared one by one where their bytes overlap, not buffer by buffer. Of one item, two
+that overlap must be over one before the other, or be kept apart by a lane, or want the same bytes.
+Of two items that use the same copy of a region, the later must have waited with its first touch for
+the last of the earlier: all that touches a region lies between its claims and its releases. What
+is prepared before all items is apart from everything. Where a variable's next value is written, to
+become what it holds without a copy, nobody fetches anything.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ....graph.errors import InternalError
+from ....graph.ir import Node
+from ...plans.partition import Subgraph
+from ...plans.placement import OUTSIDE, SCRATCH
+from ...plans.plan import Plan
+from ...plans.regions import ADMISSION, Region, Replica
+from ...plans.steps import Step, Transfer
+from .contents import Contents
+from .prepared import next_region_of
+
+FEED, FETCH = "feed", "fetch"
+
+Place = str | tuple[str, str]
+"""A point of the plan: feed, fetch, or (step, node); without a node for what is one piece."""
+
+
+def verify_memory(plan: Plan) -> None:
+    """Raise InternalError if two tensors of a static plan could overlap while both are needed."""
+    assert plan.memory is not None, "shapes are known"
+    check = _Check(plan)
+    inside: dict[tuple[str, str], list[Replica]] = defaultdict(list)
+    for replica, location in plan.memory.locations.items():
+        check.is_inside(replica)
+        inside[location.memory, location.region].append(replica)
+    becoming = {next_region_of(node.name) for node in plan.graph.variables.values()}
+    for (memory, name), replicas in inside.items():
+        if check.are_prepared(replicas):
+            check.all_apart(replicas)
+            continue
+        check.between_items(plan.memory.pools[memory].regions[name], replicas)
+        check.in_turn(replicas)
+        if name in becoming:
+            check.may_become(plan.memory.pools[memory].regions[name], replicas)
+
+
+@dataclass
+class _Use:
+    """Who writes a replica and who reads it."""
+
+    nbytes: int
+    writer: Place
+    readers: list[Place] = field(default_factory=list)
+    node: Node | None = None
+
+    @property
+    def places(self) -> list[Place]:
+        return [self.writer, *self.readers]
+
+
+class _Check:
+    def __init__(self, plan: Plan) -> None:
+        assert plan.placement is not None
+        assert plan.memory is not None
+        self._plan, self._placement, self._memory = plan, plan.placement, plan.memory
+        self._uses: dict[Replica, _Use] = {}
+        self._next: dict[Place, list[Place]] = defaultdict(list)
+        self._makers: dict[Replica, tuple[Node, str]] = {}
+        self._reserved: dict[str, dict[str, int]] = defaultdict(dict)
+        for name, nbytes in plan.memory.scratch.items():
+            self._reserved[name.partition("\0")[0]][name] = nbytes
+        self._device = {step.name: step.device for step in plan.steps}
+        self._collect()
+        locations = plan.memory.locations
+        self._contents = Contents(plan.graph, plan.placement, locations, self._makers)
+        self._at = {place: index for index, place in enumerate(self._in_order())}
+        self._reached = self._search()
+
+    def is_inside(self, replica: Replica) -> None:
+        """Raise unless the replica lies inside its region."""
+        location = self._memory.locations[replica]
+        size = self._memory.pools[location.memory].regions[location.region].nbytes
+        if location.offset < 0 or location.offset + self._uses[replica].nbytes > size:
+            raise InternalError(f"{replica} lies outside its region of {size} bytes")
+
+    def are_prepared(self, replicas: Sequence[Replica]) -> bool:
+        """True for a region of what is prepared; raise if there is anything else, too."""
+        found = {replica in self._placement.prepared for replica in replicas}
+        if len(found) > 1:
+            raise InternalError("what items write lies in a region that is prepared for all")
+        return found.pop()
+
+    def all_apart(self, replicas: Iterable[Replica]) -> None:
+        """Raise unless no two replicas in a region have a byte in common."""
+        reached = 0
+        for replica in sorted(replicas, key=self._begin):
+            nbytes = self._uses[replica].nbytes
+            if nbytes and self._begin(replica) < reached:
+                raise InternalError(f"{replica} overlaps what is prepared, too")
+            reached = max(reached, self._begin(replica) + nbytes)
+
+    def may_become(self, region: Region, replicas: Iterable[Replica]) -> None:
+        """Raise unless what is assigned fills a region that nobody fetches from."""
+        sources = {commit.source for commit in self._placement.commits}
+        for replica in replicas:
+            if replica[0] in self._plan.graph.fetched:
+                raise InternalError(f"{replica} is fetched, and becomes what a variable holds")
+            is_all = not self._begin(replica) and self._uses[replica].nbytes == region.nbytes
+            if replica in sources and not is_all:
+                raise InternalError(f"{replica} is not all of {region.name!r}")
+
+    def in_turn(self, replicas: Iterable[Replica]) -> None:
+        """Raise unless replicas in a region, in the order they are written, may share its bytes.
+
+        Each is compared with those that hold its bytes until then. What is over holds them no more:
+        whatever comes later is written after this one, and so after what this one came after.
+        """
+        held: list[tuple[int, int, Replica]] = []
+        for replica in sorted(replicas, key=self._written):
+            begin, nbytes = self._begin(replica), self._uses[replica].nbytes
+            end, left = begin + nbytes, list[tuple[int, int, Replica]]()
+            for low, high, other in held:
+                if low >= end or high <= begin or not nbytes or not self._pair(other, replica):
+                    left.append((low, high, other))
+                    continue
+                left += [(low, begin, other)] if low < begin else []
+                left += [(end, high, other)] if end < high else []
+            held = [*left, (begin, end, replica)] if nbytes else left
+
+    def _pair(self, a: Replica, b: Replica) -> bool:
+        """Raise unless two overlapping replicas may share bytes; True if a is over by then."""
+        if self._over(a, b):
+            return True
+        (step_a, device_a), *more_a = self._steps(a)
+        (step_b, device_b), *more_b = self._steps(b)
+        if not more_a and not more_b and step_a != step_b and device_a == device_b != "":
+            return False  # the device runs one step at a time
+        if self._contents.agree(a, b):
+            return False
+        raise InternalError(f"{a} and {b} overlap while both are needed")
+
+    def between_items(self, region: Region, replicas: Iterable[Replica]) -> None:
+        """Raise unless items cannot meet in a copy of a region."""
+        if not region.claims:
+            steps = [self._steps(replica) for replica in replicas]
+            devices = {device for touching in steps for _, device in touching}
+            if max(map(len, steps)) > 1 or len(devices) > 1 or "" in devices or region.copies != 1:
+                raise InternalError(f"items could meet in {region.name!r}, which nobody claims")
+            return
+        claims, releases = self._gates(region.claims), self._gates(region.releases)
+        for replica in replicas:
+            for place in self._uses[replica].places:
+                if not any(place in gate or self._leads(gate[-1], place) for gate in claims):
+                    raise InternalError(f"{replica} is touched before {region.name!r} is claimed")
+                if not any(place in gate or self._leads(place, gate[0]) for gate in releases):
+                    raise InternalError(f"{replica} is touched after {region.name!r} is released")
+
+    def _gates(self, steps: Iterable[int]) -> list[list[Place]]:
+        """Return the places of each step, of the admission and the landing too."""
+        planned = self._placement.steps
+        ends: dict[int, list[Place]] = {ADMISSION: [FEED], len(planned): [FETCH]}
+        return [ends[step] if step in ends else self._places(planned[step]) for step in steps]
+
+    def _leads(self, earlier: Place, later: Place) -> bool:
+        return bool(self._reached[self._at[earlier]] >> self._at[later] & 1)
+
+    def _steps(self, replica: Replica) -> list[tuple[str, str]]:
+        """Return the steps that touch a replica, with their devices; no device is the caller."""
+        steps = {self._step(place) for place in self._uses[replica].places}
+        return sorted((step, self._device.get(step, "")) for step in steps)
+
+    def _begin(self, replica: Replica) -> int:
+        return self._memory.locations[replica].offset
+
+    def _over(self, a: Replica, b: Replica) -> bool:
+        """True when nobody needs a any more once b is written."""
+        writer = self._uses[b].writer
+        for place in self._uses[a].places:
+            overwriting = place == writer and self._overwrites(b, a)
+            if not overwriting and not self._leads(place, writer):
+                return False
+        return True
+
+    def _overwrites(self, b: Replica, a: Replica) -> bool:
+        """True when b's kernel is allowed to write over its own input a."""
+        node, graph = self._uses[b].node, self._plan.graph
+        if node is None or self._memory.locations[a] != self._memory.locations[b]:
+            return False
+        if graph.tensors.get(a[0]) != graph.tensors.get(b[0]) or node.inputs.count(a[0]) != 1:
+            return False
+        return any(
+            node.outputs[output] == b[0] and node.inputs[source] == a[0]
+            for output, source in node.operator.inplace
+            if source < len(node.inputs)
+        )
+
+    def _collect(self) -> None:
+        """Find every replica's writer and readers, and which place comes next after which."""
+        graph, placement = self._plan.graph, self._placement
+        self._next[FEED].append(FETCH)  # there may be no step in between
+        for name in set(graph.inputs) - placement.arrivals:
+            self._uses[name, placement.home[name]] = _Use(graph.tensors[name].nbytes, FEED)
+        for name, memory in placement.prepared:
+            self._uses[name, memory] = _Use(graph.tensors[name].nbytes, FEED)
+        for step in placement.steps:
+            places = self._places(step)
+            for earlier, later in zip([FEED, *places], [*places, FETCH], strict=True):
+                self._next[earlier].append(later)
+            for index in step.dependents:
+                after = placement.steps[index]
+                self._next[places[-1]].append(self._places(after)[0])
+            if isinstance(step.work, Transfer):
+                work = step.work
+                if not work.arrives:
+                    self._uses[work.tensor, work.source].readers.append(places[0])
+                if not work.leaves:
+                    self._uses[work.tensor, work.target] = _Use(work.nbytes, places[0])
+            elif self._is_atomic(step):
+                self._visit_whole(step.work, places[0], step.device)
+            else:
+                for node, place in zip(step.work.graph.nodes, places, strict=True):
+                    self._visit(node, place, step.device)
+        for name in graph.outputs:
+            if name not in graph.constants:
+                self._uses[name, placement.local[name, OUTSIDE]].readers.append(FETCH)
+        for commit in placement.commits:
+            self._uses[commit.source].readers.append(FETCH)
+
+    def _visit(self, node: Node, place: Place, device: str) -> None:
+        graph, placement = self._plan.graph, self._placement
+        for name in set(node.inputs) - {""} - set(graph.constants):
+            self._uses[name, placement.local[name, device]].readers.append(place)
+        for name in filter(None, node.outputs):
+            nbytes = graph.tensors[name].nbytes
+            self._uses[name, placement.home[name]] = _Use(nbytes, place, node=node)
+            self._makers[name, placement.home[name]] = node, device
+        for replica, nbytes in self._scratch(node, device):
+            self._uses[replica] = _Use(nbytes, place)
+
+    def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
+        """Take an atomic program as one place that reads and writes; its inside is its own."""
+        graph, placement = self._plan.graph, self._placement
+        written = {name for node in subgraph.graph.nodes for name in node.outputs}
+        read = {name for node in subgraph.graph.nodes for name in node.inputs}
+        for name in read - written - {""} - set(graph.constants):
+            self._uses[name, placement.local[name, device]].readers.append(place)
+        for name in subgraph.graph.outputs:
+            nbytes = graph.tensors[name].nbytes
+            self._uses[name, placement.home[name]] = _Use(nbytes, place)
+
+    def _is_atomic(self, step: Step) -> bool:
+        return self._plan.prototypes[step.device].capabilities.atomic_programs
+
+    def _scratch(self, node: Node, device: str) -> Iterator[tuple[Replica, int]]:
+        owner, graph = self._plan.prototypes[device], self._plan.graph
+        specs = owner.scratch(node, graph.call(node), graph.output_specs(node))
+        memory, reserved = self._placement.local[SCRATCH, device], self._reserved[node.name]
+        for index in range(max(len(specs), len(reserved))):
+            name = f"{node.name}\0scratch{index}"
+            needed = specs[index].nbytes if index < len(specs) else 0
+            if needed > reserved.get(name, needed):
+                raise InternalError(f"{name!r} needs {needed} bytes")
+            yield (name, memory), reserved.get(name, needed)
+
+    def _places(self, step: Step) -> list[Place]:
+        if isinstance(step.work, Transfer) or self._is_atomic(step):
+            return [(step.name, "")]
+        return [(step.name, node.name) for node in step.work.graph.nodes]
+
+    def _in_order(self) -> Iterator[Place]:
+        yield FEED
+        for step in self._placement.steps:
+            yield from self._places(step)
+        yield FETCH
+
+    def _search(self) -> list[int]:
+        """Return for every place, by its number, the set of those that come after it."""
+        reached = [0] * len(self._at)
+        for place, index in reversed(self._at.items()):
+            for later in self._next[place]:
+                assert index < self._at[later], "steps are in a topological order"
+                reached[index] |= reached[self._at[later]] | 1 << self._at[later]
+        return reached
+
+    def _written(self, replica: Replica) -> int:
+        return self._at[self._uses[replica].writer]
+
+    @staticmethod
+    def _step(place: Place) -> str:
+        return place if isinstance(place, str) else place[0]

@@ -1,0 +1,151 @@
+"""A rough estimate of the memory that an assignment needs, against what there is.
+
+Constants count once on each device that reads them, tensors from where they are made to where they
+are read last, in the order of the nodes. The memory plan has the last word; this one keeps the
+search from proposing what cannot fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from math import inf
+from typing import TYPE_CHECKING
+
+from ....devices.device import Device
+from ....devices.memory import HOST
+from ....graph.ir import Graph
+from ..memory.limits import limits_of
+
+if TYPE_CHECKING:
+    from .problem import Problem
+
+MOST_ORDERS = 6
+FILL = 0.9
+"""How full devices are filled by the first guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The memories that an assignment could overfill.
+
+    Attributes
+    ----------
+    limits : Mapping of str to int
+        Bytes, of the memories that are small enough to matter.
+    memories : sequence of str
+        Of each device.
+    constants : sequence of Mapping of str to int
+        For every node the constants, and prepared tensors, that it reads, and their bytes.
+    in_flight : int
+    """
+
+    limits: Mapping[str, int]
+    memories: Sequence[str]
+    constants: Sequence[Mapping[str, int]]
+    in_flight: int
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        devices: Mapping[str, Device],
+        given: Mapping[str, int] | None,
+        in_flight: int,
+    ) -> Capacity:
+        """Return the capacity of the devices, without what is large enough for anything."""
+        everything = sum(spec.nbytes for spec in graph.tensors.values()) * (in_flight + 1)
+        limits = {
+            memory: limit.nbytes
+            for memory, limit in limits_of(given or {}, devices).items()
+            if limit.nbytes < everything
+        }
+        kept = graph.constants.keys() | graph.prepared
+        constants = [
+            {name: graph.tensors[name].nbytes for name in node.inputs if name in kept}
+            for node in graph.nodes
+        ]
+        memories = [device.capabilities.memory for device in devices.values()]
+        return cls(limits, memories, constants, in_flight)
+
+    def excess(self, problem: Problem, assignment: Sequence[int]) -> float:
+        """Return by how much the memories are overfilled, as shares of their sizes, summed up."""
+        if not self.limits:
+            return 0.0
+        held = self.constants_held(assignment)
+        peaks = self._peaks(problem, assignment)
+        total = 0.0
+        for memory, limit in self.limits.items():
+            needed = held.get(memory, 0) + peaks.get(memory, 0)
+            total += max(0.0, needed / max(limit, 1) - 1.0)
+        return total
+
+    def constants_held(self, assignment: Sequence[int]) -> dict[str, int]:
+        """Return the bytes of constants in each memory."""
+        kept: dict[tuple[str, int], dict[str, int]] = {}
+        for node, device in enumerate(assignment):
+            memory = self.memories[device]
+            owner = -1 if memory == HOST else device
+            kept.setdefault((memory, owner), {}).update(self.constants[node])
+        held: dict[str, int] = {}
+        for (memory, _), sizes in kept.items():
+            held[memory] = held.get(memory, 0) + sum(sizes.values())
+        return held
+
+    def _peaks(self, problem: Problem, assignment: Sequence[int]) -> dict[str, int]:
+        changes: dict[str, dict[int, int]] = {memory: {} for memory in self.limits}
+        fed = [*self.memories, HOST]
+        for (producer, nbytes, readers, fetched), fed_at in zip(
+            problem.tensors, problem.fed_at, strict=True
+        ):
+            first = max(producer, 0)
+            last = len(assignment) if fetched else max(readers)
+            places = {self.memories[assignment[reader]] for reader in readers}
+            places.add(self.memories[assignment[producer]] if producer >= 0 else fed[fed_at])
+            for memory in places & changes.keys():
+                change = changes[memory]
+                change[first] = change.get(first, 0) + nbytes
+                change[last + 1] = change.get(last + 1, 0) - nbytes
+        peaks = {}
+        for memory, change in changes.items():
+            level = peak = 0
+            for at in sorted(change):
+                level += change[at]
+                peak = max(peak, level)
+            peaks[memory] = peak * self.in_flight
+        return peaks
+
+
+def filled(problem: Problem) -> dict[str, list[int]]:
+    """Return assignments that fill one device after the other; none where all memories are large.
+
+    The order of devices is that of preference, and others.
+    """
+    capacity = problem.capacity
+    if not capacity.limits:
+        return {}
+    found = {}
+    for order in list(permutations(range(len(problem.names))))[:MOST_ORDERS]:
+        names = ", then ".join(problem.names[device] for device in order)
+        found[f"fill {names}"] = _fill(problem, order)
+    return found
+
+
+def _fill(problem: Problem, order: Sequence[int]) -> list[int]:
+    capacity = problem.capacity
+    room = {device: capacity.limits.get(capacity.memories[device], inf) * FILL for device in order}
+    sizes = [0] * problem.n_nodes
+    for producer, nbytes, readers, _ in problem.tensors:
+        for node in {*readers, *([producer] if producer >= 0 else [])}:
+            sizes[node] = max(sizes[node], nbytes)
+    widest = 3 * max(sizes, default=0) * capacity.in_flight
+    assignment = []
+    for node, row in enumerate(problem.seconds):
+        needed = sum(capacity.constants[node].values())
+        able = [device for device in order if row[device] < inf]
+        fitting = [device for device in able if room[device] >= needed + widest]
+        device = fitting[0] if fitting else max(able, key=lambda device: room[device])
+        room[device] -= needed
+        assignment.append(device)
+    return assignment

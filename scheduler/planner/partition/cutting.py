@@ -1,0 +1,171 @@
+"""From an assignment to subgraphs, cut so that none waits for itself.
+
+Give every node a level, such that
+
+    level(n) >= level(p)    for producers p of n on n's device
+    level(n) >  level(p)    for producers p of n elsewhere
+
+Then edges never lead to a lower level, and within a level never to another device. So the groups of
+one (device, level) are convex and their quotient has no cycle; each weakly connected component of a
+group is one subgraph, and unconnected branches stay free to start on their own. There are several
+such levels, and so several cuts:
+
+    early     the lowest: a node goes with what it waits for
+    late      the highest: a node goes with what waits for it
+    freest    the sum of the two: what differs in either is apart, and waits for less
+    in order  up by one wherever, in the graph's own order, the device changes
+
+Components that wait for the same nodes, and that the same wait for, may also be one subgraph, where
+a device runs that as one program: a fifth cut.
+
+Where a group falls into hundreds of components, it is one subgraph all the same: a device runs one
+after the other anyway, and a row of nodes has less to wait for, and more bytes to share, than steps
+that nothing keeps in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import add
+from typing import TypeAlias
+
+from ....graph.ir import Graph
+from ...plans.partition import Subgraph
+
+Parts: TypeAlias = list[list[int]]
+"""The nodes of each subgraph, in a topological order."""
+
+MOST_APART = 256
+"""A group of more components than this is not taken apart."""
+
+
+def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
+    """Return the subgraphs by the early levels, in a topological order."""
+    devices = [assignment[node.name] for node in graph.nodes]
+    return extracted(graph, devices, components(producers_of(graph), devices))
+
+
+def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
+    """Return the different cuts of an assignment, the freest first."""
+    producers = producers_of(graph)
+    early = _early(producers, devices)
+    late = _late(producers, devices, early)
+    distinct = dict.fromkeys(map(tuple, (map(add, early, late), early, late, _in_order(devices))))
+    found: dict[frozenset[tuple[int, ...]], Parts] = {}
+    for levels in distinct:
+        parts = _grouped(producers, devices, levels)
+        found.setdefault(frozenset(map(tuple, parts)), parts)
+    return list(found.values())
+
+
+def joined(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
+    """Return parts with siblings of a kind in one: they read, and are read by, the same nodes.
+
+    They wait for the same, and what follows waits for all of them: one run does for all. `kinds`
+    are those of the nodes, None where they stay apart.
+    """
+    part_of = {node: index for index, part in enumerate(parts) for node in part}
+    reads: list[set[int]] = [set() for _ in parts]
+    read_by: list[set[int]] = [set() for _ in parts]
+    for node, sources in enumerate(producers_of(graph)):
+        for source in sources:
+            if part_of[source] != part_of[node]:
+                reads[part_of[node]].add(source)
+                read_by[part_of[source]].add(node)
+    found: dict[object, list[int]] = {}
+    for index, part in enumerate(parts):
+        kind, around = kinds[part[0]], (frozenset(reads[index]), frozenset(read_by[index]))
+        key = (kind, around) if kind is not None and all(around) else index
+        found.setdefault(key, []).extend(part)
+    return [sorted(part) for part in found.values()]
+
+
+def producers_of(graph: Graph) -> list[list[int]]:
+    """Return for every node the nodes whose results it reads, by index."""
+    indices = {node.name: index for index, node in enumerate(graph.nodes)}
+    return [
+        sorted({indices[graph.producers[t].name] for t in node.inputs if t in graph.producers})
+        for node in graph.nodes
+    ]
+
+
+def extracted(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:
+    """Return parts of a graph as subgraphs; `devices` are those of the nodes."""
+    found = []
+    for index, part in enumerate(parts):
+        device = devices[part[0]]
+        inner = graph.extract([graph.nodes[node] for node in part], f"{index}:{device}")
+        found.append(Subgraph(index, device, inner))
+    return tuple(found)
+
+
+def components(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> Parts:
+    """Return the nodes of each subgraph by the early levels; nodes are given in an order."""
+    return _grouped(producers, devices, _early(producers, devices))
+
+
+def freest(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> Parts:
+    """Return the nodes of each subgraph where none waits for more than it has to."""
+    early = _early(producers, devices)
+    late = _late(producers, devices, early)
+    return _grouped(producers, devices, [*map(add, early, late)])
+
+
+def _early(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> list[int]:
+    levels: list[int] = []
+    for node, device in enumerate(devices):
+        level = 0
+        for producer in producers[node]:
+            there = levels[producer] + (devices[producer] != device)
+            level = there if there > level else level
+        levels.append(level)
+    return levels
+
+
+def _late(
+    producers: Sequence[Sequence[int]], devices: Sequence[object], early: Sequence[int]
+) -> list[int]:
+    levels = [max(early, default=0)] * len(devices)
+    for node in reversed(range(len(devices))):
+        for producer in producers[node]:
+            there = levels[node] - (devices[producer] != devices[node])
+            if there < levels[producer]:
+                levels[producer] = there
+    return levels
+
+
+def _in_order(devices: Sequence[object]) -> list[int]:
+    levels, level = [], 0
+    for node, device in enumerate(devices):
+        level += node > 0 and device != devices[node - 1]
+        levels.append(level)
+    return levels
+
+
+def _grouped(
+    producers: Sequence[Sequence[int]], devices: Sequence[object], levels: Sequence[int]
+) -> Parts:
+    root = list(range(len(levels)))
+    for node, level in enumerate(levels):
+        for producer in producers[node]:
+            if levels[producer] == level and devices[producer] == devices[node]:
+                first, last = _find(root, producer), _find(root, node)
+                if first != last:
+                    root[max(first, last)] = min(first, last)
+    roots = [_find(root, node) for node in range(len(levels))]
+    groups = [(devices[node], levels[node]) for node in range(len(levels))]
+    counts = Counter(groups[node] for node in set(roots))
+    members: dict[object, list[int]] = {}
+    for node, group in enumerate(groups):
+        part = roots[node] if counts[group] <= MOST_APART else group
+        members.setdefault(part, []).append(node)
+    # Levels never fall along an edge and components of one level are not connected.
+    return sorted(members.values(), key=lambda nodes: levels[nodes[0]])
+
+
+def _find(root: list[int], node: int) -> int:
+    while root[node] != node:
+        root[node] = root[root[node]]
+        node = root[node]
+    return node

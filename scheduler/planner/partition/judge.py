@@ -1,0 +1,245 @@
+"""The word on an assignment: its steps on the simulated clock, by the best way to cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, sqrt
+
+from ....devices.device import Device
+from ....graph.ir import Graph
+from ...costs import Costs
+from ...dispatch.core_shares import computing, divided
+from ...plans.io_devices import ON_HOST, IoDevices
+from ...plans.partition import Partition, Subgraph
+from ...plans.placement import Placement
+from ...plans.regions import Region
+from ...simulation.engine import run
+from ...simulation.lanes import host_of, workload
+from ..memory.lower_bound import lower_bounds
+from ..placement import place
+from .cutting import Parts, cuts, extracted, joined
+from .written_out import Forms, WrittenOut
+
+PACED_STEPS, MOST_ROUNDS = 1000, 8
+"""The pace is taken over about so many steps, and twice to so many times the items in flight, after
+half as many to begin with."""
+
+SAME, PATIENCE = 0.01, 0.1
+"""By what share a cut may be slower than the fastest, for less memory: where devices were chosen
+for the time that this takes, and where they were given."""
+
+CLOSE, MOST_CUT_UP = 1.25, 3
+"""How much slower than the best an assignment may be that is cut in several ways; how many are."""
+
+LARGE = 1500
+"""Of graphs with more nodes, counted in all items in flight, only the best is."""
+
+NODES_APART = 8
+"""For each subgraph more there are to be so many nodes that are kept apart."""
+
+MOST_CUT = 2000
+"""Graphs with more nodes are cut one way only, into few parts."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An assignment, cut and placed."""
+
+    judge: Judge = field(repr=False, compare=False)
+    name: str
+    graph: Graph
+    """The graph in the form that the devices get."""
+    written: WrittenOut
+    """What stands in place of nodes that devices lack."""
+    partition: Partition
+    placement: Placement
+    rivals: list[Judged] = field(default_factory=list, repr=False, compare=False)
+    """The same assignment, cut in other ways."""
+    others: list[Parts] = field(default_factory=list, repr=False, compare=False)
+    """Cuts that nobody has looked at."""
+
+    @cached_property
+    def seconds(self) -> float:
+        """What it is predicted to take: of one item, or per item of a stream."""
+        return self.judge.seconds(self.placement)
+
+    @cached_property
+    def needs(self) -> Mapping[str, int]:
+        """What one item needs of each memory at least, in bytes."""
+        return lower_bounds(self.graph, self.placement, self.judge.devices)
+
+    @property
+    def nbytes(self) -> int:
+        """What one item needs of all memories at least."""
+        return sum(self.needs.values())
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that do something."""
+        return tuple(dict.fromkeys(one.device for one in self.partition.subgraphs))
+
+    def ways(self, patience: float, most_s: float = inf) -> Iterator[Judged]:
+        """Yield it by its best cut, then by those that take less memory.
+
+        The best has the least bytes and time, time counting twice, of all that are hardly slower
+        than the fastest: by a share of `patience`, and taking `most_s` at most.
+        """
+        best = self._best(patience, most_s)
+        yield best
+        every = self.every_cut()
+        if len(every) > 1:
+            leaner = (one for one in every if one.nbytes < best.nbytes)
+            yield from sorted(leaner, key=lambda one: one.nbytes)
+
+    def every_cut(self) -> list[Judged]:
+        """Return it in all the ways to cut it."""
+        assignment = self.partition.assignment
+        more = (self.judge.recut(self.name, assignment, parts) for parts in self.others)
+        return [self, *self.rivals, *more]
+
+    def _best(self, patience: float, most_s: float) -> Judged:
+        if not self.rivals:
+            return self
+        every = sorted((self, *self.rivals), key=lambda one: one.seconds)
+        longest = min(every[0].seconds * (1 + patience), max(most_s, every[0].seconds))
+        fast = [one for one in every if one.seconds <= longest]
+        if len(fast) == 1:
+            return fast[0]
+        return min(fast, key=lambda one: one.seconds * sqrt(max(one.nbytes, 1)))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What assignments are judged by.
+
+    Attributes
+    ----------
+    graph : Graph
+    devices : Mapping of str to Device
+    costs : Costs
+    in_flight : int
+        How many items at once; 0 where latency is the objective.
+    max_subgraphs : int or None
+        Cuts with more are not taken if there are others.
+    ends : IoDevices
+    apart : frozenset of str
+        Nodes that are not to be in subgraphs with others, where that takes few more of these.
+    forms : Forms or None
+        Those in which devices get nodes that they lack.
+    max_in_flight : int
+        How many items sessions have under way, whatever the objective.
+    """
+
+    graph: Graph
+    devices: Mapping[str, Device]
+    costs: Costs
+    in_flight: int = 0
+    max_subgraphs: int | None = None
+    ends: IoDevices = ON_HOST
+    apart: frozenset[str] = frozenset()
+    forms: Forms | None = None
+    max_in_flight: int = 1
+
+    def __call__(self, name: str, devices: Sequence[str]) -> Judged:
+        """Return an assignment, by the cut that is fastest."""
+        return self._fastest(self._first(name, devices))
+
+    def all(self, assignments: Mapping[str, Sequence[str]]) -> list[Judged]:
+        """Return assignments by name; only the best few are cut in several ways."""
+        first = [self._first(name, devices) for name, devices in assignments.items()]
+        close = min(one.seconds for one in first) * CLOSE
+        is_large = len(self.graph.nodes) * max(self.in_flight, 1) > LARGE
+        most = 1 if is_large else MOST_CUT_UP
+        best = sorted(one.seconds for one in first if one.others)[:most]
+        return [
+            self._fastest(one) if one.seconds in best and one.seconds <= close else one
+            for one in first
+        ]
+
+    def _cuts(self, devices: Sequence[str]) -> list[Parts]:
+        every = cuts(self.graph, devices)
+        every = self._cuts_apart(devices, every) or every
+        every = self._with_joined(devices, every)
+        if len(self.graph.nodes) > MOST_CUT:
+            every = [min(every, key=len)]
+        if self.max_subgraphs is None:
+            return every
+        within = [parts for parts in every if self._allows(parts)]
+        return within or [min(every, key=len)]
+
+    def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
+        """Return cuts, and the freest with siblings joined on devices that run them as one."""
+        atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
+        if atomic.isdisjoint(devices):
+            return every
+        placed = zip(self.graph.nodes, devices, strict=True)
+        kinds = [(one, node.name in self.apart) if one in atomic else None for node, one in placed]
+        fewer = joined(self.graph, every[0], kinds)
+        return [*every, fewer] if len(fewer) < len(every[0]) else every
+
+    def _cuts_apart(self, devices: Sequence[str], every: Sequence[Parts]) -> list[Parts] | None:
+        """Return the cuts with nodes apart; None if that is too many subgraphs."""
+        if not self.apart:
+            return None
+        nodes = self.graph.nodes
+        labels = [
+            (device, node.name in self.apart) for device, node in zip(devices, nodes, strict=True)
+        ]
+        found = cuts(self.graph, labels)
+        fewest = min(found, key=len)
+        more = len(fewest) - min(map(len, every))
+        return found if more * NODES_APART <= len(self.apart) and self._allows(fewest) else None
+
+    def _allows(self, parts: Parts) -> bool:
+        return self.max_subgraphs is None or len(parts) <= self.max_subgraphs
+
+    def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
+        """Return what steps take that wait for regions of memory: of one item, or per item."""
+        used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
+        here = computing(self.devices, used)
+        cores = divided(placement.steps, here, in_flight=self.max_in_flight)
+        work = workload(placement.steps, self.devices, self.costs, cores)
+        host = host_of(self.graph, self.costs, self.ends)
+        if not self.in_flight:
+            return run(work, regions=regions, host=host).makespan_s
+        at_once = max(len(placement.steps), 1) * self.in_flight
+        rounds = min(max(PACED_STEPS // at_once, 2), MOST_ROUNDS)
+        paced, first = rounds * self.in_flight, (rounds // 2) * self.in_flight
+        items = first + 1 + paced
+        landed = run(
+            work, items=items, max_in_flight=self.in_flight, regions=regions, host=host
+        ).landed
+        pace = (landed[-1] - landed[first]) / 1e9 / paced
+        # Items that land in bursts seem faster than a lane can go on.
+        loads = [0.0] * len(work.lanes)
+        for lane, seconds in zip(work.lane, work.duration_s, strict=True):
+            loads[lane] += seconds
+        return max([pace, *loads])
+
+    def _first(self, name: str, devices: Sequence[str]) -> Judged:
+        first, *others = self._cuts(devices)
+        nodes = self.graph.nodes
+        assignment = {node.name: device for node, device in zip(nodes, devices, strict=True)}
+        return self.recut(name, assignment, first, others)
+
+    def recut(
+        self, name: str, assignment: Mapping[str, str], parts: Parts, others: Sequence[Parts] = ()
+    ) -> Judged:
+        """Return an assignment, cut and placed."""
+        devices = [assignment[node.name] for node in self.graph.nodes]
+        written = self.forms.chosen(self.graph, devices) if self.forms else WrittenOut()
+        graph, devices, parts = written.spread(self.graph, devices, parts)
+        placed = {node.name: device for node, device in zip(graph.nodes, devices, strict=True)}
+        partition = Partition(placed, {}, extracted(graph, devices, parts))
+        placement = place(graph, partition, self.devices, self.ends)
+        return Judged(self, name, graph, written, partition, placement, others=[*others])
+
+    def _fastest(self, one: Judged) -> Judged:
+        """Return an assignment by its fastest cut, which remembers the others."""
+        ways = one.every_cut()
+        best = min(ways, key=lambda way: way.seconds)
+        one.others.clear()
+        best.rivals.extend(way for way in ways if way is not best)
+        return best

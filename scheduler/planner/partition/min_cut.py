@@ -1,0 +1,95 @@
+"""The assignment with the least work and copying in total: a minimum cut.
+
+Of two devices, give every node to one side; a node pays its time on that side, a tensor its copy
+when it has readers on the other (Stone, IEEE TSE 3(1), 1977). It is the best there is where nothing
+runs side by side, as in a chain. More devices are taken two at a time, in turns, until none of the
+pairs finds anything better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import inf
+
+from ....graph.flow import Flow
+from .problem import OUTSIDE, Problem
+
+ROUNDS = 3
+MOST_PAIRS = 24
+
+
+def least_work(problem: Problem, start: Sequence[int]) -> list[int]:
+    """Return an assignment of no more work and copying than the one given."""
+    assignment = list(start)
+    pairs = list(combinations(range(len(problem.names)), 2))[:MOST_PAIRS]
+    idle = 0
+    for pair in pairs * (ROUNDS if len(pairs) > 1 else 1):
+        changed = _split(problem, assignment, *pair)
+        idle = idle + 1 if changed == assignment else 0
+        assignment = changed
+        if idle == len(pairs) - 1:
+            break
+    return assignment
+
+
+def _split(problem: Problem, assignment: list[int], first: int, second: int) -> list[int]:
+    """Return the assignment with the nodes of two devices shared out anew between them."""
+    movable = [node for node, device in enumerate(assignment) if device in (first, second)]
+    if all(
+        problem.seconds[node][first] == inf or problem.seconds[node][second] == inf
+        for node in movable
+    ):
+        return assignment
+    vertex = {node: index + 2 for index, node in enumerate(movable)}
+    flow = Flow(len(movable) + 2)
+    for node, index in vertex.items():
+        flow.edge(0, index, problem.seconds[node][second])
+        flow.edge(index, 1, problem.seconds[node][first])
+    _add_copies(problem, assignment, flow, vertex, first, second)
+    mine = flow.source_side()
+    changed = list(assignment)
+    for node, index in vertex.items():
+        changed[node] = first if mine[index] else second
+    if any(problem.seconds[node][changed[node]] == inf for node in movable):
+        return assignment
+    return changed
+
+
+def _add_copies(
+    problem: Problem,
+    assignment: Sequence[int],
+    flow: Flow,
+    vertex: dict[int, int],
+    first: int,
+    second: int,
+) -> None:
+    """Add what tensors cost that are read on another device than where they are made."""
+    ways = problem.ways
+    submit = [*problem.submit_s, 0.0]
+
+    def copy(source: int, target: int, nbytes: int) -> float:
+        if source == target:
+            return 0.0
+        way = ways[source][target]
+        return way.latency_s + nbytes * way.s_per_byte + submit[target]
+
+    for (producer, nbytes, readers, fetched), fed_at, taken_at in zip(
+        problem.tensors, problem.fed_at, problem.taken_at, strict=True
+    ):
+        own = vertex.get(producer, -1)
+        inside = [vertex[reader] for reader in readers if reader in vertex]
+        if own < 0:
+            source = fed_at if producer == OUTSIDE else assignment[producer]
+            for side, other in ((0, second), (1, first)):
+                price = copy(source, other, nbytes)
+                if inside and price and other != source:
+                    flow.any_on_other_side(side, inside, price)
+            continue
+        out = {assignment[reader] for reader in readers if reader not in vertex}
+        for target in sorted(out | ({taken_at} if fetched else set())):
+            flow.edge(own, 1, copy(first, target, nbytes))
+            flow.edge(0, own, copy(second, target, nbytes))
+        others = [index for index in inside if index != own]
+        if others:
+            flow.some_across(own, others, copy(first, second, nbytes), copy(second, first, nbytes))

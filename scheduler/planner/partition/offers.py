@@ -1,0 +1,173 @@
+"""Offers of every device for every node: support, and the predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from ....devices.device import Device, Support, support
+from ....graph.ir import Graph, Node
+from ....graph.operators.control import placed_nodes, waits
+from ...costs import Costs
+from ...plans.decision import Option
+from ...plans.pins import Pins, pin_of
+from .partition import WRITTEN_OUT, Homeless, placed, unsupported
+from .written_out import Forms
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Which devices each node of a graph may go to.
+
+    Attributes
+    ----------
+    graph : Graph
+    devices : Mapping of str to Device
+    supports : sequence of sequences of Support
+        For every node the word of every device.
+    pinned : sequence of str or None
+        For every node the pin that applies.
+    allowed : sequence of tuple of int
+        For every node the devices, by index, that it may go to.
+    forms : Forms or None
+        Those in which devices get nodes that they lack.
+    """
+
+    graph: Graph
+    devices: Mapping[str, Device]
+    supports: Sequence[Sequence[Support]]
+    pinned: Sequence[str | None]
+    allowed: Sequence[tuple[int, ...]]
+    forms: Forms | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """True when no node has a choice."""
+        return all(len(devices) == 1 for devices in self.allowed)
+
+    def seconds(self, costs: Costs) -> list[list[float]]:
+        """Return the time of every node on every device, infinity where it may not go."""
+        return [
+            [
+                seconds_of(costs, self.graph, node, name, self.forms) if device in allowed else inf
+                for device, name in enumerate(self.devices)
+            ]
+            for node, allowed in zip(self.graph.nodes, self.allowed, strict=True)
+        ]
+
+    def priced(self, costs: Costs, seconds: Sequence[Sequence[float]]) -> Priced:
+        """Return costs that remember these times of the nodes."""
+        known = {
+            (name, node.name): times[device]
+            for node, times in zip(self.graph.nodes, seconds, strict=True)
+            for device, name in enumerate(self.devices)
+            if times[device] < inf and not (self.forms and self.forms.has(node, name))
+        }
+        return Priced(**vars(replace(costs)), known=known)
+
+
+@dataclass(frozen=True)
+class Priced(Costs):
+    """Costs that remember the times of one graph's nodes, by device and name."""
+
+    known: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def node_s(self, device: str, graph: Graph, node: Node) -> float:
+        """Return how long a node's kernel takes."""
+        seconds = self.known.get((device, node.name))
+        return super().node_s(device, graph, node) if seconds is None else seconds
+
+
+def seconds_of(
+    costs: Costs, graph: Graph, node: Node, device: str, forms: Forms | None = None
+) -> float:
+    """Return how long a device takes for a node, in the form in which it gets that."""
+    if forms is None or not forms.has(node, device):
+        return costs.node_s(device, graph, node)
+    form = forms.of(graph, node, device)
+    return sum(costs.node_s(device, form, one) for one in form.nodes)
+
+
+def ask(
+    graph: Graph,
+    devices: Mapping[str, Device],
+    pins: Pins,
+    *,
+    writes_out: bool = False,
+    template: Graph | None = None,
+) -> Offers:
+    """Ask every device about every node; raise UnsupportedOpError if one finds none.
+
+    With `writes_out`, devices are offered what they lack in simpler nodes; those are good for all
+    shapes of the `template`, if there is one.
+    """
+    forms = Forms(template or graph) if writes_out else None
+    names = tuple(devices)
+    supports, pinned, allowed, homeless = [], [], [], []
+    for node in graph.nodes:
+        answers = [support(graph, node, device) for device in devices.values()]
+        pattern = pin_of(node, pins)
+        wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)
+        for index in wanted:
+            if forms is not None and not answers[index].ok:
+                name = names[index]
+                answers[index] = forms.offer(node, name, devices[name], answers[index])
+        able = tuple(device for device in wanted if answers[device].ok)
+        if not able:
+            by = "" if pattern is None else f"pinned to {pins[pattern]} by {pattern!r}: "
+            whys = (answers[d].reason if by else f"{names[d]}: {answers[d].reason}" for d in wanted)
+            homeless.append(Homeless(graph, node, f"{by}{'; '.join(whys)}"))
+        supports.append(answers)
+        pinned.append(pattern)
+        allowed.append(able)
+    if homeless:
+        raise unsupported(graph, homeless, devices, pins)
+    return Offers(graph, devices, supports, pinned, allowed, forms)
+
+
+def by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the first device of every node that it may go to, and the reasons."""
+    names = tuple(offers.devices)
+    assignment: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    every = zip(offers.graph.nodes, offers.supports, offers.pinned, offers.allowed, strict=True)
+    for node, answers, pattern, (first, *_) in every:
+        refused = [f"{names[d]}: {answers[d].reason}" for d in range(first)]
+        assignment[node.name] = names[first]
+        reasons[node.name] = (
+            f"pinned by {pattern!r}" if pattern else placed(answers[first], refused)
+        )
+    return assignment, reasons
+
+
+def options(
+    graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
+) -> dict[str, tuple[Option, ...]]:
+    """Return for every node what each device has to offer; times where shapes are known."""
+    return {
+        path: tuple(
+            _written_out(graph, node, name, costs, forms)
+            if forms is not None and around is graph and forms.has(node, name)
+            else _option(around, node, name, device, costs)
+            for name, device in devices.items()
+        )
+        for path, around, node in placed_nodes(graph)
+        if not waits(node)
+    }
+
+
+def _written_out(graph: Graph, node: Node, name: str, costs: Costs, forms: Forms) -> Option:
+    form = forms.of(graph, node, name)
+    bases = {costs.basis(name, form, one) for one in form.nodes}
+    basis = bases.pop() if len(bases) == 1 else "model"
+    return Option(name, True, WRITTEN_OUT, seconds_of(costs, graph, node, name, forms), basis)
+
+
+def _option(graph: Graph, node: Node, name: str, device: Device, costs: Costs) -> Option:
+    answer = support(graph, node, device)
+    specs = [graph.tensors[tensor] for tensor in (*node.inputs, *node.outputs) if tensor]
+    if not answer.ok or not all(spec.is_static for spec in specs):
+        return Option(name, answer.ok, answer.reason)
+    seconds, basis = costs.node_s(name, graph, node), costs.basis(name, graph, node)
+    return Option(name, True, answer.reason, seconds, basis)

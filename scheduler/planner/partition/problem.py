@@ -1,0 +1,245 @@
+"""A graph as the choice of devices sees it: numbers, and a quick word on any assignment.
+
+The estimate follows the subgraphs that an assignment would be cut into: each starts when all it
+reads has arrived, its device does one at a time, copies go one by one through their queues. What a
+plan really costs is said by the simulator, for the few assignments that are worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+from ....devices.device import Device
+from ....devices.memory import HOST, SHARED
+from ....graph.ir import Graph
+from ...costs import Costs
+from ...plans.io_devices import ON_HOST, IoDevices
+from .capacity import Capacity
+from .cutting import Parts, components, producers_of
+from .latency_estimate import LatencyEstimate, Way
+from .tasks import TaskGraph
+
+TYPICAL_BYTES = 1 << 20
+Cutter: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[object]], Parts]
+
+OUTSIDE = -1
+"""Stands for the caller, who feeds and fetches, where a device is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an assignment would cost.
+
+    Attributes
+    ----------
+    seconds : float
+        Of one item, or per item where throughput is the objective.
+    components : list of list of int
+        The nodes of each subgraph.
+    excess : float
+        How far beyond the limits of memory and of the number of subgraphs.
+    """
+
+    seconds: float
+    components: list[list[int]]
+    excess: float
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """What to compare by: limits come first."""
+        return self.excess, self.seconds
+
+
+class Problem:
+    """A graph with known shapes, the devices, and what runs where for how long.
+
+    Parameters
+    ----------
+    graph : Graph
+    devices : Mapping of str to Device
+    costs : Costs
+    seconds : sequence of sequences of float
+        For every node its time on every device, infinity where it must not or cannot run.
+    in_flight : int
+        How many items at once; 0 where latency is the objective.
+    max_subgraphs : int or None
+    capacity : Capacity
+    margin, margin_each : float
+        By what share a split has to win; what each subgraph beyond the second adds to it.
+    ends : IoDevices
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Mapping[str, Device],
+        costs: Costs,
+        seconds: Sequence[Sequence[float]],
+        in_flight: int,
+        max_subgraphs: int | None,
+        capacity: Capacity,
+        margin: float = 0.0,
+        ends: IoDevices = ON_HOST,
+        margin_each: float = 0.0,
+    ) -> None:
+        self.graph = graph
+        self.names = tuple(devices)
+        self.seconds = seconds
+        self.in_flight = in_flight
+        self.max_subgraphs = max_subgraphs
+        self.capacity = capacity
+        self.margin, self.margin_each = margin, margin_each
+        self._ends = ends
+        self.submit_s = [costs.model(name).submit_s for name in devices]
+        self.queues = [costs.model(name).copy_queues for name in devices]
+        self._offers = [device.capabilities for device in devices.values()]
+        self._costs = costs
+        self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
+        self.producers = producers_of(graph)
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.seconds)
+
+    @cached_property
+    def tensors(self) -> list[tuple[int, int, tuple[int, ...], bool]]:
+        """Every tensor that is read or fetched: producer, bytes, readers, whether it is fetched."""
+        graph, indices = self.graph, self._indices
+        fetched_names = set(graph.outputs)
+        found = []
+        for name in self._names_of_tensors:
+            readers = tuple(indices[node.name] for node in graph.consumers[name])
+            producer = graph.producers.get(name)
+            source = OUTSIDE if producer is None else indices[producer.name]
+            found.append((source, graph.tensors[name].nbytes, readers, name in fetched_names))
+        return found
+
+    @cached_property
+    def _names_of_tensors(self) -> list[str]:
+        graph, fetched = self.graph, set(self.graph.outputs)
+        every = (*graph.inputs, *(t for node in graph.nodes for t in node.outputs if t))
+        return [name for name in every if graph.consumers[name] or name in fetched]
+
+    @cached_property
+    def fed_at(self) -> list[int]:
+        """For every one of `tensors` the device where it is handed over; or the caller's number."""
+        return [self._end(self._ends.inputs.get(name)) for name in self._names_of_tensors]
+
+    @cached_property
+    def taken_at(self) -> list[int]:
+        """For every one of `tensors` the device where it is taken; or the caller's number."""
+        return [self._end(self._ends.outputs.get(name)) for name in self._names_of_tensors]
+
+    def _end(self, device: str | None) -> int:
+        return len(self.names) if device is None else self.names.index(device)
+
+    @cached_property
+    def ways(self) -> list[list[Way]]:
+        """For every pair of devices how results get from one to the other; last is the caller."""
+        count = len(self.names)
+        return [[self._way(a, b) for b in range(count + 1)] for a in range(count + 1)]
+
+    def _way(self, source: int, target: int) -> Way:
+        ends = [
+            ({HOST, SHARED}, HOST)
+            if device == len(self.names)
+            else (self._offers[device].accesses, self._offers[device].memory)
+            for device in (source, target)
+        ]
+        edges = sum(
+            self._costs.model(self.names[device]).edge_s(TYPICAL_BYTES)
+            for device in (source, target)
+            if device < len(self.names)
+        )
+        if source == target:
+            return Way(0.0, 0.0)
+        if not ends[0][0].isdisjoint(ends[1][0]):
+            return Way(0.0, edges / TYPICAL_BYTES)
+        stops = [memory for _, memory in ends]
+        if not self._is_direct(source, target):
+            stops.insert(1, HOST)
+        latency, whole = (
+            sum(self._costs.copy_s(a, b, nbytes) for a, b in pairwise(stops))
+            for nbytes in (0, TYPICAL_BYTES)
+        )
+        return Way(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
+
+    def _is_direct(self, source: int, target: int) -> bool:
+        """True when one copy is enough: an end is on the host, or a device reads the other's."""
+        if len(self.names) in (source, target):
+            return True
+        memory, offers = self._offers[source].memory, self._offers[target]
+        return bool({memory, offers.memory} & {HOST, SHARED}) or memory in offers.copies_from
+
+    @cached_property
+    def tasks(self) -> TaskGraph:
+        """The nodes as tasks; what a new subgraph costs is part of every copy."""
+        count = len(self.names)
+        ways = self.ways
+        return TaskGraph(
+            self.seconds,
+            self._reads(),
+            [
+                [0.0 if a == b else ways[a][b].latency_s + self.submit_s[b] for b in range(count)]
+                for a in range(count)
+            ],
+            [[ways[a][b].s_per_byte for b in range(count)] for a in range(count)],
+            self._crossing_s(self.graph.inputs, self._ends.inputs, outputs=False),
+            self._crossing_s(self.graph.outputs, self._ends.outputs, outputs=True),
+        )
+
+    def _crossing_s(
+        self, names: Sequence[str], ends: Mapping[str, str], *, outputs: bool
+    ) -> list[list[float]]:
+        """For every node what copies of inputs to each device take, or of outputs from there."""
+        ways, there = self.ways, range(len(self.names))
+        found = [[0.0 for _ in there] for _ in self.graph.nodes]
+        for end in dict.fromkeys(self._end(ends.get(name)) for name in names):
+            among = [name for name in names if self._end(ends.get(name)) == end]
+            for row, nbytes in zip(found, self._bytes_among(among, outputs=outputs), strict=True):
+                for device in there if nbytes else ():
+                    way = ways[device][end] if outputs else ways[end][device]
+                    row[device] += way.copy_s(nbytes)
+        return found
+
+    def _reads(self) -> list[list[tuple[int, float]]]:
+        """For every node the nodes that make what it reads, and how many bytes of each."""
+        graph, indices = self.graph, self._indices
+        return [
+            [
+                (indices[graph.producers[tensor].name], graph.tensors[tensor].nbytes)
+                for tensor in dict.fromkeys(node.inputs)
+                if tensor in graph.producers
+            ]
+            for node in graph.nodes
+        ]
+
+    def _bytes_among(self, names: Sequence[str], *, outputs: bool) -> list[int]:
+        """For every node the bytes of its inputs, or outputs, that are among some tensors."""
+        wanted, tensors = set(names), self.graph.tensors
+        return [
+            sum(tensors[t].nbytes for t in {*(node.outputs if outputs else node.inputs)} & wanted)
+            for node in self.graph.nodes
+        ]
+
+    def estimate(self, assignment: Sequence[int], *, by: Cutter = components) -> Estimate:
+        """Return what an assignment would cost that is cut in some way."""
+        parts = by(self.producers, assignment)
+        excess = self.excess(assignment)
+        if self.max_subgraphs is not None:
+            excess += max(0, len(parts) - self.max_subgraphs)
+        return Estimate(LatencyEstimate(self, assignment, parts).seconds(), parts, excess)
+
+    def excess(self, assignment: Sequence[int]) -> float:
+        """Return how far beyond the limits of memory an assignment seems to be."""
+        return self.capacity.excess(self, assignment)
+
+    @cached_property
+    def bound_s(self) -> float:
+        """Seconds of one item that no assignment can go below."""
+        return self.tasks.bound_s + min(self.submit_s)

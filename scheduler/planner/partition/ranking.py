@@ -1,0 +1,145 @@
+"""The ranking of judged assignments, and notes on those not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from ....graph.printing import seconds_text
+from ...plans.decision import Candidate
+from .judge import Judged
+from .problem import Problem
+
+LISTED = 12
+EQUAL = 1.001
+"""What differs by less is taken to be equal; then fewer subgraphs are better."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Assignments that were judged.
+
+    Attributes
+    ----------
+    problem : Problem
+    assignments : Mapping of str to sequence of int
+        By name.
+    judged : sequence of Judged
+    plain : frozenset of str
+        The names of those that give one device all that it can run.
+    ranks : Mapping of str to int
+        The order of the devices, which decides between equals.
+    """
+
+    problem: Problem
+    assignments: Mapping[str, Sequence[int]]
+    judged: Sequence[Judged]
+    plain: frozenset[str]
+    ranks: Mapping[str, int]
+
+    @cached_property
+    def order(self) -> list[Judged]:
+        """What respects `max_subgraphs`, the best first, a split only where it wins."""
+        ranked = sorted(filter(self._is_within, self.judged), key=self._key)
+        alone = [one for one in ranked if len(one.devices) == 1]
+        bases = alone or [one for one in ranked if one.name in self.plain]
+        worthy = [one for one in ranked if not bases or self._is_worthy(one, bases)]
+        if not worthy:
+            return ranked
+        excess, least = self._key(worthy[0])
+        equal = [one for one in worthy if self._key(one) <= (excess, least * EQUAL)]
+        first = min(equal, key=lambda one: (len(one.partition.subgraphs), self._rank(one)))
+        return [first, *(one for one in ranked if one is not first)]
+
+    def next_s(self, one: Judged) -> float:
+        """Return the time of the fastest that is no faster than one, but another."""
+        slower = (o.seconds for o in self.judged if o is not one and o.seconds >= one.seconds)
+        return min(slower, default=inf)
+
+    def candidates(self, chosen: Judged, passed: set[str]) -> tuple[Candidate, ...]:
+        """Return all for people, the fastest first; those in `passed` lack memory."""
+        fastest = sorted(self.judged, key=lambda one: one.seconds)[:LISTED]
+        return tuple(
+            Candidate(
+                one.name,
+                one.seconds,
+                len(one.partition.subgraphs),
+                one.devices,
+                self._note(one, chosen, passed),
+            )
+            for one in fastest
+        )
+
+    def why(self, one: Judged, passed: set[str]) -> str:
+        """Say in a sentence why one is taken."""
+        text = f"{one.name}: {seconds_text(one.seconds)} predicted"
+        alone = [other for other in self.judged if len(other.devices) == 1 and other is not one]
+        splits = [other for other in self.judged if len(other.devices) > 1]
+        if len(one.devices) == 1:
+            if splits:
+                best = min(splits, key=lambda other: other.seconds)
+                return f"{text}; the best split found takes {seconds_text(best.seconds)}"
+            return f"{text}; no split can be faster by the margin"
+        if alone:
+            best = min(alone, key=lambda other: other.seconds)
+            text += f", {best.name} {seconds_text(best.seconds)}"
+        return f"{text}; better ones lack memory: {len(passed)}" if passed else text
+
+    def _is_worthy(self, one: Judged, bases: Sequence[Judged]) -> bool:
+        """True where nothing speaks for the first of the bases in place of it.
+
+        These are the devices alone, or what has as much as possible on one where none can run all.
+        """
+        return (
+            one in bases
+            or one.seconds <= bases[0].seconds * (1 - self._margin(one))
+            or self._key(one)[0] < self._key(bases[0])[0]
+        )
+
+    def _margin(self, one: Judged) -> float:
+        """Return by what share a split has to win."""
+        parts = len(one.partition.subgraphs)
+        return self.problem.margin + self.problem.margin_each * max(0, parts - 2)
+
+    def _rank(self, one: Judged) -> int:
+        return sum(self.ranks[device] for device in one.partition.assignment.values())
+
+    def _key(self, one: Judged) -> tuple[bool, float]:
+        return self._overfills(one), one.seconds
+
+    def _overfills(self, one: Judged) -> bool:
+        """True when a memory is too small for it, even if items take turns."""
+        assignment, capacity = self.assignments[one.name], self.problem.capacity
+        if not self.problem.excess(assignment):
+            return False
+        held = capacity.constants_held(assignment)
+        return all(
+            any(
+                way.needs.get(memory, 0) + held.get(memory, 0) > limit
+                for memory, limit in capacity.limits.items()
+            )
+            for way in (one, *one.rivals)
+        )
+
+    def _is_within(self, one: Judged) -> bool:
+        most = self.problem.max_subgraphs
+        return most is None or len(one.partition.subgraphs) <= most
+
+    def _note(self, other: Judged, chosen: Judged, passed: set[str]) -> str:
+        if other is chosen:
+            return ""
+        if not self._is_within(other):
+            return f"more than {self.problem.max_subgraphs} subgraphs"
+        if other.name in passed:
+            return "the memory that it would get slows it down, or does not suffice"
+        if other.seconds < chosen.seconds:
+            if self._key(other)[0]:
+                return "seems to need more memory than there is"
+            gain, margin = 1 - other.seconds / chosen.seconds, self._margin(other)
+            parts = len(other.partition.subgraphs)
+            return f"only {gain:.1%} faster; split in {parts} it must win by {margin:.0%}"
+        if not chosen.seconds:
+            return "no faster"
+        return f"{other.seconds / chosen.seconds:.2f} times the time"

@@ -1,0 +1,199 @@
+"""In which memory each tensor lies, and the transfers that follow.
+
+A tensor's home is a memory that its producer writes in place; of several, the one that most of its
+consumers can read there, so that a tensor between `cpu` and `worker:0` lies in shared memory and is
+never copied. Consumers that cannot read the home get a replica by a transfer; between memories of
+two devices it goes through host memory, unless the one copies from the other's. Feeds and fetches
+happen in memories of the host, but for inputs that callers hand over on a device, which a first
+transfer copies to where they are planned, and outputs that they take there, which a last one copies
+into an array of theirs.
+
+Where a device of the plan reaches shared memory alone, all others that can use that too: buffers
+share bytes within a memory, so that one for all is smaller than two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from ...devices.device import Device
+from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
+from ...graph.aliasing import views_of
+from ...graph.ir import Graph, Node
+from ..plans.io_devices import ON_HOST, IoDevices
+from ..plans.partition import Partition
+from ..plans.placement import OUTSIDE, SCRATCH, Commit, Placement
+from ..plans.steps import Step, Transfer, link
+
+
+def place(
+    graph: Graph, partition: Partition, devices: Mapping[str, Device], ends: IoDevices = ON_HOST
+) -> Placement:
+    """Choose memories and derive the steps; the graph's shapes must be static."""
+    return _Placer(graph, partition, devices, ends).place()
+
+
+@dataclass
+class _Placer:
+    graph: Graph
+    partition: Partition
+    devices: Mapping[str, Device]
+    ends: IoDevices
+    steps: list[Step] = field(default_factory=list)
+    home: dict[str, str] = field(default_factory=dict)
+    local: dict[tuple[str, str], str] = field(default_factory=dict)
+    written_by: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The step that writes a tensor's replica in a memory; none for what is fed."""
+
+    def __post_init__(self) -> None:
+        used = {subgraph.device for subgraph in self.partition.subgraphs}
+        reached = [self.devices[name].capabilities.accesses for name in used]
+        self.fetched = frozenset(self.graph.outputs)
+        self.is_shared = any(SHARED in accesses and HOST not in accesses for accesses in reached)
+
+    def place(self) -> Placement:
+        for device in {subgraph.device for subgraph in self.partition.subgraphs}:
+            self.local[SCRATCH, device] = self._memories(device)[0]
+        for name in self.graph.inputs:
+            self._settle(name, self.ends.inputs.get(name, OUTSIDE), None)
+            if name in self.ends.inputs:
+                self._copy(name, CALLER, self.home[name])
+            self._transfer(name)
+        prepared = frozenset(chain.from_iterable(map(self._prepare, self.graph.prepared)))
+        for subgraph in self.partition.subgraphs:
+            for node in subgraph.graph.nodes:
+                bases = _bases(self.graph, node)
+                for name in filter(None, node.outputs):
+                    self._settle(name, subgraph.device, bases.get(name))
+            reads = (
+                self.written_by.get((name, self.local[name, subgraph.device]))
+                for name in subgraph.graph.inputs
+            )
+            index = self._append(Step(len(self.steps), subgraph.device, subgraph, _waits(reads)))
+            for name in subgraph.graph.outputs:
+                self.written_by[name, self.home[name]] = index
+                self._transfer(name)
+        return Placement(link(self.steps), self.home, self.local, prepared, self._commits())
+
+    def _append(self, step: Step) -> int:
+        self.steps.append(step)
+        return step.index
+
+    def _settle(self, tensor: str, producer: str, base: str | None) -> None:
+        """Choose the tensor's home, and where each of its readers reads it.
+
+        The base is the tensor whose bytes it could be a view of.
+        """
+        readers = self._readers(tensor)
+        accesses = {reader: self._accesses(self._end(tensor, reader)) for reader in readers}
+
+        def served(memory: str) -> int:
+            return sum(memory in reached for reached in accesses.values())
+
+        choices = self._memories(producer)
+        best = max(choices, key=served)  # of equals the first
+        if base is not None and (base, producer) in self.local:
+            beside = self.local[base, producer]  # there it can be a view of its base
+            best = beside if served(beside) >= served(best) else best
+        self.home[tensor] = best
+        replicas = [best]
+        for reader in sorted(readers, key=lambda reader: len(accesses[reader])):
+            near = (memory for memory in replicas if memory in accesses[reader])
+            memory = next(near, None) or self._memories(self._end(tensor, reader))[0]
+            self.local[tensor, reader] = memory
+            if memory not in replicas:
+                replicas.append(memory)
+        self.local.setdefault((tensor, producer), best)
+
+    def _prepare(self, tensor: str) -> set[tuple[str, str]]:
+        """Choose where each reader of a prepared tensor reads it; return it in these memories."""
+        readers = self._readers(tensor)
+        self._settle(tensor, readers[0], None)
+        return {(tensor, self.local[tensor, reader]) for reader in readers}
+
+    def _commits(self) -> tuple[Commit, ...]:
+        """Return what is kept: in each memory in which a variable is read, the value there."""
+        found: dict[tuple[str, str], Commit] = {}
+        for tensor, variable in self.graph.assigned.items():
+            for reader in self._readers(variable):
+                source = tensor, self.local[tensor, reader]
+                target = variable, self.local[variable, reader]
+                found.setdefault(target, Commit(source, target, reader))
+        return tuple(found.values())
+
+    def _transfer(self, tensor: str) -> None:
+        """Append the transfers from the tensor's home to its replicas, and to the caller."""
+        home = self.home[tensor]
+        wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
+        staged = {memory for memory in wanted if not self._copies(home, memory)}
+        if staged and not wanted & HOST_MEMORIES:
+            wanted.add(HOST)
+        for memory in (*sorted(wanted & HOST_MEMORIES), *sorted(wanted - HOST_MEMORIES)):
+            self._copy(tensor, min(wanted & HOST_MEMORIES) if memory in staged else home, memory)
+        if tensor in self.ends.outputs:
+            self._copy(tensor, self.local[tensor, OUTSIDE], CALLER)
+
+    def _copies(self, source: str, target: str) -> bool:
+        """True when a device copies from one memory to the other, without a stop on the host."""
+        if not HOST_MEMORIES.isdisjoint((source, target)):
+            return True
+        return source in self.devices[self._mover(source, target)].capabilities.copies_from
+
+    def _copy(self, tensor: str, source: str, target: str) -> None:
+        waits = _waits([self.written_by.get((tensor, source))])
+        transfer = Transfer(tensor, source, target, self.graph.tensors[tensor].nbytes)
+        step = Step(len(self.steps), self._mover(source, target), transfer, waits)
+        self.written_by[tensor, target] = self._append(step)
+
+    def _mover(self, source: str, target: str) -> str:
+        """Return the device that copies: the owner of the memory furthest from the host.
+
+        Of two that are as far it is that of the target.
+        """
+        private = (memory for memory in (target, source) if memory not in HOST_MEMORIES)
+        for memory in (*private, SHARED, HOST):
+            if memory in (source, target):
+                for name, device in self.devices.items():
+                    if device.capabilities.memory == memory:
+                        return name
+        raise AssertionError(f"no device copies between {source} and {target}")
+
+    def _readers(self, tensor: str) -> list[str]:
+        assignment = self.partition.assignment
+        readers = {assignment[node.name]: None for node in self.graph.consumers[tensor]}
+        if tensor in self.fetched:
+            readers[OUTSIDE] = None
+        if tensor in self.graph.assigned:  # where the variable is read, it is read by the next item
+            readers.update(dict.fromkeys(self._readers(self.graph.assigned[tensor])))
+        return list(readers)
+
+    def _end(self, tensor: str, reader: str) -> str:
+        """Return the device in whose place the caller takes a tensor, where that is who reads."""
+        return self.ends.outputs.get(tensor, OUTSIDE) if reader == OUTSIDE else reader
+
+    def _memories(self, device: str) -> list[str]:
+        """Return the memories that a device accesses, the one to prefer first."""
+        if device == OUTSIDE:
+            return [SHARED, HOST] if self.is_shared else [HOST, SHARED]
+        capabilities = self.devices[device].capabilities
+        first = capabilities.memory
+        if self.is_shared and first == HOST and SHARED in capabilities.accesses:
+            first = SHARED
+        return [first, *sorted(capabilities.accesses - {first})]
+
+    def _accesses(self, device: str) -> frozenset[str]:
+        return HOST_MEMORIES if device == OUTSIDE else self.devices[device].capabilities.accesses
+
+
+def _bases(graph: Graph, node: Node) -> dict[str, str]:
+    """Return the input, the first of them, whose bytes each output could be a view of."""
+    return {
+        node.outputs[alias.output]: node.inputs[alias.input]
+        for alias in reversed(views_of(graph, node))
+    }
+
+
+def _waits(steps: Iterable[int | None]) -> tuple[int, ...]:
+    return tuple(sorted({step for step in steps if step is not None}))

@@ -1,0 +1,178 @@
+"""The run-once section: nodes that follow from constants alone, run when a plan is opened.
+
+What is small enough was folded, and is a constant of the plan. What is not, or was not to be, is
+split off here: the section becomes a plan of its own, for one item, and the rest reads its results
+as prepared tensors, which lie beside the regions of items for as long as the plan is open. Nothing
+of it is computed, or copied, per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...graph.evaluation import is_known_ahead
+from ...graph.ir import Graph, Node
+from ...graph.nested import graphs_in
+from ..errors import DoesNotFitError
+from ..plans.decision import Decision
+from ..plans.io_devices import ON_HOST
+from ..plans.partition import Partition
+from .memory.limits import limits_of
+from .memory.memory_plan import plan_memory
+from .partition.judge import Judge
+from .partition.offers import Offers, ask
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
+
+REASON = "computed once, when the plan is opened"
+
+
+class Sections(NamedTuple):
+    """A graph in two.
+
+    Attributes
+    ----------
+    prologue : Graph
+        What runs when the plan is opened; nothing is fed, and its outputs are read by `rest`.
+    rest : Graph
+        What runs for each item.
+    """
+
+    prologue: Graph
+    rest: Graph
+
+
+def with_prologue(graph: Graph, make: Callable[[Graph], Plan]) -> Plan:
+    """Return the plan of a graph, with a section that runs once if there is memory to keep it.
+
+    Raises
+    ------
+    PlaitError
+        What `make` raises for the whole graph.
+    """
+    parts = split(graph)
+    if parts is not None:
+        with suppress(DoesNotFitError):  # items that compute it for themselves share memory
+            return with_section(make(parts.rest), parts.prologue)
+    return make(graph)
+
+
+def split(graph: Graph) -> Sections | None:
+    """Return the parts of a graph, None where nothing can be computed ahead.
+
+    What is fetched is written for each item, so that nobody's results are another's.
+    """
+    known, inside = dict(graph.constants), set[str]()
+    fetched = set(graph.outputs)
+    for node in graph.nodes:
+        if _runs_once(graph, node, known, fetched):
+            inside.add(node.name)
+            known.update(dict.fromkeys(filter(None, node.outputs)))
+    nodes = [node for node in graph.nodes if node.name in inside]
+    once = graph.extract(nodes, f"{graph.name}: at open")
+    if not once.outputs:
+        return None
+    return Sections(once, _without(graph, inside, once))
+
+
+def with_section(made: Plan, once: Graph, assignment: Mapping[str, str] | None = None) -> Plan:
+    """Return a plan of a rest with that of what runs once.
+
+    Nodes run where they are pinned, else on the device that reads them, if that can. `assignment`
+    says otherwise where that was decided before.
+
+    Raises
+    ------
+    UnsupportedOpError
+        If nodes find no device.
+    DoesNotFitError
+        If a memory is too small while the section runs.
+    """
+    devices = made.prototypes
+    offers = ask(once, devices, made.pins)
+    names = (
+        _devices(offers, made) if assignment is None else [assignment[n.name] for n in once.nodes]
+    )
+    judged = Judge(once, devices, made.costs)("", names)
+    limits = made.request.memory_limits
+    memory = plan_memory(once, judged.placement, devices, 1, limits=limits, costs=made.costs)
+    found = judged.partition
+    reasons = dict.fromkeys(found.assignment, REASON)
+    request = replace(made.request, max_in_flight=1, ends=ON_HOST, precision={}, halved={})
+    section = replace(
+        made,
+        graph=once,
+        template=None,
+        bounds={},
+        request=request,
+        partition=Partition(found.assignment, reasons, found.subgraphs),
+        placement=judged.placement.with_waits(memory.added_edges),
+        memory=memory,
+        decision=Decision("preference", "latency", "where it is read", REASON, ask=dict),
+        passes=(),
+        applied=(),
+    )
+    whole = replace(made, prologue=section)
+    _check_fits(whole, section)
+    return whole
+
+
+def _runs_once(graph: Graph, node: Node, known: Mapping[str, object], fetched: set[str]) -> bool:
+    if any(name and name not in known for name in node.inputs) or graphs_in(node):
+        return False
+    if not fetched.isdisjoint(node.outputs) or not is_known_ahead(node, graph.tensors, known):
+        return False
+    return all(spec.is_static for spec in graph.output_specs(node))
+
+
+def _without(graph: Graph, inside: set[str], once: Graph) -> Graph:
+    """Return a graph without some nodes, whose outputs are prepared."""
+    nodes = tuple(node for node in graph.nodes if node.name not in inside)
+    read = {name for node in nodes for name in node.inputs}.union(graph.outputs)
+    gone = {name for name in once.tensors if name not in read}
+    return replace(
+        graph,
+        nodes=nodes,
+        tensors={name: spec for name, spec in graph.tensors.items() if name not in gone},
+        constants={name: value for name, value in graph.constants.items() if name not in gone},
+        precisions={name: bits for name, bits in graph.precisions.items() if name not in gone},
+        prepared=graph.prepared.union(once.outputs),
+    )
+
+
+def _devices(offers: Offers, made: Plan) -> list[str]:
+    """Return the device of each node of a section, going by who reads what it makes."""
+    names, graph = tuple(offers.devices), offers.graph
+    where: dict[str, str] = {}
+    for node, allowed in zip(reversed(graph.nodes), reversed(offers.allowed), strict=True):
+        readers = [
+            where.get(reader.name) or made.assignment[reader.name]
+            for name in filter(None, node.outputs)
+            for reader in (*made.graph.consumers.get(name, ()), *graph.consumers[name])
+        ]
+        able = [names[device] for device in allowed]
+        where[node.name] = next((reader for reader in readers if reader in able), able[0])
+    return [where[node.name] for node in graph.nodes]
+
+
+def _check_fits(whole: Plan, section: Plan) -> None:
+    """Raise unless the section can run while what all items share is there already."""
+    assert whole.memory is not None
+    assert section.memory is not None
+    for memory, limit in limits_of(whole.request.memory_limits, whole.prototypes).items():
+        needed = 0
+        for pool in (whole.memory.pools.get(memory), section.memory.pools.get(memory)):
+            if pool is not None:
+                shared = (one.nbytes for one in pool.regions.values() if one.copies == 1)
+                needed += pool.constants_nbytes + sum(shared)
+        if needed > limit.nbytes:
+            raise DoesNotFitError(
+                f"what is computed at open needs {needed:,} bytes of memory {memory!r}; "
+                f"{limit.owner} has {limit.nbytes:,}",
+                at=f"graph {section.graph.name!r}",
+                fix="allow more memory, or fold less",
+            )

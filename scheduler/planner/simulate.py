@@ -1,0 +1,218 @@
+"""Predicts times, memory and bottlenecks of a plan, without running anything."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..costs import Costs
+from ..errors import PlanError
+from ..plans.plan import Plan
+from ..plans.steps import outline
+from ..plans.variants import variant
+from ..profile import Part, Profile, Record
+from ..profile.timestamps import Timestamps
+from ..shapes.bounds import leeway_in
+from ..simulation.engine import run
+from ..simulation.lanes import host_of, replicated
+from ..simulation.models import ModelSource, read_models
+from ..simulation.simulation import Simulation
+from ..simulation.workload import Host, Timeline
+from .arguments import check_in_flight
+from .memory.memory_plan import plan_memory
+from .placement import place
+
+MOST_STEPS = 5_000_000
+"""Beyond that many, a simulation takes minutes and gigabytes."""
+
+LATEST_NS = 1 << 62
+"""What the times of a profile can hold, 64-bit integers, and some room."""
+
+YEAR_S = 365 * 24 * 3600
+
+BEGINNING_NS = 1
+"""A profile's times; 0 stands for never there."""
+
+
+def simulate(
+    plan: Plan,
+    devices: Mapping[str, ModelSource] | None = None,
+    *,
+    items: int = 1,
+    max_in_flight: int | None = None,
+    costs: Costs | str | Path | None = None,
+    faster: Mapping[str, float] | None = None,
+    host: Host | None = None,
+) -> Simulation:
+    """Predict how a stream of items goes through a plan.
+
+    The order of events is decided by the code that also runs plans, on a clock that jumps from one
+    to the next; only how long things take is a model, or was measured.
+
+    Parameters
+    ----------
+    plan : Plan
+        With known shapes.
+    devices : Mapping of str to DeviceModel or path, optional
+        What if a device of the plan, or a range of replicas, were this hardware; a path names a
+        JSON file of a model.
+    items : int, default 1
+        All of them are there at the start.
+    max_in_flight : int, optional
+        How many are under way at a time, on all replicas together; memory is planned anew if that
+        is not what the plan says.
+    costs : Costs or path, optional
+        Measured times, in front of those that the plan was made with.
+    faster : Mapping of str to float, optional
+        What if an operator, or the node of that name, were that many times as fast.
+    host : Host, optional
+        The cores that devices share, and what the scheduler itself costs; this machine's when left
+        out. ``Host()`` costs nothing.
+
+    Returns
+    -------
+    Simulation
+
+    Raises
+    ------
+    PlanError
+        If the plan's shapes are not known, or an argument makes no sense.
+    DoesNotFitError
+        If that many items do not fit into a memory.
+    ParseError
+        If a file holds no model, or no costs.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> builder = pl.GraphBuilder("doubled")
+    >>> x = builder.input("x", "float32", (1000,))
+    >>> builder.output("y", builder.op("Add", x, x))
+    >>> plan = pl.plan(builder.build())
+    >>> once = pl.simulate(plan)
+    >>> pl.simulate(plan, faster={"Add": 2}).makespan_s < once.makespan_s
+    True
+    """
+    _check(plan, devices, items, max_in_flight, faster)
+    count = plan.in_flight if max_in_flight is None else max_in_flight
+    plan = for_items_in_flight(plan, -(-count // plan.variants))
+    assert plan.memory is not None
+    priced = _priced(plan, devices or {}, costs, faster or {})
+    with_costs = replace(plan, request=replace(plan.request, costs=priced))
+    variants = [variant(with_costs, index) for index in range(plan.variants)]
+    work = replicated(variants)
+    host = host if host is not None else host_of(plan.graph, priced, plan.ends)
+    timeline = run(work, items=items, max_in_flight=count, regions=plan.memory.regions, host=host)
+    if max(timeline.landed) > LATEST_NS:
+        raise PlanError(
+            f"by these costs it would take {timeline.makespan_s / YEAR_S:,.0f} years",
+            fix="correct the models of the devices, or simulate fewer items",
+        )
+    profile = _profile(variants, timeline)
+    return Simulation(plan, priced, work, host, timeline, profile, count, tuple(variants))
+
+
+def _check(
+    plan: Plan,
+    devices: Mapping[str, ModelSource] | None,
+    items: int,
+    max_in_flight: int | None,
+    faster: Mapping[str, float] | None,
+) -> None:
+    if not isinstance(plan, Plan):
+        raise PlanError(f"a {type(plan).__name__} is no plan", fix="simulate what plan() returned")
+    if not plan.is_static:
+        raise PlanError(
+            "the plan's shapes are not all known, so nothing is known of times and memory",
+            fix="give shapes to plan(), or simulate plan.for_shapes({...})",
+        )
+    if not isinstance(items, int) or items < 1:
+        raise PlanError(f"items is {items!r}", fix="use a whole number, 1 or more")
+    if max_in_flight is not None:
+        check_in_flight(max_in_flight)
+    if items * max(len(plan.steps), 1) > MOST_STEPS:
+        raise PlanError(
+            f"{items:,} items of {len(plan.steps):,} steps are too many to simulate",
+            fix=f"simulate {MOST_STEPS // max(len(plan.steps), 1):,} items or fewer",
+        )
+    for what, values in (("devices", devices), ("faster", faster)):
+        if not isinstance(values, Mapping | None):
+            raise PlanError(f"{what} is {values!r}", fix="map names to models, or to factors")
+    for name in devices or {}:
+        if name not in plan.device_names:
+            raise PlanError(
+                f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.device_names)}"
+            )
+
+
+def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
+    """Return the plan with memory for that many items; everything stays on its device.
+
+    Where there are replicas, for so many on each variant.
+    """
+    if count is None or count == plan.max_in_flight:
+        return plan
+    placement = place(plan.graph, plan.partition, plan.prototypes, plan.ends)
+    memory = plan_memory(
+        plan.graph,
+        placement,
+        plan.prototypes,
+        count,
+        limits=plan.request.memory_limits,
+        costs=plan.costs,
+        leeway=leeway_in(plan),
+    )
+    if memory.added_edges:
+        placement = placement.with_waits(memory.added_edges)
+    request = replace(plan.request, max_in_flight=count)
+    return replace(plan, request=request, placement=placement, memory=memory)
+
+
+def _priced(
+    plan: Plan,
+    devices: Mapping[str, ModelSource],
+    costs: Costs | str | Path | None,
+    faster: Mapping[str, float],
+) -> Costs:
+    """Return the costs that the question asks for."""
+    priced = plan.costs
+    if costs is not None:
+        priced = priced.merged(costs if isinstance(costs, Costs) else Costs.load(costs))
+    if devices:
+        first = dict(zip(plan.device_names, plan.devices, strict=True))
+        models = read_models(devices)
+        priced = priced.with_models({first[name]: model for name, model in models.items()})
+    known = {node.op for node in plan.graph.nodes} | {node.name for node in plan.graph.nodes}
+    for name, factor in faster.items():
+        if name not in known:
+            raise PlanError(
+                f"the plan has no operator or node {name!r}",
+                fix=f"its operators: {', '.join(sorted({n.op for n in plan.graph.nodes}))}",
+            )
+        if not isinstance(factor, int | float) or not 0 < factor < math.inf:
+            raise PlanError(
+                f"{name!r} is to be {factor!r} times as fast", fix="use a number above 0"
+            )
+        priced = priced.scaled(name, 1 / factor)
+    return priced
+
+
+def _profile(variants: Sequence[Plan], timeline: Timeline) -> Profile:
+    """Return the prediction in the form of a measurement, which reports and traces know."""
+    known = [(tuple(map(outline, plan.steps)), plan.memory) for plan in variants]
+    records = []
+    for item in range(timeline.items):
+        times = array("q")
+        for entry in range(item * timeline.n_steps, (item + 1) * timeline.n_steps):
+            times.append(timeline.ready[entry] + BEGINNING_NS)
+            times.append(timeline.started[entry] + BEGINNING_NS)
+            times.append(timeline.ended[entry] + BEGINNING_NS)
+        admitted, landed = timeline.admitted[item], timeline.landed[item]
+        outlines, memory = known[timeline.variant[item]]
+        assert memory is not None, "its shapes are known"
+        marks = Timestamps(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
+        records.append(Record((Part(outlines, times, memory.pools),), marks, False))
+    return Profile(tuple(records), ())

@@ -1,0 +1,351 @@
+"""The stages of a graph whose shapes depend on values: one plan for each, kept as they come up."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import trio
+
+from ...devices.evaluating import evaluate
+from ...devices.kernels import find_kernel
+from ...graph.captured_constants import with_constants_inside
+from ...graph.infer import infer_node
+from ...graph.ir import Graph, Node, call_of
+from ...graph.operators.bounded_call import is_bounded_call
+from ...graph.operators.control import waits
+from ...graph.state import reading
+from ...graph.tensor import Array, TensorSpec, frozen_copy, spec_of
+from ...graph.traits import SELECTS
+from ..plans.plan import Plan
+from ..plans.shapes import Bounds
+from ..shapes.bounds import Template, UndecidedError, count_error, fed_bounds
+from ..shapes.specialise import specialise
+from ..shapes.sync_points import (
+    GraphSplit,
+    PaddedOutputs,
+    cut,
+    deciding,
+    frontier,
+    has_static_shapes,
+)
+from ..shapes.whole import SWITCH_SIZE, switches_of, with_whole_nodes
+from .replanning import replan_graph, replan_within
+
+KEPT_STAGES = 256
+"""Stages kept, behind all boundaries together; the least recently used are forgotten first."""
+
+MOST_SETTINGS = 8
+"""Switches with more settings than this are no switches: they are values like others."""
+
+Variables: TypeAlias = Mapping[str, Node]
+"""Names of inputs, and the variables that hold what is fed there."""
+
+Facts: TypeAlias = tuple[tuple[tuple[int, ...], bytes], ...]
+"""What decides a stage: the shape of each input, and the bytes of those whose values do."""
+
+
+class Stage:
+    """What of a graph can be planned once its inputs are known.
+
+    Attributes
+    ----------
+    plan : Plan or None
+        None where there is nothing to run before the boundary.
+    padded : tuple of PaddedOutputs
+    loops : sequence of (Node, Entry)
+        The loops that are reached then, with the stages of their bodies.
+    rest : Entry or None
+        What comes after.
+    constants : Mapping of str to Array
+        Outputs that are constants by now, and constants that loops read.
+    whole : Plan or None
+        The plan, where nothing is left to do when it has run.
+    """
+
+    __slots__ = ("_limits", "constants", "loops", "padded", "plan", "rest", "whole")
+
+    def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
+        self._limits = tuple(_limits(graph, graph.producers, plan.computed))
+        parts = cut(graph, plan.computed)
+        self.plan = replan_graph(plan, reading(parts.head, variables)) if parts.head.nodes else None
+        self.padded: tuple[PaddedOutputs, ...] = parts.padded
+        self.loops: Sequence[tuple[Node, Entry]] = ()
+        self.rest: Entry | None = None
+        read = set(graph.outputs)
+        if parts.rest is not None:
+            reached = [node for node in frontier(parts.rest) if waits(node) and node.op != "If"]
+            closed = [_closed(node, graph.constants) for node in reached]
+            self.loops = [
+                (node, Entry(plan, node.attributes["body"], kept, _captured(node, variables)))
+                for node in closed
+            ]
+            read.update(name for node in closed for name in node.inputs)
+            left = [node for node in parts.rest.nodes if node not in reached]
+            if left:
+                rest = parts.rest.extract(left, graph.name)
+                self.rest = Entry(plan, rest, kept, variables)
+        self.constants: Mapping[str, Array] = {
+            name: value for name, value in graph.constants.items() if name in read
+        }
+        done = self.plan is not None and self.plan.graph.outputs == graph.outputs
+        self.whole = self.plan if done and not self.padded and parts.rest is None else None
+
+    def told(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return what can be told at the boundary, beside what was computed before."""
+        found: dict[str, Array] = {}
+        for padded in self.padded:
+            found.update(padded.trimmed(known))
+        return found
+
+    def check(self, known: Mapping[str, Array]) -> None:
+        """Raise ShapeError if a length that was computed is out of its bounds."""
+        for tensor, axis, symbol, bound in self._limits:
+            if tensor in known and not bound[0] <= known[tensor].shape[axis] <= bound[1]:
+                raise count_error(tensor, symbol, known[tensor].shape[axis], bound)
+
+
+class Bounded(Stage):
+    """What of a graph of bounded lengths has shapes that follow from them: one plan for them all.
+
+    That is all of it, or the part up to where values decide more.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, plan: Plan, graph: Graph, parts: GraphSplit, kept: Kept) -> None:
+        bounds = fed_bounds(parts.head, plan.computed)
+        self.plan = (
+            replan_within(plan, parts.head, bounds) if bounds else replan_graph(plan, parts.head)
+        )
+        self.padded, self.loops, self.whole = parts.padded, (), None
+        self.rest = None if parts.rest is None else Entry(plan, parts.rest, kept)
+        made = [name for padded in parts.padded for name in padded.tensors]
+        self._limits = tuple(_limits(graph, made, plan.computed))
+        self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
+
+
+class Told(Stage):
+    """Nodes that pick what a length says which was computed: done at the boundary, for any length.
+
+    They move numbers, or compute a few, as numpy does; all that follows has lengths within bounds.
+    """
+
+    __slots__ = ("_graph", "_nodes")
+
+    def __init__(self, plan: Plan, graph: Graph, kept: Kept, nodes: Sequence[Node]) -> None:
+        self.plan, self.padded, self.loops, self.whole = None, (), (), None
+        self._graph, self._nodes = graph, nodes
+        self._limits = tuple(_limits(graph, graph.producers, plan.computed))
+        left = [node for node in graph.nodes if node not in nodes]
+        self.rest = Entry(plan, graph.extract(left, graph.name), kept) if left else None
+        self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
+
+    def told(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return what the nodes write; raise ShapeError where that does not fit together."""
+        found: dict[str, Array] = {}
+        for node in self._nodes:
+            values = {n: known.get(n, self._graph.constants.get(n)) for n in node.inputs if n}
+            specs = {name: spec_of(value) for name, value in values.items()}
+            call = call_of(node, specs, values)
+            found.update(evaluate(node, call, infer_node(node, call)) or {})
+        return found
+
+
+def _is_told(graph: Graph, node: Node, bounds: Bounds) -> bool:
+    """True for a node that moves numbers, to tensors of lengths within bounds."""
+    operator, specs = node.operator, graph.output_specs(node)
+    if operator.function is not None or operator.bounded is not None or operator.effects:
+        return False
+    dims = {dim for spec in specs for dim in spec.shape or (None,) if not isinstance(dim, int)}
+    moves = SELECTS in operator.traits or all(spec.dtype.kind in "biu" for spec in specs)
+    return moves and bounds.keys() >= dims and find_kernel(node.op, "cpu") is not None
+
+
+def _limits(
+    graph: Graph, names: Iterable[str], bounds: Bounds
+) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
+    """Yield the bounded lengths of tensors: name, axis, symbol and bound."""
+    for name in names if bounds else ():
+        for axis, dim in enumerate(graph.tensors[name].shape or ()):
+            if isinstance(dim, str) and dim in bounds:
+                yield name, axis, dim, bounds[dim]
+
+
+class Entry:
+    """A graph, and its stages by what is known of its inputs.
+
+    Parameters
+    ----------
+    plan : Plan
+        Has the devices, pins and number of slots.
+    graph : Graph
+    kept : OrderedDict
+        The stages of this entry and of all that belong to the same graph; used on the trio thread
+        only.
+    variables : Mapping of str to Node, optional
+        The inputs that are what a session's variables hold: plans read them where they lie.
+
+    Attributes
+    ----------
+    planning : trio.Lock
+        Held by whoever calls `make`.
+    """
+
+    def __init__(
+        self, plan: Plan, graph: Graph, kept: Kept, variables: Variables | None = None
+    ) -> None:
+        self.graph = graph
+        self._variables = variables or {}
+        self.planning = trio.Lock()
+        self._plan = plan
+        self._kept = kept
+        self._deciding: set[str] = set()
+        self._switches = switches_of(graph)
+        self._settings: set[tuple[bytes, ...]] = set()
+        self._set: set[str] = set()
+        self._lasting: Stage | None = None  # for whatever is within bounds
+        self._may_be_bounded = bool(plan.computed) and not self._variables
+
+    def find(self, known: Mapping[str, Array]) -> Stage | None:
+        """Return the stage for these inputs, if it was made before."""
+        if self._lasting is not None:
+            return self._lasting
+        key = self, self._facts(known)
+        stage = self._kept.get(key)
+        if stage is not None:
+            self._kept.move_to_end(key)
+        return stage
+
+    def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
+        """Keep a stage that was made for these inputs."""
+        if isinstance(stage, Bounded | Told):
+            self._lasting = stage
+            return
+        self._kept[self, self._facts(known)] = stage
+        while len(self._kept) > KEPT_STAGES:
+            self._kept.popitem(last=False)
+
+    def make(self, known: Mapping[str, Array]) -> Stage:
+        """Plan the stage for these inputs; blocks, so call it on a thread.
+
+        Raises
+        ------
+        ShapeError
+            If shapes do not fit together.
+        PlanError
+            If an operator does not tell its shapes, or no device supports it.
+        """
+        bounded = self.make_ahead()
+        if bounded is not None:
+            return bounded
+        for node in frontier(self.graph):
+            if not (
+                _is_static(self.graph, node)
+                or is_bounded_call(self.graph, node, self._plan.computed)
+            ):
+                self._deciding.update(deciding(self.graph, node, known))
+        graph = self._specialised(known, self._deciding)
+        if not has_static_shapes(graph) and self._switches:
+            graph = self._switched(known, graph)
+        return Stage(self._plan, graph, self._kept, self._variables)
+
+    def make_ahead(self) -> Stage | None:
+        """Plan the stage for whatever is within bounds; None where values decide more.
+
+        It blocks, so call it on a thread.
+
+        Raises
+        ------
+        ShapeError, PlanError
+            As `make`.
+        """
+        if not self._may_be_bounded:
+            return None
+        self._may_be_bounded = False
+        plan, graph = self._plan, self.graph
+        bounds = fed_bounds(graph, plan.computed)
+        if bounds is None:
+            return None
+        if bounds:
+            template = Template(graph, plan.prototypes, plan.pins, plan.folds)
+            parts = template.cut(bounds, plan.computed)
+            if parts.head.nodes:
+                with suppress(UndecidedError):
+                    return Bounded(plan, graph, parts, self._kept)
+        held = [node for node in frontier(graph) if not _is_static(graph, node)]
+        if held and all(_is_told(graph, node, plan.computed) for node in held):
+            return Told(plan, graph, self._kept, held)
+        return None
+
+    def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
+        """Return the graph with switches set, if then all is known, else as it is."""
+        switches = [name for name in self._switches if np.size(known[name]) <= SWITCH_SIZE]
+        self._settings.add(tuple(known[name].tobytes() for name in switches))
+        if len(self._settings) > MOST_SETTINGS:
+            self._switches, self._set = [], set()
+            return graph
+        tried = self._specialised(known, self._deciding.union(switches))
+        if not has_static_shapes(tried):
+            return graph
+        self._set = set(switches)
+        return tried
+
+    def _specialised(self, known: Mapping[str, Array], names: set[str]) -> Graph:
+        values = {name: frozen_copy(known[name]) for name in self.graph.inputs if name in names}
+        inputs = tuple(name for name in self.graph.inputs if name not in values)
+        specs = {name: spec_of(value) for name, value in values.items()}
+        graph = replace(
+            self.graph,
+            inputs=inputs,
+            tensors={**self.graph.tensors, **specs},
+            constants={**self.graph.constants, **values},
+        )
+        shapes = {name: np.shape(known[name]) for name in inputs}
+        plan = self._plan
+        graph = specialise(graph, shapes, folds=plan.folds)
+        left = [name for name in self._switches if name in inputs]
+        return with_whole_nodes(graph, plan.prototypes, plan.pins, left, folds=plan.folds)
+
+    def _facts(self, known: Mapping[str, Array]) -> Facts:
+        deciding = self._deciding | self._set
+        return tuple(
+            (known[name].shape, known[name].tobytes() if name in deciding else b"")
+            for name in self.graph.inputs
+        )
+
+
+Kept: TypeAlias = OrderedDict[tuple[Entry, Facts], Stage]
+
+
+def _is_static(graph: Graph, node: Node) -> bool:
+    return not waits(node) and all(spec.is_static for spec in graph.output_specs(node))
+
+
+def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
+    """Return a loop with a body for whatever it is handed, whose nodes are named after it too.
+
+    Constants that it captures become the body's own: weights are not fed in each iteration.
+    """
+    node = with_constants_inside(node, constants)
+    body: Graph = node.attributes["body"]
+    fed = {name: TensorSpec(body.tensors[name].dtype, None) for name in body.inputs}
+    named = replace(
+        body,
+        name=node.name,
+        nodes=tuple(replace(inner, name=f"{node.name}/{inner.name}") for inner in body.nodes),
+        tensors={**body.tensors, **fed},
+    )
+    return replace(node, attributes={**node.attributes, "body": named})
+
+
+def _captured(node: Node, variables: Variables) -> Variables:
+    """Return the variables that a closed loop's body captures, by the body's names."""
+    count = node.attributes["captured"]
+    inner, outer = node.attributes["body"].inputs, node.inputs
+    pairs = zip(inner[len(inner) - count :], outer[len(outer) - count :], strict=True)
+    return {name: variables[read] for name, read in pairs if read in variables}

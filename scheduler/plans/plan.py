@@ -1,0 +1,319 @@
+"""The plan: everything decided before the first run, in one frozen value.
+
+A graph with symbolic dimensions is partitioned as it is; memories, transfers and offsets follow
+when the shapes are known, by `Plan.for_shapes`, which a session does for what it is fed. With
+bounds, all is decided for the largest shapes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ...devices.device import Device
+from ...graph.ir import Graph
+from ...graph.passes import Applied, Pass, fold_constants
+from ...graph.printing import bytes_text, counted
+from ...graph.state import taken_back
+from ..costs import Costs
+from .decision import Decision
+from .io_devices import IoDevices
+from .partition import Partition, Subgraph
+from .pins import Pins
+from .placement import Placement
+from .regions import MemoryPlan
+from .replicas import Groups, as_range, every_device, variants
+from .request import PlanRequest
+from .shapes import Bounds, Shapes
+from .steps import Step
+
+if TYPE_CHECKING:
+    from ..profile import Profile
+    from ..simulation.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who runs what, in which memory, after what.
+
+    Attributes
+    ----------
+    graph : Graph
+        The graph that runs for each item; for given shapes, with what could be computed ahead
+        folded.
+    request : PlanRequest
+        What it was to be like.
+    partition : Partition
+    placement : Placement or None
+        None while dimensions are symbolic.
+    memory : MemoryPlan or None
+        None while dimensions are symbolic.
+    """
+
+    graph: Graph
+    request: PlanRequest
+    partition: Partition
+    placement: Placement | None
+    memory: MemoryPlan | None
+    passes: tuple[Pass, ...] = field(repr=False)
+    """What made the graph simpler."""
+    replicas: Groups = ()
+    """The devices that the first of each group stands for: items take turns there."""
+    beside: Groups = ()
+    """The groups that its devices are of, where the plan is one of several variants."""
+    decision: Decision | None = field(repr=False, compare=False, default=None)
+    """What was weighed before nodes were given to devices."""
+    bounds: Bounds = field(default_factory=dict)
+    """The smallest and the largest length of each symbol, where `graph` is of the largest."""
+    template: Graph | None = field(repr=False, default=None)
+    """The graph with its symbols, where other lengths of these run in it."""
+    computed: Bounds = field(default_factory=dict)
+    """The same where some follow from values: it is planned in stages, when it is opened or run."""
+    applied: tuple[Applied, ...] = field(repr=False, compare=False, default=())
+    """What the passes did, one after the other."""
+    prologue: Plan | None = field(repr=False, default=None)
+    """What is computed when it is opened, as a plan for one item; its outputs are prepared here."""
+    source: Graph | None = field(repr=False, compare=False, default=None)
+    """The graph as it was before all passes, where that is known."""
+    dead: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
+    """The nodes of the caller's graph that no output needs, and why: they are dropped."""
+    unneeded: frozenset[str] = frozenset()
+    """Inputs that the plan was rid of by `fetching`; they may be fed all the same."""
+
+    def __repr__(self) -> str:
+        """Return a line, however large the plan: `report` tells more."""
+        size = (
+            f"{counted(len(self.graph.nodes), 'node')} in "
+            f"{counted(len(self.subgraphs), 'subgraph')} on {', '.join(self.device_names)}"
+        )
+        memory = "memory by shapes"
+        if self.memory is not None:
+            pools = self.memory.pools.items()
+            memory = ", ".join(f"{bytes_text(pool.nbytes)} in {name}" for name, pool in pools)
+        return f"<Plan {self.graph.name!r}: {size}, {self.in_flight:,} in flight, {memory}>"
+
+    @property
+    def is_static(self) -> bool:
+        """True when all shapes are known, and thereby all memory."""
+        return self.memory is not None
+
+    @cached_property
+    def fed(self) -> Graph:
+        """The graph that was planned: with symbols where there are bounds, and all its nodes.
+
+        Variables are nodes in it.
+        """
+        return self.whole if self.template is None else self._whole(self.template)
+
+    @property
+    def fetchable(self) -> Graph:
+        """The graph whose tensors can be fetched: that of the caller, if it is known."""
+        return self.fed if self.source is None else self.source
+
+    @property
+    def whole(self) -> Graph:
+        """The graph that runs, what runs once included."""
+        return self._whole(self.graph)
+
+    def _whole(self, rest: Graph) -> Graph:
+        return taken_back(
+            rest if self.prologue is None else join_sections(self.prologue.graph, rest)
+        )
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of the devices, in order of preference."""
+        return self.request.names
+
+    @property
+    def prototypes(self) -> Mapping[str, Device]:
+        """The devices that were asked what they support; those the user gave are also run on."""
+        return self.request.devices
+
+    @property
+    def pins(self) -> Pins:
+        """The nodes, by name or pattern, that the user gave to a device."""
+        return self.request.pins
+
+    @property
+    def max_in_flight(self) -> int:
+        """For how many items at once memory is planned; with replicas on each variant."""
+        return self.request.max_in_flight
+
+    @property
+    def costs(self) -> Costs:
+        """What nodes and copies were taken to cost."""
+        return self.request.costs
+
+    @property
+    def ends(self) -> IoDevices:
+        """Where callers hand over inputs and take outputs."""
+        return self.request.ends
+
+    @property
+    def folds(self) -> bool:
+        """True where nodes whose results are known ahead become constants."""
+        return fold_constants in self.passes
+
+    @property
+    def variants(self) -> int:
+        """On how many sets of devices the plan runs at once: 1 without replicas."""
+        return variants(self.replicas)
+
+    @property
+    def in_flight(self) -> int:
+        """How many items there is memory for, on all variants together."""
+        return self.max_in_flight * self.variants
+
+    @property
+    def every_device(self) -> tuple[str, ...]:
+        """The devices that a session opens, replicas included."""
+        return every_device(self.devices, self.replicas)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The devices as users name them: replicas as a range, ``"worker:0..3"``."""
+        ranges = {names[0]: as_range(names) for names in self.replicas}
+        return tuple(ranges.get(name, name) for name in self.devices)
+
+    @property
+    def assignment(self) -> Mapping[str, str]:
+        """The device of every node, by name."""
+        return self.partition.assignment
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why every node is where it is, by name."""
+        return self.partition.reasons
+
+    @property
+    def subgraphs(self) -> tuple[Subgraph, ...]:
+        """The subgraphs, in a topological order."""
+        return self.partition.subgraphs
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The runs and transfers; empty while dimensions are symbolic."""
+        return self.placement.steps if self.placement is not None else ()
+
+    def for_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
+        """Return the plan for inputs of these shapes, with memory of its own for just them.
+
+        Shapes that depend on values are still unknown in it: see `sync_points`.
+
+        Raises
+        ------
+        FeedError
+            If a shape does not fit its input.
+        ShapeError
+            If shapes do not fit together inside the graph.
+        """
+        from ..planner.replanning import replan_for_shapes
+
+        return replan_for_shapes(self, shapes, max_in_flight)
+
+    def fetching(self, *names: str) -> Plan:
+        """Return the plan for some tensors of the graph: only what they need runs, and is fed.
+
+        They are those of the graph that was planned, whatever passes made of it; of a plan from a
+        file only those that passes left. It is the plan itself where all of that is needed.
+
+        Raises
+        ------
+        FetchError
+            If there is no such tensor, or none is named.
+        PlanError, DeviceError
+            As `plait.plan`.
+        """
+        from ..planner.fetching import fetching
+
+        return fetching(self, names)
+
+    def replan(self, max_in_flight: int | None = None) -> Plan:
+        """Return the plan of the same graph and bounds, for another number of items in flight."""
+        from ..planner.replanning import replan
+
+        return replan(self, max_in_flight)
+
+    def report(self, *, nodes: bool = False) -> str:
+        """Return the plan for people: subgraphs, transfers, memory and reasons.
+
+        With `nodes`, every node is listed with its device and the reason for it.
+        """
+        from ..reports.report import report
+
+        return report(self, nodes=nodes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values, for JSON."""
+        from ..reports.plain import to_dict
+
+        return to_dict(self)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, in the form that docs/plans.md describes."""
+        from ..reports.plain import to_json
+
+        return to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, from which `plait.load_plan` makes it again without planning.
+
+        A file of that name is replaced, wholly or not at all.
+
+        Raises
+        ------
+        PlanError
+            If it was made with passes of the user's own.
+        GraphError
+            If the graph holds what cannot be written, or the file cannot be.
+        """
+        from ..reports.plan_file import save_plan
+
+        save_plan(self, path)
+
+    def save_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        profile: Profile | None = None,
+        simulation: Simulation | None = None,
+    ) -> None:
+        """Write a report for a browser: graph, predicted timeline, memory, and why all is so.
+
+        One file that asks nothing of any network. With a `profile`, what was measured is shown
+        beside it; a `simulation` stands in place of the predictions for the plan's own devices.
+
+        Raises
+        ------
+        PlanError
+            If the file cannot be written.
+        """
+        from ..reports.html import write_html
+
+        write_html(path, self, profile, simulation)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
+        """Return the plan in a file: the same as `plait.load_plan`."""
+        from ..reports.plan_file import load_plan
+
+        return load_plan(path, devices)
+
+    def __str__(self) -> str:
+        return self.report()
+
+
+def join_sections(once: Graph, rest: Graph) -> Graph:
+    """Return the graph that was split, the nodes that run once first."""
+    return replace(
+        rest,
+        nodes=(*once.nodes, *rest.nodes),
+        tensors={**once.tensors, **rest.tensors},
+        constants={**once.constants, **rest.constants},
+        precisions={**once.precisions, **rest.precisions},
+        prepared=rest.prepared - set(once.outputs),
+    )

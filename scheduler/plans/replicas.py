@@ -1,0 +1,237 @@
+"""Names of replicas: what a range stands for, and what it may be used for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from ...devices.device import Capabilities, Device
+from ...devices.host import core_count
+from ...devices.memory import HOST, SHARED
+from ...devices.model import DeviceModel, model_of
+from ...devices.registry import find
+from ...graph.ir import ASSIGN, Graph
+from ...graph.nested import acts_outside
+from ..errors import PlanError
+from .pins import Pins
+
+Groups: TypeAlias = tuple[tuple[str, ...], ...]
+"""The names of devices that stand for each other; those of one group are alike."""
+
+MOST = 256
+"""Replicas; more of them are a slip of the pen."""
+
+_RANGE = re.compile(r"([^:]+):(\d+)\.\.(\d+)", re.ASCII)
+
+
+def members(name: str) -> tuple[str, ...]:
+    """Return the devices that a name stands for: three for ``worker:0..2``, itself for others.
+
+    Raises
+    ------
+    PlanError
+        If it is no range.
+    """
+    if ".." not in name:
+        return (name,)
+    found = _RANGE.fullmatch(name)
+    first, last = (int(found[2]), int(found[3])) if found else (0, -1)
+    if found is None or not first <= last < first + MOST:
+        raise PlanError(
+            f"{name!r} is no range of devices",
+            fix=f"write KIND:FIRST..LAST, up to {MOST} of them, such as 'worker:0..3'",
+        )
+    return tuple(f"{found[1]}:{number}" for number in range(first, last + 1))
+
+
+def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | Device], Groups]:
+    """Return devices with one in place of each range, and what the ranges stand for.
+
+    Raises
+    ------
+    PlanError
+        If one is in two of them, or they are not alike.
+    """
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        devices = [devices]
+    listed: list[str | Device] = []
+    groups: list[tuple[str, ...]] = []
+    for device in devices:
+        names = members(device) if isinstance(device, str) else ()
+        listed.append(names[0] if names else device)
+        if len(names) > 1:
+            groups.append(names)
+    if groups:
+        _check_once(listed, groups)
+    for names in groups:
+        check_alike(names)
+        _check_reached(names, listed, groups)
+    return listed, tuple(groups)
+
+
+def without_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
+    """Return pins to the first devices of groups in place of pins to these.
+
+    Raises
+    ------
+    PlanError
+        If one is to a single device of a group, or to another range.
+    """
+    taken = {name: as_range(names) for names in groups for name in names}
+    ranges = ", ".join(map(as_range, groups))
+    found = {}
+    for pattern, device in pins.items():
+        names = members(device) if isinstance(device, str) else (device,)
+        if device in taken:
+            raise PlanError(
+                f"node {pattern!r} is pinned to {device!r}, one of the replicas {taken[device]!r}",
+                fix=f"pin to {taken[device]!r}: items take turns there",
+            )
+        if len(names) > 1 and names not in groups:
+            raise PlanError(
+                f"node {pattern!r} is pinned to {device!r}, which is not one of the plan's ranges",
+                fix=f"pin to one of {ranges}" if groups else f"add {device!r} to devices",
+            )
+        found[pattern] = names[0]
+    return found
+
+
+def check_in_turn(graph: Graph) -> None:
+    """Raise PlanError if a graph changes variables, which one item at a time can do."""
+    for node in graph.nodes:
+        if node.op == ASSIGN:
+            raise PlanError(
+                f"{node} changes a variable, so that items run one at a time: each needs what the "
+                "one before left there",
+                fix="leave max_in_flight out, and ranges of devices",
+            )
+
+
+def check_no_effects(graph: Graph) -> None:
+    """Raise PlanError if a graph does more than its outputs tell."""
+    for node in graph.nodes:
+        if acts_outside(node):
+            raise PlanError(
+                f"{node} has effects, and items pass each other where devices have replicas: "
+                "their order would be lost",
+                fix="do that with the results of a stream, which are in order; or leave out ranges",
+            )
+
+
+def check_alike(names: Sequence[str]) -> None:
+    """Raise PlanError unless what is planned for the first device is right for all of a group.
+
+    Raises
+    ------
+    PlanError
+        If they differ.
+    DeviceUnavailableError
+        If this machine lacks one of them.
+    """
+    first, *others = found = [*map(find, names)]
+    within = frozenset(device.capabilities.memory for device in found)
+    model = _model(first, within)
+    for other in others:
+        same = _nature(other.capabilities, within) == _nature(first.capabilities, within)
+        if not same or _model(other, within) != model:
+            raise PlanError(
+                f"{other.name!r} is not like {first.name!r}, which is planned for in its place",
+                fix="give ranges of devices that are alike",
+            )
+
+
+def shared_limits(
+    limits: Mapping[str, int], devices: Mapping[str, Device], groups: Groups
+) -> dict[str, int]:
+    """Return limits of memory for one variant: an equal share of what several of them use."""
+    count = variants(groups)
+    users: dict[str, int] = {}
+    for names in groups:
+        memory = devices[names[0]].capabilities.memory
+        if find(names[1]).capabilities.memory != memory:
+            users[memory] = users[names[0]] = -(-count // len(names))
+    owned = {name: device.capabilities.memory for name, device in devices.items()}
+    return {
+        name: n // users.get(owned.get(name, name), count) if _is_number(n) else n
+        for name, n in limits.items()
+    }
+
+
+def replicas_of(name: str, max_in_flight: int) -> Iterator[str]:
+    """Yield ranges of the device's kind: 2, 4, 8 of them, as far as there are cores and items."""
+    count = 2
+    while count <= min(core_count(), max_in_flight):
+        yield f"{name.partition(':')[0]}:0..{count - 1}"
+        count *= 2
+
+
+def variants(groups: Groups) -> int:
+    """Return how many variants there are of a plan with these groups."""
+    return max(map(len, groups), default=1)
+
+
+def as_range(names: Sequence[str]) -> str:
+    """Return the name of a group, as users write it."""
+    return f"{names[0]}..{names[-1].rpartition(':')[2]}" if len(names) > 1 else names[0]
+
+
+def every_device(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
+    """Return devices with those that they stand for."""
+    group_of = {names[0]: names for names in groups}
+    return tuple(name for first in devices for name in group_of.get(first, (first,)))
+
+
+def _check_once(listed: Iterable[str | Device], groups: Iterable[Sequence[str]]) -> None:
+    """Raise PlanError if a device is named twice."""
+    names = [one if isinstance(one, str) else getattr(one, "name", "") for one in listed]
+    names += [name for group in groups for name in group[1:]]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise PlanError(
+            f"the devices name {', '.join(map(repr, twice))} twice, ranges included",
+            fix="let no ranges overlap",
+        )
+
+
+def _check_reached(
+    names: Sequence[str], listed: Iterable[str | Device], groups: Iterable[Sequence[str]]
+) -> None:
+    """Raise PlanError if a device outside of a group copies from some of it, not from all."""
+    within = {find(name).capabilities.memory for name in names}
+    known = [find(one) if isinstance(one, str) else one for one in listed]
+    for device in (*known, *(find(name) for group in groups for name in group[1:])):
+        if not hasattr(device, "capabilities"):
+            continue  # whoever looks for devices says so
+        reached = within & device.capabilities.copies_from
+        if device.name not in names and reached not in (set(), within):
+            raise PlanError(
+                f"{device.name!r} copies from {', '.join(sorted(reached))} only, of replicas "
+                f"{as_range(names)!r}",
+                fix="give ranges of devices that are alike",
+            )
+
+
+def _nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
+    """Return what a device of a group is like, whatever its own memory is called.
+
+    Devices of one group never work on the same item.
+    """
+    accesses = {"" if memory == offers.memory else memory for memory in offers.accesses}
+    private = offers.memory not in (HOST, SHARED)
+    return replace(
+        offers,
+        memory="" if private else offers.memory,
+        accesses=frozenset(accesses),
+        copies_from=offers.copies_from - within,
+    )
+
+
+def _model(device: Device, within: frozenset[str]) -> DeviceModel:
+    model = model_of(device, device.name)
+    return replace(model, peers=model.peers - within)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,153 @@
+"""Steps: what a plan does for each item, as a graph of runs and transfers.
+
+A step starts when the steps it waits for are complete: `input_wait_count` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...devices.memory import CALLER, HOST_MEMORIES
+from ...graph.nested import acts_outside, all_nodes
+from ...graph.operator_lifecycle import has_lives
+from .partition import Subgraph
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy of a tensor from one memory to another.
+
+    Attributes
+    ----------
+    tensor : str
+    source, target : str
+        Memories; `CALLER` for what is handed over, or taken, on a device.
+    nbytes : int
+    """
+
+    tensor: str
+    source: str
+    target: str
+    nbytes: int
+
+    @property
+    def name(self) -> str:
+        """How reports and traces call it."""
+        return f"{self.tensor}: {self.source} to {self.target}"
+
+    @property
+    def arrives(self) -> bool:
+        """True when it brings what a caller hands over on a device."""
+        return self.source == CALLER
+
+    @property
+    def leaves(self) -> bool:
+        """True when it copies a result into an array that is the caller's, on a device."""
+        return self.target == CALLER
+
+    @property
+    def is_inward(self) -> bool:
+        """True when the device that moves it copies into its own memory: from anywhere else."""
+        return self.source in HOST_MEMORIES or self.target not in {CALLER, *HOST_MEMORIES}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of a subgraph, or one transfer, on one device.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the plan, a topological order.
+    device : str
+    work : Subgraph or Transfer
+    waits : tuple of int
+        The steps that must be complete before.
+    dependents : tuple of int
+        The steps that wait for this one.
+    """
+
+    index: int
+    device: str
+    work: Subgraph | Transfer
+    waits: tuple[int, ...]
+    dependents: tuple[int, ...] = ()
+
+    @property
+    def input_wait_count(self) -> int:
+        """How many steps this one waits for."""
+        return len(self.waits)
+
+    @property
+    def name(self) -> str:
+        """How reports and traces call it."""
+        return self.work.name
+
+    @property
+    def has_effects(self) -> bool:
+        """True when it does more than its results tell, and what variables are to hold."""
+        return not isinstance(self.work, Transfer) and any(map(acts_outside, self.work.graph.nodes))
+
+    @property
+    def owns(self) -> bool:
+        """True when some of its nodes own something."""
+        return not isinstance(self.work, Transfer) and has_lives(self.work.graph)
+
+    @property
+    def loops(self) -> bool:
+        """True when how long it takes depends on values: no other thread should wait for it."""
+        return not isinstance(self.work, Transfer) and any(
+            node.op == "Loop" for _, _, node in all_nodes(self.work.graph)
+        )
+
+    @property
+    def calls_python(self) -> bool:
+        """True when it calls Python functions."""
+        return not isinstance(self.work, Transfer) and any(
+            node.operator.function is not None for _, _, node in all_nodes(self.work.graph)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a profile remembers of a step, long after its plan is gone.
+
+    Attributes
+    ----------
+    index : int
+    name : str
+    device : str
+    dependents : tuple of int
+    transfer : Transfer or None
+        None for the run of a subgraph.
+    n_nodes : int
+        Of the subgraph.
+    """
+
+    index: int
+    name: str
+    device: str
+    dependents: tuple[int, ...]
+    transfer: Transfer | None
+    n_nodes: int
+
+
+def outline(step: Step) -> Outline:
+    """Return a step without its graph."""
+    transfer = step.work if isinstance(step.work, Transfer) else None
+    n_nodes = 0 if isinstance(step.work, Transfer) else len(step.work.graph.nodes)
+    return Outline(step.index, step.name, step.device, step.dependents, transfer, n_nodes)
+
+
+def link(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps with their dependents filled in."""
+    dependents: list[list[int]] = [[] for _ in steps]
+    for step in steps:
+        for earlier in step.waits:
+            assert earlier < step.index, "steps are in a topological order"
+            dependents[earlier].append(step.index)
+    return tuple(
+        replace(step, dependents=tuple(after))
+        for step, after in zip(steps, dependents, strict=True)
+    )

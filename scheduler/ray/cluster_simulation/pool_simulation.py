@@ -1,0 +1,256 @@
+"""Simulates a pool of many hosts, with the code that deals items in real pools.
+
+A driver takes time for each call, item and byte, and so does its link; hosts of several kinds work
+at items. Who gets what is decided by `LoadBalancer`; what things take is a model.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
+from math import ceil
+
+import numpy as np
+
+from ...errors import PlanError
+from ..pools.load_balancing import LoadBalancer
+from ..pools.replica_load import Call
+from .pool_model import Driver, HostKind, PoolSimulation
+
+MOST_ITEMS = 1_000_000
+"""Of a driver; beyond that many, a simulation takes minutes."""
+
+Work = Callable[[], None]
+
+
+def simulate_pool(
+    hosts: Sequence[HostKind],
+    driver: Driver | None = None,
+    *,
+    items: int = 10_000,
+    feed_bytes: int = 1 << 20,
+    result_bytes: int = 4096,
+    max_in_flight: int | None = None,
+    window: int | None = None,
+    drivers: int = 1,
+    ordered: bool = True,
+    seed: int = 0,
+) -> PoolSimulation:
+    """Predict how a stream of items goes over many hosts.
+
+    Parameters
+    ----------
+    hosts : sequence of HostKind
+    driver : Driver, optional
+    items : int
+        All of them are there at the start.
+    feed_bytes, result_bytes : int
+        Of an item.
+    max_in_flight : int, optional
+        Items between the first that is not handed out and the last that was let in; four for each
+        that hosts can work at when left out.
+    window : int, optional
+        Items that a host may have; four times what it works at when left out.
+    drivers : int
+        Shards: each driver has a share of items and hosts, a link and an order of its own.
+    ordered : bool
+        Whether results are handed out in the order of the items.
+    seed : int
+        Of what items take, where that is spread.
+
+    Returns
+    -------
+    PoolSimulation
+
+    Raises
+    ------
+    PlanError
+        If an argument makes no sense.
+
+    Examples
+    --------
+    >>> from plait.scheduler.ray.cluster_simulation.pool_simulation import HostKind, simulate_pool
+    >>> few = simulate_pool([HostKind("gpu", 8, item_s=0.05)], items=800)
+    >>> few.limit
+    'hosts'
+    """
+    _check(hosts, items, drivers)
+    shard = [replace(kind, count=ceil(kind.count / drivers)) for kind in hosts if kind.count]
+    slots = sum(kind.count * kind.in_flight for kind in shard)
+    pool = _Pool(shard, driver or Driver(), (feed_bytes, result_bytes), window, seed, ordered)
+    pool.run(ceil(items / drivers), max_in_flight or 4 * slots)
+    return pool.found(items, sum(kind.items_per_s for kind in hosts))
+
+
+def _check(hosts: Sequence[HostKind], items: int, drivers: int) -> None:
+    if not any(kind.count > 0 and kind.item_s > 0 for kind in hosts):
+        raise PlanError("there are no hosts", fix="give kinds with a count and seconds above 0")
+    for name, value in (("items", items), ("drivers", drivers)):
+        if value < 1:
+            raise PlanError(f"{name} is {value}", fix="use 1 or more")
+    if items > drivers * MOST_ITEMS:
+        raise PlanError(f"{items:,} items are too many", fix=f"use {drivers * MOST_ITEMS:,}")
+
+
+class _Server:
+    """Something that does one thing after the other; with several hands, as many at a time."""
+
+    def __init__(self, clock: _Clock, hands: int = 1) -> None:
+        self._clock = clock
+        self._free = hands
+        self._line: deque[tuple[float, Work]] = deque()
+        self.busy_s = 0.0
+
+    def do(self, seconds: float, then: Work) -> None:
+        """Work for that long when what is in line is done, then call."""
+        self._line.append((seconds, then))
+        self._next()
+
+    def _next(self) -> None:
+        while self._free and self._line:
+            seconds, then = self._line.popleft()
+            self._free -= 1
+            self.busy_s += seconds
+            self._clock.after(seconds, partial(self._done, then))
+
+    def _done(self, then: Work) -> None:
+        self._free += 1
+        then()
+        self._next()
+
+
+class _Clock:
+    """Time that jumps from one event to the next."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Work]] = []
+        self._count = 0
+
+    def after(self, seconds: float, work: Work) -> None:
+        """Call later."""
+        self._count += 1
+        heappush(self._events, (self.now + seconds, self._count, work))
+
+    def run(self) -> None:
+        """Let time go on until nothing is left to come."""
+        while self._events:
+            self.now, _, work = heappop(self._events)
+            work()
+
+
+class _Pool:
+    """One driver and its hosts."""
+
+    def __init__(
+        self,
+        kinds: Sequence[HostKind],
+        driver: Driver,
+        nbytes: tuple[int, int],
+        window: int | None,
+        seed: int,
+        ordered: bool,
+    ) -> None:
+        self._clock = _Clock()
+        self._ordered = ordered
+        self._model = driver
+        self._kinds = kinds
+        self._feed_bytes, self._result_bytes = nbytes
+        self._random = np.random.default_rng(seed)
+        self._driver, self._out, self._back = (_Server(self._clock) for _ in range(3))
+        self._dealer = LoadBalancer(replays=0)
+        self._hosts: dict[str, tuple[HostKind, _Server]] = {}
+        for kind in kinds:
+            for number in range(kind.count):
+                name = f"{kind.name}:{number}"
+                self._hosts[name] = kind, _Server(self._clock, kind.in_flight)
+                self._dealer.join(name, kind.in_flight, window or 4 * kind.in_flight)
+        self._let_in: list[float] = []
+        self._handed: list[float] = []
+
+    def run(self, items: int, max_in_flight: int) -> None:
+        """Let all items through."""
+        self._items, self._most = items, max_in_flight
+        self._landed = bytearray(items)
+        self._next_out = self._ended = 0
+        self._handed = [0.0] * items
+        self._admit()
+        self._clock.run()
+        assert self._next_out == items, "every item comes back"
+
+    def found(self, items: int, possible: float) -> PoolSimulation:
+        """Return what came of it, for all drivers together."""
+        seconds = self._clock.now
+        shares = {
+            kind.name: sum(server.busy_s for of, server in self._hosts.values() if of is kind)
+            / (seconds * kind.count * kind.in_flight)
+            for kind in self._kinds
+        }
+        latencies = np.subtract(self._handed, self._let_in)
+        middle, late = np.percentile(latencies, [50, 99])
+        link_s = max(self._out.busy_s, self._back.busy_s)
+        return PoolSimulation(
+            items,
+            seconds,
+            possible,
+            self._driver.busy_s / seconds,
+            link_s / seconds,
+            shares,
+            (float(middle), float(late)),
+        )
+
+    def _admit(self) -> None:
+        gone = self._next_out if self._ordered else self._ended
+        while len(self._let_in) < min(self._items, gone + self._most):
+            self._dealer.put(len(self._let_in), self._feed_bytes, in_order=self._ordered)
+            self._let_in.append(self._clock.now)
+        for call in self._dealer.deal():
+            seconds = self._handling_s(call, self._feed_bytes)
+            self._driver.do(seconds, partial(self._send, call))
+
+    def _handling_s(self, call: Call, nbytes: int) -> float:
+        """Return the driver's time for a call in one direction, given the bytes of an item."""
+        each = self._model.item_s / 2 + nbytes / self._model.copy_bytes_per_s
+        return self._model.call_s / 2 + len(call.items) * each
+
+    def _send(self, call: Call) -> None:
+        nbytes = len(call.items) * self._feed_bytes
+        self._out.do(nbytes / self._model.link_bytes_per_s, partial(self._travel, call))
+
+    def _travel(self, call: Call) -> None:
+        self._clock.after(self._model.trip_s, partial(self._arrive, call))
+
+    def _arrive(self, call: Call) -> None:
+        kind, server = self._hosts[call.replica]
+        left = [len(call.items)]
+        for _ in call.items:
+            server.do(self._item_s(kind), partial(self._worked, call, kind, left))
+
+    def _item_s(self, kind: HostKind) -> float:
+        slower = kind.straggler if self._random.random() < kind.straggling else 1.0
+        return kind.item_s * slower * float(np.exp(self._random.normal() * kind.spread))
+
+    def _worked(self, call: Call, kind: HostKind, left: list[int]) -> None:
+        left[0] -= 1
+        if not left[0]:
+            seconds = len(call.items) * self._result_bytes / self._model.link_bytes_per_s
+            then = partial(self._back.do, seconds, partial(self._receive, call, kind))
+            self._clock.after(self._model.trip_s, then)
+
+    def _receive(self, call: Call, kind: HostKind) -> None:
+        seconds = self._handling_s(call, self._result_bytes)
+        self._driver.do(seconds, partial(self._answered, call, kind))
+
+    def _answered(self, call: Call, kind: HostKind) -> None:
+        for item in self._dealer.answered(call, kind.item_s / kind.in_flight):
+            self._landed[item] = 1
+            self._ended += 1
+            self._handed[item] = self._clock.now
+        while self._next_out < self._items and self._landed[self._next_out]:
+            if self._ordered:
+                self._handed[self._next_out] = self._clock.now
+            self._next_out += 1
+        self._admit()

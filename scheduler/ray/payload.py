@@ -1,0 +1,109 @@
+"""The payload with which hosts open sessions: a plan, or a graph that they plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...devices.worker.modules import Source, import_sources, sources_of
+from ...graph.formats.native import dump_bytes, load_bytes
+from ...graph.ir import Graph
+from ...graph.nested import all_nodes
+from ...graph.tensor import Array
+from ..errors import PlanError
+from ..planner.api import plan as make_plan
+from ..plans.plan import Plan
+from ..reports.plan_file import dump_plan, read_plan
+
+ORIGIN = "what the pool sent"
+
+_OF_THE_GRAPH = ("shapes", "bounds", "max_in_flight", "passes")
+"""What of the arguments of `plan` is no matter of devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPayload:
+    """A plan, or a graph and what to plan it for.
+
+    Attributes
+    ----------
+    plan : Plan
+        What a driver knows of it: what is fed and fetched, and how many items are in flight.
+    graph : Graph or None
+        What hosts plan.
+    planning : Mapping of str to object
+        The arguments with which they do.
+    """
+
+    plan: Plan
+    graph: Graph | None = None
+    planning: Mapping[str, Any] | None = None
+
+    def packed(self, put: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """Return the arguments of `unpacked`; `put` has the cluster keep the largest of them."""
+        data = dump_plan(self.plan) if self.graph is None else dump_bytes(self.graph)
+        nodes = (node for _, _, node in all_nodes(self.plan.fed))
+        sources = dict.fromkeys(source for node in nodes for source in sources_of(node))
+        return put(np.frombuffer(data, np.uint8)), [tuple(one) for one in sources], self.planning
+
+
+def cargo(
+    what: Plan | Graph, devices: str | Sequence[str] | None, planning: Mapping[str, Any] | None
+) -> SessionPayload:
+    """Return what is to be sent.
+
+    Raises
+    ------
+    PlanError
+        If hosts cannot make a plan of that.
+    """
+    if isinstance(what, Plan):
+        if devices is not None or planning is not None:
+            raise PlanError(
+                "a plan is for the devices that it was made for",
+                fix="leave devices= and planning= out, or give a graph, which hosts plan",
+            )
+        if what.ends.devices:
+            raise _on_devices()
+        return SessionPayload(
+            replace(what, source=None)
+        )  # hosts know no tensors that passes removed
+    if not isinstance(what, Graph):
+        raise PlanError(
+            f"replicas run a Plan or Graph, not a {type(what).__name__}",
+            fix="cluster.replicas(plan(graph, devices=...))",
+        )
+    if devices is None:
+        raise PlanError(
+            "hosts are to plan this graph, and do not know for which devices",
+            fix='give devices=["cuda:0", "cpu"], or a plan',
+        )
+    arguments = dict(planning or {})
+    if arguments.get("inputs_on") or arguments.get("outputs_on"):
+        raise _on_devices()
+    known = {name: arguments[name] for name in _OF_THE_GRAPH if name in arguments}
+    return SessionPayload(make_plan(what, "cpu", **known), what, {**arguments, "devices": devices})
+
+
+def unpacked(data: Array, sources: Sequence[Source], planning: Mapping[str, Any] | None) -> Plan:
+    """Return the plan that was sent, or made here; constants stay where they lie in `data`.
+
+    Raises
+    ------
+    PlaitError
+        If that cannot be.
+    """
+    import_sources([Source(*one) for one in sources])
+    if planning is None:
+        return read_plan(memoryview(data), ORIGIN, {})
+    return make_plan(load_bytes(memoryview(data), ORIGIN), **planning)
+
+
+def _on_devices() -> PlanError:
+    return PlanError(
+        "arrays that are handed over or taken on devices do not travel to replicas",
+        fix="plan without inputs_on and outputs_on",
+    )

@@ -1,0 +1,133 @@
+"""Asks devices elsewhere whether they run a node, and with what scratch.
+
+A question is a node without its names; the answer is remembered by whoever asks. Large constants do
+not travel: in their place a device sees zeros.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....devices.device import Chaining, Device
+from ....graph.ir import Node
+from ....graph.operator import Call
+from ....graph.tensor import Array, TensorSpec
+from ...costs.signature import canonical
+
+SHOWN_BYTES = 4096
+"""Constants of more bytes are not shown to a device that is asked about a node."""
+
+Fields = tuple[str, tuple[int, ...]]
+"""A dtype and a shape."""
+
+
+class SupportReply(NamedTuple):
+    """What a device says of a node.
+
+    Attributes
+    ----------
+    ok : bool
+    reason : str
+    chains : bool
+        It may be part of a chain.
+    scratch : tuple of (str, tuple of int)
+        Dtypes and shapes of its scratch buffers, where its outputs were told.
+    """
+
+    ok: bool
+    reason: str
+    chains: bool
+    scratch: tuple[Fields, ...]
+
+
+class SupportQuery(NamedTuple):
+    """A node, as it travels.
+
+    Attributes
+    ----------
+    op : str
+    attributes : dict
+    inputs : tuple of TensorSpec or None
+    values : tuple of Array or None
+        None also where it is too large.
+    constant : tuple of bool
+        Which inputs are constants.
+    outputs : tuple of TensorSpec or None
+        Their specs; None where they are not known, or the node does not give them.
+    given : tuple of bool
+        Which outputs it gives.
+    n_outputs : int
+    """
+
+    op: str
+    attributes: dict[str, Any]
+    inputs: tuple[TensorSpec | None, ...]
+    values: tuple[Array | None, ...]
+    constant: tuple[bool, ...]
+    given: tuple[bool, ...]
+    n_outputs: int
+    outputs: tuple[TensorSpec, ...] | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """What the answer depends on."""
+        return (
+            self.op,
+            canonical(self.attributes),
+            tuple(map(str, self.inputs)),
+            tuple(_digest(value) for value in self.values),
+            self.constant,
+            self.given,
+            self.n_outputs,
+            None if self.outputs is None else tuple(map(str, self.outputs)),
+        )
+
+    def answer(self, device: Device) -> SupportReply:
+        """Return what a device says."""
+        names = [f"i{index}" if spec else "" for index, spec in enumerate(self.inputs)]
+        made = [f"o{index}" if given else "" for index, given in enumerate(self.given)]
+        node = Node("asked", self.op, tuple(names), tuple(made), self.attributes)
+        values = tuple(map(_value, self.inputs, self.values, self.constant))
+        call = Call(self.inputs, values, node.attributes, self.n_outputs)
+        support = device.supports(node, call)
+        is_static = all(spec is None or spec.is_static for spec in self.inputs)
+        is_asked = support.ok and is_static
+        chains = is_asked and isinstance(device, Chaining) and device.chains(node, call)
+        scratch = () if self.outputs is None else device.scratch(node, call, self.outputs)
+        specs = tuple((spec.dtype.name, spec.static_shape) for spec in scratch)
+        return SupportReply(*support, chains, specs)
+
+
+def ask(node: Node, call: Call, outputs: tuple[TensorSpec, ...] | None) -> SupportQuery:
+    """Return a question about a node."""
+    values = tuple(value if _is_shown(value) else None for value in call.values)
+    return SupportQuery(
+        node.op,
+        dict(node.attributes),
+        call.inputs,
+        values,
+        tuple(value is not None for value in call.values),
+        tuple(map(bool, node.outputs)),
+        call.n_outputs,
+        outputs,
+    )
+
+
+def _is_shown(value: Array | None) -> bool:
+    return value is not None and value.nbytes <= SHOWN_BYTES
+
+
+def _value(spec: TensorSpec | None, value: Array | None, constant: bool) -> Array | None:
+    if value is None and constant and spec is not None:
+        return np.broadcast_to(np.zeros((), spec.dtype), spec.static_shape)
+    return value
+
+
+def _digest(value: Array | None) -> str | None:
+    if value is None:
+        return None
+    return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()

@@ -1,0 +1,146 @@
+"""A profile as a Chrome trace: one track per device, one for its transfers, arrows between steps.
+
+Each item has a bar with the phases of its way; counters show how full queues and memories were.
+Source of the format: the Trace Event Format document of the Chromium project; Perfetto reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ...graph.formats.files import replace_file
+from ..errors import SessionError
+from ..plans.steps import Outline
+from ..profile import Profile, Record, Span
+from ..profile.attribution import moments
+from ..profile.counters import counters
+
+PROCESS = 1
+
+
+def write_trace(profile: Profile, path: str | Path) -> None:
+    """Write a profile's trace to a file; SessionError if that fails."""
+    text = json.dumps({"traceEvents": trace_events(profile), "displayTimeUnit": "ms"})
+    replace_file(path, [text.encode()], SessionError)
+
+
+def trace_events(profile: Profile) -> list[dict[str, Any]]:
+    """Return the trace events of a profile; times in µs from the first admission."""
+    return _Trace(profile).events()
+
+
+class _Trace:
+    def __init__(self, profile: Profile) -> None:
+        self._records = profile.records
+        self._origin = min((_phases(record)[0][1] for record in self._records), default=0)
+        self._tracks: dict[str, int] = {}
+        self._arrows = 0
+
+    def events(self) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        for index, record in enumerate(self._records):
+            events += self._item(index, record)
+        for name, unit, changes in counters(self._records):
+            events += self._counter(name, unit, changes)
+        return [*self._names(), *events]
+
+    def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
+        """Yield an item's bar, its steps, and the arrows between them."""
+        phases = _phases(record)
+        name, start, end = f"item {index}", phases[0][1], phases[-1][2]
+        yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
+        for phase, began, ended in phases:
+            if ended > began:
+                yield self._bar(index, phase, "b", began)
+                yield self._bar(index, phase, "e", ended)
+        yield self._bar(index, name, "e", end)
+        for part in record.parts:
+            spans = {span.step.index: span for span in part.spans()}
+            for span in spans.values():
+                yield self._span(index, span)
+                for dependent in span.step.dependents:
+                    if dependent in spans:
+                        yield from self._arrow(span, spans[dependent])
+
+    def _bar(self, item: int, name: str, ph: str, ns: int, args: Any = None) -> dict[str, Any]:
+        bar = {"cat": "item", "id": item, "pid": PROCESS, "tid": 0, "name": name}
+        return {**bar, "ph": ph, "ts": self._us(ns), "args": args or {}}
+
+    def _span(self, item: int, span: Span) -> dict[str, Any]:
+        transfer = span.step.transfer
+        queued_us = (span.started_ns - span.ready_ns) / 1e3
+        details: dict[str, Any] = {"item": item, "queued_us": queued_us}
+        if transfer:
+            details["nbytes"] = transfer.nbytes
+        else:
+            details["nodes"] = span.step.n_nodes
+        return {
+            "ph": "X",
+            "cat": "transfer" if transfer else "subgraph",
+            "name": span.step.name,
+            "pid": PROCESS,
+            "tid": self._track(span.step),
+            "ts": self._us(span.started_ns),
+            "dur": (span.ended_ns - span.started_ns) / 1e3,
+            "args": details,
+        }
+
+    def _arrow(self, source: Span, target: Span) -> Iterator[dict[str, Any]]:
+        self._arrows += 1
+        common = {"cat": "flow", "name": "ready", "id": self._arrows, "pid": PROCESS}
+        yield {
+            **common, "ph": "s", "tid": self._track(source.step), "ts": self._us(source.ended_ns),
+        }  # fmt: skip
+        yield {
+            **common,
+            "ph": "f",
+            "bp": "e",
+            "tid": self._track(target.step),
+            "ts": self._us(target.started_ns),
+        }
+
+    def _counter(
+        self, name: str, unit: str, changes: list[tuple[int, int]]
+    ) -> Iterator[dict[str, Any]]:
+        level = 0
+        levels = {}  # of several changes at one moment the last one stands
+        for time_ns, change in sorted(changes):
+            level += change
+            levels[time_ns] = level
+        for time_ns, reached in levels.items():
+            yield {
+                "ph": "C",
+                "name": name,
+                "pid": PROCESS,
+                "ts": self._us(time_ns),
+                "args": {unit: reached},
+            }
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        named = [("process_name", 0, "plait"), ("thread_name", 0, "items")]
+        named += [("thread_name", track, name) for name, track in self._tracks.items()]
+        for kind, track, name in named:
+            yield {"ph": "M", "name": kind, "pid": PROCESS, "tid": track, "args": {"name": name}}
+
+    def _track(self, step: Outline) -> int:
+        name = step.device
+        if step.transfer:  # the two directions overlap, a track's slices may not
+            name += " in" if step.transfer.is_inward else " out"
+        return self._tracks.setdefault(name, len(self._tracks) + 1)
+
+    def _us(self, time_ns: int) -> float:
+        return (time_ns - self._origin) / 1e3
+
+
+PHASES = ("source", "waits for a slot", "is fed", "runs", "lands", "waits for the consumer", "used")
+"""What an item does between its marks."""
+
+
+def _phases(record: Record) -> list[tuple[str, int, int]]:
+    """Return name, beginning and end of each phase; what was not marked took no time."""
+    between = pairwise(moments(record))
+    return [(name, start, end) for name, (start, end) in zip(PHASES, between, strict=True)]

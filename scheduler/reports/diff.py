@@ -1,0 +1,250 @@
+"""Differences between two plans: nodes that moved, bytes, memory, predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...graph.escaping import listing
+from ...graph.printing import bytes_text, counted, rate_text, seconds_text
+from ..errors import PlanError
+from ..plans.plan import Plan
+from ..plans.steps import Transfer
+from .prediction import predicted
+
+LISTED_NODES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A node that is on another device.
+
+    Attributes
+    ----------
+    node, source, target : str
+    reason : str
+        Why it is on the target.
+    """
+
+    node: str
+    source: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """The figures of one plan.
+
+    Attributes
+    ----------
+    graph : str
+    devices : tuple of str
+    strategy, objective : str
+    max_in_flight : int
+    subgraphs, transfers : int
+    transferred_nbytes : int
+        Per item.
+    memory : Mapping of str to int
+        Bytes of each memory, for all items in flight; with replicas, on one variant.
+    predicted_s : float or None
+        Of one item; None where shapes are not known.
+    items_per_s : float or None
+        Of a stream with that many items in flight.
+    """
+
+    graph: str
+    devices: tuple[str, ...]
+    strategy: str
+    objective: str
+    max_in_flight: int
+    subgraphs: int
+    transfers: int
+    transferred_nbytes: int
+    memory: Mapping[str, int]
+    predicted_s: float | None
+    items_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """What differs from one plan to another.
+
+    Attributes
+    ----------
+    before, after : PlanSummary
+    moved : tuple of Moved
+    removed, added : tuple of str
+        The nodes that only one of the plans has.
+    copied : Mapping of (str, str) to (int, int)
+        Bytes per item from a memory to another, before and after, where they differ.
+    """
+
+    before: PlanSummary
+    after: PlanSummary
+    moved: tuple[Moved, ...]
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    copied: Mapping[tuple[str, str], tuple[int, int]]
+
+    @property
+    def is_empty(self) -> bool:
+        """True when the plans decide the same."""
+        same = not (self.moved or self.removed or self.added or self.copied)
+        return same and self.before == self.after
+
+    @property
+    def predicted_change(self) -> float | None:
+        """By what share the predicted time of an item changes: -0.25 for a quarter less."""
+        old, new = self.before.predicted_s, self.after.predicted_s
+        return new / old - 1 if old and new is not None else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {
+            "format": "plait plan diff",
+            "version": 1,
+            "before": _plain(self.before),
+            "after": _plain(self.after),
+            "predicted_change": self.predicted_change,
+            "moved": [asdict(one) for one in self.moved],
+            "removed": list(self.removed),
+            "added": list(self.added),
+            "copied": [
+                {"source": source, "target": target, "before": old, "after": new}
+                for (source, target), (old, new) in self.copied.items()
+            ],
+        }
+
+    def __str__(self) -> str:
+        return listing(_lines(self))
+
+
+def diff(before: Plan, after: Plan) -> PlanDiff:
+    """Return what differs from one plan to another.
+
+    Both are predicted by the costs of `after`, over which those of `before` have no say: times
+    that rest on different figures could not be compared.
+
+    Raises
+    ------
+    PlanError
+        If one of them is no plan.
+    """
+    for one in (before, after):
+        if not isinstance(one, Plan):
+            raise PlanError(
+                f"a {type(one).__name__} is no plan", fix="compare what plan() or load_plan() made"
+            )
+    old, new = before.assignment, after.assignment
+    moved = [
+        Moved(name, old[name], device, after.reasons[name])
+        for name, device in new.items()
+        if name in old and old[name] != device
+    ]
+    sums = _copied(before), _copied(after)
+    pairs = {pair: tuple(one.get(pair, 0) for one in sums) for pair in {**sums[0], **sums[1]}}
+    return PlanDiff(
+        _summary(before, after),
+        _summary(after, after),
+        tuple(moved),
+        tuple(name for name in old if name not in new),
+        tuple(name for name in new if name not in old),
+        {pair: (both[0], both[1]) for pair, both in pairs.items() if both[0] != both[1]},
+    )
+
+
+def _summary(plan: Plan, judge: Plan) -> PlanSummary:
+    copied, prediction = _copied(plan), predicted(plan, judge.costs)
+    return PlanSummary(
+        plan.graph.name,
+        plan.device_names,
+        plan.request.strategy,
+        plan.request.objective,
+        plan.in_flight,
+        len(plan.subgraphs),
+        sum(isinstance(step.work, Transfer) for step in plan.steps),
+        sum(copied.values()),
+        {} if plan.memory is None else {n: pool.nbytes for n, pool in plan.memory.pools.items()},
+        None if prediction is None else prediction.seconds,
+        None if prediction is None else prediction.items_per_s,
+    )
+
+
+def _copied(plan: Plan) -> dict[tuple[str, str], int]:
+    """Return the bytes per item from a memory to another."""
+    sums: dict[tuple[str, str], int] = {}
+    for step in plan.steps:
+        if isinstance(step.work, Transfer):
+            pair = step.work.source, step.work.target
+            sums[pair] = sums.get(pair, 0) + step.work.nbytes
+    return sums
+
+
+def _plain(summary: PlanSummary) -> dict[str, Any]:
+    return {**asdict(summary), "devices": list(summary.devices), "memory": dict(summary.memory)}
+
+
+def _lines(found: PlanDiff) -> Iterator[str]:
+    before, after = found.before, found.after
+    yield f"from a plan for {before.graph!r} on {', '.join(before.devices)}"
+    yield f"to a plan for   {after.graph!r} on {', '.join(after.devices)}"
+    if found.is_empty:
+        yield "they decide the same"
+        return
+    yield from _table(found)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found.moved:
+        groups.setdefault((one.source, one.target), []).append(one.node)
+    if groups:
+        yield f"moved: {counted(len(found.moved), 'node')}"
+        for (source, target), names in groups.items():
+            yield f"  {source} to {target}: {_some(names)}"
+    for what, names in (("removed", list(found.removed)), ("added", list(found.added))):
+        if names:
+            yield f"{what}: {counted(len(names), 'node')}: {_some(names)}"
+    if found.copied:
+        yield "bytes per item"
+    for (source, target), (old, new) in found.copied.items():
+        yield f"  {source} to {target}: {bytes_text(old)}, now {bytes_text(new)}"
+
+
+def _table(found: PlanDiff) -> Iterator[str]:
+    before, after = found.before, found.after
+    rows = [
+        ("strategy", before.strategy, after.strategy),
+        ("objective", before.objective, after.objective),
+        ("in flight", str(before.max_in_flight), str(after.max_in_flight)),
+        ("one item", seconds_text(before.predicted_s), seconds_text(after.predicted_s)),
+        ("a stream", _rate(before), _rate(after)),
+        ("subgraphs", str(before.subgraphs), str(after.subgraphs)),
+        ("transfers", str(before.transfers), str(after.transfers)),
+        ("copied", bytes_text(before.transferred_nbytes), bytes_text(after.transferred_nbytes)),
+    ]
+    for name in {**before.memory, **after.memory}:
+        old, new = (bytes_text(one.memory.get(name, 0)) for one in (before, after))
+        rows.append((f"memory {name}", old, new))
+    changes = {
+        "one item": _change(before.predicted_s, after.predicted_s),
+        "a stream": _change(before.items_per_s, after.items_per_s),
+    }
+    width = max(len(name) for name, _, _ in rows)
+    yield f"{'':{width}} {'before':>14} {'after':>14}"
+    for name, old, new in rows:
+        if old != new or name == "one item":
+            yield f"{name:{width}} {old:>14} {new:>14}{changes.get(name, '')}"
+
+
+def _rate(summary: PlanSummary) -> str:
+    return "-" if summary.items_per_s is None else rate_text(summary.items_per_s)
+
+
+def _change(old: float | None, new: float | None) -> str:
+    if not old or new is None:
+        return ""
+    return f"  {new / old - 1:+.1%}" if new < 10 * old else f"  {new / old:.3g} times"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:LISTED_NODES]) + (", ..." if len(names) > LISTED_NODES else "")

@@ -1,0 +1,132 @@
+"""The table of nodes: what each does, where, for how much, why, and what else was possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....graph.infer import cost_of
+from ....graph.ir import Graph, Node
+from ....graph.operators.control import placed_nodes
+from ...costs import Costs
+from ...plans.decision import Option
+from ...plans.partition import SESSION
+from ...plans.plan import Plan
+from ...profile import NodeTime, Profile
+from .columns import Texts, rounded
+
+COLUMNS = (
+    "name",
+    "op",
+    "device",
+    "subgraph",
+    "reason",
+    "cost_us",
+    "basis",
+    "measured_us",
+    "min_us",
+    "runs",
+    "flops",
+    "nbytes",
+    "inputs",
+    "outputs",
+    "options",
+)
+
+
+def node_table(
+    plan: Plan | None, profile: Profile | None, costs: Costs | None, texts: Texts
+) -> dict[str, list[Any]]:
+    """Return the nodes as columns; one of which nothing is known is empty.
+
+    Those of the plan's graph come first, in its order; then those of nested graphs, then what was
+    measured under other names (nodes that came to be only when values were known). `costs`, if
+    given, are those of a simulation, and stand in place of what the plan was made with.
+    """
+    times = {(node.name, node.device): node for node in (profile.nodes if profile else ())}
+    rows: list[dict[str, Any]] = []
+    if plan is not None:
+        table = _Table(plan, costs, texts)
+        listed = sorted(placed_nodes(plan.graph), key=lambda entry: entry[1] is not plan.graph)
+        for path, graph, node in listed:
+            measured = times.pop((path, plan.assignment[path]), None)
+            rows.append({**table.row(path, graph, node), **_measured(measured)})
+    for (name, device), measured in times.items():
+        row = {"name": name, "op": texts.number(measured.op), "device": texts.number(device)}
+        rows.append({**row, **_measured(measured)})
+    columns = {column: [row.get(column) for row in rows] for column in COLUMNS}
+    return {
+        column: values if any(value is not None for value in values) else []
+        for column, values in columns.items()
+    }
+
+
+def _measured(time: NodeTime | None) -> dict[str, Any]:
+    if time is None or not time.runs:
+        return {}
+    return {
+        "measured_us": rounded(time.total_ns / time.runs / 1e3, 5),
+        "min_us": rounded(time.min_ns / 1e3, 5),
+        "runs": time.runs,
+    }
+
+
+class _Table:
+    def __init__(self, plan: Plan, costs: Costs | None, texts: Texts) -> None:
+        self._plan, self._texts = plan, texts
+        self._costs = costs
+        self._options = plan.decision.options if plan.decision is not None else {}
+        self._subgraph = {
+            node.name: subgraph.index
+            for subgraph in plan.subgraphs
+            for node in subgraph.graph.nodes
+        }
+
+    def row(self, path: str, graph: Graph, node: Node) -> dict[str, Any]:
+        plan, texts = self._plan, self._texts
+        device = plan.assignment[path]
+        options = self._options.get(path, ())
+        row: dict[str, Any] = {
+            "name": path,
+            "op": texts.number(node.op),
+            "device": texts.number(device),
+            "subgraph": self._subgraph.get(path) if graph is plan.graph else None,
+            "reason": texts.number(plan.reasons[path]),
+            "inputs": self._tensors(graph, node.inputs),
+            "outputs": self._tensors(graph, node.outputs),
+            "options": [self._plain(option) for option in options],
+        }
+        if device != SESSION and _is_static(graph, node):
+            cost = cost_of(graph, node)
+            row |= {"flops": cost.flops, "nbytes": cost.nbytes}
+            row |= self._cost(graph, node, device, options)
+        return row
+
+    def _cost(
+        self, graph: Graph, node: Node, device: str, options: Sequence[Option]
+    ) -> dict[str, Any]:
+        """Return what a node was taken to cost on its device, and what that rests on."""
+        offers = options if self._costs is None else ()
+        own = next((option for option in offers if option.device == device), None)
+        if own is not None and own.seconds is not None and own.basis is not None:
+            seconds, basis = own.seconds, own.basis
+        else:
+            costs = self._costs or self._plan.costs
+            seconds, basis = costs.node_s(device, graph, node), costs.basis(device, graph, node)
+        return {"cost_us": rounded(seconds * 1e6), "basis": self._texts.number(basis)}
+
+    def _tensors(self, graph: Graph, names: Sequence[str]) -> list[list[int]]:
+        """Return name and spec of each tensor."""
+        number = self._texts.number
+        return [[number(name), number(str(graph.tensors[name]))] for name in names if name]
+
+    def _plain(self, option: Option) -> list[Any]:
+        """Return whether a device could run the node, why, and in what time."""
+        device, reason = self._texts.numbers((option.device, option.reason))
+        us = None if option.seconds is None else rounded(option.seconds * 1e6)
+        return [device, int(option.supported), reason, us]
+
+
+def _is_static(graph: Graph, node: Node) -> bool:
+    specs: Mapping[str, Any] = graph.tensors
+    return all(specs[name].is_static for name in (*node.inputs, *node.outputs) if name)

@@ -1,0 +1,120 @@
+"""The page: one HTML file that holds its data, its script and its style, and asks for nothing else.
+
+Names in a plan come from files that anybody may have written. They stand in the page as JSON in
+which nothing can end the element or the line, and the script sets them as text, never as markup;
+a Content-Security-Policy allows this script and this style, by their digests, and no connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Mapping
+from importlib import resources
+from string import Template
+from typing import Any
+
+from ....graph.formats.files import replace_file
+from ...errors import PlanError
+from ...plans.plan import Plan
+from ...profile import Profile
+from ...simulation.simulation import Simulation
+from .document import document
+
+SCRIPTS = (
+    "base.js",
+    "canvas.js",
+    "arrange.js",
+    "graph_model.js",
+    "graph.js",
+    "timeline.js",
+    "arenas.js",
+    "table.js",
+    "tables.js",
+    "details.js",
+    "summary.js",
+    "main.js",
+)
+"""In this order they make up one script."""
+
+ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+"""What could end the element that holds the data; all beyond ASCII is escaped by JSON itself."""
+
+
+def write_html(
+    path: str | os.PathLike[str],
+    plan: Plan | None = None,
+    profile: Profile | None = None,
+    simulation: Simulation | None = None,
+) -> None:
+    """Write a report as one HTML file, to be opened in any browser, without a network.
+
+    Parameters
+    ----------
+    path : path
+    plan : Plan, optional
+        Shown with its graph, memory, costs and reasons, and simulated unless `simulation` is given.
+    profile : Profile, optional
+        Shown with what was measured.
+    simulation : Simulation, optional
+        A prediction to show instead of the one for the plan's own devices.
+
+    Raises
+    ------
+    PlanError
+        If there is nothing to show, or the file cannot be written.
+    """
+    if plan is None and profile is None and simulation is None:
+        raise PlanError("there is nothing to report", fix="give a plan, a profile or both")
+    for one, kind in ((plan, Plan), (profile, Profile), (simulation, Simulation)):
+        if not isinstance(one, kind | None):
+            raise PlanError(
+                f"a {type(one).__name__} is no {kind.__name__}",
+                fix="give what plan(), Session.profile() and simulate() returned",
+            )
+    text = page(document(plan, profile, simulation))
+    replace_file(path, [text.encode()], PlanError)
+
+
+def page(values: Mapping[str, Any]) -> str:
+    """Return the page that shows a document."""
+    script = _script()
+    style = _asset("report.css")
+    return Template(_asset("report.html")).substitute(
+        title=_text(f"{values['title']} - plait"),
+        script_digest=_digest(script),
+        style_digest=_digest(style),
+        style=style,
+        data=embedded(values),
+        script=script,
+    )
+
+
+def embedded(values: Mapping[str, Any]) -> str:
+    """Return plain values as JSON that may stand inside an element of a page."""
+    text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character, escape in ESCAPES.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def _script() -> str:
+    """Return all scripts as one, whose names nobody else sees."""
+    parts = "\n".join(_asset(name) for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{parts}}})();\n'
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _text(text: str) -> str:
+    """Return text as markup in ASCII; half a surrogate pair becomes what browsers show for it."""
+    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()

@@ -1,0 +1,119 @@
+"""The head of the page: what was planned, what it promises, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ....graph.printing import bytes_text, counted, seconds_text
+from ...plans.plan import Plan
+from ...plans.steps import Transfer
+from ...profile import Profile
+from ...profile.attribution import attributions, total
+from ...profile.table import MEANINGS
+from ...simulation.simulation import Simulation
+from .columns import rounded
+from .timelines import shown
+
+LATENCIES = 5_000
+"""Items whose latency is shown, the last ones."""
+
+Fact = tuple[str, str]
+
+
+def plan_facts(plan: Plan) -> list[Fact]:
+    """Return what the head says of a plan."""
+    return list(_plan_facts(plan))
+
+
+def prediction_facts(simulation: Simulation) -> list[Fact]:
+    """Return what the head says of a prediction."""
+    items = counted(simulation.items, "item")
+    if simulation.items == 1:
+        return [("predicted", f"{seconds_text(simulation.makespan_s)} for one item")]
+    rate = f"{simulation.items_per_s:.4g} items/s"
+    return [("predicted stream", f"{rate}, {items}, {simulation.max_in_flight} in flight")]
+
+
+def decision(plan: Plan) -> dict[str, Any] | None:
+    """Return what was weighed before nodes were given to devices."""
+    decided = plan.decision
+    if decided is None:
+        return None
+    return {
+        "text": f"Strategy {decided.strategy}, for {decided.objective}: {decided.chosen}.",
+        "why": decided.why,
+        "candidates": [
+            {
+                "name": one.name,
+                "us": rounded(one.seconds * 1e6),
+                "subgraphs": one.subgraphs,
+                "devices": list(one.devices),
+                "note": one.note,
+                "chosen": one.name == decided.chosen,
+            }
+            for one in decided.candidates
+        ],
+    }
+
+
+def profile_figures(profile: Profile) -> dict[str, Any]:
+    """Return what was measured, as plain values."""
+    wall_s = profile.wall_s
+    latencies = [(record.landed_ns - record.admitted_ns) / 1e3 for record in profile.records]
+    return {
+        "facts": list(_profile_facts(profile)),
+        "busy": [
+            [name, rounded(s / wall_s if wall_s else 0.0)] for name, s in profile.busy_s.items()
+        ],
+        "latency_us": [rounded(latency) for latency in latencies[-LATENCIES:]],
+        "spent": list(_spent(profile)),
+        "steps": profile.steps(),
+    }
+
+
+def _spent(profile: Profile) -> Iterator[list[Any]]:
+    """Yield on what an item's time was spent: what, mean µs, share, and what that means."""
+    whole = total(attributions(shown(profile)))
+    for kind, ns in whole.spent_ns.items():
+        mean_us = ns / whole.items / 1e3 if whole.items else 0.0
+        name = kind.replace("_", " ")
+        yield [name, rounded(mean_us), rounded(whole.shares[kind]), MEANINGS[kind]]
+
+
+def _plan_facts(plan: Plan) -> Iterator[Fact]:
+    graph, specs = plan.graph, plan.fed.tensors
+    yield "nodes", f"{len(graph.nodes):,}, in {counted(len(plan.subgraphs), 'subgraph')}"
+    yield "devices", ", ".join(plan.device_names)
+    for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        yield kind, ", ".join(f"{name} {specs[name]}" for name in names) or "none"
+    for symbol, (low, high) in plan.bounds.items():
+        yield f"bounds of {symbol}", f"{low:,} to {high:,}; figures are of the largest shapes"
+    yield "in flight", counted(plan.in_flight, "item")
+    if plan.is_static:
+        transfers = [step.work for step in plan.steps if isinstance(step.work, Transfer)]
+        moved = sum(transfer.nbytes for transfer in transfers)
+        yield (
+            "transfers",
+            f"{len(transfers):,}, {bytes_text(moved)} per item" if transfers else "none",
+        )
+    if plan.memory is not None:
+        for name, pool in plan.memory.pools.items():
+            bound = bytes_text(pool.lower_bound)
+            yield f"memory: {name}", f"{bytes_text(pool.nbytes)}; no item needs less than {bound}"
+    else:
+        yield "memory", "planned when all shapes are known"
+
+
+def _profile_facts(profile: Profile) -> Iterator[Fact]:
+    items = len(profile.records)
+    failed = sum(record.failed for record in profile.records)
+    known = (
+        f"the last {items} of {items + profile.forgotten}" if profile.forgotten else f"{items:,}"
+    )
+    yield "measured items", f"{known}, {failed} failed" if failed else known
+    if profile.wall_s:
+        yield "throughput", f"{items / profile.wall_s:.4g} items/s over {profile.wall_s:.4g} s"
+        median, late = (profile.latency_s(quantile) * 1e3 for quantile in (0.5, 0.99))
+        yield "latency", f"{median:.4g} ms median, {late:.4g} ms p99"
+    yield "overlap", f"two devices or more at work {profile.overlap:.0%} of the busy time"

@@ -1,0 +1,161 @@
+"""Timelines: what ran when on which lane, as predicted or as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ....graph.printing import counted
+from ...plans.steps import Outline
+from ...profile import Profile, Record
+from ...profile.critical import critical_path
+from .columns import Texts, microseconds, rounded
+
+if TYPE_CHECKING:
+    from ...simulation.simulation import Simulation
+
+Subgraphs = Mapping[str, int]
+"""The number of each subgraph, by its name."""
+
+SPANS = 6_000
+"""Bars of a timeline, about: of a longer profile the last items are shown."""
+
+
+def measured(profile: Profile, subgraphs: Subgraphs, texts: Texts) -> dict[str, Any] | None:
+    """Return the timeline of a profile's last items; None where nothing ran."""
+    records = shown(profile)
+    if not records:
+        return None
+    before = len(profile.records) - len(records) + profile.forgotten
+    everything = counted(before + len(records), "item")
+    which = f"the last {len(records)} of {everything}" if before else everything
+    path = critical_path(records)
+    lines = _Lines(subgraphs, texts)
+    lines.add(records, before, {(before + one.item, one.step.index) for one in path})
+    return {"kind": "measured", "title": f"measured: {which}", "slack": None, **lines.plain()}
+
+
+def predicted(simulation: Simulation, subgraphs: Subgraphs, texts: Texts) -> dict[str, Any]:
+    """Return the timeline of a simulation, with its critical path and the slack of its steps."""
+    records = simulation.records[: max(1, SPANS // max(len(simulation.plan.steps), 1))]
+    lines = _Lines(subgraphs, texts)
+    lines.add(records, 0, {(one.item, one.step.index) for one in simulation.critical_path})
+    title = f"predicted: {counted(simulation.items, 'item')}"
+    if simulation.items > 1:
+        title += f", {simulation.max_in_flight} in flight"
+    return {
+        "kind": "predicted",
+        "title": title,
+        "slack": [rounded(seconds * 1e6) for seconds in simulation.slack_s],
+        **lines.plain(),
+    }
+
+
+class _Bar(NamedTuple):
+    start_s: float
+    lane: int
+    item: int
+    step: int
+    duration_s: float
+    queued_s: float
+    critical: bool
+
+
+def shown(profile: Profile) -> Sequence[Record]:
+    """Return the items of a profile that the page shows one by one, the last ones."""
+    records = profile.records
+    spans = count = 0
+    for record in reversed(records):
+        spans += record.n_steps
+        if count and spans > SPANS:
+            break
+        count += 1
+    return records[len(records) - count :]
+
+
+class _Lines:
+    """Bars on lanes: one per device, one for its copies."""
+
+    def __init__(self, subgraphs: Subgraphs, texts: Texts) -> None:
+        self._subgraphs, self._texts = subgraphs, texts
+        self._lanes: dict[str, int] = {}
+        self._devices: list[str] = []
+        self._steps: dict[tuple[int, int], int] = {}
+        self._outlines: list[Outline] = []
+        self._bars: list[_Bar] = []
+
+    def add(
+        self,
+        records: Sequence[Record],
+        first: int,
+        critical: AbstractSet[tuple[int, int]] = frozenset(),
+    ) -> None:
+        """Add the bars of items, `first` being the number of the first one."""
+        origin = min(record.admitted_ns for record in records)
+        for item, record in enumerate(records, first):
+            for part in record.parts:
+                for span in part.spans():
+                    bar = _Bar(
+                        (span.started_ns - origin) / 1e9,
+                        self._lane(span.step),
+                        item,
+                        self._step(span.step, id(part.steps)),
+                        (span.ended_ns - span.started_ns) / 1e9,
+                        max(span.started_ns - span.ready_ns, 0) / 1e9,
+                        (item, span.step.index) in critical,
+                    )
+                    self._bars.append(bar)
+
+    def plain(self) -> dict[str, Any]:
+        """Return lanes, steps and bars as plain values, bars in the order of their starts."""
+        bars = sorted(self._bars)
+        return {
+            "lanes": list(self._lanes),
+            "devices": self._devices,
+            "items": len({bar.item for bar in bars}),
+            "steps": self._plain_steps(),
+            "lane": [bar.lane for bar in bars],
+            "item": [bar.item for bar in bars],
+            "step": [bar.step for bar in bars],
+            "start": [microseconds(bar.start_s) for bar in bars],
+            "duration": [microseconds(bar.duration_s) for bar in bars],
+            "queued": [microseconds(bar.queued_s) for bar in bars],
+            "critical": [int(bar.critical) for bar in bars],
+        }
+
+    def _lane(self, step: Outline) -> int:
+        name = f"{step.device} copies" if step.transfer else step.device
+        if name not in self._lanes:
+            self._lanes[name] = len(self._devices)
+            self._devices.append(step.device)
+        return self._lanes[name]
+
+    def _step(self, step: Outline, plan: int) -> int:
+        """Return the number of a step; `plan` tells steps of the same index apart."""
+        if (plan, step.index) not in self._steps:
+            self._steps[plan, step.index] = len(self._outlines)
+            self._outlines.append(step)
+        return self._steps[plan, step.index]
+
+    def _plain_steps(self) -> dict[str, list[Any]]:
+        """Return the steps as columns."""
+        after = [
+            [
+                self._steps[plan, later]
+                for later in outline.dependents
+                if (plan, later) in self._steps
+            ]
+            for (plan, _), outline in zip(self._steps, self._outlines, strict=True)
+        ]
+        return {
+            "index": [index for _, index in self._steps],
+            "name": self._texts.numbers(outline.name for outline in self._outlines),
+            "nodes": [outline.n_nodes for outline in self._outlines],
+            "nbytes": [one.transfer.nbytes if one.transfer else None for one in self._outlines],
+            "subgraph": [
+                None if outline.transfer else self._subgraphs.get(outline.name)
+                for outline in self._outlines
+            ],
+            "next": after,
+        }

@@ -1,0 +1,160 @@
+"""A plan as plain values, for JSON; docs/plans.md describes the form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ...graph.infer import cost_of
+from ...graph.ir import Graph
+from ...graph.passes import Applied
+from ...version import VERSION
+from ..plans.decision import Decision
+from ..plans.plan import Plan
+from ..plans.regions import Pool, Region
+from ..plans.steps import Step, Transfer
+from .prediction import predicted
+
+FORMAT, FORMAT_VERSION = "plait plan", 1
+
+
+def to_json(plan: Plan) -> str:
+    """Return a plan as JSON."""
+    return json.dumps(to_dict(plan), indent=2, allow_nan=False)
+
+
+def to_dict(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain values."""
+    graph, memory, prediction = plan.graph, plan.memory, predicted(plan)
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "plait": VERSION,
+        "graph": graph.name,
+        "inputs": {name: str(graph.tensors[name]) for name in graph.inputs},
+        "outputs": {name: str(graph.tensors[name]) for name in graph.outputs},
+        "bounds": {symbol: list(bound) for symbol, bound in plan.bounds.items()},
+        "inputs_on": dict(plan.ends.inputs),
+        "outputs_on": dict(plan.ends.outputs),
+        "devices": list(plan.devices),
+        "pins": dict(plan.pins),
+        "replicas": [list(names) for names in plan.replicas],
+        "max_in_flight": plan.max_in_flight,
+        "memory_limits": dict(plan.request.memory_limits or {}),
+        "precision": dict(plan.request.precision),
+        "passes": [_pass(one) for one in plan.applied],
+        "dead": dict(plan.dead),
+        "predicted": None if prediction is None else asdict(prediction),
+        "decision": None if plan.decision is None else _decision(plan.decision),
+        "at_open": None if plan.prologue is None else _at_open(plan.prologue),
+        "nodes": dict(_nodes(plan)),
+        "subgraphs": list(_subgraphs(plan)),
+        "transfers": [asdict(work) for work in transfers_of(plan)],
+        "steps": [_step(step) for step in plan.steps],
+        "memory": {} if memory is None else {n: _pool(pool) for n, pool in memory.pools.items()},
+        "added_edges": [] if memory is None else [list(edge) for edge in memory.added_edges],
+        "slowdown": 1.0 if memory is None else memory.slowdown,
+    }
+
+
+def transfers_of(plan: Plan) -> Iterator[Transfer]:
+    """Yield the transfers of a plan in order."""
+    return (step.work for step in plan.steps if isinstance(step.work, Transfer))
+
+
+def flops_of(graph: Graph) -> int | None:
+    """Return the operations of a subgraph, None while shapes are not known."""
+    if not graph.is_static:
+        return None
+    return sum(cost_of(graph, node).flops for node in graph.nodes)
+
+
+def _pass(one: Applied) -> dict[str, Any]:
+    lists = {name: list(getattr(one, name)) for name in ("rewritten", "added", "removed")}
+    return {**asdict(one), **lists}
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "strategy": decision.strategy,
+        "objective": decision.objective,
+        "chosen": decision.chosen,
+        "why": decision.why,
+        "candidates": [
+            {**asdict(one), "devices": list(one.devices)} for one in decision.candidates
+        ],
+    }
+
+
+def _at_open(once: Plan) -> dict[str, Any]:
+    graph, prediction = once.graph, predicted(once)
+    return {
+        "nodes": dict(once.assignment),
+        "outputs": {name: str(graph.tensors[name]) for name in graph.outputs},
+        "seconds": None if prediction is None else prediction.seconds,
+    }
+
+
+def _nodes(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
+    options = plan.decision.options if plan.decision is not None else {}
+    subgraph_of = {node.name: one.name for one in plan.subgraphs for node in one.graph.nodes}
+    for name, device in plan.assignment.items():
+        yield (
+            name,
+            {
+                "device": device,
+                "subgraph": subgraph_of.get(name),
+                "reason": plan.reasons[name],
+                "options": [option._asdict() for option in options.get(name, ())],
+            },
+        )
+
+
+def _subgraphs(plan: Plan) -> Iterator[dict[str, Any]]:
+    waits = {step.work.name: step.input_wait_count for step in plan.steps}
+    for subgraph in plan.subgraphs:
+        yield {
+            "name": subgraph.name,
+            "device": subgraph.device,
+            "nodes": [node.name for node in subgraph.graph.nodes],
+            "inputs": list(subgraph.graph.inputs),
+            "outputs": list(subgraph.graph.outputs),
+            "input_wait_count": waits.get(subgraph.name),
+            "flops": flops_of(subgraph.graph),
+        }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "device": step.device,
+        "kind": "transfer" if isinstance(step.work, Transfer) else "subgraph",
+        "waits": list(step.waits),
+    }
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    return {
+        "nbytes": pool.nbytes,
+        "layout": pool.layout,
+        "slots": pool.slots,
+        "slot_nbytes": pool.slot_nbytes,
+        "lane_nbytes": dict(pool.lane_nbytes),
+        "item_nbytes": pool.item_nbytes,
+        "tensors_nbytes": pool.tensors_nbytes,
+        "lower_bound": pool.lower_bound,
+        "constants_nbytes": pool.constants_nbytes,
+        "regions": [_region(region) for region in pool.regions.values()],
+    }
+
+
+def _region(region: Region) -> dict[str, Any]:
+    return {
+        "name": region.name,
+        "nbytes": region.nbytes,
+        "copies": region.copies,
+        "claims": list(region.claims),
+        "releases": list(region.releases),
+    }

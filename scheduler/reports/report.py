@@ -1,0 +1,185 @@
+"""A plan for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ...devices.device import Device, Remote, Routed, Scaling
+from ...graph.escaping import listing
+from ...graph.printing import bytes_text, counted, rate_text, seconds_text
+from ...graph.tensor import TensorSpec
+from ..dispatch.core_shares import shares_of_cores
+from ..plans.partition import Subgraph
+from ..plans.plan import Plan
+from ..plans.steps import Transfer
+from ..shapes.bounds import Template, computed_symbols, fed_bounds
+from ..shapes.sync_points import cut, frontier, reason_held_up
+from .decision_text import chooses_again, decision_lines, node_lines, reason_lines
+from .life_text import life_lines
+from .memory_text import memory_lines
+from .pass_text import dead_lines, pass_lines
+from .plain import flops_of
+from .precision_text import precision_lines
+from .prediction import predicted
+from .recompute_text import again_lines
+
+LISTED_OPS = 4
+LISTED_STEPS = 40
+LONGEST_DIM = 40
+
+
+def report(plan: Plan, *, nodes: bool) -> str:
+    """Return a plan as text."""
+    parts = [_heading(plan)]
+    if plan.applied:
+        parts.append(pass_lines(plan.applied))
+    parts.append(dead_lines(plan.dead))
+    if plan.prologue is not None:
+        parts.append(_at_open(plan.prologue))
+    parts.append(_subgraphs(plan))
+    if plan.memory is not None:
+        parts += [_transfers(plan), memory_lines(plan, plan.memory)]
+    else:
+        parts.append(_undecided(plan))
+    parts.append(life_lines(plan))
+    if plan.decision is not None:
+        parts.append(decision_lines(plan.decision))
+    parts.append(reason_lines(plan))
+    if nodes:
+        parts.append(node_lines(plan))
+    return "\n\n".join(text for part in parts if (text := listing(part)))
+
+
+def _heading(plan: Plan) -> Iterator[str]:
+    graph, specs = plan.graph, plan.fed.tensors
+    when = ", to be decided anew for what is fed" if chooses_again(plan) else ""
+    yield (
+        f"plan for {graph.name!r}{when}: {counted(len(graph.nodes), 'node')} in "
+        f"{counted(len(plan.subgraphs), 'subgraph')} "
+        f"on {', '.join(plan.device_names)}; {plan.in_flight:,} in flight"
+    )
+    for names in plan.replicas:
+        yield f"  {names[0]} stands for {names[0]} to {names[-1]}: items take turns there"
+    if plan.replicas:
+        yield f"  {plan.max_in_flight:,} in flight on each, with memory of its own as below"
+    for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
+        on = plan.ends.inputs if kind == "in " else plan.ends.outputs
+        yield f"  {kind}  " + ", ".join(
+            f"{name} {_spec(specs[name])}" + (f" on {on[name]}" if name in on else "")
+            for name in names
+        )
+    if plan.bounds:
+        bounds = ", ".join(
+            f"{name} {low:,} to {high:,}" for name, (low, high) in plan.bounds.items()
+        )
+        yield f"  planned for all shapes with {bounds}; figures are of the largest"
+    yield from precision_lines(plan)
+    yield from again_lines(plan)
+    if (prediction := predicted(plan)) is not None:
+        stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
+        yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
+    shares = shares_of_cores(plan)
+    for name in plan.devices:
+        device = plan.prototypes[name]
+        if isinstance(device, Remote):
+            yield f"  {name}: {device.reached()}"
+        elif isinstance(device, Scaling) and name in shares:
+            yield f"  {name}: {device.computes_on(shares[name])}"
+
+
+def _at_open(once: Plan) -> Iterator[str]:
+    """Yield what is computed when the plan is opened, not for each item."""
+    kept = sum(once.graph.tensors[name].nbytes for name in once.graph.outputs)
+    prediction = predicted(once)
+    spent = "" if prediction is None else f", predicted {seconds_text(prediction.seconds)}"
+    yield (
+        f"at open: {counted(len(once.graph.nodes), 'node')} run once{spent}; "
+        f"{bytes_text(kept)} of results are kept"
+    )
+    for subgraph in once.subgraphs[:LISTED_STEPS]:
+        yield f"  {subgraph.device}: {_operators(subgraph)}"
+
+
+def _spec(spec: TensorSpec) -> str:
+    """Return a spec, formulas of dimensions cut short: those of real models fill screens."""
+    if spec.shape is None or all(len(str(dim)) <= LONGEST_DIM for dim in spec.shape):
+        return str(spec)
+    dims = (text if len(text := str(dim)) <= LONGEST_DIM else "..." for dim in spec.shape)
+    return f"{spec.dtype}[{', '.join(dims)}]"
+
+
+def _subgraphs(plan: Plan) -> Iterator[str]:
+    listed = plan.subgraphs[:LISTED_STEPS]
+    needs = {subgraph.name: _needs(plan, subgraph) for subgraph in listed}
+    width = max((len(names) for names in needs.values()), default=0)
+    yield f"{'subgraph':16} {'device':12} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
+    for subgraph in listed:
+        flops = flops_of(subgraph.graph)
+        yield (
+            f"{subgraph.name:16} {subgraph.device:12} {len(subgraph.graph.nodes):5} "
+            f"{'?' if flops is None else f'{flops / 1e6:.3f}':>9}  "
+            f"{needs[subgraph.name]:{width}}  {_operators(subgraph)}"
+        )
+    if len(plan.subgraphs) > LISTED_STEPS:
+        yield f"and {len(plan.subgraphs) - LISTED_STEPS} more subgraphs"
+
+
+def _needs(plan: Plan, subgraph: Subgraph) -> str:
+    """Return the subgraphs that produce a subgraph's inputs."""
+    producers = {name: other.name for other in plan.subgraphs for name in other.graph.outputs}
+    found = dict.fromkeys(producers[n] for n in subgraph.graph.inputs if n in producers)
+    names = list(found)[:LISTED_OPS]
+    return (", ".join(names) + (", ..." if len(found) > LISTED_OPS else "")) or "-"
+
+
+def _operators(subgraph: Subgraph) -> str:
+    counts = Counter(node.op for node in subgraph.graph.nodes).most_common()
+    listed = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counts[:LISTED_OPS])
+    return listed + (", ..." if len(counts) > LISTED_OPS else "")
+
+
+def _transfers(plan: Plan) -> Iterator[str]:
+    transfers = [
+        (step.device, one) for step in plan.steps if isinstance(one := step.work, Transfer)
+    ]
+    if not transfers:
+        yield "transfers: none, every tensor lies where all its readers reach it"
+        return
+    total = sum(transfer.nbytes for _, transfer in transfers)
+    yield f"transfers: {len(transfers)}, {bytes_text(total)} per item"
+    for mover, transfer in transfers[:LISTED_STEPS]:
+        way = _way(plan.prototypes[mover], transfer.source)
+        yield f"  {transfer.name}, {bytes_text(transfer.nbytes)}{way}"
+
+
+def _way(device: Device, source: str) -> str:
+    """Return how a copy from another device's memory goes, where there is something to say."""
+    if source not in device.capabilities.copies_from or not isinstance(device, Routed):
+        return ""
+    return f", {device.way_from(source)}"
+
+
+def _undecided(plan: Plan) -> Iterator[str]:
+    """Yield why there is no memory plan yet."""
+    graph = plan.graph
+    bounds = fed_bounds(graph, plan.computed)
+    if bounds is None:
+        yield "memory: planned when the input shapes are known (shapes=..., or when fed)"
+        return
+    template = Template(graph, plan.prototypes, plan.pins, plan.folds)
+    parts = template.cut(bounds, plan.computed) if bounds else cut(graph, plan.computed)
+    yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
+    held = frontier(parts.rest) if parts.rest is not None else ()
+    for node in held[:LISTED_STEPS]:
+        yield f"  {node.name!r} ({node.op}): {reason_held_up(parts, node)}"
+    for symbol, tensor in computed_symbols(graph).items():
+        yield f"  {_computed(symbol, tensor, plan.computed.get(symbol))}"
+
+
+def _computed(symbol: str, tensor: str, bound: tuple[int, int] | None) -> str:
+    """Return what is known of a length that is computed."""
+    if bound is None:
+        return f"length {symbol!r} of {tensor!r}: open, bound it by bounds={{{symbol!r}: 64}}"
+    low, high = bound
+    return f"length {symbol!r} of {tensor!r}: {low} to {high}, planned once for all of them"

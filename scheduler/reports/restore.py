@@ -1,0 +1,295 @@
+"""A plan's parts from what a file says was decided: nothing of it is believed.
+
+What follows from the decisions is derived again, by the code that planned it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...devices.device import Device, scratch_specs
+from ...graph.errors import InternalError, ParseError, PlaitError
+from ...graph.ir import Graph, Node
+from ...graph.operators.control import placed_nodes, waits
+from ...graph.printing import bytes_text
+from ..errors import DoesNotFitError
+from ..planner.arguments import MOST_IN_FLIGHT
+from ..planner.memory.buffers import alignment_of
+from ..planner.memory.limits import exceeded, limits_of
+from ..planner.memory.verify import verify_memory
+from ..planner.placement import place
+from ..plans.io_devices import IoDevices, checked_ends
+from ..plans.partition import SESSION, Partition, Subgraph
+from ..plans.pins import Pins
+from ..plans.placement import SCRATCH, Placement
+from ..plans.plan import Plan
+from ..plans.regions import MemoryPlan, Pool, Replica
+from ..plans.replicas import check_alike
+from ..plans.shapes import Bounds
+from ..plans.steps import Transfer
+from ..shapes.bounds import Template, checked_bounds, largest
+from ..shapes.sync_points import has_static_shapes
+from .requirements import AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A subgraph in a file: its nodes are named by their places in the graph."""
+
+    name: str
+    device: str
+    nodes: tuple[int, ...]
+
+
+def restored_graph(
+    fed: Graph,
+    bounds: Bounds,
+    devices: Mapping[str, Device],
+    pins: Pins,
+    at: str,
+    *,
+    folds: bool,
+) -> Graph:
+    """Return the graph that was planned: where there are bounds, that of the largest shapes.
+
+    Raises
+    ------
+    ParseError
+        If the bounds are not of what is fed.
+    """
+    if not bounds:
+        return fed
+    try:
+        template = Template(fed, devices, pins, folds)
+        graph = template.picked(largest(checked_bounds(fed, bounds)))
+    except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
+        raise damaged(f"there is no graph of the largest shapes: {error}", at) from error
+    if not has_static_shapes(graph):
+        raise damaged("not all shapes follow from the bounds", at)
+    return graph
+
+
+def restored_ends(
+    graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
+) -> IoDevices:
+    """Return where arrays are handed over and taken.
+
+    Raises
+    ------
+    ParseError
+        If that cannot be.
+    """
+    try:
+        found = checked_ends(graph, ends.inputs, ends.outputs, devices)
+    except PlaitError as error:
+        raise damaged(f"its ends make no sense: {error}", at) from error
+    if found != ends:
+        raise damaged("its ends are on the host", at)
+    return ends
+
+
+def restored_partition(
+    graph: Graph,
+    assignment: Mapping[str, str],
+    reasons: Mapping[str, str],
+    groups: Sequence[Group],
+    devices: Mapping[str, Device],
+    at: str,
+) -> Partition:
+    """Return the partition, every node on a device that supports it, no subgraph before its inputs.
+
+    Raises
+    ------
+    ParseError
+        If it is no partition of the graph.
+    """
+    check_assignment(graph, assignment, devices, at)
+    if reasons.keys() != assignment.keys():
+        raise damaged("the reasons are not for the graph's nodes", at)
+    known = {*graph.inputs, *graph.constants, *graph.prepared}
+    left = dict(enumerate(graph.nodes))
+    subgraphs: list[Subgraph] = []
+    for group in groups:
+        nodes: list[Node] = []
+        for place_of in group.nodes:
+            node = left.pop(place_of, None)
+            if node is None:
+                raise damaged(f"subgraph {group.name!r} has a node that is not left", at)
+            if assignment[node.name] != group.device or not known.issuperset(
+                filter(None, node.inputs)
+            ):
+                raise damaged(f"{node} cannot be in subgraph {group.name!r}", at)
+            known.update(node.outputs)
+            nodes.append(node)
+        subgraphs.append(Subgraph(len(subgraphs), group.device, graph.extract(nodes, group.name)))
+    if left or len({group.name for group in groups}) != len(groups):
+        raise damaged("the subgraphs are not a partition of the graph", at)
+    return Partition(assignment, reasons, tuple(subgraphs))
+
+
+def restored_placement(
+    graph: Graph,
+    partition: Partition,
+    devices: Mapping[str, Device],
+    ends: IoDevices,
+    edges: Sequence[tuple[int, int]],
+    at: str,
+) -> Placement:
+    """Return the placement that follows, with the waits that the memory plan added.
+
+    Raises
+    ------
+    ParseError
+        If one of them is no wait for an earlier step, or names are not unique; or if shapes are
+        not known.
+    """
+    if not graph.is_static:
+        raise damaged("there is a memory plan, but not all shapes are known", at)
+    placement = place(graph, partition, devices, ends)
+    if len({step.name for step in placement.steps}) != len(placement.steps):
+        raise damaged("two steps have one name", at)
+    for earlier, later in edges:
+        if not 0 <= earlier < later < len(placement.steps):
+            raise damaged(f"step {later} waits for step {earlier}", at)
+    return placement.with_waits(edges)
+
+
+def verified(plan: Plan, at: str) -> Plan:
+    """Return the plan, if its memory plan is sound and fits into this machine.
+
+    Raises
+    ------
+    ParseError
+        If buffers overlap, or lie outside of their regions.
+    DoesNotFitError
+        If a device has too little memory.
+    DeviceUnavailableError, PlanError
+        If a replica is not here, or is not like the others.
+    """
+    if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
+        raise damaged(f"it is for {plan.max_in_flight} items in flight", at)
+    if not set(plan.pins.values()) <= set(plan.devices):
+        raise damaged("its pins make no sense", at)
+    if any(len(names) < 2 or names[0] not in plan.devices for names in plan.replicas):
+        raise damaged("its replicas make no sense", at)
+    for names in plan.replicas:
+        check_alike(names)
+    if plan.memory is None and not plan.bounds:
+        return plan
+    if plan.memory is None:
+        raise damaged("with bounds there is a memory plan", at)
+    for name, pool in plan.memory.pools.items():
+        _check_pool(name, pool, plan, at)
+    _check_locations(plan, plan.memory, at)
+    try:
+        verify_memory(plan)
+    except (InternalError, AssertionError, LookupError) as error:
+        raise damaged(f"the memory plan is unsound: {error}", at) from error
+    limits = limits_of({}, plan.prototypes)
+    for name in exceeded(plan.memory, limits):
+        raise DoesNotFitError(
+            f"the plan needs {bytes_text(plan.memory.pools[name].nbytes)} of memory {name!r}; "
+            f"{limits[name].owner} has {bytes_text(limits[name].nbytes)} here",
+            at=at,
+            fix=AGAIN,
+        )
+    return plan
+
+
+def damaged(detail: str, at: str) -> ParseError:
+    """Return what users see of a file that cannot be what was saved."""
+    return ParseError(f"the plan is damaged: {detail}", at=at, fix=AGAIN)
+
+
+def check_assignment(
+    graph: Graph, assignment: Mapping[str, str], devices: Mapping[str, Device], at: str
+) -> None:
+    """Raise ParseError unless every node of a graph is on a device that supports it."""
+    nodes = {path: (around, node) for path, around, node in placed_nodes(graph)}
+    if nodes.keys() != assignment.keys():
+        raise damaged("the assignment is not of the graph's nodes", at)
+    for path, (around, node) in nodes.items():
+        name = assignment[path]
+        if waits(node) != (name == SESSION) or name not in (SESSION, *devices):
+            raise damaged(f"{node} is on {name!r}", at)
+        if name == SESSION:
+            continue
+        asked = replace(node, name=path, op=node.operator.bounded or node.op)
+        support = devices[name].supports(asked, around.call(node))
+        if not support.ok:
+            raise ParseError(
+                f"{name} does not run {node} any more: {support.reason}", at=at, fix=AGAIN
+            )
+
+
+def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
+    """Raise unless a pool's regions are named, counted and timed as regions can be."""
+    landing = len(plan.steps)
+    if pool.memory != name or pool.slots != plan.max_in_flight:
+        raise damaged(f"the pool of memory {name!r} is for something else", at)
+    for key, region in pool.regions.items():
+        points = (*region.claims, *(release - 1 for release in region.releases))
+        if (
+            (region.memory, region.name) != (name, key)
+            or region.nbytes < 0
+            or not 1 <= region.copies <= MOST_IN_FLIGHT
+            or any(not -1 <= point < landing for point in points)
+        ):
+            raise damaged(f"the region {key!r} of memory {name!r} makes no sense", at)
+
+
+def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
+    """Raise unless each replica lies in a region that exists, aligned and inside of it."""
+    sizes = dict(_replicas(plan))
+    if sizes.keys() != memory.locations.keys():
+        raise damaged("the memory plan is not of the plan's tensors", at)
+    most: dict[tuple[str, str], int] = {}
+    for (tensor, where), location in memory.locations.items():
+        pool = memory.pools.get(location.memory)
+        region = pool.regions.get(location.region) if pool is not None else None
+        alignment = alignment_of(where, plan.prototypes)
+        end = location.offset + sizes[tensor, where]
+        if (
+            location.memory != where
+            or region is None
+            or not 0 <= location.offset <= end <= region.nbytes
+            or location.offset % alignment
+        ):
+            raise damaged(f"{tensor!r} lies where no tensor of memory {where!r} can", at)
+        key = location.memory, location.region
+        most[key] = most.get(key, 0) + sizes[tensor, where] + alignment
+    for region in memory.regions:
+        if region.nbytes > most.get((region.memory, region.name), 0):
+            raise damaged(f"region {region.name!r} is larger than all it holds", at)
+
+
+def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
+    """Yield what needs bytes, with how many."""
+    assert plan.placement is not None
+    graph, home = plan.graph, plan.placement.home
+    reserved: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, nbytes in (plan.memory.scratch if plan.memory is not None else {}).items():
+        reserved[name.partition("\0")[0]][name] = nbytes
+    for name in set(graph.inputs) - plan.placement.arrivals:
+        yield (name, home[name]), graph.tensors[name].nbytes
+    for replica in plan.placement.prepared:
+        yield replica, graph.tensors[replica[0]].nbytes
+    for step in plan.steps:
+        work = step.work
+        if isinstance(work, Transfer):
+            if not work.leaves:
+                yield (work.tensor, work.target), work.nbytes
+            continue
+        device = plan.prototypes[step.device]
+        atomic = device.capabilities.atomic_programs
+        for node in work.graph.nodes:
+            for name in filter(None, node.outputs):
+                if not atomic or name in work.graph.fetched:
+                    yield (name, home[name]), graph.tensors[name].nbytes
+            if not atomic:
+                specs = scratch_specs(device, graph, node)
+                sizes = {name: spec.nbytes for name, spec in specs.items()} | reserved[node.name]
+                for name, nbytes in sizes.items():
+                    yield (name, plan.placement.local[SCRATCH, step.device]), nbytes

@@ -1,0 +1,118 @@
+"""The gain of a stream if some of its operators were faster, by what was measured of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...graph.escaping import listing
+from ..costs import Costs
+from ..errors import SessionError
+from ..planner.simulate import simulate
+from ..plans.plan import Plan
+from ..profile.profile import Profile
+from ..profile.records import Record
+from ..simulation.simulation import Simulation
+
+MOST_ITEMS = 256
+"""Of longer streams that many items are simulated."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """An answer, as a ratio of two predictions by the same measured times.
+
+    Attributes
+    ----------
+    faster : Mapping of str to float
+        How many times as fast, by operator or name of node: the question.
+    before, after : Simulation
+        The stream as it was measured, and as it would be.
+    source_s, consumer_s : float
+        What the source and the consumer took for an item: no stream is faster than they are.
+    """
+
+    faster: Mapping[str, float]
+    before: Simulation = field(repr=False)
+    after: Simulation = field(repr=False)
+    source_s: float
+    consumer_s: float
+
+    @property
+    def gain(self) -> float:
+        """By what share more items would pass per second: 0.5 for half as many more."""
+        return self._item_s(self.before) / (self._item_s(self.after) or 1.0) - 1
+
+    @property
+    def latency_gain(self) -> float:
+        """By what share the time from an item's admission to its result would be shorter."""
+        return 1 - self.after.latency_s(0.5) / (self.before.latency_s(0.5) or 1.0)
+
+    @property
+    def limit(self) -> str | None:
+        """What would hold the stream up most: ``"source"``, ``"consumer"``, or a lane."""
+        slowest = self._item_s(self.after)
+        if slowest > self.after.makespan_s / self.after.items:
+            return "source" if slowest == self.source_s else "consumer"
+        return self.after.bottleneck
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON."""
+        return {
+            "faster": dict(self.faster),
+            "gain": self.gain,
+            "latency_gain": self.latency_gain,
+            "limit": self.limit,
+        }
+
+    def __str__(self) -> str:
+        question = ", ".join(f"{name} were {factor:g}" for name, factor in self.faster.items())
+        limit = f"; then {self.limit} limits it" if self.limit is not None else ""
+        return listing(
+            [
+                f"if {question} times as fast, the stream would be "
+                f"{_changed(self.gain, 'faster', 'slower')} and an item's latency "
+                f"{_changed(self.latency_gain, 'shorter', 'longer')}{limit}"
+            ]
+        )
+
+    def _item_s(self, simulation: Simulation) -> float:
+        return max(simulation.makespan_s / simulation.items, self.source_s, self.consumer_s)
+
+
+def _changed(gain: float, more: str, less: str) -> str:
+    """Say by what share something is more, or less where the gain is below 0."""
+    return f"{abs(gain):.1%} {less if round(gain, 3) < 0 else more}"
+
+
+def what_if(
+    profile: Profile, plan: Plan, faster: Mapping[str, float], max_in_flight: int | None
+) -> WhatIf:
+    """Return what a stream would gain; see `Profile.what_if`."""
+    if not profile.nodes:
+        raise SessionError(
+            "the profile does not say what nodes take",
+            fix="run some items in a Session(plan, measure=True)",
+        )
+    costs = Costs.from_profile(profile, plan)
+    items = min(max(len(profile.records), 1), MOST_ITEMS)
+
+    def predicted(factors: Mapping[str, float]) -> Simulation:
+        return simulate(plan, items=items, max_in_flight=max_in_flight, costs=costs, faster=factors)
+
+    # With all factors at 1 both predictions add up nodes, neither takes subgraphs as a whole.
+    before, after = predicted(dict.fromkeys(faster, 1.0)), predicted(faster)
+    return WhatIf(dict(faster), before, after, *_outside_s(profile.records))
+
+
+def _outside_s(records: Sequence[Record]) -> tuple[float, float]:
+    """Return the mean seconds that the source and the consumer took for an item."""
+    marks = [record.marks for record in records]
+    source = [m.given_ns - m.asked_ns for m in marks if m.asked_ns and m.given_ns]
+    consumer = [m.released_ns - m.taken_ns for m in marks if m.taken_ns and m.released_ns]
+    return (
+        statistics.fmean(source or [0]) / 1e9,
+        statistics.fmean(consumer or [0]) / 1e9,
+    )

@@ -1,1 +1,0 @@
-"""Running a plan: items admitted, steps started where they are ready, results landed."""

@@ -1,0 +1,1 @@
+"""Items under way: sessions run plans, stream items and bring back lost devices."""

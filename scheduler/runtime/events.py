@@ -1,0 +1,90 @@
+"""Events that a session announces: items that end, devices that come and go.
+
+For users' own metrics and logs. An observer is called on the session's loop, in the order of what
+happens, and should return at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ...graph.errors import is_ctrl_c
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDone:
+    """An item has ended.
+
+    Attributes
+    ----------
+    latency_s : float
+        From its admission until its results were there.
+    error : BaseException or None
+        Why it failed.
+    """
+
+    latency_s: float
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLost:
+    """A device died; `error` says how."""
+
+    device: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRestored:
+    """A device that was lost runs again, after so many attempts to start it."""
+
+    device: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReplaced:
+    """Items run on these devices from now on."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemReplayed:
+    """An item that was under way on a lost device runs again from its inputs."""
+
+    device: str
+
+
+SessionEvent: TypeAlias = ItemDone | DeviceLost | DeviceRestored | PlanReplaced | ItemReplayed
+Observer: TypeAlias = Callable[[SessionEvent], object]
+
+
+class Announcer:
+    """Tells an observer, if there is one; what it raises is logged, and does no harm to items.
+
+    Attributes
+    ----------
+    is_heard : bool
+        True when there is an observer.
+    """
+
+    def __init__(self, observer: Observer | None) -> None:
+        self._observer = observer
+        self.is_heard = observer is not None
+
+    def tell(self, event: SessionEvent) -> None:
+        """Tell the observer; on the trio thread only."""
+        if self._observer is not None:
+            try:
+                self._observer(event)
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
+                logger.exception("an observer of a session failed")

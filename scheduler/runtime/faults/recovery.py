@@ -1,0 +1,255 @@
+"""Devices that are lost: noticed, started again, stood in for meanwhile.
+
+A device that dies is started again at once; if it dies again before an item has ended well on it,
+or does not start, after a pause that grows. While it is away, plans that need it are replaced by
+plans for what remains; where there is none, who needs it waits, until it has died or failed to
+start too often in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+from weakref import ref
+
+import trio
+
+from ....devices.device import Restartable
+from ....devices.errors import DeviceLostError
+from ...plans.plan import Plan
+from ..events import Announcer, DeviceLost, DeviceRestored, PlanReplaced
+from ..opened.open_devices import OpenDevices
+from ..opened.slots import session_closed
+from ..virtual_time import VirtualTimeDriver
+from .policy import FaultPolicy
+from .standby import devices_of, standby
+
+Retire: TypeAlias = Callable[[str], object]
+"""Takes plans out of use, given the device that is lost or back."""
+
+
+class Recovery:
+    """Looks after the devices of a session that may die; used on the trio thread only.
+
+    Parameters
+    ----------
+    devices : OpenDevices
+    pace : VirtualTimeDriver
+    policy : FaultPolicy
+    announcer : Announcer
+
+    Attributes
+    ----------
+    lost : Mapping of str to DeviceLostError
+        The devices that are away, and why.
+    on_loss, on_return : callable
+        Called with a device's name when it is found to be lost, and when it is back.
+    """
+
+    def __init__(
+        self,
+        devices: OpenDevices,
+        pace: VirtualTimeDriver,
+        policy: FaultPolicy,
+        announcer: Announcer,
+    ) -> None:
+        self.policy = policy
+        self.lost: dict[str, DeviceLostError] = {}
+        self.on_loss: Retire = _ignore
+        self.on_return: Retire = _ignore
+        self._devices = devices
+        self._pace = pace
+        self._announcer = announcer
+        self._restartable: dict[str, Restartable] = {}
+        self._lives: dict[str, int] = {}
+        self._starts: dict[str, int] = {}
+        self._given_up: set[str] = set()
+        self._replaced: set[frozenset[str]] = set()
+        self._standbys: dict[tuple[int, frozenset[str]], tuple[ref[Plan], Plan | None]] = {}
+        self._changed = trio.Event()
+        self._starting = trio.Event()
+        self._scopes: set[trio.CancelScope] = set()
+        self._ended = trio.Event()
+        self._stopped = False
+        self._on_failure = partial(pace.post, self.examine)
+
+    def add(self, name: str) -> None:
+        """Look after a device that is open, if it may die."""
+        device = self._devices.by_name[name]
+        if isinstance(device, Restartable):
+            self._restartable[name] = device
+            device.on_failure.append(self._on_failure)
+            self._lives[name] = device.generation
+
+    @property
+    def watches(self) -> bool:
+        """True when a device of the session may die."""
+        return bool(self._restartable)
+
+    def concerns(self, plan: Plan) -> bool:
+        """True when a plan has work for a device that may die."""
+        return self.watches and not self._restartable.keys().isdisjoint(devices_of(plan))
+
+    def lives(self, plan: Plan) -> Mapping[str, int | None]:
+        """Return in which life each device of a plan is; None while it is lost."""
+        names = devices_of(plan) & self._restartable.keys()
+        return {name: None if name in self.lost else self._lives[name] for name in names}
+
+    def device(self, name: str) -> Restartable | None:
+        """Return a device, if it may die."""
+        return self._restartable.get(name)
+
+    def examine(self) -> bool:
+        """Find out which devices have died; True if there are new ones."""
+        found = [
+            name for name in self._restartable if name not in self.lost and self._is_dead(name)
+        ]
+        for name in found:
+            device = self._restartable[name]
+            self.lost[name] = device.failure or DeviceLostError(f"{name!r} was started again")
+            self._announcer.tell(DeviceLost(name, self.lost[name]))
+            self.on_loss(name)
+            if device.can_restart and not self._stopped:
+                self._spawn(partial(self._revive, name))
+        return bool(found)
+
+    def trust(self, plan: Plan) -> None:
+        """Take note that an item has ended well: devices may be started without a pause."""
+        if self._starts:
+            for name in devices_of(plan):
+                self._starts.pop(name, None)
+
+    async def adapt(self, plan: Plan) -> Plan:
+        """Return a static plan, or what stands in for it; wait while nothing does.
+
+        Raises
+        ------
+        DeviceLostError
+            If it needs a device that does not come back.
+        SessionError
+            If the session is being closed.
+        """
+        while lost := self._lost_of(plan):
+            if self._stopped:
+                raise session_closed()
+            stand_in = await self._standby(plan, lost) if self.policy.standby else None
+            if self._lost_of(plan) != lost:
+                continue
+            if stand_in is not None:
+                self._announcer.tell(PlanReplaced(tuple(sorted(devices_of(stand_in)))))
+                self._replaced.add(devices_of(plan))
+                return stand_in
+            for name in lost:
+                if name in self._given_up or not self._restartable[name].can_restart:
+                    raise self.lost[name].again()
+            await self._changed.wait()
+        return plan
+
+    def prepare(self, plan: Plan) -> None:
+        """Plan, beside the loop, for the loss of each device that may die."""
+        if self.policy.standby:
+            for name in devices_of(plan) & self._restartable.keys():
+                self._spawn(partial(self._prepare, plan, frozenset({name})))
+
+    def stop(self) -> None:
+        """Start no more devices, and turn away whoever waits for one."""
+        self._stopped = True
+        for device in self._restartable.values():
+            device.on_failure.remove(self._on_failure)
+        for scope in self._scopes:
+            scope.cancel()
+        self._wake()
+
+    async def wait_stopped(self) -> None:
+        """Wait until nothing goes on any more."""
+        if self._scopes:
+            await self._ended.wait()
+
+    def _lost_of(self, plan: Plan) -> frozenset[str]:
+        return devices_of(plan).intersection(self.lost)
+
+    def _is_dead(self, name: str) -> bool:
+        device = self._restartable[name]
+        return device.failure is not None or device.generation != self._lives[name]
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        scope = trio.CancelScope()
+        self._scopes.add(scope)
+        trio.lowlevel.spawn_system_task(self._in_scope, scope, work)
+
+    async def _in_scope(
+        self, scope: trio.CancelScope, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        with scope:
+            await work()
+        self._scopes.discard(scope)
+        if self._stopped and not self._scopes:
+            self._ended.set()
+
+    async def _revive(self, name: str) -> None:
+        """Start a device until it lives."""
+        attempts = 0
+        while self._is_dead(name) or not attempts:
+            starts = self._starts.get(name, 0)
+            if starts > self._most_deaths:  # it starts, and dies before it is of any use
+                self._give_up(name)
+            with trio.move_on_after(self.policy.pause_s(starts)):
+                await self._starting.wait()
+            # All that are away are started together: items that need several of them, each of
+            # which dies soon, would hardly ever find them alive at once.
+            self._starting.set()
+            self._starting = trio.Event()
+            attempts += 1
+            self._starts[name] = starts + 1
+            await self._start(name)
+            if self._is_dead(name) and attempts == max(1, self.policy.patience):
+                self._give_up(name)
+        del self.lost[name]
+        self._given_up.discard(name)
+        self._announcer.tell(DeviceRestored(name, attempts))
+        self.on_return(name)
+        for devices in self._replaced:
+            self._announcer.tell(PlanReplaced(tuple(sorted(devices - self.lost.keys()))))
+        self._replaced.clear()
+        self._wake()
+
+    @property
+    def _most_deaths(self) -> int:
+        """How often in a row a device may die for nothing: an item may have to bring that about."""
+        return max(self.policy.patience, self.policy.replays)
+
+    def _give_up(self, name: str) -> None:
+        """Let items fail that need a device, until it is back."""
+        self._given_up.add(name)
+        self._wake()
+
+    async def _start(self, name: str) -> None:
+        try:
+            await self._pace.on_thread(partial(self._devices.reopen, name))
+        except Exception as error:  # whatever it is, the loop must survive, and try again
+            self.lost[name].__cause__ = error
+        else:
+            self._lives[name] = self._restartable[name].generation
+
+    async def _standby(self, plan: Plan, lost: frozenset[str]) -> Plan | None:
+        key = id(plan), lost
+        if key not in self._standbys:
+            made = await self._pace.on_thread(partial(standby, plan, lost))
+            # Forgotten with the plan: then another may get its identity.
+            known = self._standbys
+            known[key] = ref(plan, lambda _: known.pop(key, None)), made
+        return self._standbys[key][1]
+
+    async def _prepare(self, plan: Plan, lost: frozenset[str]) -> None:
+        with suppress(Exception):  # it is tried again when it is needed
+            await self._standby(plan, lost)
+
+
+def _ignore(_: str) -> None:
+    """Do nothing."""

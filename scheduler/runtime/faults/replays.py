@@ -1,0 +1,295 @@
+"""Items that were under way on a device when it died, run again from their inputs.
+
+They start again in the order in which they had been admitted, before any other item does and after
+the last one has left the plans that were lost: so items overtake each other no more than they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import trio
+
+from ....devices.errors import DeviceLostError
+from ....devices.exchange import Loan
+from ....graph.ir import Node
+from ....graph.nested import acts_outside
+from ....graph.tensor import Array
+from ...plans.partition import Subgraph
+from ...plans.steps import Step
+from ..events import Announcer, ItemReplayed
+from ..items.executor import Execution
+from ..items.item import ItemRun
+from ..opened.arenas import OpenArenas
+from ..opened.slots import Slots, session_closed
+from .recovery import Recovery
+from .standby import devices_of
+
+Inputs: TypeAlias = Mapping[str, Array]
+
+PREPARED_AFTER = 16
+"""After so many items a session goes on for long, so that it pays to plan for losses ahead."""
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """An item's way through one open plan, and what is needed to start it again.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the order of admission.
+    inputs : Mapping of str to Array
+    slots : Slots
+        Where it is, or was when the device died.
+    deaths : int
+        How many devices died while they worked at it.
+    room : Mapping of str to Array
+        The bytes in which the inputs lie that are copies.
+    free : list of Mapping of str to Array
+        Where these come back to, to be used again.
+    scope : trio.CancelScope
+        Where it is started again.
+    """
+
+    number: int
+    inputs: Inputs
+    slots: Slots
+    deaths: int = 0
+    room: Inputs = field(default_factory=dict)
+    free: list[Inputs] = field(default_factory=list)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept for the items of an open plan, and of those that run in its arenas."""
+
+    effects: tuple[tuple[Step, Node], ...]
+    free: dict[tuple[str, ...], list[Inputs]]
+
+
+Start: TypeAlias = Callable[[ItemRun, Attempt], Awaitable[None]]
+Fail: TypeAlias = Callable[[ItemRun, BaseException], object]
+
+
+class Replays:
+    """Keeps inputs and starts items again; used on the trio thread only.
+
+    Parameters
+    ----------
+    recovery : Recovery
+    announcer : Announcer
+    start : callable
+        Starts an item on the plan that is in use by then.
+    fail : callable
+        Ends an item that cannot be started again.
+    """
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        announcer: Announcer,
+        start: Start,
+        fail: Fail,
+    ) -> None:
+        self._recovery = recovery
+        self._announcer = announcer
+        self._start = start
+        self._fail = fail
+        self._kept: WeakKeyDictionary[OpenArenas, _Kept | None] = WeakKeyDictionary()
+        self._attempts: dict[ItemRun, Attempt] = {}
+        self._waiting: dict[ItemRun, Attempt] = {}
+        self._landed = trio.Event()
+        self._settled: trio.Event | None = None
+        self._count = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """True while items have to be started again."""
+        return self._settled is not None or (bool(self._attempts) and self._is_any_lost())
+
+    async def settle(self) -> None:
+        """Wait until no item has to be started again: others are admitted after them."""
+        while self.is_busy:
+            event = self._landed if self._settled is None else self._settled
+            await event.wait()
+
+    def guards(self, slots: Slots) -> bool:
+        """True when the items of an open plan may have to run again, or be ended by force."""
+        try:
+            kept = self._kept[slots.open_plan.arenas]
+        except KeyError:
+            plan = slots.plan
+            kept = _Kept(_effects(plan.steps), {}) if self._recovery.concerns(plan) else None
+            self._kept[slots.open_plan.arenas] = kept
+        return kept is not None
+
+    def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
+        """Return a new attempt; its inputs are still to be copied unless they are `owned`."""
+        self._count += 1
+        kept = self._kept[slots.open_plan.arenas]
+        assert kept is not None, "guarded"
+        if owned or not self._recovery.policy.replays:
+            return Attempt(self._count, inputs, slots)
+        on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
+        free = kept.free.setdefault(on_host, [])
+        room = _room(slots, on_host, free.pop() if free else {})
+        return Attempt(self._count, {**inputs, **_copies(slots, room)}, slots, room=room, free=free)
+
+    def drop(self, attempt: Attempt) -> None:
+        """Take back what was kept for an attempt that is over."""
+        if attempt.room:
+            attempt.free.append(attempt.room)
+
+    def begin(self, flight: ItemRun, slots: Slots, attempt: Attempt) -> None:
+        """Take note that an item is about to start."""
+        attempt.slots = slots
+        self._attempts[flight] = attempt
+
+    def abandon(self, flight: ItemRun) -> None:
+        """Take note that it did not."""
+        if self._attempts.pop(flight, None) is not None:
+            self._land()
+
+    def take(self, flight: ItemRun) -> bool:
+        """Take over an item that has left its slot if it is to run again; say whether it is."""
+        attempt, execution = self._attempts.pop(flight, None), flight.execution
+        if attempt is None:
+            return False
+        assert execution is not None
+        self._land()
+        error = execution.error
+        if execution.is_complete:
+            self._end_well(attempt)
+            return False
+        if isinstance(error, DeviceLostError):
+            self._recovery.examine()
+            if attempt.slots.are_lost and not flight.cancelled:
+                attempt.deaths += not error.queued
+                refusal = self._refusal(attempt, execution, error)
+                if refusal is None:
+                    self._queue(flight, attempt)
+                    return True
+                execution.error = refusal
+        self.drop(attempt)
+        return False
+
+    def cancel(self, flight: ItemRun) -> None:
+        """Start an item no more."""
+        attempt = self._waiting.pop(flight, None)
+        if attempt is not None:
+            attempt.scope.cancel()
+            self._give_up(flight, attempt, session_closed())
+
+    def _land(self) -> None:
+        self._landed.set()
+        self._landed = trio.Event()
+
+    def _end_well(self, attempt: Attempt) -> None:
+        self.drop(attempt)
+        plan = attempt.slots.plan
+        self._recovery.trust(plan)
+        if attempt.number == PREPARED_AFTER:
+            self._recovery.prepare(plan)
+
+    def _refusal(
+        self, attempt: Attempt, execution: Execution, error: DeviceLostError
+    ) -> DeviceLostError | None:
+        """Return what an item fails with that may not run again."""
+        most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
+        assert kept is not None, "guarded"
+        if attempt.deaths > most or not most:  # of inputs that may run again there are copies
+            fix = f"see what it does there: a device died of this item {attempt.deaths} times"
+            return _because(error, fix if most else "run it again, or allow replays: FaultPolicy()")
+        where, lost = attempt.slots.open_plan.plan.ends.inputs, self._recovery.lost
+        loans = (name for name, array in attempt.inputs.items() if isinstance(array, Loan))
+        if any(where[name] in lost for name in loans):
+            return _because(error, "feed it again: what it was fed lay on the device that was lost")
+        for step, node in kept.effects:
+            event = execution.events[step.index]
+            if event is not None and not _never_began(event.error):
+                return _because(error, f"{node} has effects, so the item was not run again")
+        return None
+
+    def _queue(self, flight: ItemRun, attempt: Attempt) -> None:
+        """Have an item start again."""
+        flight.execution = None
+        self._waiting[flight] = attempt
+        lost = devices_of(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
+        self._announcer.tell(ItemReplayed(", ".join(sorted(lost))))
+        if self._settled is None:
+            self._settled = trio.Event()
+            trio.lowlevel.spawn_system_task(self._start_all, self._settled)
+
+    async def _start_all(self, settled: trio.Event) -> None:
+        while self._waiting:
+            while self._is_any_lost():
+                await self._landed.wait()
+            if self._waiting:
+                flight = min(self._waiting, key=lambda flight: self._waiting[flight].number)
+                await self._start_again(flight, self._waiting[flight])
+        self._settled = None
+        settled.set()
+
+    def _is_any_lost(self) -> bool:
+        return any(attempt.slots.are_lost for attempt in self._attempts.values())
+
+    async def _start_again(self, flight: ItemRun, attempt: Attempt) -> None:
+        attempt.scope = trio.CancelScope()
+        try:
+            with attempt.scope:
+                await self._start(flight, attempt)
+                self._waiting.pop(flight, None)
+        except Exception as error:  # whatever it is, it is the item's
+            if self._waiting.pop(flight, None) is not None:
+                self._give_up(flight, attempt, error)
+
+    def _give_up(self, flight: ItemRun, attempt: Attempt, error: BaseException) -> None:
+        self.drop(attempt)
+        self._fail(flight, error)
+
+
+def _effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
+    """Return the nodes of a plan that do more than their outputs tell, and their steps."""
+    return tuple(
+        (step, node)
+        for step in steps
+        if isinstance(step.work, Subgraph)
+        for node in step.work.graph.nodes
+        if acts_outside(node)
+    )
+
+
+def _never_began(error: BaseException | None) -> bool:
+    return isinstance(error, DeviceLostError) and error.queued
+
+
+def _room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
+    """Return bytes for inputs, the largest within bounds: those that there are, if enough."""
+    found = {}
+    for name in inputs:
+        plans = slots.plan, slots.open_plan.plan
+        most = max(plan.graph.tensors[name].nbytes for plan in plans)
+        enough = name in room and room[name].nbytes >= most
+        found[name] = room[name] if enough else np.empty(most, np.uint8)
+    return found
+
+
+def _copies(slots: Slots, room: Inputs) -> Inputs:
+    """Return arrays of an item's shapes in such bytes."""
+    specs = slots.open_plan.plan.graph.tensors
+    return {
+        name: np.ndarray(specs[name].static_shape, specs[name].dtype, nbytes)
+        for name, nbytes in room.items()
+    }
+
+
+def _because(error: DeviceLostError, fix: str) -> DeviceLostError:
+    made = DeviceLostError(error.what, at=error.at, fix=fix)
+    made.__cause__ = error
+    return made

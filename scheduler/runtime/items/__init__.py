@@ -1,0 +1,1 @@
+"""Items under way: started, executed, completed."""

@@ -1,0 +1,181 @@
+"""Arrays that are handed over on devices, and results that are taken there.
+
+What callers have queued on a device is known on their own thread only, so inputs are borrowed there
+as soon as they are fed. An item's first steps copy them to where they are planned, and its last
+ones copy results into arrays that are the caller's. Both are launched differently for each item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from ....devices.device import Device, OnDone
+from ....devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ....devices.event import Event
+from ....devices.exchange import Exchange, Loan
+from ....devices.memory import View
+from ....graph.errors import PlaitError, text_of
+from ....graph.tensor import Array, TensorSpec
+from ...errors import FeedError
+from ...plans.placement import OUTSIDE
+from ...plans.plan import Plan
+from ...plans.regions import Replica
+from ...plans.steps import Transfer
+from ..virtual_time import Launch, VirtualTimeDriver
+
+
+def borrowed(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) -> Any:
+    """Return what is fed, with loans of arrays that lie on the devices where they are expected.
+
+    What cannot be borrowed is replaced by the error. Called on the thread of the caller.
+    """
+    if not on or not isinstance(inputs, Mapping):
+        return inputs
+    loans: dict[str, Loan | PlaitError] = {}
+    for name, where in on.items():
+        value = inputs.get(name)
+        if value is None or isinstance(value, np.ndarray | Loan | PlaitError):
+            continue
+        device = cast(Exchange | None, devices.get(where))  # `plan` saw to it
+        loan = None if device is None else _loan(name, device, value)
+        if loan is not None:
+            loans[name] = loan
+    return {**inputs, **loans} if loans else inputs
+
+
+def _loan(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
+    """Return the loan of an array, None for what is not on the device, or why there is none."""
+    try:
+        return device.borrow(value) if device.takes(value) else None
+    except (DeviceLostError, DeviceUnavailableError) as error:
+        return error
+    except Exception as error:  # other libraries raise what they like
+        detail = error.what if isinstance(error, PlaitError) else text_of(error)
+        made = FeedError(
+            f"what is fed to input {name!r} cannot be read on {device.name!r}: {detail}",
+            fix=getattr(error, "fix", None) or "feed a plain array of the input's dtype",
+        )
+        made.__cause__ = error
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInput:
+    """The step that brings an input to where it is planned.
+
+    Attributes
+    ----------
+    step : int
+    device : Exchange
+    target : View
+    pace : VirtualTimeDriver or None
+        Of the session.
+    """
+
+    step: int
+    device: Exchange
+    target: View
+    pace: VirtualTimeDriver | None
+
+    def launch_of(self, value: Loan | Array) -> Launch:
+        """Return what launches the step for one item."""
+        if isinstance(value, Loan):
+            source = value.view
+        else:
+            spec = self.target.spec
+            array = np.ascontiguousarray(value, spec.dtype).reshape(spec.static_shape)
+            source = self.device.stage(array)
+        return _paced(self.pace, self.device, partial(self.device.copy, self.target, source))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOutput:
+    """The step that copies a result on a device into an array that is the caller's.
+
+    Attributes
+    ----------
+    step : int or None
+        None for a constant, which is the same array for all items.
+    device : Exchange
+    source : View
+    nothing : View
+        An empty array: what a step copies whose result is read where it is.
+    pace : VirtualTimeDriver or None
+        Of the session.
+    """
+
+    step: int | None
+    device: Exchange
+    source: View
+    nothing: View
+    pace: VirtualTimeDriver | None
+
+    def launch_to(self, target: View | None) -> Launch:
+        """Return what launches the step for one item; None as target leaves the result there."""
+        ends = (self.nothing, self.nothing) if target is None else (target, self.source)
+        return _paced(self.pace, self.device, partial(self.device.copy, *ends))
+
+
+Departures: TypeAlias = Mapping[str, DeviceOutput]
+ViewOf: TypeAlias = Callable[[Device, Replica, TensorSpec], View]
+"""Returns a view of the memory of a slot."""
+
+
+def arrivals_of(
+    plan: Plan, devices: Mapping[str, Device], view: ViewOf, pace: VirtualTimeDriver | None
+) -> dict[str, DeviceInput]:
+    """Return the steps of a plan that bring what is handed over, by input."""
+    found = {}
+    for step in plan.steps:
+        if isinstance(step.work, Transfer) and step.work.arrives:
+            device, name = cast(Exchange, devices[step.device]), step.work.tensor
+            target = view(device, (name, step.work.target), plan.graph.tensors[name])
+            found[name] = DeviceInput(step.index, device, target, pace)
+    return found
+
+
+def departures_of(
+    plan: Plan, devices: Mapping[str, Device], view: ViewOf, pace: VirtualTimeDriver | None
+) -> dict[str, DeviceOutput]:
+    """Return the outputs of a plan that are taken on devices; blocks where they are constants."""
+    assert plan.placement is not None
+    steps = {
+        one.work.tensor: one.index
+        for one in plan.steps
+        if isinstance(one.work, Transfer) and one.work.leaves
+    }
+    found = {}
+    for name, where in plan.ends.outputs.items():
+        device, spec = cast(Exchange, devices[where]), plan.graph.tensors[name]
+        if name in plan.graph.constants:
+            source = device.room(spec)
+            device.follow()
+            device.copy(source, device.stage(plan.graph.constants[name])).wait()
+        else:
+            replica = name, plan.placement.local[name, OUTSIDE]
+            source = view(device, replica, spec)
+        nothing = device.room(TensorSpec(spec.dtype, (0,)))
+        found[name] = DeviceOutput(steps.get(name), device, source, nothing, pace)
+    return found
+
+
+def _paced(pace: VirtualTimeDriver | None, device: Device, launch: Launch) -> Launch:
+    return launch if pace is None else pace.launching(device, launch)
+
+
+def nothing_handed(waits: Sequence[Event], on_done: OnDone) -> Event:
+    """Stand for the launch of an arrival or a departure in a slot that no item is on."""
+    raise AssertionError("an item has launches of its own for these")
+
+
+def follow_readers(departures: Departures) -> None:
+    """Have devices wait for what callers have queued that reads results where they lie."""
+    for device in {id(one.device): one.device for one in departures.values()}.values():
+        with suppress(DeviceError):  # it is lost, and so are the results
+            device.follow()

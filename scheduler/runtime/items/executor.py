@@ -1,0 +1,267 @@
+"""One item going through the steps of an open plan.
+
+Readiness is counted per item, by whoever completes a step: a lane's thread offers the dependents
+to their lanes itself, without a trip through the trio loop, and gives its lane the next step,
+whichever item that belongs to. A step that needs a copy of a region which an earlier item still has
+is offered by the thread that releases it. The loop hears of an item once, at its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from ....devices.event import Event
+from ...dispatch.progress import Progress
+from ...dispatch.quick import SLOW_NS
+from ..opened.open_plan import OpenPlan
+from ..opened.slot import Slot
+from .trampoline import Trampoline
+
+MOST_HERE = 8
+"""So many quick steps a thread runs in a row that is another lane's, or the loop's."""
+
+_this_thread = Trampoline()
+
+
+class Execution:
+    """The steps of one item on one slot.
+
+    `on_finish` is called exactly once, on any thread, when every step is complete or, after a
+    failure or `cancel`, when the last of the submitted ones has ended: the slot is free then.
+
+    Parameters
+    ----------
+    open_plan : OpenPlan
+    slot : Slot
+    on_finish : callable
+    number : int, default 0
+        The item's number at the gates of the plan, where it has some.
+    age : int, optional
+        Which items go first where they meet on a lane: those of a lower age. The order in which
+        executions are made when left out.
+
+    Attributes
+    ----------
+    error : BaseException or None
+        What the first failing step raised.
+    times : array of int
+        Three for each step, on the clock of its device: when it had all it waits for (though maybe
+        not its lane yet), when it began, and when it ended. 0 for what has not happened.
+    events : list of Event or None
+        Each step's event.
+    """
+
+    __slots__ = (
+        "_age",
+        "_complete",
+        "_gates",
+        "_lock",
+        "_number",
+        "_obligations",
+        "_on_finish",
+        "_open_plan",
+        "_progress",
+        "_slot",
+        "_stopped",
+        "error",
+        "events",
+        "times",
+    )
+
+    def __init__(
+        self,
+        open_plan: OpenPlan,
+        slot: Slot,
+        on_finish: Callable[[], None],
+        number: int = 0,
+        age: int | None = None,
+    ) -> None:
+        self._open_plan = open_plan
+        self._gates = open_plan.gates
+        self._slot = slot
+        self._number = number
+        self._age = open_plan.lanes.next_age() if age is None else age
+        self._on_finish = on_finish
+        self._lock = threading.Lock()
+        order = open_plan.order
+        self._progress = Progress(order.counts, order.after)
+        # Steps that were ready and have not ended or been given up, and threads that offer some.
+        self._obligations = 1 + len(order.first)
+        self._complete = 0
+        self._stopped = False
+        self.error: BaseException | None = None
+        self.times = open_plan.no_times[:]
+        self.events: list[Event | None] = [None] * len(order.counts)
+
+    @property
+    def is_complete(self) -> bool:
+        """True when every step has ended well."""
+        return self._complete == len(self.events)
+
+    @property
+    def ready_ns(self) -> Sequence[int]:
+        """When each step had all it waits for; 0 if it never had."""
+        return self.times[::3]
+
+    def start(self) -> None:
+        """Start every step that waits for nothing."""
+        self._begin(list(self._open_plan.order.first))
+
+    def cancel(self) -> None:
+        """Start nothing more and skip what has not started; what runs, ends."""
+        with self._lock:
+            self._stopped = True
+        for event in self.events:
+            if event is not None:
+                event.cancel()
+        self._withdraw()
+
+    def pending(self) -> Iterator[tuple[str, bool]]:
+        """Yield the device of every step that is ready and has not ended, and if it was given it.
+
+        For reports: other threads may be changing that.
+        """
+        for step, ready_ns, event in zip(
+            self._open_plan.plan.steps, self.ready_ns, self.events, strict=True
+        ):
+            if ready_ns and (event is None or not event.done):
+                yield step.device, event is not None
+
+    def _offer(self, ready: list[int]) -> None:
+        """Offer steps whose obligations are counted to their lanes, and all that may queue behind.
+
+        Those that a lane is not given now will be by whoever makes room there.
+        """
+        plan, gates, here = self._open_plan, self._gates, self._slot.here
+        for step in ready:  # grows on the way
+            if gates is not None and step in gates.claiming and not self._may_start(step):
+                continue
+            self.times[3 * step] = plan.now_ns[step]()
+            if plan.lane[step].offer(self._age, plan.order.rank[step], (self, step)):
+                if here[step] is not None and plan.estimates.is_quick(step):
+                    _this_thread.later.append(partial(self._run_here, step))
+                else:
+                    ready += self._launch(step)
+            elif self._stopped:  # whoever stopped the item may not have seen this step wait
+                self._withdraw()
+
+    def _launch(self, step: int) -> Sequence[int]:
+        """Give a step to its lane; return those that are ready with that."""
+        plan = self._open_plan
+        try:
+            waits = self._waits(plan.order.ahead[step])
+            event = self._slot.launches[step](waits, partial(self._ended, step))
+        except BaseException as error:  # a lane must survive, and the item must end
+            self._ended(step, _failed(error))
+            return ()
+        self.events[step] = event
+        behind = plan.order.behind[step]
+        if self._stopped:
+            event.cancel()
+        elif behind:
+            with self._lock:
+                newly = self._progress.count_down(behind)
+                self._obligations += len(newly)
+            return newly
+        return ()
+
+    def _run_here(self, step: int) -> None:
+        """Run a quick step on this thread, unless that has worked for others long enough."""
+        run = self._slot.here[step]
+        assert run is not None
+        if _this_thread.n_later <= MOST_HERE:
+            event = self.events[step] = Event(partial(self._ended, step))
+            if self._stopped:
+                event.cancel()
+            try:
+                if run(event):
+                    return
+            except BaseException as error:  # as in _launch
+                self._ended(step, _failed(error))
+                return
+        self._follow(step)
+
+    def _follow(self, step: int) -> None:
+        """Give a step to its lane, in which there is room now."""
+        with self._lock:
+            self._obligations += 1  # the item must not end before the step's event is known
+        self._offer([*self._launch(step)])
+        self._release()
+
+    def _waits(self, steps: Sequence[int]) -> list[Event]:
+        """Return the events that a device itself is to wait for."""
+        return [event for step in steps if (event := self.events[step]) is not None]
+
+    def _ended(self, step: int, event: Event) -> None:
+        """Count down the dependents of a step, offer those that are ready, and free its lane."""
+        started, ended = event.started_ns, event.ended_ns
+        self.times[3 * step + 1] = started
+        self.times[3 * step + 2] = ended
+        with self._lock:
+            if event.error is not None:
+                self.error = self.error or event.error
+                self._stopped = True
+            else:
+                self._complete += 1
+            ready = [] if self._stopped else self._progress.complete(step)
+            self._obligations += len(ready)
+        if self._slot.here[step] is not None:
+            spent_ns = ended - started
+            if event.error is None or spent_ns > SLOW_NS:  # others may have been cut short
+                self._open_plan.estimates.note(step, spent_ns)
+        if ready:
+            self._offer(ready)
+        if self._gates is not None and event.error is None and step in self._gates.releasing:
+            self._gates.complete(self._number, step)  # later items go on there
+        if self._stopped:
+            self._withdraw()
+        following = self._open_plan.lane[step].take()
+        if following is not None:
+            execution, its_step = following
+            _this_thread.first.append(partial(execution._follow, its_step))
+        _this_thread.run()
+        self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._obligations -= 1
+            finished = self._obligations == 0
+        if finished:
+            self._on_finish()
+
+    def _may_start(self, step: int) -> bool:
+        """Claim what a step needs; whoever releases what is missing resumes it."""
+        assert self._gates is not None
+        if self._gates.claim(self._number, step, partial(self._resume, step)):
+            return True
+        if self._stopped:  # whoever stopped the item may not have seen this step wait
+            self._withdraw()
+        return False
+
+    def _resume(self, step: int) -> None:
+        """Start a step that waited for a copy of a region."""
+        with self._lock:
+            self._obligations += 1
+        self._begin([step])
+
+    def _begin(self, steps: list[int]) -> None:
+        """Start steps; this thread's own obligation is over with that."""
+        self._offer(steps)
+        _this_thread.run()
+        self._release()
+
+    def _withdraw(self) -> None:
+        """Give up the steps that wait for lanes, and for copies of regions."""
+        waiting = sum(lane.withdraw(self._age) for lane in self._open_plan.used_lanes)
+        if self._gates is not None:
+            waiting += self._gates.withdraw(self._number)
+        for _ in range(waiting):
+            self._release()
+
+
+def _failed(error: BaseException) -> Event:
+    event = Event()
+    event.complete(error)
+    return event

@@ -1,0 +1,118 @@
+"""Fed arrays: names and dtypes, checked for every item before anything is touched.
+
+Shapes are checked once per combination of shapes, by `bind_inputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ....devices.exchange import Loan
+from ....graph.errors import PlaitError, text_of
+from ....graph.ir import Graph
+from ....graph.tensor import Array
+from ...errors import FeedError
+
+_ON_HOST = frozenset({1, 3})
+"""DLPack's kinds of memory that the host reads: its own, and the page-locked part of that."""
+
+
+def check_feeds(
+    graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str] = frozenset()
+) -> dict[str, Array]:
+    """Return the inputs as arrays, in the graph's order; loans of arrays on devices stay loans.
+
+    What is fed for `unneeded` inputs is not looked at.
+
+    Raises
+    ------
+    FeedError
+        If an input is missing or unknown, or has the wrong dtype.
+    """
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # which takes long to tell
+        raise FeedError(
+            f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
+        )
+    if len(inputs) != len(graph.inputs) and not unneeded.issuperset(_unknown(graph, inputs)):
+        raise _wrong_names(graph, inputs, unneeded)
+    arrays = {}
+    for name in graph.inputs:
+        if name not in inputs:
+            raise _wrong_names(graph, inputs, unneeded)
+        value, wanted = inputs[name], graph.tensors[name].dtype
+        array = value if type(value) is np.ndarray else _as_array(name, value)
+        if array.dtype != wanted and array.dtype.newbyteorder("=") != wanted:
+            raise _wrong_dtype(graph, name, array)
+        arrays[name] = array
+    return arrays
+
+
+def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies, which callers cannot change while the item is under way."""
+    return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
+
+
+def _as_array(name: str, value: Any) -> Array:
+    if isinstance(value, Loan):
+        return value
+    if isinstance(value, PlaitError):  # it could not be borrowed
+        raise value
+    if _is_on_device(value):
+        raise FeedError(
+            f"what is fed to input {name!r} lies on a device where the plan does not take it",
+            fix=f"plan with inputs_on={{{name!r}: its device}}, or copy it to the host",
+        )
+    try:
+        return as_array(value)
+    except Exception as error:  # other libraries raise what they like
+        raise FeedError(
+            f"what is fed to input {name!r} is no array: {text_of(error)}", fix="feed a numpy array"
+        ) from error
+
+
+def _is_on_device(value: Any) -> bool:
+    """True for arrays that the host cannot read where they are."""
+    if hasattr(value, "__cuda_array_interface__"):
+        return True
+    return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] not in _ON_HOST
+
+
+def as_array(value: Any) -> Array:
+    """Return an array on the same bytes, if possible; raises whatever a library raises."""
+    ways = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
+    if hasattr(value, "__dlpack__") and not any(hasattr(value, way) for way in ways):
+        return np.from_dlpack(value)  # numpy would take it for a scalar
+    return np.asarray(value)
+
+
+def _wrong_dtype(graph: Graph, name: str, array: Array) -> FeedError:
+    wanted = graph.tensors[name]
+    return FeedError(
+        f"input {name!r} must be {wanted}, got dtype {array.dtype.name!r}",
+        at=f"graph {graph.name!r}",
+        fix=f"convert it: np.asarray(value, {wanted.dtype.name!r})",
+    )
+
+
+def _unknown(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
+    return [name for name in inputs if name not in graph.inputs]
+
+
+def _wrong_names(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str]) -> FeedError:
+    missing = [name for name in graph.inputs if name not in inputs]
+    extra = [name for name in _unknown(graph, inputs) if name not in unneeded]
+    if missing:
+        lacking = ", ".join(f"{name!r}: {graph.tensors[name]}" for name in missing)
+        others = f", and there is no input {', '.join(map(repr, extra))}" if extra else ""
+        return FeedError(
+            f"no value for input {lacking}{others}",
+            at=f"graph {graph.name!r}",
+            fix="feed every input by its name" if extra else "feed every input",
+        )
+    return FeedError(
+        f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
+        fix=f"its inputs are: {', '.join(graph.inputs)}",
+    )

@@ -1,0 +1,109 @@
+"""Inputs of items that wait: copied, for the source may use its arrays again for the next item.
+
+Once a stream runs, nothing is allocated for that: the arrays of items that wait no more are used
+for those that come.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....devices.exchange import Loan
+from ....graph.errors import PlaitError
+from ....graph.tensor import Array
+from ...plans.plan import Plan
+from .feeds import as_array
+
+_Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+class InputStagingPool:
+    """Arrays to copy inputs into; used on one thread only.
+
+    Parameters
+    ----------
+    nbytes : Mapping of str to int, optional
+        Of inputs whose shapes vary, at the most: one array serves all of them.
+
+    Attributes
+    ----------
+    most : int
+        How many are kept; of more the ones that were used least recently are let go.
+    """
+
+    def __init__(self, nbytes: Mapping[str, int] | None = None) -> None:
+        self.most = 0
+        self._nbytes = nbytes or {}
+        self._count = 0
+        self._free: OrderedDict[_Kind, list[Array]] = OrderedDict()
+
+    def room_for(self, inputs: Any) -> dict[str, Array]:
+        """Return an array for each one among what is fed, which may be anything yet."""
+        return {name: self._like(name, array) for name, array in arrays_in(inputs)}
+
+    def take_back(self, arrays: Iterable[Array]) -> None:
+        """Keep arrays that nobody reads any more."""
+        for view in arrays:
+            array = view if view.base is None else view.base
+            kind = array.shape, array.dtype
+            self._free.setdefault(kind, []).append(array)
+            self._free.move_to_end(kind)
+            self._count += 1
+        while self._count > self.most:
+            self._pop(next(iter(self._free)))
+
+    def _like(self, name: str, array: Array) -> Array:
+        most = self._nbytes.get(name, -1)
+        if array.nbytes > most or array.dtype.hasobject:
+            return self._of(array.shape, array.dtype)
+        room = self._of((most,), np.dtype(np.uint8))
+        return room[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def _of(self, *kind: Any) -> Array:
+        return self._pop(kind) if kind in self._free else np.empty(*kind)
+
+    def _pop(self, kind: _Kind) -> Array:
+        alike = self._free[kind]
+        array = alike.pop()
+        self._count -= 1
+        if not alike:
+            del self._free[kind]
+        return array
+
+
+def most_nbytes(plan: Plan) -> Mapping[str, int]:
+    """Return the bytes of each input at the most, where a plan bounds them."""
+    specs = plan.graph.tensors if plan.bounds else {}
+    return {name: specs[name].nbytes for name in plan.graph.inputs if name in specs}
+
+
+def copied(inputs: Any, room: Mapping[str, Array]) -> Any:
+    """Return what is fed, its arrays copied to where there is room, and whatever else is like one.
+
+    What is no array at all stays as it is, to be refused in its turn.
+    """
+    if not isinstance(inputs, Mapping):
+        return inputs
+    for name, array in room.items():
+        np.copyto(array, inputs[name])
+    others = {name: _own(value) for name, value in inputs.items() if name not in room}
+    return {**others, **room}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, Loan | PlaitError):
+        return value
+    try:
+        return np.array(as_array(value))
+    except Exception:
+        return value
+
+
+def arrays_in(inputs: Any) -> Iterator[tuple[str, Array]]:
+    """Yield the names and arrays among what is fed."""
+    if isinstance(inputs, Mapping):
+        yield from ((n, value) for n, value in inputs.items() if isinstance(value, np.ndarray))

@@ -1,0 +1,291 @@
+"""One item: what was fed, the way it takes, and what came out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import trio
+
+from ....graph.tensor import Array
+from ...errors import SessionError
+from ...profile.timestamps import Timestamps
+
+if TYPE_CHECKING:
+    from ..recorder import Trace
+    from ..streaming.batching import Batch
+    from ..streaming.options import OnError
+    from .executor import Execution
+
+Results: TypeAlias = Mapping[str, Array]
+
+Outcome: TypeAlias = tuple[Results, BaseException | None]
+"""Results, or why there are none."""
+
+
+def copies(results: Results) -> Results:
+    """Return results that outlive their slot."""
+    return {name: np.array(array) for name, array in results.items()}
+
+
+def views(results: Results) -> Results:
+    """Return results that can be read where they are."""
+    return {name: _read_only(array) for name, array in results.items()}
+
+
+class ItemRun:
+    """An item on its way through a session; used on the trio thread only.
+
+    Parameters
+    ----------
+    is_part : bool, default False
+        True when it is only one of the plans that an item goes through.
+    take : callable, default `copies`
+        Takes what lies in the slot when all has run; called on any thread.
+    holds : bool, default False
+        Keep the slot, which what was taken lies in, until `let_go`.
+    on_done : callable, optional
+        Called with the flight once `done` is set.
+
+    Attributes
+    ----------
+    done : trio.Event
+        Set when `results` or `error` stand, and the item's slot is free again unless it is held.
+    index : int
+        Its place in the source.
+    age : int or None
+        Its place among the items of a session, once it was started; the same for all its parts, and
+        when it is started again.
+    part : ItemRun or None
+        Where the item goes through several plans: the one that is under way.
+    traces : sequence of Trace
+        What ran of it, the latest last.
+    marks : Timestamps
+        When it was where.
+    variant : int
+        Which replicas it runs on, once it was admitted.
+    cancelled : bool
+        True when no further one may be started.
+    cause : BaseException or None
+        Why it was given up; it fails with that, however far it gets.
+    outcome : Outcome or None
+        What it ended with, if the thread that ended its last step has taken that.
+    departed : Mapping of str to Array
+        Results on devices: where they will be.
+    batch : Batch or None
+        What it is in.
+    on_cancel : callable or None
+        Called once when it is cancelled.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_release_slot",
+        "age",
+        "batch",
+        "cancelled",
+        "cause",
+        "departed",
+        "done",
+        "error",
+        "execution",
+        "holds",
+        "index",
+        "is_part",
+        "marks",
+        "on_cancel",
+        "on_done",
+        "outcome",
+        "part",
+        "results",
+        "take",
+        "traces",
+        "variant",
+    )
+
+    def __init__(
+        self,
+        *,
+        is_part: bool = False,
+        take: Callable[[Results], Results] = copies,
+        holds: bool = False,
+        on_done: Callable[[ItemRun], object] | None = None,
+    ) -> None:
+        self.is_part = is_part
+        self.take = take
+        self.holds = holds
+        self.on_done = on_done
+        self.index = 0
+        self.age: int | None = None
+        self.marks = Timestamps()
+        self.done = trio.Event()
+        self.results: Results = {}
+        self.error: BaseException | None = None
+        self.outcome: Outcome | None = None
+        self.departed: Results = {}
+        self.execution: Execution | None = None
+        self.part: ItemRun | None = None
+        self.traces: Sequence[Trace] = ()
+        self.variant = 0
+        self.cancelled = False
+        self.cause: BaseException | None = None
+        self.on_cancel: Callable[[], object] | None = None
+        self.batch: Batch | None = None
+        self._release_slot: Callable[[], object] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True when it has ended and holds no slot."""
+        return self.done.is_set() and self._release_slot is None
+
+    def land(
+        self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
+    ) -> None:
+        """Record how it ended on a slot, and free that unless it is held."""
+        if self.holds and error is None and self.cause is None:
+            self._release_slot = release_slot
+        else:
+            release_slot()
+        self.finish(results, error)
+
+    @trio.lowlevel.enable_ki_protection
+    def finish(self, results: Results | None = None, error: BaseException | None = None) -> None:
+        """Record how it ended."""
+        self.error = self.cause or error
+        self.results = {} if self.error is not None else results or {}
+        self.outcome, self.departed = None, {}
+        self.execution = self.on_cancel = None  # which may know the item, and thereby its results
+        self.done.set()
+        if self.on_done is not None:
+            self.on_done(self)
+
+    @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike between two counts
+    def cancel(self) -> None:
+        """Skip what has not started; `done` is set when what runs has ended."""
+        self.cancelled = True
+        if self.part is not None:
+            self.part.cancel()
+        if self.execution is not None:
+            self.execution.cancel()
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is not None:
+            on_cancel()
+
+    def was_given_up(self) -> bool:
+        """Say whether it fails however far it gets."""
+        return self.cause is not None
+
+    def let_go(self) -> None:
+        """Free the slot if it is held: what was taken of it must not be read any more.
+
+        The error is forgotten: its frames know the item, and what the item was to lie in.
+        """
+        self.error = None
+        release_slot, self._release_slot = self._release_slot, None
+        if release_slot is not None:
+            release_slot()
+
+
+class Item:
+    """One result of a stream.
+
+    It is released when the next one is asked for, or before: by `release`, or where it is used as a
+    context manager at the end of that. Then there is room for one more item.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the source, from 0.
+    error : BaseException or None
+        Why it failed; the stream goes on.
+    """
+
+    __slots__ = ("_arrange", "_on_release", "_outputs", "error", "index")
+
+    def __init__(
+        self,
+        index: int,
+        outputs: Results | None,
+        error: BaseException | None,
+        on_release: Callable[[Item], object] | None = None,
+        arrange: Callable[[Results], Any] = dict,
+    ) -> None:
+        self.index = index
+        self._arrange = arrange
+        self.error = error
+        self._outputs = outputs
+        self._on_release = on_release
+
+    def __getitem__(self, name: str) -> Array:
+        """Return an output, by name; raise the item's error if it failed."""
+        return self.outputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    @property
+    def outputs(self) -> Results:
+        """All outputs by name; raises the item's error if it failed."""
+        if self.error is not None:
+            raise self.error
+        if self._outputs is None:
+            raise SessionError(
+                f"item {self.index} was released, and its outputs lay in memory of the session",
+                fix="copy what you keep, or stream with copy=True",
+            )
+        return self._outputs
+
+    @property
+    def fetched(self) -> Any:
+        """What was fetched, in the form of `fetches`; all outputs by name where that was left out.
+
+        It raises the item's error if that failed.
+        """
+        return self._arrange(self.outputs)
+
+    def release(self) -> None:
+        """Be through with it; releasing twice is allowed."""
+        on_release, self._on_release = self._on_release, None
+        if on_release is not None:
+            on_release(self)
+
+    def passed_on(self, index: int, on_release: Callable[[Item], object]) -> Item:
+        """Return the same result for another consumer, which counts and releases it for itself."""
+        return Item(index, self._outputs, self.error, on_release, self._arrange)
+
+    def checked(self, on_error: OnError) -> Item:
+        """Return it, unless it failed and that is to be raised."""
+        if self.error is not None and on_error == "raise":
+            self.error.add_note(f"this was item {self.index} of a stream")
+            raise self.error
+        return self
+
+    def forget(self) -> None:
+        """Drop the outputs, whose memory is used again."""
+        self._outputs = None
+
+    def __enter__(self) -> Item:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            state = f"error={self.error!r}"
+        else:
+            state = "released" if self._outputs is None else f"outputs={[*self._outputs]}"
+        return f"Item({self.index}, {state})"
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,48 @@
+"""The keys of random numbers: what a session feeds to graphs that draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ....graph.operators.randomness import RANDOM_KEY
+from ...errors import SessionError
+from ...plans.plan import Plan
+
+
+class Keys:
+    """Numbers items in the order in which they are asked for, or come from their source.
+
+    Parameters
+    ----------
+    plan : Plan
+    seed : int
+        From 0 on, below 2⁶⁴.
+
+    Attributes
+    ----------
+    are_read : bool
+        True when the graph draws random numbers.
+
+    Raises
+    ------
+    SessionError
+        If the seed is no such number.
+    """
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+            raise SessionError(f"the seed is {seed!r}", fix="pass an integer from 0 on, below 2⁶⁴")
+        self._seed = int(seed)
+        self.are_read = RANDOM_KEY in plan.fed.inputs
+        self._numbers = count()
+
+    def added(self, inputs: Any) -> Any:
+        """Return what is fed, and the key of the next item where one is needed and none given."""
+        number = next(self._numbers)
+        if not self.are_read or not isinstance(inputs, Mapping) or RANDOM_KEY in inputs:
+            return inputs
+        return {**inputs, RANDOM_KEY: np.array([self._seed, number], np.uint64)}

@@ -1,0 +1,220 @@
+"""An item's way through the stages of a graph whose shapes depend on values."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import trio
+
+from ....graph.dims import normalize_axis
+from ....graph.errors import ShapeError
+from ....graph.ir import Graph, Node
+from ....graph.nested import result_specs
+from ....graph.tensor import Array, spec_of
+from ...planner.staged_plans import Entry, Stage
+from ...plans.plan import Plan
+
+Known: TypeAlias = dict[str, Array]
+RunPart: TypeAlias = Callable[[Plan, Mapping[str, Array]], Awaitable[Mapping[str, Array]]]
+"""Runs a static plan once; raises what fails, and when the item is cancelled."""
+
+OnThread: TypeAlias = Callable[[Callable[[], Stage]], Awaitable[Stage]]
+"""Calls what makes a stage, beside the loop: it takes long."""
+
+
+class Passage:
+    """Takes one item through the stages, one part after the other.
+
+    Parameters
+    ----------
+    run_part : callable
+        Runs the plan of one stage.
+    on_thread : callable
+        Calls a function on a thread.
+    check : callable
+        Raises when the item is cancelled.
+    """
+
+    def __init__(self, run_part: RunPart, on_thread: OnThread, check: Callable[[], None]) -> None:
+        self._run_part = run_part
+        self._on_thread = on_thread
+        self._check = check
+
+    async def run(self, entry: Entry, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return the outputs of a graph, in its order.
+
+        Raises
+        ------
+        ShapeError, PlanError
+            If values met on the way do not fit together.
+        """
+        known: Known = dict(inputs)
+        results: Known = {}
+        following: Entry | None = entry
+        while following is not None:
+            self._check()
+            stage = following.find(known) or await self._make(following, known)
+            if stage.plan is not None:
+                fed = {name: known[name] for name in stage.plan.graph.inputs}
+                known.update(await self._run_part(stage.plan, fed))
+            known.update(stage.constants)
+            known.update(stage.told(known))
+            stage.check(known)
+            for node, body in stage.loops:
+                known.update(await self._iterate(node, body, known))
+            # What is not needed further on is dropped; stages name their tensors independently.
+            needed, later = _interface(stage.rest)
+            ready = (name for name in following.graph.outputs if name not in later)
+            results.update({name: known[name] for name in ready})
+            known = {name: known[name] for name in needed}
+            following = stage.rest
+        return {name: results[name] for name in entry.graph.outputs}
+
+    async def _make(self, entry: Entry, known: Known) -> Stage:
+        async with entry.planning:
+            stage = entry.find(known)
+            if stage is None:
+                stage = await self._on_thread(partial(entry.make, known))
+                entry.keep(known, stage)
+            return stage
+
+    async def _iterate(self, node: Node, body: Entry, known: Known) -> Known:
+        run = self._loop if node.op == "Loop" else self._scan
+        values = [known[name] if name else None for name in node.inputs]
+        try:
+            results = await run(node, body, values)
+        except ShapeError as error:
+            error.at = error.at or str(node)
+            raise
+        asked = zip(node.outputs, results, strict=False)  # the last ones may be left out
+        return {name: value for name, value in asked if name}
+
+    async def _loop(
+        self, node: Node, body: Entry, values: Sequence[Array | None]
+    ) -> Sequence[Array]:
+        trips, condition = [*values, None, None][:2]  # those at the end may be left out
+        end = len(values) - node.attributes["captured"]
+        states, captured = list(values[2:end]), values[end:]
+        rows: list[Sequence[Array]] = []
+        goes_on = condition is None or bool(_only(condition))
+        while goes_on and (trips is None or len(rows) < _only(trips)):
+            fed = [np.asarray(len(rows), np.int64), np.asarray(True), *states, *captured]
+            going, *results = await self._body(body, fed)
+            goes_on = bool(_only(going))
+            states, stacked = results[: len(states)], results[len(states) :]
+            rows.append(stacked)
+        head = (np.asarray(0), np.asarray(True))
+        columns = _columns(rows, body.graph, [*head, *states, *captured], 1 + len(states))
+        return [*map(_present, states), *(_stacked(column, 0) for column in columns)]
+
+    async def _scan(
+        self, node: Node, body: Entry, values: Sequence[Array | None]
+    ) -> Sequence[Array]:
+        given, attributes = list(map(_present, values)), node.attributes
+        end = len(given) - attributes["captured"]
+        captured, n_scanned = given[end:], attributes["num_scan_inputs"]
+        states, scanned = given[: end - n_scanned], given[end - n_scanned : end]
+        moved = [
+            np.moveaxis(array, axis, 0)[:: -1 if backward else 1]
+            for array, axis, backward in zip(
+                scanned,
+                _padded(attributes["scan_input_axes"], n_scanned),
+                _padded(attributes["scan_input_directions"], n_scanned),
+                strict=True,
+            )
+        ]
+        _check_lengths(moved)
+        rows: list[Sequence[Array]] = []
+        for slices in zip(*moved, strict=True):
+            results = await self._body(body, [*states, *slices, *captured])
+            states, stacked = results[: len(states)], results[len(states) :]
+            rows.append(stacked)
+        empty = [np.empty(array.shape[1:], array.dtype) for array in moved]
+        columns = _columns(rows, body.graph, [*states, *empty, *captured], len(states))
+        axes = _padded(attributes["scan_output_axes"], len(columns))
+        backwards = _padded(attributes["scan_output_directions"], len(columns))
+        return [*states, *map(_stacked, columns, axes, backwards)]
+
+    async def _body(self, body: Entry, values: Sequence[Any]) -> list[Array]:
+        await trio.lowlevel.checkpoint()  # a body that is all constants runs nothing
+        names = body.graph.inputs
+        fed = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+        results = await self.run(body, fed)
+        return [results[name] for name in body.graph.outputs]
+
+
+def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return arrays that nobody else holds; constants, views and repetitions are copied."""
+    found: dict[int, Array] = {}
+    results = {}
+    for name, array in arrays.items():
+        shared = id(array) in found or array.base is not None or not array.flags.writeable
+        results[name] = np.array(array, order="C") if shared else array
+        found[id(array)] = array
+    return results
+
+
+def _interface(entry: Entry | None) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the names of what goes in and comes out."""
+    return ((), ()) if entry is None else (entry.graph.inputs, entry.graph.outputs)
+
+
+def _columns(
+    rows: Sequence[Sequence[Array]], body: Graph, given: Sequence[Array], first: int
+) -> list[list[Array] | Array]:
+    """Return what was put out under each name; an empty array where there was no iteration."""
+    if rows:
+        return [list(column) for column in zip(*rows, strict=True)]
+    specs = result_specs(body, [spec_of(array) for array in given])[first:]
+    return [
+        np.empty((0, *(d if isinstance(d, int) else 0 for d in spec.shape or ())), spec.dtype)
+        for spec in specs
+    ]
+
+
+def _stacked(column: list[Array] | Array, axis: int, backward: int = 0) -> Array:
+    if isinstance(column, list):
+        _check_stackable(column)
+        return np.stack(column[::-1] if backward else column, axis)
+    return np.moveaxis(column, 0, normalize_axis(axis, column.ndim))
+
+
+def _check_lengths(scanned: Sequence[Array]) -> None:
+    lengths = dict.fromkeys(map(len, scanned))
+    if len(lengths) > 1:
+        raise ShapeError(
+            f"scanned inputs have lengths {' and '.join(map(str, lengths))}",
+            fix="scan tensors of one length",
+        )
+
+
+def _check_stackable(rows: Sequence[Array]) -> None:
+    shapes = dict.fromkeys(row.shape for row in rows)
+    if len(shapes) > 1:
+        first, other, *_ = shapes
+        raise ShapeError(
+            f"iterations put out shapes {list(first)} and {list(other)}, which do not stack",
+            fix="let each iteration put out the same shape; only states may change theirs",
+        )
+
+
+def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
+    return (*(values or ()), *(0,) * (count - len(values or ())))
+
+
+def _only(array: Array) -> Any:
+    """Return the one value of a condition or trip count."""
+    if array.size != 1:
+        raise ShapeError(
+            f"a condition or trip count has shape {list(array.shape)}, not one value",
+            fix="reduce it to one",
+        )
+    return array.item()
+
+
+def _present(value: Array | None) -> Array:
+    assert value is not None, "a state has a value"
+    return value

@@ -1,0 +1,214 @@
+"""Binds the steps of an open plan: views of memory, compiled programs, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias, cast
+
+from ....devices.device import Device, Program, Scaling, StatefulDevice, scratch_specs
+from ....devices.errors import DeviceError
+from ....devices.host import HostDevice
+from ....devices.memory import View
+from ....devices.operator_instances import OperatorInstances
+from ....graph.ir import Graph
+from ....graph.operator_lifecycle import has_lives
+from ....graph.tensor import TensorSpec
+from ...dispatch.core_shares import shares_of_cores
+from ...dispatch.inline_policy import inline_steps
+from ...plans.partition import Subgraph
+from ...plans.placement import SCRATCH
+from ...plans.plan import Plan
+from ...plans.regions import Region, Replica
+from ...plans.steps import Step, Transfer
+from ..items.device_io import nothing_handed
+from ..items.inline import Call
+from ..virtual_time import Launch, VirtualTimeDriver
+from .arenas import Arenas, Turned, copy_of
+from .slot import Here
+
+Key: TypeAlias = tuple[int, ...]
+"""A step, and the copy of each region that it touches."""
+
+
+class Bound(NamedTuple):
+    """What launches a step on the memory of a slot.
+
+    Where any thread of this process may run it: `here` if its lane is idle, `call` by who knows
+    that.
+    """
+
+    launch: Launch
+    here: Here | None = None
+    call: Call | None = None
+
+
+class _BoundStep(NamedTuple):
+    """A step, what it touches in which regions, and the bindings that are kept."""
+
+    step: Step
+    touched: tuple[tuple[Replica, TensorSpec], ...]
+    regions: tuple[Region, ...]
+    kept: dict[Key, Bound]
+
+
+class Bindings:
+    """The steps of a static plan, bound to the memory of slots.
+
+    Slots that have copies of regions in common have the steps bound to those in common, too. So
+    have plans for other shapes the steps that are the same in `base`. What nodes own is kept in
+    `lives`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Mapping[str, Device],
+        pace: VirtualTimeDriver | None,
+        lives: OperatorInstances,
+        base: Bindings | None = None,
+        *,
+        measure: bool,
+    ) -> None:
+        assert plan.placement is not None, "shapes are known"
+        assert plan.memory is not None
+        self._plan = plan
+        self._placement, self._memory = plan.placement, plan.memory
+        self._devices, self._pace, self._lives = devices, pace, lives
+        self._measure = measure
+        self._inline, self._cores = _rules_of(plan, devices) if base is None else base._rules(plan)
+        of_base: Sequence[_BoundStep] = () if base is None else base._steps
+        theirs = {id(one.step): one for one in of_base}
+        self._steps: list[_BoundStep] = [
+            theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
+        ]
+        self._own = [one for one in self._steps if id(one.step) not in theirs]
+
+    def _rules(self, plan: Plan) -> tuple[frozenset[int], Mapping[str, int]]:
+        """Return which steps run inline, and the cores of devices, for other shapes of this plan.
+
+        Control flow may have become something else there.
+        """
+        same = all(map(_has_same_nodes, plan.steps, self._plan.steps))
+        return (self._inline, self._cores) if same else _rules_of(plan, self._devices)
+
+    def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, Bound]:
+        """Return all steps, in their order, bound to a slot; those that are kept, as they are.
+
+        Raises
+        ------
+        DeviceError
+            If a device refuses.
+        """
+        found: dict[Key, Bound] = {}
+        for one in self._steps:
+            copies = (copy_of(region, index, turned) for region in one.regions)
+            key = one.step.index, *copies
+            found[key] = one.kept.get(key) or self._bind(one, arenas)
+        return found
+
+    def keep(self, bound: Mapping[Key, Bound]) -> None:
+        """Keep steps for other slots."""
+        for key, one in bound.items():
+            self._steps[key[0]].kept[key] = one
+
+    def clear(self) -> None:
+        """Let go of all that is kept, but for steps that are another plan's."""
+        for one in self._own:
+            one.kept.clear()
+
+    @property
+    def own_steps(self) -> Iterator[Step]:
+        """Yield the steps that are no other plan's."""
+        return (one.step for one in self._own)
+
+    def _bound_step(self, step: Step) -> _BoundStep:
+        touched = tuple(self._replicas(step))
+        regions = dict.fromkeys(self._region(replica) for replica, _ in touched)
+        return _BoundStep(step, touched, tuple(regions), {})
+
+    def view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
+        """Return a device's view of a tensor in the arenas of a slot."""
+        location = self._memory.locations[replica]
+        return device.view(arenas[location.memory, location.region], location.offset, spec)
+
+    def _region(self, replica: Replica) -> Region:
+        location = self._memory.locations[replica]
+        return self._memory.pools[location.memory].regions[location.region]
+
+    def _replicas(self, step: Step) -> Iterator[tuple[Replica, TensorSpec]]:
+        """Yield what a step is bound to: a transfer's source and target, a program's views."""
+        if isinstance(step.work, Transfer):
+            spec = self._plan.graph.tensors[step.work.tensor]
+            if not step.work.arrives:
+                yield (step.work.tensor, step.work.source), spec
+            if not step.work.leaves:
+                yield (step.work.tensor, step.work.target), spec
+        else:
+            yield from self._program_tensors(step.work)
+
+    def _program_tensors(self, subgraph: Subgraph) -> Iterator[tuple[Replica, TensorSpec]]:
+        graph, device = subgraph.graph, self._devices[subgraph.device]
+        atomic = device.capabilities.atomic_programs
+        for name in (*graph.inputs, *graph.outputs) if atomic else graph.tensors:
+            if name not in graph.constants:
+                memory = self._placement.local[name, subgraph.device]
+                yield (name, memory), self._plan.graph.tensors[name]
+        for node in () if atomic else graph.nodes:
+            for name, spec in scratch_specs(device, graph, node).items():
+                yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
+
+    def _bind(self, one: _BoundStep, arenas: Arenas) -> Bound:
+        step = one.step
+        device = self._devices[step.device]
+        views = [
+            (replica[0], self.view(arenas, device, replica, spec)) for replica, spec in one.touched
+        ]
+        launch: Launch
+        here: Here | None = None
+        call: Call | None = None
+        if isinstance(step.work, Transfer) and (step.work.arrives or step.work.leaves):
+            return Bound(nothing_handed)
+        if isinstance(step.work, Transfer):
+            (_, source), (_, target) = views
+            launch = partial(device.copy, target, source)
+        else:
+            program = self._program(device, step.work.graph, dict(views))
+            launch = partial(device.submit, program)
+            if step.index in self._inline:
+                assert isinstance(device, HostDevice)
+                here = partial(device.run_here, program)
+                call = device.calling(program)
+        if self._pace is not None:
+            launch = self._pace.launching(device, launch)
+        return Bound(launch, here, call)
+
+    def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
+        if not has_lives(graph):
+            if device.name in self._cores:
+                cores = self._cores[device.name]
+                return cast(Scaling, device).compile_on(cores, graph, views, measure=self._measure)
+            return device.compile(graph, views, measure=self._measure)
+        if not isinstance(device, StatefulDevice):
+            raise DeviceError(
+                f"device {device.name!r} says that it runs operators which own something, and "
+                "has no compile_with",
+                at=f"subgraph {graph.name!r}",
+                fix="let its supports refuse them: see plait.devices.device.StatefulDevice",
+            )
+        return device.compile_with(graph, views, self._lives, measure=self._measure)
+
+
+def _rules_of(
+    plan: Plan, devices: Mapping[str, Device]
+) -> tuple[frozenset[int], Mapping[str, int]]:
+    """Return which steps run inline, and the cores of devices that scale."""
+    shares = shares_of_cores(plan)
+    scaling = {name: shares[name] for name in shares if isinstance(devices[name], Scaling)}
+    return inline_steps(plan.steps, devices), scaling
+
+
+def _has_same_nodes(step: Step, other: Step) -> bool:
+    if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
+        return True
+    return step.work.graph.nodes == other.work.graph.nodes

@@ -1,0 +1,68 @@
+"""Plans by what is fetched; by shapes, `shape_plan_cache` has them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+
+import trio
+
+from ...plans.plan import Plan
+from ..virtual_time import VirtualTimeDriver
+from .open_plans import OpenPlans
+from .shape_plan_cache import ShapePlanCache
+
+KEPT_FETCHES = 64
+"""Sets of fetched tensors whose plans are kept; the least recently used are forgotten first."""
+
+ALL: frozenset[str] = frozenset()
+"""What stands for all outputs, and all effects."""
+
+
+class FetchPlanCache:
+    """Finds the plans for what is fetched, and has them made; on the trio thread only.
+
+    Parameters
+    ----------
+    plan : Plan
+        For all outputs.
+    open_plans : OpenPlans
+    pace : VirtualTimeDriver
+    """
+
+    def __init__(self, plan: Plan, open_plans: OpenPlans, pace: VirtualTimeDriver) -> None:
+        self._plan = plan
+        self._open_plans = open_plans
+        self._pace = pace
+        self.whole = ShapePlanCache(plan, open_plans)
+        self._found: OrderedDict[frozenset[str], ShapePlanCache] = OrderedDict()
+        self._planning = trio.Lock()
+
+    def find(self, names: frozenset[str]) -> ShapePlanCache | None:
+        """Return the plans for some tensors, if they were fetched before."""
+        if not names:
+            return self.whole
+        found = self._found.get(names)
+        if found is not None:
+            self._found.move_to_end(names)
+        return found
+
+    async def open(self, names: frozenset[str]) -> ShapePlanCache:
+        """Return the plans for some tensors, planned unless somebody did meanwhile.
+
+        Raises
+        ------
+        FetchError, PlanError
+            If there are none.
+        """
+        async with self._planning:
+            found = self.find(names)
+            if found is None:
+                make = partial(self._plan.fetching, *sorted(names))
+                plan = await self._pace.on_thread(make)
+                is_all = plan is self._plan
+                found = self.whole if is_all else ShapePlanCache(plan, self._open_plans, names)
+                self._found[names] = found
+                if len(self._found) > KEPT_FETCHES:
+                    self._found.popitem(last=False)
+            return found

@@ -1,0 +1,63 @@
+"""The lanes of a session's devices: what waits for them, and who is given the next turn.
+
+A lane is shared by all items and all open plans of a session, so whoever frees it may be giving it
+a step of another item, or of another plan. All methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from itertools import count
+from typing import Generic, TypeVar
+
+from ...dispatch.ready import ReadyQueue
+from ...simulation.workload import Lane
+
+T = TypeVar("T")
+
+
+class OpenLane(Generic[T]):
+    """A `ReadyQueue` for threads."""
+
+    __slots__ = ("_lock", "_queue")
+
+    def __init__(self, depth: int) -> None:
+        self._lock = threading.Lock()
+        self._queue = ReadyQueue[T](depth)
+
+    def offer(self, item: int, rank: int, step: T) -> bool:
+        """Say whether the lane is to be given a step at once; if not, `take` returns it."""
+        with self._lock:
+            return self._queue.offer(item, rank, step)
+
+    def take(self) -> T | None:
+        """Note that the lane has done a step; return the one that it is to be given, if any."""
+        with self._lock:
+            return self._queue.take()
+
+    def withdraw(self, item: int) -> int:
+        """Let an item's steps wait no longer; return how many these were."""
+        with self._lock:
+            return self._queue.withdraw(item)
+
+
+class OpenLanes(Generic[T]):
+    """The lanes of the devices of a session, by name, made as plans use them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lanes: dict[str, OpenLane[T]] = {}
+        self._ages = count()
+
+    def of(self, lanes: Iterable[Lane]) -> list[OpenLane[T]]:
+        """Return the lanes that a plan uses."""
+        with self._lock:
+            for lane in lanes:
+                if lane.name not in self._lanes:
+                    self._lanes[lane.name] = OpenLane(lane.depth)
+            return [self._lanes[lane.name] for lane in lanes]
+
+    def next_age(self) -> int:
+        """Return the place of a further item in the order in which items go first."""
+        return next(self._ages)

@@ -1,0 +1,85 @@
+"""The devices of a session: opened with a share of the cores, closed in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from ....devices.device import Device
+from ....devices.errors import DeviceError
+from ....devices.registry import find
+from ....graph.errors import PlaitError, named_text
+from ...dispatch.core_shares import equal_share, planned_for
+from ...plans.plan import Plan
+from ...plans.replicas import every_device
+from .leases import close_shared, open_shared, reopen_shared
+
+
+class OpenDevices:
+    """Opens the devices of a plan; `open` and what `closings` yields block.
+
+    Attributes
+    ----------
+    by_name : Mapping of str to Device
+        Those that are open.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.by_name: dict[str, Device] = {}
+
+    @property
+    def used(self) -> list[Device]:
+        """The open devices that have nodes to run."""
+        used = every_device(planned_for(self._plan), self._plan.replicas)
+        return [device for name, device in self.by_name.items() if name in used]
+
+    def open(self, name: str) -> Device:
+        """Open a device.
+
+        Raises
+        ------
+        DeviceError
+            If it refuses.
+        """
+        if name in self._plan.request.given:
+            device = self._plan.prototypes[name]
+            open_shared(device, equal_share(self._plan))
+        else:
+            device = find(name)
+            device.open(equal_share(self._plan))
+        self.by_name[name] = device
+        return device
+
+    def reopen(self, name: str) -> None:
+        """Open a device again that was lost.
+
+        Raises
+        ------
+        DeviceError
+            If it refuses.
+        """
+        device = self.by_name[name]
+        if name in self._plan.request.given:
+            reopen_shared(device, equal_share(self._plan))
+        else:
+            device.open(equal_share(self._plan))
+
+    def closings(self) -> Iterator[Callable[[], None]]:
+        """Yield what to call to close each of them, the last one first."""
+        for name, device in reversed(self.by_name.items()):
+            shared = name in self._plan.request.given
+            yield partial(_close, name, partial(close_shared, device) if shared else device.close)
+        self.by_name.clear()
+
+
+def _close(name: str, close: Callable[[], None]) -> None:
+    """Close a device; what it raises names the device."""
+    try:
+        close()
+    except PlaitError as error:
+        error.at = error.at or f"device {name!r}, which was closed"
+        raise
+    except Exception as error:
+        what = f"closing it failed: {named_text(error)}"
+        raise DeviceError(what, at=f"device {name!r}") from error

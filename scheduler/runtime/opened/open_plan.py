@@ -1,0 +1,334 @@
+"""An open plan: arenas allocated, programs bound, slots of buffers for the items in flight.
+
+A slot consists of one copy of each region of memory. Slots may have copies in common; then they
+have the programs bound to those in common, too. All methods block; the runtime calls them on
+threads. Slots are made on demand, up to the plan's period.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from ....devices.cpu import CpuDevice
+from ....devices.device import Device
+from ....devices.memory import Arena, View, host_view
+from ....devices.operator_instances import OperatorInstances
+from ....graph.tensor import Array
+from ...dispatch.core_shares import shares_of_cores
+from ...dispatch.quick import Estimates
+from ...planner.memory.prepared import next_region_of, regions_of, variables_in
+from ...plans.placement import OUTSIDE, Commit
+from ...plans.plan import Plan
+from ...plans.regions import Replica, takes_turns
+from ...plans.steps import Step, Transfer, outline
+from ...simulation.lanes import workload
+from ..items.device_io import arrivals_of, departures_of
+from ..items.inline import MOST_STEPS, Call, are_few
+from ..virtual_time import VirtualTimeDriver, clock_of
+from .arenas import Arenas, Lend, OpenArenas, Turned
+from .binding import Bindings, Bound
+from .copying import Copies, Copy
+from .lanes import OpenLanes
+from .region_guard import RegionGuard
+from .slot import Slot
+
+if TYPE_CHECKING:
+    from ..items.executor import Execution
+
+KEPT_TURNS = 8
+"""So many ways in which variables may have changed places are kept bound."""
+
+Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
+"""The lanes of a session, and whose steps wait for them."""
+
+
+class OpenPlan:
+    """A static plan on open devices.
+
+    Parameters
+    ----------
+    plan : Plan
+    devices : Mapping of str to Device
+    pace : VirtualTimeDriver, optional
+        Of the session that the plan is opened in.
+    lanes : OpenLanes, optional
+        Of that session.
+    measure : bool, default False
+        Time every node.
+    lend : callable, optional
+        Returns the arenas of regions that the session keeps.
+    base : OpenPlan, optional
+        A plan of the same steps for other shapes, open: in its arenas this one runs, in turn with
+        it, and nothing needs to be opened or closed. Steps that are the same are bound once.
+
+    Attributes
+    ----------
+    plan : Plan
+    order : Order
+        What follows what. A step follows another as soon as its lane is given that one, not when it
+        is complete, where their device keeps the order itself (`native_waits`).
+    lanes : OpenLanes
+    lane : tuple of OpenLane
+        Of each step.
+    used_lanes : tuple of OpenLane
+    estimates : Estimates
+    gates : RegionGuard or None
+        What items pass in the order of their numbers, item n on slot n % period. None where an item
+        may take any slot that no other item is on.
+    arenas : OpenArenas
+        Those of the plan that this one runs in, where there is one, but for what is larger.
+    now_ns : tuple of callable
+        For each step the clock of its device.
+    outlines : tuple of Outline
+        The steps for the profile, which does not keep the plan alive.
+    pools : Mapping of str to Pool
+        The memory, likewise.
+    reads, keeps, overwrites : Mapping of str to set of str
+        In which memories each variable is read, holds a new value after an item, and has that
+        copied over the old one.
+    turning : frozenset of (str, str)
+        The regions of variables, and of next values, that change places after an item.
+    brought : int
+        After which change of variables they were all brought to where they are read.
+    no_times : array of int
+        The times of an item before its first step, to be copied: no time yet.
+    binds_briefly : bool
+        True where only Python functions on `cpu` are bound for this plan alone, in the arenas of
+        another one: nothing is prepared for them.
+    slots : Mapping of int to Slot
+        The slots made so far, of `period` ones, for where variables are now.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Mapping[str, Device],
+        pace: VirtualTimeDriver | None = None,
+        lanes: Lanes | None = None,
+        *,
+        measure: bool = False,
+        lend: Lend | None = None,
+        base: OpenPlan | None = None,
+    ) -> None:
+        assert plan.placement is not None, "shapes are known"
+        assert plan.memory is not None
+        self.plan = plan
+        self._placement, self._memory = plan.placement, plan.memory
+        self._devices = devices
+        self._pace = pace
+        self._measure = measure
+        self._lend = lend
+        self.outlines = tuple(map(outline, plan.steps))
+        self.pools = plan.memory.pools
+        self.reads = variables_in(plan.graph, plan.placement.prepared)
+        self.brought = -1
+        self.keeps = variables_in(plan.graph, (one.target for one in plan.placement.commits))
+        copied = (one.target for one in plan.placement.commits if self._next(one) is None)
+        self.overwrites = variables_in(plan.graph, copied)
+        self.no_times = array("q", bytes(24 * len(plan.steps)))
+        self.lanes: Lanes = OpenLanes() if lanes is None else lanes
+        self.period = self._memory.period
+        self.now_ns = tuple(clock_of(devices[step.device]) for step in plan.steps)
+        self.slots: dict[int, Slot] = {}
+        self._turned: Turned = frozenset()
+        self._slots = {self._turned: self.slots}
+        self.turning = regions_of(self.keeps) - regions_of(self.overwrites)
+        self._read_regions = regions_of(self.reads)
+        if base is None:
+            self._plan_order()
+        else:
+            self._take_order(base)
+        others = None if base is None else base._bindings
+        self._bindings: Bindings = Bindings(
+            plan, devices, pace, self._lives, others, measure=measure
+        )
+        self.binds_briefly = base is not None and all(
+            _binds_briefly(step, devices[step.device]) for step in self.own_steps
+        )
+
+    def _plan_order(self) -> None:
+        plan = self.plan
+        work = workload(plan.steps, self._devices, plan.costs, shares_of_cores(plan))
+        self.order = work.order()
+        self.used_lanes = tuple(self.lanes.of(work.lanes))
+        self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
+        python = [step.index for step in plan.steps if step.calls_python]
+        is_only_one = self._pace is not None and self._pace.has_loop_alone
+        self.estimates = Estimates(work.duration_s, python, believes=is_only_one)
+        in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
+        self.gates = RegionGuard(self._memory.regions) if in_turn else None
+        self.arenas = OpenArenas(self._memory, self._devices, self._lend)
+        self._lives = OperatorInstances(
+            () if plan.prologue is None else plan.prologue.graph.outputs
+        )
+
+    def _take_order(self, base: OpenPlan) -> None:
+        self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
+        self._lives = base._lives
+        self.estimates, self.gates = base.estimates, base.gates
+        self.arenas = base.arenas.holding(self._memory)
+
+    def resized(self, plan: Plan) -> OpenPlan:
+        """Return a plan of the same steps for smaller shapes, open as long as this one is."""
+        return OpenPlan(
+            plan, self._devices, self._pace, self.lanes, measure=self._measure, base=self
+        )
+
+    @property
+    def own_steps(self) -> Iterator[Step]:
+        """Yield the steps that are bound for this plan alone."""
+        return self._bindings.own_steps
+
+    def open(self) -> None:
+        """Allocate what all slots share.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If there is too little memory; nothing stays allocated.
+        """
+        self.arenas.open()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Those of the plan, open."""
+        return tuple(self._devices[name] for name in self.plan.devices)
+
+    def shared_view(self, replica: Replica, device: Device) -> View:
+        """Return a device's view of a tensor that lies in memory which all slots share."""
+        location = self._memory.locations[replica]
+        arena = self.arenas.made[location.memory, location.region, 0]
+        return device.view(arena, location.offset, self.plan.graph.tensors[replica[0]])
+
+    def make_slot(self, index: int, turned: Turned | None = None) -> Slot:
+        """Return the slot with copy `index % copies` of each region; unless made, it is now.
+
+        It is for where variables are now, unless it is said where they will be.
+
+        Raises
+        ------
+        DeviceError
+            If a device refuses; nothing more is held then.
+        """
+        turned = self._turned if turned is None else turned
+        slots = self._slots.setdefault(turned, {})
+        with self.arenas.of(index, turned) as arenas:
+            if index in slots:
+                return slots[index]
+            bound = self._bindings.of(index, turned, arenas)
+            view = partial(self._bindings.view, arenas)
+            feeds, results = self._feeds(arenas), self._results(arenas)
+            slot = Slot(
+                feeds,
+                results,
+                tuple(one.launch for one in bound.values()),
+                tuple(one.here for one in bound.values()),
+                self._calls(bound.values()) if are_few(feeds, results) else None,
+                arrivals_of(self.plan, self._devices, view, self._pace),
+                departures_of(self.plan, self._devices, view, self._pace),
+                Copies(self._commits(arenas)),
+                dict(self._swaps(arenas)),
+            )
+            self._bindings.keep(bound)
+            slots[index] = slot
+        return slot
+
+    def turn(self, turned: Turned) -> None:
+        """Have slots for where variables are now."""
+        self._turned = turned & self._read_regions
+        if self._turned not in self._slots and len(self._slots) >= KEPT_TURNS:
+            self.unbind()
+        self.slots = self._slots.setdefault(self._turned, {})
+
+    def close(self) -> None:
+        """Close what nodes own, and free the arenas; no item may be in flight.
+
+        Raises
+        ------
+        KernelError, DeviceError
+            If something that a node owns cannot be closed; all else is closed by then.
+        """
+        self.unbind()
+        try:
+            self._lives.close()
+        finally:
+            self.arenas.close()
+
+    def unbind(self) -> None:
+        """Let go of programs; items in flight keep theirs."""
+        self._slots.clear()
+        self.slots = self._slots[self._turned] = {}
+        self._bindings.clear()
+
+    def _calls(self, bound: Collection[Bound]) -> tuple[Call, ...] | None:
+        """Return what runs the steps one after the other, unless an item needs more than that.
+
+        Devices given as objects may be shared with other sessions: nobody knows that they rest.
+        """
+        plan = self.plan
+        is_shared = not plan.request.given.isdisjoint(plan.devices)
+        is_more = self._measure or plan.ends.devices or self.reads or self.keeps
+        calls = tuple(one.call for one in bound if one.call is not None)
+        if is_shared or is_more or not len(calls) == len(bound) <= MOST_STEPS:
+            return None
+        return calls
+
+    def _feeds(self, arenas: Arenas) -> dict[str, Array]:
+        return {
+            name: self._host_array((name, self._placement.home[name]), arenas)
+            for name in self.plan.graph.inputs
+            if name not in self.plan.ends.inputs
+        }
+
+    def _commits(self, arenas: Arenas) -> Iterator[Copy]:
+        """Yield the copies of what variables hold when an item has ended well."""
+        tensors = self.plan.graph.tensors
+        for commit in self._placement.commits:
+            if self._next(commit) is not None:
+                continue
+            device = self._devices[commit.device]
+            target, source = (
+                self._bindings.view(arenas, device, replica, tensors[replica[0]])
+                for replica in (commit.target, commit.source)
+            )
+            yield Copy(target, source, device)
+
+    def _swaps(self, arenas: Arenas) -> Iterator[tuple[tuple[str, str], Arena]]:
+        """Yield where such values are written that need not be copied."""
+        for commit in self._placement.commits:
+            key = self._next(commit)
+            if key is not None:
+                variable = self.plan.graph.variables[commit.target[0]].name
+                yield (variable, key[0]), arenas[key]
+
+    def _next(self, commit: Commit) -> tuple[str, str] | None:
+        """Return the memory and the region that change places with a variable's, if so."""
+        location = self._memory.locations.get(commit.source)  # a constant has none
+        variable = self.plan.graph.variables[commit.target[0]].name
+        key = commit.target[1], next_region_of(variable)
+        is_there = location is not None and (location.memory, location.region) == key
+        return key if is_there else None
+
+    def _results(self, arenas: Arenas) -> dict[str, Array]:
+        graph = self.plan.graph
+        return {
+            name: graph.constants[name]
+            if name in graph.constants
+            else self._host_array((name, self._placement.local[name, OUTSIDE]), arenas)
+            for name in graph.outputs
+            if name not in self.plan.ends.outputs
+        }
+
+    def _host_array(self, replica: Replica, arenas: Arenas) -> Array:
+        location = self._memory.locations[replica]
+        arena = arenas[location.memory, location.region]
+        return host_view(arena, location.offset, self.plan.graph.tensors[replica[0]]).array
+
+
+def _binds_briefly(step: Step, device: Device) -> bool:
+    if isinstance(step.work, Transfer) or not isinstance(device, CpuDevice) or step.owns:
+        return False
+    return all(node.operator.function is not None for node in step.work.graph.nodes)

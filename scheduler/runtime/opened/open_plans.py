@@ -1,0 +1,330 @@
+"""The open plans of a session: found by what they are for, opened when first needed, evicted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
+
+import trio
+
+from ....devices.device import Device
+from ....devices.errors import DeviceMemoryError
+from ....graph.errors import PlaitError, ShapeError
+from ...errors import PlanError
+from ...plans.plan import Plan
+from ...plans.regions import Region
+from ..faults.recovery import Recovery
+from ..faults.standby import devices_of
+from ..faults.watch import Watch
+from ..status import PlansStatus
+from ..virtual_time import VirtualTimeDriver
+from .arenas import Lend
+from .cache_statistics import CacheStatistics
+from .opener import Opener
+from .provenance import BoundedParent, PlanProvenance
+from .shape_variants import ShapeVariants
+from .slots import Slots, session_closed
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder
+
+T = TypeVar("T")
+
+KEPT_PLANS = 8
+"""Idle plans beyond this number are closed, the least recently used first; of each variant."""
+
+KEPT_PARTS = 64
+"""The same where items go through several plans."""
+
+KEPT_REFUSALS = 64
+"""Keys that there is no plan for and that are remembered."""
+
+KEPT_SIZES, KEPT_NBYTES = 256, 1 << 28
+"""Plans that run in the arenas of others, and what they may take beside; of each variant."""
+
+
+class OpenPlans:
+    """Keeps the plans that were used last open; used on the trio thread only.
+
+    A plan that a device was lost for is replaced by one for what remains, and that by the whole one
+    when the device is back; those that were replaced are closed when the last item has left them.
+
+    Parameters
+    ----------
+    devices : Mapping of str to Device
+        Open.
+    pace : VirtualTimeDriver
+    recovery : Recovery
+    recorder : Recorder
+    lend : callable
+        Returns the arenas of regions that the session keeps.
+    watch : Watch
+    variants : int
+        Of every plan; each is opened for itself.
+    measure : bool
+        Time every node.
+    """
+
+    def __init__(
+        self,
+        devices: Mapping[str, Device],
+        pace: VirtualTimeDriver,
+        recovery: Recovery,
+        recorder: Recorder,
+        lend: Lend,
+        watch: Watch,
+        *,
+        variants: int,
+        measure: bool,
+    ) -> None:
+        self._opener = Opener(
+            devices, pace, recovery, self._with_room, recorder, lend, watch, measure=measure
+        )
+        self._origins: WeakKeyDictionary[Slots, PlanProvenance] = WeakKeyDictionary()
+        self._retired: list[Slots] = []
+        self._pace = pace
+        self._watch = watch
+        self._variants = variants
+        self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
+        self._resized = ShapeVariants(KEPT_SIZES * variants, KEPT_NBYTES * variants)
+        self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
+        self._opening = trio.Lock()
+        self._lookups = CacheStatistics(variants)
+        self._closing = False
+        self._unclosed: list[PlaitError] = []
+
+    @property
+    def plans(self) -> Iterator[Plan]:
+        """Yield the plans that are open."""
+        return (slots.open_plan.plan for slots in (*self._retired, *self._slots.values()))
+
+    @property
+    def grown(self) -> Iterator[Region]:
+        """Yield the regions that were allocated beside those of plans, for longer inputs."""
+        for slots in (*self._retired, *self._slots.values()):
+            yield from slots.open_plan.arenas.grown
+
+    @property
+    def _nbytes(self) -> int:
+        planned = sum(plan.memory.nbytes for plan in self.plans if plan.memory is not None)
+        return planned + sum(region.nbytes for region in self.grown)
+
+    def status(self) -> PlansStatus:
+        """Return how many plans are open, and how often they were when they were looked for."""
+        return self._lookups.status(len(self._slots) + len(self._resized))
+
+    def find(self, key: Hashable, variant: int) -> Slots | None:
+        """Return the slots of an open plan.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        """
+        slots = self.peek(key, variant)
+        if slots is not None:
+            self.hit()
+        return slots
+
+    def hit(self) -> None:
+        """Count that a plan was open when it was looked for."""
+        self._lookups.hit()
+
+    def peek(self, key: Hashable, variant: int) -> Slots | None:
+        """Do as `find` does, but count nothing."""
+        slots = self._slots.get((key, variant))
+        if self._closing:
+            raise session_closed()
+        if slots is not None:
+            self._slots.move_to_end((key, variant))
+            return slots
+        slots = self._resized.find(key, variant)
+        within = None if slots is None else self._origins[slots].within
+        if within is not None:
+            self._slots.move_to_end((within.key, variant))
+        return slots
+
+    async def open(
+        self,
+        key: Hashable,
+        make: Callable[[int], Plan],
+        variant: int,
+        *,
+        kept: int | None = None,
+        within: BoundedParent | None = None,
+    ) -> Slots | None:
+        """Return the slots of an open plan; it is made and opened unless somebody did meanwhile.
+
+        None stands for a plan that cannot be opened, since not all its shapes are known. `kept` is
+        how many plans stay open at most if they are idle, `KEPT_PLANS` when left out. Where shapes
+        fit into a plan with bounds, it is opened in the arenas of that one.
+
+        Raises
+        ------
+        PlaitError
+            What making the plan raises.
+        DeviceError
+            If a device refuses.
+        SessionError
+            If the session is being closed.
+        """
+        if within is not None:
+            slots = await self._open_within(within, key, make, variant)
+            if slots is not None:
+                return slots
+        async with self._opening:
+            slots = self.peek(key, variant)
+            if slots is not None:
+                return slots
+            plan = await self._make((key, variant), partial(make, variant))
+            if not plan.is_static:
+                return None
+            await self._dispose()
+            self._lookups.miss((key, variant), self._nbytes)
+            most = (kept or KEPT_PLANS) * self._variants + self._lookups.more
+            await self._evict(keep=most - 1)
+            open_plan = await self._opener.open(plan)
+            slots = Slots(open_plan, self._with_room, self._pace)
+            self._origins[slots] = PlanProvenance(
+                key, make, kept, open_plan.plan is not plan, within
+            )
+            self._slots[key, variant] = slots
+        return self.peek(key, variant)
+
+    async def _open_within(
+        self, within: BoundedParent, key: Hashable, make: Callable[[int], Plan], variant: int
+    ) -> Slots | None:
+        """Return the slots of a plan in the arenas of another; None if it does not fit in there."""
+        while True:
+            base = await self.open(within.key, within.make, variant)
+            assert base is not None, "its shapes are known"
+            async with self._opening:
+                found = self.peek(key, variant)
+                if found is not None:
+                    return found
+                fit = partial(self._resized.make, base, within.shapes, base.following)
+                is_brief = self._resized.is_brief(base)
+                open_plan = await self._make((key, variant), fit, here=is_brief)
+                if self._slots.get((within.key, variant)) is not base:
+                    continue  # it was closed or replaced meanwhile
+                if open_plan is None:
+                    return None
+                self._lookups.miss((key, variant), self._nbytes)
+                slots = self._resized.keep(key, variant, base, open_plan)
+                self._origins[slots] = PlanProvenance(
+                    key, make, None, stands_in=False, within=within
+                )
+                return slots
+
+    async def again(self, slots: Slots, variant: int) -> Slots:
+        """Return the slots of a variant that are in use now instead of those of a lost plan.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            As `open`.
+        """
+        origin = self._origins[slots]
+        found = self.peek(origin.key, variant)
+        if found is None:
+            kept, within = origin.kept, origin.within
+            found = await self.open(origin.key, origin.make, variant, kept=kept, within=within)
+        assert found is not None, "its shapes are known"
+        return found
+
+    def retire(self, device: str) -> None:
+        """Take what needs a device out of use: it is lost, with the items that are there."""
+        for slots in (*self._retired, *self._slots.values()):
+            if device in devices_of(slots.open_plan.plan):
+                slots.lose()
+        for key in [key for key, slots in self._slots.items() if slots.are_lost]:
+            self._retire(key)
+
+    def restore(self, device: str) -> None:
+        """Take what stands in for other plans out of use: a device is back."""
+        for key, slots in list(self._slots.items()):
+            if self._origins[slots].stands_in:
+                self._retire(key)
+
+    def refuse(self) -> None:
+        """Open no more, give out no more slots, and turn away whoever waits for one."""
+        self._closing = True
+        for slots in (*self._retired, *self._slots.values()):
+            slots.refuse()
+
+    def closings(self) -> Iterator[Callable[[], None]]:
+        """Yield what to call, on a thread, to close all plans."""
+        for slots in (*self._retired, *self._slots.values()):
+            yield slots.open_plan.close
+            self._resized.drop(slots)
+        self._retired.clear()
+        self._slots.clear()
+        for _ in list(self._unclosed):
+            yield partial(_raise_first, self._unclosed)
+
+    async def _make(
+        self, key: tuple[Hashable, int], make: Callable[[], T], *, here: bool = False
+    ) -> T:
+        """Make a plan, here or on a thread; if there is none for a key, that is found out once."""
+        if key in self._refusals:
+            raise copy(self._refusals[key])
+        try:
+            return make() if here else await self._pace.on_thread(make)
+        except (PlanError, ShapeError) as error:
+            self._refusals[key] = copy(error)
+            if len(self._refusals) > KEPT_REFUSALS:
+                self._refusals.popitem(last=False)
+            raise
+
+    def _retire(self, key: tuple[Hashable, int]) -> None:
+        """Give out no more slots of a plan, and of what runs in its arenas."""
+        slots = self._slots.pop(key)
+        self._retired.append(slots)
+        self._resized.drop(slots)
+
+    async def _dispose(self) -> None:
+        """Close plans that were replaced and that no item is on any more."""
+        for slots in list(self._retired):
+            if slots.is_idle:
+                self._retired.remove(slots)
+                await self._close(slots)
+
+    async def _with_room(self, make: Callable[[], T]) -> T:
+        """Make something on a thread; if there is no memory for it, idle plans give way first."""
+        try:
+            return await self._watch.on_thread(make)
+        except DeviceMemoryError:
+            if not await self._evict(keep=0):
+                raise
+            return await self._watch.on_thread(make)
+
+    async def _evict(self, keep: int) -> bool:
+        """Close idle plans until `keep` plans are left; say whether one was closed."""
+        evicted = False
+        while len(self._slots) > keep:
+            # Chosen anew each time: while one is closed, others may come into use.
+            idle = (key for key, slots in self._slots.items() if slots.is_idle)
+            key = next(idle, None)
+            if key is None:
+                break
+            slots, evicted = self._slots.pop(key), True
+            self._lookups.close(key)
+            self._resized.drop(slots)
+            await self._close(slots)
+        return evicted
+
+    async def _close(self, slots: Slots) -> None:
+        """Close a plan; if what its nodes own cannot be, the end of the session will tell."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self._pace.on_thread(slots.open_plan.close)
+            except PlaitError as error:
+                self._unclosed.append(error)
+
+
+def _raise_first(errors: list[PlaitError]) -> None:
+    raise errors.pop(0)

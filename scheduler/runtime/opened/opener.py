@@ -1,0 +1,148 @@
+"""Opens plans while devices may die."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import trio
+
+from ....devices.device import Device
+from ....devices.errors import DeviceLostError
+from ....graph.errors import PlaitError
+from ...plans.plan import Plan
+from ..faults.recovery import Recovery
+from ..faults.watch import Watch
+from ..virtual_time import VirtualTimeDriver
+from .arenas import Lend
+from .at_open import prepare
+from .lanes import OpenLanes
+from .open_plan import Lanes, OpenPlan
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder
+
+T = TypeVar("T")
+
+
+class WithRoom(Protocol):
+    """Calls on a thread what takes memory."""
+
+    def __call__(self, make: Callable[[], T]) -> Awaitable[T]:
+        """Return what it makes; idle plans give way for it where they have to."""
+        ...
+
+
+class Opener:
+    """Opens plans, or what stands in for them; used on the trio thread only.
+
+    Parameters
+    ----------
+    devices : Mapping of str to Device
+        Open.
+    pace : VirtualTimeDriver
+    recovery : Recovery
+    with_room : callable
+    recorder : Recorder
+        Told what was computed when plans were opened.
+    lend : callable
+        Returns the arenas of regions that the session keeps.
+    watch : Watch
+    measure : bool
+        Time every node.
+    """
+
+    def __init__(
+        self,
+        devices: Mapping[str, Device],
+        pace: VirtualTimeDriver,
+        recovery: Recovery,
+        with_room: WithRoom,
+        recorder: Recorder,
+        lend: Lend,
+        watch: Watch,
+        *,
+        measure: bool,
+    ) -> None:
+        self._devices = devices
+        self._pace = pace
+        self._recovery = recovery
+        self._with_room = with_room
+        self._recorder = recorder
+        self._lend = lend
+        self._watch = watch
+        self._measure = measure
+        self._lanes: Lanes = OpenLanes()
+
+    async def open(self, plan: Plan) -> OpenPlan:
+        """Open a plan, or what stands in for it, and compute what runs once.
+
+        Raises
+        ------
+        KernelError
+            If a node of what runs once fails.
+        DeviceError
+            If a device refuses, or is lost again and again.
+        SessionError
+            If the session is being closed.
+        """
+        for deaths in count(1):
+            adapted = await self._recovery.adapt(plan)
+            lives = self._lives(plan, adapted)
+            try:
+                open_plan = await self._opened(adapted)
+            except DeviceLostError:
+                if not self._recovery.examine() or deaths > self._recovery.policy.replays:
+                    raise
+                continue
+            if self._lives(plan, adapted) == lives:
+                return open_plan
+            await self._close(open_plan)
+        raise AssertionError("it counts for ever")
+
+    def _lives(self, plan: Plan, adapted: Plan) -> list[Mapping[str, int | None]]:
+        """Return what must not change while a plan is opened: it is lost, or not needed, then."""
+        return [self._recovery.lives(each) for each in (plan, adapted)]
+
+    async def _opened(self, plan: Plan) -> OpenPlan:
+        open_plan = await self._with_room(partial(self._open, plan))
+        try:
+            if plan.prologue is not None:
+                await self._prepare(open_plan, plan.prologue)
+            if any(step.owns for step in plan.steps):  # what nodes own is opened with a first slot
+                await self._with_room(partial(open_plan.make_slot, 0))
+        except BaseException as error:
+            try:
+                await self._close(open_plan)
+            except PlaitError as other:
+                error.add_note(f"and then: {other}")
+            raise
+        return open_plan
+
+    async def _prepare(self, open_plan: OpenPlan, once: Plan) -> None:
+        """Compute what an open plan needs; the memory that this takes is freed again."""
+        section = await self._with_room(partial(self._open, once, n_slots=1))
+        try:
+            await prepare(open_plan, section, self._pace, self._recorder, self._watch)
+        finally:
+            await self._close(section)
+
+    async def _close(self, open_plan: OpenPlan) -> None:
+        with trio.CancelScope(shield=True):
+            await self._pace.on_thread(open_plan.close)
+
+    def _open(self, plan: Plan, n_slots: int = 0) -> OpenPlan:
+        """Open a plan, with some slots; nothing stays open if that fails."""
+        measure, lend = self._measure, self._lend
+        lanes, pace = self._lanes, self._pace
+        open_plan = OpenPlan(plan, self._devices, pace, lanes, measure=measure, lend=lend)
+        open_plan.open()
+        try:
+            for index in range(n_slots):
+                open_plan.make_slot(index)
+        except BaseException:
+            open_plan.close()
+            raise
+        return open_plan

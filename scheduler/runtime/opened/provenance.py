@@ -1,0 +1,50 @@
+"""The provenance of open plans, so that they can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from ...plans.plan import Plan
+from ...plans.shapes import Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedParent:
+    """The plan with bounds that others run in.
+
+    Attributes
+    ----------
+    key : Hashable
+    make : callable
+        Returns the plan for a variant.
+    shapes : Mapping of str to sequence of int
+        Of the inputs of the plan that is to run in it.
+    """
+
+    key: Hashable
+    make: Callable[[int], Plan]
+    shapes: Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProvenance:
+    """What an open plan was made from.
+
+    Attributes
+    ----------
+    key : Hashable
+    make : callable
+        Returns the plan for a variant.
+    kept : int or None
+        How many plans may stay open beside it; None for the usual number.
+    stands_in : bool
+        True when it does what that plan would, on the devices that are left.
+    within : BoundedParent or None
+    """
+
+    key: Hashable
+    make: Callable[[int], Plan]
+    kept: int | None
+    stands_in: bool
+    within: BoundedParent | None = None

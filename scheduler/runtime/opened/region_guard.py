@@ -1,0 +1,73 @@
+"""The rings of an open plan in use: whoever makes room starts what waited for it, on its thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from ...dispatch.region_ring import Grant, RegionRing
+from ...plans.regions import Region
+
+
+class RegionGuard:
+    """Guards the regions that items claim in turn; all methods may be called from any thread.
+
+    Attributes
+    ----------
+    claiming, releasing : frozenset of int
+        The steps that must `claim` before they start, and those whose completion must be told.
+    """
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self._rings = RegionRing(regions)
+        self._lock = threading.Lock()
+        self._starts: dict[Grant, Callable[[], None]] = {}
+        self.claiming = self._rings.claiming
+        self.releasing = self._rings.releasing
+
+    @property
+    def following(self) -> int:
+        """The number of the next item that is admitted."""
+        return self._rings.following
+
+    def has_room(self, step: int) -> bool:
+        """Say whether the next item could start a step as soon as it is admitted."""
+        with self._lock:
+            return self._rings.has_room(step)
+
+    def admit(self) -> int:
+        """Return the number of a further item, which must `leave` in the end, whatever happens."""
+        with self._lock:
+            return self._rings.admit()
+
+    def claim(self, item: int, step: int, start: Callable[[], None]) -> bool:
+        """Say whether a step may start now; if not, `start()` is called once when it may."""
+        with self._lock:
+            if self._rings.claim(item, step):
+                return True
+            self._starts[item, step] = start
+            return False
+
+    def withdraw(self, item: int) -> int:
+        """Let an item's steps wait no longer; return how many of them will never be started."""
+        with self._lock:
+            steps = self._rings.withdraw(item)
+            for step in steps:
+                del self._starts[item, step]
+        return len(steps)
+
+    def complete(self, item: int, step: int) -> None:
+        """Note that a step is complete, and start what waited for that."""
+        with self._lock:
+            starts = [self._starts.pop(grant) for grant in self._rings.complete(item, step)]
+        for start in starts:
+            start()
+
+    def leave(self, item: int) -> None:
+        """Let go of all that an item has, and start what waited for that."""
+        with self._lock:
+            for step in self._rings.withdraw(item):
+                del self._starts[item, step]
+            starts = [self._starts.pop(grant) for grant in self._rings.leave(item)]
+        for start in starts:
+            start()

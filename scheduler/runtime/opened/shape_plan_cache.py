@@ -1,0 +1,236 @@
+"""Open plans by the shapes of what is fed.
+
+Dtypes are the graph's own: what is fed in another one is refused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+from ....graph.errors import ShapeError
+from ....graph.state import without_state
+from ....graph.tensor import Array
+from ...errors import PlanError
+from ...planner.replanning import replan_beside
+from ...planner.staged_plans import Entry
+from ...plans.io_devices import not_decided
+from ...plans.plan import Plan
+from ...plans.shapes import Shapes
+from ...plans.variants import variant
+from ...shapes.bounds import check_within, fed_bounds, undecided
+from ...shapes.fixed import is_mostly_fixed
+from ...shapes.specialise import bind_inputs
+from ..items.feeds import check_feeds
+from .open_plans import KEPT_PLANS, OpenPlans
+from .provenance import BoundedParent
+from .slots import Slots
+
+_shape = attrgetter("shape")
+
+_SHARED = "shared"
+"""Marks the keys of plans beside which others run."""
+
+Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, frozenset[str]]
+"""The shapes of the inputs, the number of slots of each variant, and what is fetched."""
+
+
+class ShapePlanCache:
+    """Finds the open plans that a plan stands for, and has them made; on the trio thread only.
+
+    Parameters
+    ----------
+    plan : Plan
+    open_plans : OpenPlans
+    fetched : frozenset of str, optional
+        What the plan is for; left out where it is for all outputs.
+
+    Attributes
+    ----------
+    plan : Plan
+    variants : int
+        Of the plan.
+    may_run_at_once : bool
+        False where no item can run wholly on the thread that asks for it.
+    entries : Mapping of int to Entry
+        Where shapes depend on values: what items enter instead of one plan, by number of slots.
+    """
+
+    def __init__(
+        self, plan: Plan, open_plans: OpenPlans, fetched: frozenset[str] = frozenset()
+    ) -> None:
+        self.plan = plan
+        self.variants, self._in_flight = plan.variants, plan.max_in_flight
+        self.may_run_at_once = plan.variants == 1 and not plan.ends.devices
+        self._unneeded = plan.unneeded
+        self._fetched = fetched
+        self._fed = plan.fed
+        self._open_plans = open_plans
+        self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
+        self.entries: dict[int, Entry] = {}
+        self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_shared, plan))
+        self._first: dict[int, Key] = {}
+        self._shares = _shares(plan)
+        self._is_bounded = bool(plan.computed) and fed_bounds(self._fed, plan.computed) is not None
+
+    def count(self, max_in_flight: int) -> int:
+        """Return how many slots each variant has, so that together they have that many."""
+        return max(-(-max_in_flight // self.variants), self._in_flight)
+
+    def check(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Return what is fed, by the names of inputs in their order.
+
+        Raises
+        ------
+        FeedError
+            If an input is missing or unknown, or has the wrong dtype.
+        """
+        return check_feeds(self._fed, inputs, self._unneeded)
+
+    def find(
+        self, count: int, arrays: Mapping[str, Array], index: int
+    ) -> tuple[Slots | None, Mapping[str, Array]]:
+        """Return the slots of the one open plan that these inputs need, and what it is fed."""
+        found = self.peek(count, arrays, index)
+        if found[0] is not None:
+            self._open_plans.hit()
+        return found
+
+    def peek(
+        self, count: int, arrays: Mapping[str, Array], index: int
+    ) -> tuple[Slots | None, Mapping[str, Array]]:
+        """Do so without counting that the plan is open."""
+        slots = self._open_plans.peek(self._key(arrays, count), index)
+        return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
+
+    async def open(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
+        """Open the plan that these inputs need; None where values have to be known too.
+
+        Raises
+        ------
+        FeedError, ShapeError, PlanError, DeviceError, SessionError
+            If there is none.
+        """
+        return await self._slots(self._key(arrays, count), index)
+
+    def entry(self, count: int) -> Entry | None:
+        """Return what items enter instead of one plan; None where that is not known yet.
+
+        It is known from the beginning where values decide lengths, and all others have bounds.
+        """
+        found = self.entries.get(count)
+        return self._enter(count) if found is None and self._is_bounded else found
+
+    async def open_own(self, count: int) -> list[Slots]:
+        """Open the variants of a plan whose shapes are all known."""
+        own = self._own_key(count)
+        found = [await self._slots(own, index) for index in range(self.plan.variants)]
+        return [slots for slots in found if slots is not None]
+
+    def _whole(
+        self, count: int, arrays: Mapping[str, Array], index: int
+    ) -> tuple[Slots | None, Mapping[str, Array]]:
+        """Return the slots of the one plan that an item needs for all its stages, if so."""
+        entry = None if self.plan.graph.variables else self.entries.get(count)
+        stage = entry.find(arrays) if entry is not None else None
+        if stage is None or stage.whole is None:
+            return None, arrays
+        slots = self._open_plans.peek(id(stage.whole), index)
+        fed = arrays if slots is None else {n: arrays[n] for n in stage.whole.graph.inputs}
+        return slots, fed
+
+    async def _slots(self, key: Key, index: int) -> Slots | None:
+        shapes, count = dict(zip(self._fed.inputs, key[0], strict=True)), key[1]
+        bind_inputs(self._fed, shapes)
+        check_within(self._fed, self.plan.computed, shapes)
+        if self.entry(count) is not None:
+            return None
+        within = self._within(key, shapes) if self.plan.bounds else await self._beside(key, index)
+        make = partial(self._variant, key)
+        slots = await self._open_plans.open(key, make, index, within=within)
+        if slots is None:
+            self._enter(count)
+        return slots
+
+    def _enter(self, count: int) -> Entry:
+        if self.plan.ends.devices:
+            raise not_decided(self.plan.graph)
+        whole = replace(self.plan, request=replace(self.plan.request, max_in_flight=count))
+        graph, variables = without_state(whole.graph), whole.graph.variables
+        return self.entries.setdefault(count, Entry(whole, graph, OrderedDict(), variables))
+
+    def _within(self, key: Key, shapes: Shapes) -> BoundedParent | None:
+        """Return the plan with bounds in which others may run; None for that one itself."""
+        check_within(self._fed, self.plan.bounds, shapes)
+        base = self._own_key(key[1])
+        return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
+
+    async def _beside(self, key: Key, index: int) -> BoundedParent | None:
+        """Return the plan beside which others run, opened for the first shapes; None for none."""
+        if not self._shares:
+            return None
+        first = self._first.get(key[1], key)
+        base, make = (_SHARED, first), partial(self._shared, first)
+        try:
+            await self._open_plans.open(base, make, index)
+        except ShapeError:  # of these shapes alone, which their own plan will say
+            return None
+        except PlanError:
+            self._shares = False
+            return None
+        self._first[key[1]] = first
+        return BoundedParent(base, make, _shapes_of(self.plan, key))
+
+    def _shared(self, key: Key, index: int) -> Plan:
+        return variant(self._planned_shared(key), index)
+
+    def _variant(self, key: Key, index: int) -> Plan:
+        return variant(self._planned(key), index)
+
+    def _key(self, arrays: Mapping[str, Array], count: int) -> Key:
+        return tuple(map(_shape, arrays.values())), count, self._fetched
+
+    def _own_key(self, count: int) -> Key:
+        return _own_shapes(self.plan), count, self._fetched
+
+
+def _planned(plan: Plan, key: Key) -> Plan:
+    """Return the plan for some shapes and number of slots, for the first of all replicas."""
+    if plan.is_static and key[0] == _own_shapes(plan):
+        return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
+    shapes = _shapes_of(plan, key)
+    try:
+        made = plan.for_shapes(shapes, key[1])
+    except ShapeError as error:  # which may be said of a node deep inside
+        fed = ", ".join(f"{name}{list(shape)}" for name, shape in shapes.items())
+        error.at = f"{error.at or plan.graph.name}; fed is {fed}"
+        raise
+    if plan.bounds and not made.is_static:
+        raise undecided(made.graph)
+    return made
+
+
+def _shares(plan: Plan) -> bool:
+    """True where plans for different lengths have most in common, and nothing else is asked."""
+    asked = plan.request
+    if plan.is_static or plan.bounds or asked.memory_limits or asked.precision or not plan.folds:
+        return False
+    return is_mostly_fixed(plan.fed)
+
+
+def _shared(plan: Plan, key: Key) -> Plan:
+    """Return the plan for some shapes and number of slots beside which others run."""
+    return replan_beside(plan, _shapes_of(plan, key), key[1])
+
+
+def _shapes_of(plan: Plan, key: Key) -> Shapes:
+    return dict(zip(plan.graph.inputs, key[0], strict=True))
+
+
+def _own_shapes(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes that a static plan was made for."""
+    return tuple(plan.graph.tensors[name].static_shape for name in plan.graph.inputs)

@@ -1,0 +1,127 @@
+"""Open plans for other shapes, in the arenas of one for the largest shapes, or for the first.
+
+They take Python objects and bound programs, and hardly any arenas: many can be kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from contextlib import suppress
+from weakref import WeakKeyDictionary, WeakSet
+
+from ....devices.cpu import CpuDevice
+from ....devices.errors import DeviceError
+from ...planner.bounded_shapes import BoundedShapes
+from ...plans.shapes import Shapes
+from ...plans.steps import Transfer
+from .open_plan import OpenPlan
+from .slots import Slots
+
+BRIEF_NS = 1_000_000
+"""What takes longer to make, in time on the processor, is made on a thread."""
+
+NODE_NBYTES = 4096
+"""What a node that is bound takes, about: views, and what its kernel prepares."""
+
+
+class ShapeVariants:
+    """Keeps those that were used last; used on the trio thread only, but for `make`.
+
+    Parameters
+    ----------
+    count, nbytes : int
+        How many are kept at most, and what they may take, by an estimate.
+    """
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self._most, self._most_nbytes = count, nbytes
+        self._nbytes = 0
+        self._slots: OrderedDict[tuple[Hashable, int], tuple[Slots, Slots]] = OrderedDict()
+        self._fittings: WeakKeyDictionary[Slots, BoundedShapes] = WeakKeyDictionary()
+        self._brief: WeakSet[Slots] = WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def find(self, key: Hashable, variant: int) -> Slots | None:
+        """Return the slots of an open plan."""
+        found = self._slots.get((key, variant))
+        if found is None:
+            return None
+        self._slots.move_to_end((key, variant))
+        return found[0]
+
+    def is_brief(self, base: Slots) -> bool:
+        """Say whether what runs in the arenas of a plan is likely to be made at once.
+
+        So it is where only Python functions on `cpu` see lengths, and it has taken little before:
+        to hand it to a thread, and the loop awake again, takes half as long.
+        """
+        return base in self._brief
+
+    def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
+        """Return an open plan for some shapes in the arenas of another; None if it does not fit.
+
+        The slot that follows is made with it, which saves a change of threads.
+
+        Raises
+        ------
+        ShapeError
+            If shapes do not fit together inside the graph.
+        """
+        begun_ns, plan = time.thread_time_ns(), base.open_plan.plan
+        if plan.template is None:  # it stands in for one that has symbols
+            return None
+        fitting = self._fittings.get(base)
+        if fitting is None:
+            fitting = self._fittings[base] = BoundedShapes(plan)
+        fitted = fitting.fit(shapes)
+        if fitted is None:
+            return None
+        made = base.open_plan.resized(fitted)
+        with suppress(DeviceError):  # it is tried again by who needs the slot
+            made.make_slot(following)
+        if made.binds_briefly and time.thread_time_ns() - begun_ns <= BRIEF_NS:
+            self._brief.add(base)
+        else:
+            self._brief.discard(base)
+        return made
+
+    def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
+        """Return the slots of an open plan that was made."""
+        slots = base.beside(open_plan)
+        self._slots[key, variant] = slots, base
+        self._nbytes += _nbytes(open_plan)
+        while len(self._slots) > 1 and self._is_too_much:
+            _, (oldest, _) = self._slots.popitem(last=False)
+            self._nbytes -= _nbytes(oldest.open_plan)
+        return slots
+
+    @property
+    def _is_too_much(self) -> bool:
+        return len(self._slots) > self._most or self._nbytes > self._most_nbytes
+
+    def drop(self, base: Slots) -> None:
+        """Forget what runs in the arenas of a plan."""
+        for key in [key for key, (_, its_base) in self._slots.items() if its_base is base]:
+            slots, _ = self._slots.pop(key)
+            self._nbytes -= _nbytes(slots.open_plan)
+            slots.open_plan.unbind()
+
+
+def _nbytes(open_plan: OpenPlan) -> int:
+    """Estimate what an open plan takes for itself: steps that are the base's are not counted.
+
+    Programs of other devices may hold copies of constants.
+    """
+    nbytes = 0
+    for step in open_plan.own_steps:
+        if isinstance(step.work, Transfer):
+            continue
+        graph = step.work.graph
+        nbytes += open_plan.period * len(graph.nodes) * NODE_NBYTES
+        if not isinstance(open_plan.plan.prototypes[step.device], CpuDevice):
+            nbytes += sum(graph.tensors[name].nbytes for name in graph.constants)
+    return nbytes

@@ -1,0 +1,84 @@
+"""A slot: the buffers of one item in flight, and what launches its steps on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ....devices.event import Event
+from ....devices.exchange import Loan
+from ....devices.memory import Arena
+from ....graph.tensor import Array
+from ..items.device_io import DeviceInput, DeviceOutput
+from ..items.inline import Call
+from ..virtual_time import Launch
+from .copying import Copies
+
+Here: TypeAlias = Callable[[Event], bool]
+"""Runs a step on the calling thread, if its lane is idle; says whether that was so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Buffers for one item, and the steps bound to them.
+
+    Attributes
+    ----------
+    feeds, results : Mapping of str to Array
+        Where inputs are written to and outputs read from, by name.
+    launches : tuple of callable
+        One per step of the plan.
+    here : tuple of callable or None
+        The same for those that may run on any thread of this process.
+    calls : tuple of callable or None
+        What runs the steps on the calling thread while all lanes rest; None where some do not.
+    arrivals : Mapping of str to DeviceInput
+        The steps that bring inputs which are handed over on devices: different for each item.
+    departures : Mapping of str to DeviceOutput
+        Those that bring outputs which are taken on devices; these are not among `results`.
+    commits : Copies
+        What variables hold once the item has ended well.
+    swaps : Mapping of (str, str) to Arena
+        For variables in memories: where such values are written, and stay.
+    """
+
+    feeds: Mapping[str, Array]
+    results: Mapping[str, Array]
+    launches: tuple[Launch, ...]
+    here: tuple[Here | None, ...]
+    calls: tuple[Call, ...] | None = None
+    arrivals: Mapping[str, DeviceInput] = field(default_factory=dict)
+    departures: Mapping[str, DeviceOutput] = field(default_factory=dict)
+    commits: Copies = field(default_factory=Copies)
+    swaps: Mapping[tuple[str, str], Arena] = field(default_factory=dict)
+
+    @property
+    def assigns(self) -> bool:
+        """True when variables hold something else once the item has ended well."""
+        return bool(self.swaps or self.commits)
+
+    def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
+        """Return it for an item to which these are handed over."""
+        launches = list(self.launches)
+        for name, arrival in self.arrivals.items():
+            launches[arrival.step] = arrival.launch_of(inputs[name])
+        return replace(self, launches=tuple(launches))
+
+    def left(self, *, copy: bool) -> tuple[Slot, Mapping[str, Array]]:
+        """Return it for an item whose results on devices are to be copied, or not; and those.
+
+        On the thread of the caller.
+
+        Raises
+        ------
+        DeviceError
+            If there is no room for copies.
+        """
+        launches, results = list(self.launches), {}
+        for name, one in self.departures.items():
+            room = one.device.room(one.source.spec) if copy and one.step is not None else None
+            results[name] = (room or one.source).array
+            if one.step is not None:
+                launches[one.step] = one.launch_to(room)
+        return replace(self, launches=tuple(launches)), results

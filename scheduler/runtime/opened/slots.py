@@ -1,0 +1,254 @@
+"""The slots of an open plan, handed out to items."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from ....devices.errors import DeviceError
+from ...errors import SessionError
+from ...plans.plan import Plan
+from ...plans.regions import ADMISSION
+from ..virtual_time import VirtualTimeDriver
+from .open_plan import OpenPlan
+from .slot import Slot
+
+MADE_AHEAD = 16
+"""Slots beyond this number are made when first needed."""
+
+
+class Turn(NamedTuple):
+    """A slot that an item is on.
+
+    Attributes
+    ----------
+    slot : Slot
+    number : int
+        The item's, in the order of admission; without gates the slot's.
+    bound_ns : (int, int), optional
+        When the slot was made, if it was made for the item.
+    """
+
+    slot: Slot
+    number: int
+    bound_ns: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class _Holders:
+    """Who is on an open plan, and on those that run in its arenas.
+
+    Attributes
+    ----------
+    permits : trio.Semaphore
+    free : list of int
+        Slots that nobody is on, where there are no gates.
+    waiting : set of trio.Event
+        Of those who wait to be fed.
+    claims : int
+        How many hold a slot or wait for one.
+    closing : bool
+    are_lost : bool
+    """
+
+    permits: trio.Semaphore
+    free: list[int]
+    waiting: set[trio.Event] = field(default_factory=set)
+    claims: int = 0
+    closing: bool = False
+    are_lost: bool = False
+
+
+class Slots:
+    """Hands out the slots of an open plan; used on the trio thread only, but for `fill`.
+
+    Slots are made when first needed, up to the plan's period. `on_thread` calls what makes one; a
+    slot being made is held already, so its plan is not idle meanwhile. Those of a plan that runs in
+    the arenas of another one are handed out together with those.
+
+    Attributes
+    ----------
+    plan : Plan
+        Whose arenas they are: what is planned anew when a device is lost.
+    """
+
+    def __init__(
+        self,
+        open_plan: OpenPlan,
+        on_thread: Callable[[Callable[[], Slot]], Awaitable[Slot]],
+        pace: VirtualTimeDriver,
+        base: Slots | None = None,
+    ) -> None:
+        self.open_plan = open_plan
+        self.plan: Plan = open_plan.plan if base is None else base.plan
+        self._on_thread = on_thread
+        self._pace = pace
+        count = open_plan.plan.max_in_flight
+        free = list(range(count))[::-1]
+        self._holders: _Holders = (
+            _Holders(trio.Semaphore(count), free) if base is None else base._holders
+        )
+        self._permits, self._free = self._holders.permits, self._holders.free
+        self._gates = open_plan.gates
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no item holds a slot or waits for one."""
+        return self._holders.claims == 0
+
+    @property
+    def resting(self) -> Slot | None:
+        """The slot that the next item would get, if no other one is on any; None if it is not made.
+
+        For an item that is over before anybody else can ask for a slot: it needs no turn.
+        """
+        if self._holders.claims or self._holders.closing:
+            return None
+        following = self._free[-1] if self._gates is None else self._gates.following
+        return self.open_plan.slots.get(following % self.open_plan.period)
+
+    @property
+    def are_lost(self) -> bool:
+        """True when a device of the plan was lost: what runs there fails."""
+        return self._holders.are_lost
+
+    def lose(self) -> None:
+        """Take note of that."""
+        self._holders.are_lost = True
+
+    def beside(self, open_plan: OpenPlan) -> Slots:
+        """Return the slots of a plan that runs in the arenas of this one."""
+        return Slots(open_plan, self._on_thread, self._pace, self)
+
+    def fill(self) -> None:
+        """Make the slots now, within reason; blocks."""
+        for turned in {frozenset(), self.open_plan.turning}:
+            for index in range(min(self.open_plan.period, MADE_AHEAD)):
+                self.open_plan.make_slot(index, turned)
+
+    def refuse(self) -> None:
+        """Give no more slots, and turn away whoever waits for one."""
+        self._holders.closing = True
+        for _ in range(self._permits.statistics().tasks_waiting):
+            self._permits.release()
+        for reached in self._holders.waiting:
+            reached.set()
+
+    @property
+    def following(self) -> int:
+        """The slot that the next item gets, unless others come before it."""
+        if self._gates is not None:
+            return self._gates.following % self.open_plan.period
+        return (self._free[-1] if self._free else 0) % self.open_plan.period
+
+    def acquire_nowait(self) -> Turn | None:
+        """Return a slot that may be fed at once; None if it has to be waited for, or made.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        """
+        if self._holders.closing:
+            raise session_closed()
+        if self._permits.value == 0 or not (self._gates is None or self._gates.has_room(ADMISSION)):
+            return None
+        slot = self.open_plan.slots.get(self.following)
+        if slot is None:
+            return None
+        self._permits.acquire_nowait()
+        self._holders.claims += 1
+        return Turn(slot, self._free.pop() if self._gates is None else self._gates.admit())
+
+    async def acquire(self) -> Turn:
+        """Wait for a slot that may be fed.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        DeviceError
+            If the slot has to be made and a device refuses.
+        """
+        turn = self.acquire_nowait()  # saves a turn of the loop, 10 µs
+        if turn is not None:
+            return turn
+        self._holders.claims += 1
+        try:
+            await self._permits.acquire()
+            if self._holders.closing:
+                raise session_closed()
+            try:
+                return await self._take_turn()
+            except BaseException:
+                self._permits.release()
+                raise
+        except BaseException:
+            self._holders.claims -= 1
+            raise
+
+    def release(self, turn: Turn) -> None:
+        """Give a slot back; items that waited for what lies there go on."""
+        self._holders.claims -= 1
+        self._leave(turn.number)
+        self._permits.release()
+
+    async def _take_turn(self) -> Turn:
+        number = self._free.pop() if self._gates is None else self._gates.admit()
+        try:
+            if self._gates is not None and ADMISSION in self._gates.claiming:
+                await self._pass_gates(number)
+            index = number % self.open_plan.period
+            slot = self.open_plan.slots.get(index)
+            if slot is not None:
+                return Turn(slot, number)
+            begin_ns = self._pace.now_ns()
+            if self.open_plan.binds_briefly:
+                with suppress(DeviceError):  # for want of memory, say, which the other way may find
+                    slot = self.open_plan.make_slot(index)
+                    return Turn(slot, number, (begin_ns, self._pace.now_ns()))
+            slot = await self._on_thread(partial(self.open_plan.make_slot, index))
+            return Turn(slot, number, (begin_ns, self._pace.now_ns()))
+        except BaseException:
+            self._leave(number)
+            raise
+
+    async def _pass_gates(self, number: int) -> None:
+        """Wait until what the item is fed into has been released by those before."""
+        assert self._gates is not None
+        reached = trio.Event()
+        if self._gates.claim(number, ADMISSION, partial(self._reach, reached)):
+            return
+        self._holders.waiting.add(reached)
+        try:
+            await reached.wait()
+        finally:
+            self._holders.waiting.discard(reached)
+        if self._holders.closing:
+            raise session_closed()
+
+    def _reach(self, reached: trio.Event) -> None:
+        """Wake who waits to be fed; called on any thread."""
+        if trio.lowlevel.in_trio_run():
+            reached.set()  # saves a turn of the loop
+        else:
+            self._pace.post(reached.set)
+
+    def _leave(self, number: int) -> None:
+        if self._gates is None:
+            self._free.append(number)
+        else:
+            self._gates.leave(number)
+
+
+def session_closed() -> SessionError:
+    """Return what callers see who are overtaken by the end of their session."""
+    return SessionError(
+        "the session was closed before the item was done",
+        fix="leave the session when all its runs and streams have ended",
+    )

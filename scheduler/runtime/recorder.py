@@ -1,0 +1,150 @@
+"""Recording while a session runs: a few numbers for each step, as they are known anyway."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from ...devices.event import Event
+from ..plans.regions import Pool
+from ..plans.steps import Outline, Step, Transfer
+from ..profile.profile import Profile
+from ..profile.records import NodeTime, Part, Record
+from ..profile.timestamps import Timestamps
+from .items.executor import Execution
+from .opened.open_plan import OpenPlan
+
+KEPT_SPANS = 50_000
+"""Steps remembered, and their items: 5 MB at most. The oldest items are forgotten beyond."""
+
+SPANS_OF_ITEM = 6
+"""An item counts as that many steps besides its own: it takes 0.6 KB, and 24 bytes for each."""
+
+KEPT_RUNS = 64
+"""Of each node, for the median: those before, such as what warms up, are forgotten."""
+
+KEPT_OPENINGS = 64
+"""Of what ran when plans were opened, the latest is remembered."""
+
+Trace: TypeAlias = tuple[tuple[Outline, ...], Sequence[int], Mapping[str, Pool]]
+"""The fields of a `Part`, which is made of them when somebody asks for it."""
+
+NOTHING: Trace = (), (), {}
+
+
+class Recorder:
+    """Keeps the times of the latest items; cheap enough to be always on.
+
+    Any thread may ask for the profile while items are recorded.
+
+    Parameters
+    ----------
+    keeps : bool, default True
+        Otherwise it only counts items.
+    measures : bool, default False
+        Nodes are timed; where `keeps`, those times are added up.
+
+    Attributes
+    ----------
+    done, failed : int
+        Items that have ended, and those among them that failed.
+    """
+
+    def __init__(self, *, keeps: bool = True, measures: bool = False) -> None:
+        self.done = self.failed = 0
+        self._keeps, self._measures = keeps, measures
+        # The older ones that somebody has asked for, and what later ones are to be made of.
+        self._records: deque[Record] = deque()
+        self._reading = threading.Lock()  # not taken to record an item: appending is atomic
+        self._latest: deque[tuple[int, Timestamps, bool, *tuple[Trace, ...]]] = deque()
+        self._spans = self._forgotten = 0
+        self._nodes: dict[tuple[str, str, str], _Runs] = {}
+        self._at_open: deque[Record] = deque(maxlen=KEPT_OPENINGS)
+
+    def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
+        """Return what an execution knows of its steps."""
+        if not self._keeps:
+            return NOTHING
+        if self._measures:
+            self._measure_nodes(open_plan.plan.steps, execution.events)
+        return open_plan.outlines, execution.times, open_plan.pools
+
+    def count(self, failed: bool) -> None:
+        """Count an item that has ended, be it that it never started, or ran in a batch."""
+        self.done += 1
+        self.failed += failed
+
+    def record(self, traces: Sequence[Trace], marks: Timestamps, failed: bool) -> None:
+        """Take over what is known of an item, or of a batch; its last marks follow."""
+        if not self._keeps:
+            return
+        spans = SPANS_OF_ITEM
+        for steps, _, _ in traces:
+            spans += len(steps)
+        self._latest.append((spans, marks, failed, *traces))
+        self._spans += spans
+        while self._spans > KEPT_SPANS and (self._records or len(self._latest) > 1):
+            self._spans -= self._forget()
+
+    def record_opening(self, section: OpenPlan, execution: Execution, marks: Timestamps) -> None:
+        """Take over what ran when a plan was opened; no item did."""
+        if self._keeps:
+            part = Part(section.outlines, execution.times, section.pools)
+            self._at_open.append(Record((part,), marks, failed=False))
+
+    def profile(self) -> Profile:
+        """Return what is known by now."""
+        nodes = [NodeTime(*key, *runs.figures()) for key, runs in list(self._nodes.items())]
+        nodes.sort(key=lambda node: -node.total_ns)
+        with self._reading:
+            for _ in range(len(self._latest)):
+                _, marks, failed, *traces = self._latest.popleft()
+                self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
+            records, forgotten = tuple(self._records), self._forgotten
+        return Profile(records, tuple(nodes), forgotten, tuple(self._at_open))
+
+    def _forget(self) -> int:
+        """Drop the oldest item; return what it counted as."""
+        with self._reading:
+            self._forgotten += 1
+            if self._records:
+                return self._records.popleft().n_steps + SPANS_OF_ITEM
+            return self._latest.popleft()[0]
+
+    def _measure_nodes(self, steps: Sequence[Step], events: Sequence[Event | None]) -> None:
+        for step, event in zip(steps, events, strict=True):
+            if event is None or event.node_ns is None or isinstance(step.work, Transfer):
+                continue
+            for node, spent in zip(step.work.graph.nodes, event.node_ns, strict=True):
+                key = node.name, node.op, step.device
+                runs = self._nodes.get(key)
+                if runs is None:
+                    runs = self._nodes[key] = _Runs(spent)
+                runs.add(spent)
+
+
+class _Runs:
+    """The runs of a node: their number, sum and least, and the latest ones."""
+
+    __slots__ = ("count", "latest", "least", "total")
+
+    def __init__(self, first: int) -> None:
+        self.count = self.total = 0
+        self.least = first
+        self.latest: deque[int] = deque(maxlen=KEPT_RUNS)
+
+    def add(self, spent: int) -> None:
+        self.count += 1
+        self.total += spent
+        self.least = min(self.least, spent)
+        self.latest.append(spent)
+
+    def figures(self) -> tuple[int, int, int, int, int]:
+        """Return count, sum, least, median and median absolute deviation."""
+        latest = list(self.latest)  # others may be added meanwhile
+        median = statistics.median_low(latest)
+        mad = statistics.median_low(abs(one - median) for one in latest)
+        return self.count, self.total, self.least, median, mad

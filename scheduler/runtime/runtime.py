@@ -1,0 +1,452 @@
+"""The inside of a session: open devices, open plans by input shapes, items under way."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import trio
+
+from ...devices.forking import give_up_in_children
+from ...graph.errors import all_told, register_loop
+from ..dispatch.quick import ON_LOOP, Limit
+from ..errors import forked_session
+from ..plans.plan import Plan
+from ..profile.timestamps import Timestamps
+from .dispatcher import Dispatcher
+from .events import Announcer, ItemDone
+from .faults.policy import FaultPolicy
+from .faults.recovery import Recovery
+from .faults.watch import Watch
+from .items.completion import ItemCompletion
+from .items.device_io import borrowed
+from .items.feeds import own_feeds
+from .items.inline import run_steps
+from .items.input_staging import InputStagingPool, most_nbytes
+from .items.item import ItemRun, Results, copies
+from .items.keys import Keys
+from .items.launcher import ItemLauncher
+from .items.staged_run import StagedRunner
+from .opened.fetch_plan_cache import ALL, FetchPlanCache
+from .opened.open_devices import OpenDevices
+from .opened.open_plans import OpenPlans
+from .opened.shape_plan_cache import ShapePlanCache
+from .recorder import Recorder
+from .status import Status, device_status, memory_status
+from .variables.variables import Variables
+from .virtual_time import VirtualTimeDriver
+
+
+class Runtime:
+    """Runs items; used on the trio thread only.
+
+    Parameters
+    ----------
+    plan : Plan
+    measure : bool
+        Time every node.
+    trace : bool
+        Keep the times of items.
+    announcer : Announcer
+        Told what observers should know.
+    faults : FaultPolicy
+        What to do when devices die.
+    seed : int, default 0
+        Of random numbers.
+    has_loop_alone : bool, default False
+        Nobody else uses the loop.
+
+    Attributes
+    ----------
+    keys : Keys
+        Those of items that draw random numbers.
+    now_ns : callable
+        The clock that items are timed with.
+    variables : Variables
+    checkpoint, copying : callable
+        Those of `VirtualTimeDriver` and `ItemLauncher`.
+    is_inherited : bool
+        True in a child that was forked: what would work at items is the parent's.
+    needs_its_loop : bool
+        True when something beside items happens, or is told, on the loop alone.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        measure: bool,
+        trace: bool,
+        announcer: Announcer,
+        faults: FaultPolicy,
+        seed: int = 0,
+        has_loop_alone: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._inputs_on = plan.ends.inputs
+        self.keys = Keys(plan, seed)
+        self._announcer = announcer
+        self.recorder = Recorder(keeps=trace, measures=measure)
+        self._devices = OpenDevices(plan)
+        self._pace = VirtualTimeDriver(has_loop_alone=has_loop_alone and plan.is_static)
+        self.now_ns = self._pace.now_ns
+        self.checkpoint = self._pace.checkpoint
+        recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
+        watch = self._watch = Watch(recovery, self._pace)
+        self.variables = Variables(
+            plan.fed, self._devices.by_name, self._pace, recovery.examine, watch
+        )
+        self._open_plans = OpenPlans(
+            self._devices.by_name,
+            self._pace,
+            recovery,
+            self.recorder,
+            self.variables.held.lend,
+            watch,
+            variants=plan.variants,
+            measure=measure,
+        )
+        self._by_fetches = FetchPlanCache(plan, self._open_plans, self._pace)
+        self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
+        recovery.on_loss, recovery.on_return = self._lose, self._open_plans.restore
+        self._flights: set[ItemRun] = set()
+        self._landing = ItemCompletion(self.recorder, self._pace, self._flights, self.variables)
+        self._starter = ItemLauncher(
+            self._pace,
+            self._open_plans,
+            recovery,
+            self._landing,
+            self._flights,
+            announcer,
+            self._dispatcher,
+            self.variables,
+            watch,
+        )
+        self._by_parts = StagedRunner(
+            self._pace,
+            self._open_plans,
+            self._starter,
+            self._landing,
+            self._flights,
+            self.variables,
+        )
+        self.copying = self._starter.copying
+        self.spares = InputStagingPool(most_nbytes(plan))
+        self._admissions = 0
+        self._admitted = trio.Event()
+        self._closing = False
+        self.is_inherited = False
+        self.needs_its_loop = True
+
+    def status(self) -> Status:
+        """Return what happens at this moment."""
+        done, failed = self.recorder.done, self.recorder.failed
+        devices = device_status(self.plan.every_device, self._flights)
+        memory = memory_status(self._open_plans.plans, self._open_plans.grown)
+        plans = self._open_plans.status()
+        return Status(done, failed, len(self._flights), devices, memory, plans)
+
+    def announce(self, marks: Timestamps, error: BaseException | None) -> None:
+        """Count an item that has ended, and tell observers."""
+        self.recorder.count(error is not None)
+        if self._announcer.is_heard:
+            latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
+            self._announcer.tell(ItemDone(latency_ns / 1e9, error))
+
+    def borrowed(self, inputs: Any) -> Any:
+        """Return what is fed, with loans of what lies on devices; on the caller's thread."""
+        return borrowed(self._inputs_on, self._devices.by_name, inputs)
+
+    async def open(self) -> None:
+        """Open the devices and, if the shapes are known, allocate and bind everything.
+
+        Raises
+        ------
+        DeviceError
+            If a device refuses; the others are closed again.
+        """
+        self._pace.start()
+        give_up_in_children(self)
+        try:
+            for name in self.plan.every_device:
+                self._pace.add(await self._pace.aside(partial(self._devices.open, name)))
+                self._recovery.add(name)
+                if self._pace.is_virtual or self._recovery.watches:  # which the loop sees to
+                    self._pace.has_loop_alone = False
+            self._pace.tell_time_of(self._devices.used)
+            self.now_ns = self._pace.now_ns
+            is_watched = self._announcer.is_heard or self._recovery.watches
+            self.needs_its_loop = is_watched or self._pace.is_virtual or self.keys.are_read
+            await self.variables.open()
+            if self.plan.is_static:
+                for slots in await self._by_fetches.whole.open_own(self.plan.max_in_flight):
+                    await self._watch.on_thread(slots.fill)
+            else:
+                entry = self._by_fetches.whole.entry(self.plan.max_in_flight)
+                await self._by_parts.prepare(entry, self.plan.variants)
+        except BaseException as error:
+            try:
+                await self.close()
+            except Exception as other:
+                error.add_note(f"and then: {other}")
+            raise
+
+    async def close(self) -> None:
+        """Cancel what is under way, wait for it to end, and free everything.
+
+        Raises
+        ------
+        Exception
+            What the first device that failed to close raised, with what others did in its notes;
+            all are closed.
+        """
+        errors: list[BaseException] = []
+        closed = trio.Event()
+        # A task of its own: Ctrl-C strikes the main task, at any await, shielded or not.
+        trio.lowlevel.spawn_system_task(self._close, errors, closed)
+        with trio.CancelScope(shield=True):
+            while not closed.is_set():
+                try:
+                    await closed.wait()
+                except KeyboardInterrupt as error:
+                    errors.append(error)
+        if errors:
+            raise all_told(errors)
+
+    async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
+        self._closing = True
+        self._starter.refuse()
+        self._by_parts.refuse()
+        self._open_plans.refuse()
+        self.variables.refuse()
+        self._recovery.stop()
+        self._watch.close()
+        if self._admissions:
+            await self._admitted.wait()
+        await self.drain(self._flights)
+        await self._starter.settle()
+        await self._recovery.wait_stopped()
+        await self._pace.end()
+        closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
+        errors += await self._pace.aside(partial(_errors_of, chain(*closings)))
+        closed.set()
+
+    def give_up(self) -> None:
+        """Leave everything to the parent of this process, which was forked."""
+        self.is_inherited = True
+
+    def _lose(self, device: str) -> None:
+        """Take what needs a device out of use: it is lost."""
+        self._open_plans.retire(device)
+        self.variables.lose(device)
+
+    async def drain(self, flights: set[ItemRun]) -> None:
+        """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
+        with trio.CancelScope(shield=True):
+            for flight in list(flights):
+                flight.cancel()
+            for flight in list(flights):
+                await flight.done.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    def run_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        marks: Timestamps,
+        fetched: frozenset[str],
+        limit: Limit = ON_LOOP,
+    ) -> Results | None:
+        """Run an item on this thread that is likely to be over within a limit.
+
+        None, and nothing has happened, where that is not so or other items are under way. May be
+        called on any thread while the loop has nothing to do with the session.
+
+        Raises
+        ------
+        FeedError, KernelError, DeviceError, SessionError
+            If it cannot start, or fails.
+        """
+        if self.is_inherited or self._flights or self._admissions or self.keys.are_read:
+            return None
+        by_shapes = self._by_fetches.find(fetched)
+        if by_shapes is None or not by_shapes.may_run_at_once:
+            return None
+        arrays = by_shapes.check(inputs)
+        slots, arrays = by_shapes.peek(by_shapes.count(max_in_flight), arrays, 0)
+        slot = None if slots is None else slots.resting
+        if slot is None:
+            return None
+        if slot.calls is None:
+            by_shapes.may_run_at_once = not by_shapes.plan.is_static  # nor for any item
+            return None
+        assert slots is not None
+        open_plan = slots.open_plan
+        is_on_one_lane = len(open_plan.used_lanes) == 1
+        if not open_plan.estimates.are_brief(limit.one_lane_ns if is_on_one_lane else limit.ns):
+            return None
+        self._open_plans.hit()
+        marks.admitted_ns = self._pace.now_ns()
+        for name, target in slot.feeds.items():
+            target[...] = arrays[name]
+        marks.fed_ns = self._pace.now_ns()
+        times, error = open_plan.no_times[:], None
+        try:
+            run_steps(slot.calls, open_plan.estimates, times)
+            marks.finished_ns = self._pace.now_ns()
+            return copies(slot.results)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            marks.landed_ns = self._pace.now_ns()
+            trace = open_plan.outlines, times, open_plan.pools
+            self.recorder.record((trace,), marks, error is not None)
+
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
+    async def admit(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: ItemRun,
+        fetched: frozenset[str] = ALL,
+    ) -> None:
+        """Start an item, once one of `max_in_flight` slots for its fetches and shapes is free.
+
+        Raises
+        ------
+        FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
+            If it cannot start; nothing is held then.
+        """
+        self._begin_admission()
+        try:
+            by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
+            await self._admit(inputs, by_shapes, by_shapes.count(max_in_flight), flight)
+        finally:
+            self._end_admission()
+
+    @trio.lowlevel.enable_ki_protection
+    async def admit_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: ItemRun,
+        fetched: frozenset[str] = ALL,
+    ) -> bool:
+        """Start an item if nothing has to be waited for, and say so; inputs are not kept.
+
+        Raises
+        ------
+        FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
+            If it cannot start; nothing is held then.
+        KernelError
+            If it was run at once, and fails.
+        """
+        if not flight.holds:
+            results = self.run_at_once(inputs, max_in_flight, flight.marks, fetched)
+            if results is not None:
+                flight.finish(results)
+                return True
+        self._begin_admission()
+        try:
+            by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
+            arrays = by_shapes.check(self.borrowed(inputs))
+            flight.variant = self._dispatcher.choose(flight)
+            count = by_shapes.count(max_in_flight)
+            slots, arrays = by_shapes.find(count, arrays, flight.variant)
+            turn = self._starter.turn_nowait(slots)
+            if slots is None or turn is None:
+                return False
+            await self._starter.begin(flight, slots, turn, arrays)
+            return True
+        finally:
+            self._end_admission()
+
+    @trio.lowlevel.enable_ki_protection
+    async def plan_for(self, fetched: frozenset[str]) -> Plan:
+        """Return the plan for what is fetched, made now if need be.
+
+        Raises
+        ------
+        FetchError, PlanError, DeviceError
+            If there is none.
+        """
+        self._begin_admission()
+        try:
+            return (await self._of(fetched)).plan
+        finally:
+            self._end_admission()
+
+    @trio.lowlevel.enable_ki_protection
+    async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
+        """Open the plan for a number of items in flight now, if the shapes are known.
+
+        Raises
+        ------
+        FetchError, PlanError, DeviceError, SessionError
+            If that cannot be: no item could ever start.
+        """
+        self._begin_admission()
+        try:
+            by_shapes = await self._of(fetched)
+            if by_shapes.plan.is_static:
+                await by_shapes.open_own(by_shapes.count(max_in_flight))
+        finally:
+            self._end_admission()
+
+    async def _of(self, fetched: frozenset[str]) -> ShapePlanCache:
+        return self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
+
+    def _begin_admission(self) -> None:
+        if self.is_inherited:
+            raise forked_session()
+        self._admissions += 1
+
+    def _end_admission(self) -> None:
+        self._admissions -= 1
+        if self._closing and not self._admissions:
+            self._admitted.set()
+
+    async def _admit(
+        self, inputs: Mapping[str, Any], by_shapes: ShapePlanCache, count: int, flight: ItemRun
+    ) -> None:
+        arrays = by_shapes.check(self.borrowed(inputs))
+        if self._starter.is_busy:
+            await self._starter.settle()
+        flight.variant = self._dispatcher.choose(flight)
+        slots, arrays = by_shapes.find(count, arrays, flight.variant)
+        if slots is None:
+            begin_ns = self._pace.now_ns()
+            slots = await by_shapes.open(count, arrays, flight.variant)
+            flight.marks.prepare("planning", begin_ns, self._pace.now_ns())
+        if slots is None:
+            own = partial(own_feeds, by_shapes.plan.graph, arrays)
+            arrays = await self._starter.copying(arrays.values(), own)
+            entry = by_shapes.entries[count]
+            await self._by_parts.start(flight, arrays, entry, by_shapes.plan.graph)
+        else:
+            await self._starter.start(flight, slots, arrays)
+
+
+def _errors_of(closings: Iterable[Callable[[], None]]) -> list[Exception]:
+    """Close one after the other, whatever they raise; return that."""
+    errors = []
+    for close in closings:
+        try:
+            close()
+        except Exception as error:
+            errors.append(error)
+    return errors
+
+
+def _holds_ctrl_c_back() -> bool:
+    """Say whether trio runs on this thread, and keeps Ctrl-C until what is under way is over."""
+    is_trios = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    lowlevel = trio.lowlevel
+    return is_trios and lowlevel.in_trio_run() and lowlevel.currently_ki_protected()
+
+
+register_loop(_holds_ctrl_c_back)

@@ -1,0 +1,412 @@
+"""The session: an open plan that runs items, one by one or streamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, overload
+
+import trio
+
+from ...graph.tensor import Array
+from ..dispatch.quick import WAITED, Limit
+from ..errors import SessionError, forked_session
+from ..plans.fetches import Fetches
+from ..plans.plan import Plan
+from ..profile import Profile
+from ..profile.timestamps import Timestamps
+from .events import Announcer, Observer
+from .faults import FaultPolicy
+from .items.item import Results as ItemResults
+from .items.item_run import run_now, run_one
+from .items.keys import Keys
+from .queue import Place
+from .runtime import Runtime
+from .status import Status
+from .streaming.options import OnError, stream_options
+from .streaming.sources import Source
+from .streaming.stream import Results, open_stream
+from .variables.carried import Carried
+from .variables.files import load_values, save_values
+
+
+class Session:
+    """Owns devices, arenas and lanes from ``async with`` to its end.
+
+    Parameters
+    ----------
+    plan : Plan
+    measure : bool, default False
+        Time every node, for `profile`; costs about a microsecond per node.
+    trace : bool, default True
+        Keep the times of the latest items, for `profile`; costs about 1 µs for each.
+    on_event : callable, optional
+        Called with what happens to the session: items that ended, devices lost and back. It is
+        called on the session's loop and should return at once; what it raises is logged.
+    faults : FaultPolicy, optional
+        What to do when devices die or hang.
+    seed : int, default 0
+        What random numbers follow from, together with the number of the item, counted from 0 in the
+        order of calls and sources. Below 2⁶⁴; a graph that draws none ignores it.
+
+    Examples
+    --------
+    ::
+
+        async with pl.Session(plan) as session:
+            outputs = await session.run({"x": image})
+
+    Notes
+    -----
+    Leaving the session cancels what is under way, waits for it to end, and frees everything: no
+    thread, process or memory outlives it. A failed or cancelled item leaves it usable. A device
+    that is lost is started again; items that were under way there run again from their inputs.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        measure: bool = False,
+        trace: bool = True,
+        on_event: Observer | None = None,
+        faults: FaultPolicy | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(plan, Plan):
+            raise SessionError(
+                f"a session opens a Plan, not a {type(plan).__name__}",
+                fix="Session(plan(graph, devices=...))",
+            )
+        self.plan = plan
+        self._measure, self._trace = measure, trace
+        self._announcer = Announcer(on_event)
+        self._faults = faults or FaultPolicy()
+        self._seed = seed
+        Keys(plan, seed)  # which raises now if it is none
+        self._runtime: Runtime | None = None
+        self._profile: Profile | None = None
+        self._streams = 0
+        self._has_loop_alone = False
+
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows what is open
+    async def __aenter__(self) -> Session:
+        if not trio.lowlevel.in_trio_run():
+            raise SessionError(
+                "a session runs under trio, and no trio loop runs here",
+                fix="trio.run(main) a function that opens it, or use plait.run() for one item",
+            )
+        if self._runtime is not None:
+            raise SessionError("the session is open already", fix="make another Session(plan)")
+        runtime = Runtime(
+            self.plan,
+            measure=self._measure,
+            trace=self._trace,
+            announcer=self._announcer,
+            faults=self._faults,
+            seed=self._seed,
+            has_loop_alone=self._has_loop_alone,
+        )
+        await runtime.open()
+        self._runtime = runtime
+        return self
+
+    @trio.lowlevel.enable_ki_protection  # nor does it keep the session from closing
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._runtime is not None and self._runtime.is_inherited:
+            return  # it is for the process that this one was forked from to close
+        runtime = self._open_runtime()
+        self._profile = runtime.recorder.profile()  # first: other threads may ask for it just now
+        self._runtime = None
+        await runtime.close()
+
+    @overload
+    async def run(
+        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+    ) -> dict[str, Array]: ...
+
+    @overload
+    async def run(
+        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+    ) -> Any: ...
+
+    async def run(
+        self,
+        inputs: Mapping[str, Any],
+        fetches: Fetches | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Any:
+        """Run one item and return its outputs by name, or what is fetched, as arrays of their own.
+
+        Waits for a free slot where `max_in_flight` items are under way already. When it is
+        cancelled, what has not started is skipped and what runs ends before it returns. Items that
+        are done at once let other tasks run every 0.1 ms.
+
+        Parameters
+        ----------
+        inputs : Mapping of str to array
+            One array per graph input, of its dtype and shape; those that `fetches` do not need may
+            be left out.
+        fetches : str, list, tuple or Mapping, optional
+            Names of tensors of the graph, nested in any way: the result is of the same form, with
+            None for groups. Only what they need runs. Left out, all outputs are returned by name,
+            and all effects take place.
+        deadline_s : float, optional
+            Give it up after so many seconds.
+
+        Raises
+        ------
+        FetchError
+            If the graph has no tensor of such a name.
+        FeedError
+            If an input is missing, unknown, or of the wrong dtype or shape.
+        DeadlineError
+            If it is not done in time.
+        KernelError
+            If a kernel or Python function raises.
+        DeviceError
+            If a device fails.
+        """
+        return await run_one(self._open_runtime(), inputs, fetches, deadline_s)
+
+    def stream(
+        self,
+        source: Source,
+        *,
+        max_in_flight: int | None = None,
+        ordered: bool = True,
+        batch: int | None = None,
+        max_delay_s: float | None = None,
+        deadline_s: float | None = None,
+        on_error: OnError = "yield",
+        copy: bool = True,
+        fetches: Fetches | None = None,
+    ) -> AbstractAsyncContextManager[Results]:
+        """Run the items of a source, several at a time.
+
+        Parameters
+        ----------
+        source : iterable or async iterable of Mapping
+            Pulled from only when there is room for one more item. A generator or trio channel is
+            closed at the end; leaving the context raises what that raises. What else a source
+            raises after the consumer has left is not seen.
+        max_in_flight : int, optional
+            How many items are alive at most, from before they are pulled until the consumer asks
+            for the next result; the plan's number when left out, times `batch`.
+        ordered : bool, default True
+            Hand results out in the order of the source, or else as soon as they are there.
+        batch : int, optional
+            Run so many items at once, stacked along the first axis of every input.
+        max_delay_s : float, optional
+            Start a batch that is not full after so many seconds; when left out, only the last one
+            may be smaller.
+        deadline_s : float, optional
+            An item that is not done so many seconds after the source gave it fails with a
+            DeadlineError; what runs of it is ended after the kernel under way.
+        on_error : {"yield", "raise"}
+            Whether an item that failed is handed out, with its `error` set, or raises that. The
+            stream goes on either way.
+        copy : bool, default True
+            Copy results. Otherwise they are read-only views into memory of the session, valid until
+            the item is released; items handed out or done keep their slots till then.
+        fetches : str, list, tuple or Mapping, optional
+            What to compute instead of all outputs, as for `run`. An item has it as `fetched`, in
+            the same form, and by the names of the tensors.
+
+        Raises
+        ------
+        SessionError
+            If the options make no sense together. What the plan does not allow is raised when the
+            context is entered: FetchError if the graph has no such tensor, a graph that takes no
+            batches, or DoesNotFitError if that many items of known shapes fit into no memory.
+
+        Notes
+        -----
+        What the source raises is raised after the results of what it had given. Leaving the context
+        cancels the rest and waits for what runs.
+
+        Examples
+        --------
+        ::
+
+            async with session.stream(frames, max_in_flight=4) as results:
+                async for item in results:
+                    show(item["boxes"])
+        """
+        runtime = self._open_runtime()
+        options = stream_options(
+            self.plan,
+            {
+                "max_in_flight": max_in_flight,
+                "ordered": ordered,
+                "batch": batch,
+                "max_delay_s": max_delay_s,
+                "deadline_s": deadline_s,
+                "on_error": on_error,
+                "copy": copy,
+                "fetches": fetches,
+            },
+        )
+        self._streams += 1
+        return open_stream(runtime, source, options, self._streams)
+
+    @property
+    def variables(self) -> Mapping[str, Array]:
+        """What variables hold, by name: read-only, and as they are when they are looked up.
+
+        Looking one up that lies on a GPU waits for a copy. While an item is under way, it raises a
+        SessionError if variables change just then; `fetch_variables` waits.
+        """
+        return self._open_runtime().variables.values
+
+    async def fetch_variables(self) -> dict[str, Array]:
+        """Return what all variables hold at one moment, after the item that assigns just now.
+
+        Raises
+        ------
+        DeviceError
+            If a value was on a device that was lost.
+        """
+        return await self._open_runtime().variables.fetch()
+
+    async def assign(self, values: Mapping[str, Any]) -> None:
+        """Have variables hold other values: all or none of them, after the items under way.
+
+        Raises
+        ------
+        FeedError
+            If there is no such variable, or a value is not of its dtype and shape.
+        """
+        await self._open_runtime().variables.assign(values)
+
+    async def reset_variables(self, names: Iterable[str] | None = None) -> None:
+        """Have variables hold again what they began with: all of them, or those that are named.
+
+        After the items under way, all or none, as `assign`. What counts steps, and what an
+        optimizer keeps, are variables too.
+
+        Raises
+        ------
+        FeedError
+            If there is no such variable.
+        """
+        await self._open_runtime().variables.reset(names)
+
+    async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
+        """Have variables hold what those of another graph held, by name; say what did not fit.
+
+        Values of the same name, dtype and shape are assigned, as by `assign`. Others are not, and
+        variables of which there is no value stay as they are.
+        """
+        return await self._open_runtime().variables.carry(values)
+
+    async def save_variables(self, path: str | os.PathLike[str]) -> None:
+        """Write what all variables hold to a file, wholly or not at all.
+
+        Raises
+        ------
+        DeviceError
+            If a value was on a device that was lost.
+        GraphError
+            If the file cannot be written.
+        """
+        values = await self.fetch_variables()
+        await trio.to_thread.run_sync(save_values, values, path)
+
+    async def load_variables(self, path: str | os.PathLike[str]) -> None:
+        """Have variables hold what `save_variables` wrote; those that are not in it stay.
+
+        Raises
+        ------
+        ParseError
+            If the file is missing, damaged or foreign.
+        FeedError
+            If a value in it is of no variable here, or not like it.
+        """
+        await self.assign(await trio.to_thread.run_sync(load_values, path))
+
+    def profile(self) -> Profile:
+        """Return when everything ran, for the items so far; also after the session has ended."""
+        runtime = self._runtime  # looked up once: the session may be closed just now
+        if runtime is None and self._profile is not None:
+            return self._profile
+        return _opened(runtime).recorder.profile()
+
+    def status(self) -> Status:
+        """Return what happens at this moment: items, devices and what waits for them, memory."""
+        return self._open_runtime().status()
+
+    def _open_runtime(self) -> Runtime:
+        return _opened(self._runtime)
+
+
+def _opened(runtime: Runtime | None) -> Runtime:
+    if runtime is None:
+        raise SessionError("the session is not open", fix="async with Session(plan) as session")
+    if runtime.is_inherited:
+        raise forked_session()
+    return runtime
+
+
+async def run_in_turn(
+    session: Session,
+    inputs: Mapping[str, Any],
+    fetches: Fetches | None,
+    deadline_s: float | None,
+    place: Place,
+) -> Any:
+    """Run one item that is admitted after those before it in a queue: `BlockingSession.submit`."""
+    try:
+        return await run_one(session._open_runtime(), inputs, fetches, deadline_s, place)
+    finally:
+        place.leave()
+
+
+async def run_alone(
+    plan: Plan, inputs: Mapping[str, Any], fetches: Fetches | None, seed: int
+) -> Any:
+    """Run one item in a session of its own, on a loop that does nothing else: `plait.run`."""
+    session = Session(plan, seed=seed)
+    session._has_loop_alone = True
+    async with session:
+        return await run_one(session._open_runtime(), inputs, fetches, None, limit=WAITED)
+
+
+def run_here(
+    session: object,
+    inputs: Mapping[str, Any],
+    names: frozenset[str],
+    marks: Timestamps,
+    limit: Limit,
+) -> ItemResults | None:
+    """Run an item on this thread that is likely to keep within a limit; None if it is not.
+
+    For who has the session while its loop does nothing with it.
+    """
+    if not isinstance(session, Session):
+        return None
+    runtime = session._open_runtime()
+    return None if runtime.needs_its_loop else run_now(runtime, inputs, marks, names, limit)
+
+
+def may_run_here(session: object) -> bool:
+    """Say whether a session's items may run on other threads than its loop's, if they are brief."""
+    return isinstance(session, Session) and not session._open_runtime().needs_its_loop
+
+
+def borrowed(session: object, inputs: Any) -> Any:
+    """Return what is to be fed to a session that runs on another thread than the caller's.
+
+    Of arrays on devices it is noted what the caller has queued so far, which they wait for.
+    What else runs items takes none of those.
+    """
+    runtime = session._runtime if isinstance(session, Session) else None
+    return inputs if runtime is None else runtime.borrowed(inputs)

@@ -1,0 +1,121 @@
+"""The status of a session: for live views and gauges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..planner.memory.prepared import next_region_of, region_of
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
+    from ..plans.regions import Region
+    from .items.item import ItemRun
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One device now.
+
+    Attributes
+    ----------
+    at_work : int
+        Steps that it was given and has not ended.
+    waiting : int
+        Steps that have all their inputs and wait for it.
+    """
+
+    at_work: int = 0
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlansStatus:
+    """The plans that a session keeps open: for what is fetched, and the shapes of what is fed.
+
+    Attributes
+    ----------
+    hits : int
+        How often a plan was there when one was looked for.
+    misses : int
+        How often it had to be made.
+    kept : int
+        How many there are.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One session now.
+
+    Attributes
+    ----------
+    done, failed : int
+        Items that have ended so far, and those among them that failed.
+    in_flight : int
+        Items that are under way.
+    devices : Mapping of str to DeviceStatus
+    memory : Mapping of str to int
+        The bytes that its open plans have of each memory, without constants.
+    plans : PlansStatus
+    """
+
+    done: int
+    failed: int
+    in_flight: int
+    devices: Mapping[str, DeviceStatus]
+    memory: Mapping[str, int]
+    plans: PlansStatus = PlansStatus()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {
+            "done": self.done,
+            "failed": self.failed,
+            "in_flight": self.in_flight,
+            "devices": {
+                name: {"at_work": one.at_work, "waiting": one.waiting}
+                for name, one in self.devices.items()
+            },
+            "memory": dict(self.memory),
+            "plans": asdict(self.plans),
+        }
+
+
+def device_status(devices: Iterable[str], flights: Iterable[ItemRun]) -> dict[str, DeviceStatus]:
+    """Return how many steps of these items each device has, and how many wait for it."""
+    found = {name: [0, 0] for name in devices}
+    for execution in filter(None, map(_execution, flights)):
+        for device, given in execution.pending():
+            found.setdefault(device, [0, 0])[0 if given else 1] += 1
+    return {name: DeviceStatus(*counts) for name, counts in found.items()}
+
+
+def memory_status(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:
+    """Return the bytes that open plans have of each memory; variables they have in common.
+
+    `grown` are regions beside those of the plans, one for each arena.
+    """
+    found: dict[str, int] = {}
+    kept: dict[tuple[str, str], int] = {}
+    for plan in plans:
+        names = (node.name for node in plan.graph.variables.values())
+        variables = {region for name in names for region in (region_of(name), next_region_of(name))}
+        for name, pool in plan.memory.pools.items() if plan.memory is not None else ():
+            common = {one: pool.regions[one].nbytes for one in variables & pool.regions.keys()}
+            kept.update(((name, one), nbytes) for one, nbytes in common.items())
+            found[name] = found.get(name, 0) + pool.nbytes - sum(common.values())
+    for (name, _), nbytes in kept.items():
+        found[name] += nbytes
+    for region in grown:
+        found[region.memory] += region.nbytes
+    return found
+
+
+def _execution(flight: ItemRun) -> Any:
+    return (flight if flight.part is None else flight.part).execution

@@ -1,0 +1,287 @@
+"""Batches: items stacked along the first axis of each input, results split there again.
+
+Every item brings as many rows as it likes, the same number in each input. Where the graph leaves
+the length of that axis open, a batch that is not full is padded to the next power of two: there is
+a plan for every length, and they should be few; or to the next length within its bounds. Where it
+is a number, to that number. Padding repeats the last row, which is as valid as any; its results are
+dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ....graph.errors import PlaitError, ShapeError
+from ....graph.ir import Graph
+from ....graph.operators.randomness import RANDOM_KEY
+from ....graph.tensor import Array, Dim
+from ...errors import FeedError, SessionError
+from ...plans.shapes import NO_BOUNDS, Bounds
+from ..items.feeds import check_feeds
+from ..items.item import ItemRun, Results, copies, views
+
+MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds if with any"
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How items of a graph become batches.
+
+    Attributes
+    ----------
+    graph : Graph
+    size : int
+        Items in a full batch.
+    least : int
+    most : int or None
+        The bounds of the length of the first axis; the same where the graph fixes it.
+    unneeded : frozenset of str
+        What items may have beside the graph's inputs.
+    copy : bool
+        Copy the results of each item, rather than leave them in memory of the session.
+    """
+
+    graph: Graph
+    size: int
+    least: int
+    most: int | None
+    unneeded: frozenset[str]
+    copy: bool
+
+    def padded(self, rows: int) -> int:
+        """Return how many rows a batch of so many is run with."""
+        wanted = max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
+        wanted = max(wanted, self.least)
+        return wanted if self.most is None else min(wanted, self.most)
+
+
+def batching_of(
+    graph: Graph,
+    size: int,
+    bounds: Bounds = NO_BOUNDS,
+    *,
+    unneeded: frozenset[str] = frozenset(),
+    copy: bool = True,
+) -> Batching:
+    """Return how items of a graph, whose symbols may have bounds, become batches.
+
+    Raises
+    ------
+    SessionError
+        If the graph does not take or yield batches.
+    """
+    found: dict[Dim | None, str] = {}
+    for name in filter(_is_stacked, graph.inputs):
+        found.setdefault(_first_dim(graph, name, "an input of this graph"), name)
+    if len(found) > 1:
+        (one, first), (other, second), *_ = found.items()
+        raise SessionError(
+            f"inputs {first!r} and {second!r} cannot be batched together: their first axes are "
+            f"{one or 'unknown'} and {other or 'unknown'}",
+            at=f"graph {graph.name!r}",
+            fix="name the first axis of every input alike, such as 'batch'",
+        )
+    length = next(iter(found), None)
+    rows = length if isinstance(length, int) else None
+    least, most = bounds.get(length, (0, None)) if isinstance(length, str) else (rows or 0, rows)
+    if most is not None and size > most:
+        raise SessionError(
+            f"{size} items do not fit into a batch of {most}",
+            at=f"graph {graph.name!r}",
+            fix=f"batch={most}, or {MORE_ROOM}",
+        )
+    for name in graph.outputs:
+        there = _first_dim(graph, name, "an output of this graph")
+        if isinstance(there, int) and there != rows:
+            raise _indivisible(name, graph.tensors[name].shape or ())
+    return Batching(graph, size, least, most, unneeded, copy)
+
+
+class Batch:
+    """Items that go through a graph together.
+
+    Parameters
+    ----------
+    batching : Batching
+    on_done : callable
+        Called when the batch has ended, before its items do.
+
+    Attributes
+    ----------
+    members : list of ItemRun
+    flight : ItemRun
+        Theirs in common.
+    """
+
+    def __init__(self, batching: Batching, on_done: Callable[[ItemRun], object]) -> None:
+        self._batching = batching
+        self._on_done = on_done
+        self.members: list[ItemRun] = []
+        self.flight = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
+        self._feeds: list[Mapping[str, Array]] = []
+        self._lengths: list[int] = []
+        self._rows = 0
+        self._divided: Sequence[Results] | None = None
+        self._left = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True when no more items go in."""
+        return len(self.members) == self._batching.size or self._rows == self._batching.most
+
+    @property
+    def is_deserted(self) -> bool:
+        """True when no item in it is waited for any more."""
+        return all(member.done.is_set() for member in self.members)
+
+    def arrays(self) -> Iterator[Array]:
+        """Yield what there is to stack."""
+        return (array for feeds in self._feeds for array in feeds.values())
+
+    def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
+        """Add an item; return False, and do not, where it has other shapes or there is no room.
+
+        Raises
+        ------
+        FeedError
+            If it fits into no batch of this graph.
+        """
+        arrays = check_feeds(self._batching.graph, inputs, self._batching.unneeded)
+        stacked = {name: array for name, array in arrays.items() if _is_stacked(name)}
+        length, limit = _length(stacked), self._batching.most
+        if limit is not None and length > limit:
+            raise FeedError(
+                f"an item of {length} rows does not fit into a batch of {limit}",
+                fix=f"feed fewer rows, or {MORE_ROOM}",
+            )
+        if self.members:
+            if limit is not None and self._rows + length > limit:
+                return False
+            if any(arrays[n].shape[1:] != a.shape[1:] for n, a in self._feeds[0].items()):
+                return False
+        self._feeds.append(arrays)
+        self._lengths.append(length)
+        self._rows += length
+        self.members.append(member)
+        marks, first = self.flight.marks, self.members[0].marks
+        marks.asked_ns, marks.stream = first.asked_ns, first.stream
+        marks.given_ns = member.marks.given_ns
+        member.batch = self
+        return True
+
+    def stacked(self) -> dict[str, Array]:
+        """Return the inputs of the batch."""
+        rows, padded = self._rows, self._batching.padded(self._rows)
+        return {
+            name: _stack([feeds[name] for feeds in self._feeds], rows, padded)
+            if _is_stacked(name)
+            else self._feeds[0][name]
+            for name in self._batching.graph.inputs
+        }
+
+    def _take(self, results: Results) -> Results:
+        self._divided = self._divide(results)
+        return {}
+
+    def _divide(self, results: Results) -> Sequence[Results]:
+        """Return the results of each item."""
+        rows = self._batching.padded(self._rows)
+        for name, array in results.items():
+            if array.ndim == 0 or len(array) != rows:
+                raise _indivisible(name, array.shape)
+        take = copies if self._batching.copy else views
+        ends = accumulate(self._lengths)
+        return [
+            take({name: array[end - length : end] for name, array in results.items()})
+            for length, end in zip(self._lengths, ends, strict=True)
+        ]
+
+    def _end(self, flight: ItemRun) -> None:
+        """End the items that have not ended before."""
+        self._on_done(flight)
+        self._feeds = []
+        error, divided = flight.error, self._divided
+        if error is None and divided is None:  # the results lie in no slot
+            try:
+                divided = self._divide(flight.results)
+            except ShapeError as failure:
+                error = failure
+        pairs = zip(self.members, divided or [{}] * len(self.members), strict=True)
+        ending = [(member, part) for member, part in pairs if not member.done.is_set()]
+        self._left = len(ending)
+        if not ending:
+            flight.let_go()
+        for member, part in ending:
+            _share_marks(member, flight)
+            own = error.again() if isinstance(error, PlaitError) else error
+            member.land(part, own, self._leave)
+
+    def _leave(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self.flight.let_go()
+
+
+def _share_marks(member: ItemRun, batch: ItemRun) -> None:
+    own, shared = member.marks, batch.marks
+    own.admitted_ns, own.fed_ns = shared.admitted_ns, shared.fed_ns
+    own.finished_ns, own.landed_ns = shared.finished_ns, shared.landed_ns
+    own.preparing = shared.preparing
+
+
+def _is_stacked(name: str) -> bool:
+    """True for inputs but the key of random numbers, of which that of the first item is taken."""
+    return name != RANDOM_KEY
+
+
+def _first_dim(graph: Graph, name: str, what: str) -> Dim | None:
+    """Return the length of a tensor's first axis, None if it is not known."""
+    spec = graph.tensors[name]
+    if spec.shape is None:
+        return None
+    if not spec.shape:
+        raise SessionError(
+            f"{name!r}, {what}, is {spec} and has no axis to batch along",
+            at=f"graph {graph.name!r}",
+            fix="give it a first axis, make it a constant, or stream without batch=",
+        )
+    return spec.shape[0]
+
+
+def _length(arrays: Mapping[str, Array]) -> int:
+    """Return the number of rows of an item."""
+    lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
+    flat = [name for name, length in lengths.items() if length is None]
+    if flat:
+        raise FeedError(
+            f"what is fed to input {flat[0]!r} has no axis to batch along",
+            fix="feed an array with a first axis of length 1: value[None]",
+        )
+    if len(set(lengths.values())) > 1:
+        rows = ", ".join(f"{name!r}: {length}" for name, length in lengths.items())
+        raise FeedError(
+            f"an item has a different number of rows in each input: {rows}",
+            fix="feed as many rows to each input",
+        )
+    return next((length for length in lengths.values() if length is not None), 0)
+
+
+def _stack(pieces: Sequence[Array], rows: int, padded: int) -> Array:
+    if len(pieces) == 1 and rows == padded:
+        return pieces[0]
+    stacked = np.empty((padded, *pieces[0].shape[1:]), pieces[0].dtype)
+    np.concatenate(pieces, out=stacked[:rows])
+    stacked[rows:] = stacked[rows - 1] if rows else 0
+    return stacked
+
+
+def _indivisible(name: str, shape: Sequence[Dim]) -> ShapeError:
+    return ShapeError(
+        f"output {name!r} is of shape {list(shape)}: its first axis is not that of the batch",
+        fix="let each output keep the first axis of the inputs, or stream without batch=",
+    )

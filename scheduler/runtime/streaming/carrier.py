@@ -1,0 +1,99 @@
+"""The interface between streams and whoever runs items: a session's runtime, or a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from ....graph.tensor import Array
+from ...dispatch.quick import ON_LOOP, Limit
+from ...plans.plan import Plan
+from ...profile.timestamps import Timestamps
+from ..items.input_staging import InputStagingPool
+from ..items.item import ItemRun, Results
+from ..items.keys import Keys
+
+T = TypeVar("T")
+
+
+class Carrier(Protocol):
+    """Takes items to their results; used on the trio thread only."""
+
+    @property
+    def plan(self) -> Plan:
+        """What it runs."""
+        ...
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of random numbers."""
+        ...
+
+    @property
+    def spares(self) -> InputStagingPool:
+        """Arrays for inputs of items that wait."""
+        ...
+
+    @property
+    def now_ns(self) -> Callable[[], int]:
+        """The clock that items are timed with."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """Let other tasks run, now and then."""
+        ...
+
+    async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
+        """Call what copies arrays, on a thread if they are large."""
+        ...
+
+    def borrowed(self, inputs: Any) -> Any:
+        """Return what is fed, with loans of what lies on devices."""
+        ...
+
+    def announce(self, marks: Timestamps, error: BaseException | None) -> None:
+        """Count an item that has ended, and tell observers."""
+        ...
+
+    def run_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        marks: Timestamps,
+        fetched: frozenset[str],
+        limit: Limit = ON_LOOP,
+    ) -> Results | None:
+        """Run an item on this thread that is likely to keep within a limit; None if it is not."""
+        ...
+
+    async def plan_for(self, fetched: frozenset[str]) -> Plan:
+        """Return the plan for what is fetched; raise if there is none."""
+        ...
+
+    async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
+        """Be ready for a number of items in flight; raise if no item could ever start."""
+        ...
+
+    async def admit(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: ItemRun,
+        fetched: frozenset[str],
+    ) -> None:
+        """Start an item, once there is room for it; raise if it cannot start."""
+        ...
+
+    async def admit_at_once(
+        self,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        flight: ItemRun,
+        fetched: frozenset[str],
+    ) -> bool:
+        """Start an item if nothing has to be waited for, and say so; inputs are not kept."""
+        ...
+
+    async def drain(self, flights: set[ItemRun]) -> None:
+        """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
+        ...

@@ -1,0 +1,64 @@
+"""Items that are not done in time are given up; one task sees to all of a stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from ...errors import DeadlineError
+from ..items.item import ItemRun
+
+
+def deadline_passed(deadline_s: float) -> DeadlineError:
+    """Return what an item fails with that is late."""
+    return DeadlineError(
+        f"the item was not done within {deadline_s} s",
+        fix="give it longer with deadline_s=, or let fewer items wait: lower max_in_flight",
+    )
+
+
+class Deadlines:
+    """Gives up items; all have the same time.
+
+    Parameters
+    ----------
+    deadline_s : float
+        From `add` on.
+    give_up : callable
+        Called with an item that is late, and why.
+    """
+
+    def __init__(
+        self, deadline_s: float, give_up: Callable[[ItemRun, BaseException], object]
+    ) -> None:
+        self._deadline_s = deadline_s
+        self._give_up = give_up
+        self._pending: deque[tuple[float, ItemRun]] = deque()
+        self._added = trio.lowlevel.ParkingLot()
+
+    def add(self, flight: ItemRun) -> None:
+        """Let an item's time begin."""
+        self._forget_done()
+        self._pending.append((trio.current_time() + self._deadline_s, flight))
+        if self._added:
+            self._added.unpark_all()
+
+    async def run(self) -> None:
+        """Give up whoever is late; never returns."""
+        while True:
+            self._forget_done()
+            if not self._pending:
+                await self._added.park()
+                continue
+            moment, flight = self._pending[0]
+            if trio.current_time() < moment:
+                await trio.sleep_until(moment)
+            else:
+                self._pending.popleft()
+                self._give_up(flight, deadline_passed(self._deadline_s))
+
+    def _forget_done(self) -> None:
+        while self._pending and self._pending[0][1].done.is_set():
+            self._pending.popleft()

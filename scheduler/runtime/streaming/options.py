@@ -1,0 +1,135 @@
+"""Options of a stream, checked before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from ....graph.state import assigns
+from ...errors import SessionError
+from ...planner.arguments import MOST_IN_FLIGHT
+from ...plans.fetches import Fetched, Fetches
+from ...plans.plan import Plan
+from ..items.item import Results
+from ..opened.fetch_plan_cache import ALL
+
+OnError = Literal["yield", "raise"]
+
+
+class StreamArguments(TypedDict, total=False):
+    """The arguments of `Session.stream`, but for the source."""
+
+    max_in_flight: int | None
+    ordered: bool
+    batch: int | None
+    max_delay_s: float | None
+    deadline_s: float | None
+    on_error: OnError
+    copy: bool
+    fetches: Fetches | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The arguments of `Session.stream`, with its defaults.
+
+    Attributes
+    ----------
+    fetched : Fetched or None
+        What `fetches` name; the others are the arguments.
+
+    Raises
+    ------
+    SessionError
+        If they make no sense, alone or together.
+    """
+
+    max_in_flight: int
+    ordered: bool = True
+    batch: int | None = None
+    max_delay_s: float | None = None
+    deadline_s: float | None = None
+    on_error: OnError = "yield"
+    copy: bool = True
+    fetches: Fetches | None = None
+    fetched: Fetched | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("batch", self.batch), ("max_in_flight", self.max_in_flight)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise SessionError(f"{name} is {value!r}", fix="use a whole number, 1 or more")
+        if self.slots > MOST_IN_FLIGHT:
+            raise SessionError(
+                f"max_in_flight is {self.max_in_flight:,}",
+                fix=f"use {MOST_IN_FLIGHT * (self.batch or 1):,} at most",
+            )
+        if self.batch is not None and self.batch > self.max_in_flight:
+            raise SessionError(
+                f"a batch of {self.batch} items never fills up with {self.max_in_flight} in flight",
+                fix=f"max_in_flight={2 * self.batch}, so that one is filled while one runs",
+            )
+        if self.max_delay_s is not None and (self.batch is None or self.max_delay_s < 0):
+            raise SessionError(
+                f"max_delay_s is {self.max_delay_s}",
+                fix="give the seconds that a batch may wait to fill up, and batch=",
+            )
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise SessionError(f"deadline_s is {self.deadline_s}", fix="give more than 0 seconds")
+        if self.on_error not in ("yield", "raise"):
+            raise SessionError(f"on_error is {self.on_error!r}", fix="use 'yield' or 'raise'")
+
+    @property
+    def slots(self) -> int:
+        """How many slots keep that many items, or full batches, in flight."""
+        return -(-self.max_in_flight // (self.batch or 1))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Which tensors are fetched."""
+        return ALL if self.fetched is None else self.fetched.names
+
+    @property
+    def arrange(self) -> Callable[[Results], Any]:
+        """What brings the results of an item into the form of what is fetched."""
+        return dict if self.fetched is None else self.fetched.arranged
+
+    def beyond_threads(self) -> StreamArguments:
+        """Return what to open a stream with whose results go to another thread."""
+        if not self.copy:
+            raise SessionError(
+                "views into memory of the session are for its own loop",
+                fix="leave copy=False out, or stream with Session under trio",
+            )
+        return {
+            "max_in_flight": self.max_in_flight,
+            "ordered": self.ordered,
+            "batch": self.batch,
+            "max_delay_s": self.max_delay_s,
+            "deadline_s": self.deadline_s,
+            "fetches": self.fetches,
+        }
+
+
+def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
+    """Return checked options; by default as many items, or batches, as the plan has slots."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    if arguments.get("batch") is not None and plan.ends.devices:
+        raise SessionError(
+            "arrays that are handed over or taken on devices are not stacked there",
+            fix="leave batch= out, or inputs_on and outputs_on when planning",
+        )
+    given.setdefault("max_in_flight", plan.in_flight * (arguments.get("batch") or 1))
+    fetches = arguments.get("fetches")
+    fetched = None if fetches is None else Fetched(fetches, plan.fetchable)
+    return StreamOptions(**given, fetched=fetched)  # type: ignore[arg-type]
+
+
+def check_order(plan: Plan, options: StreamOptions) -> None:
+    """Raise SessionError where items that assign to variables could pass each other."""
+    if not assigns(plan.graph) or (options.ordered and options.slots == 1):
+        return
+    raise SessionError(
+        "items of this graph assign to variables: each needs what the one before left there",
+        fix="leave ordered=False and max_in_flight= out, or fetch what assigns nothing",
+    )

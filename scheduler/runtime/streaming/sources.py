@@ -1,0 +1,186 @@
+"""Items on their way out of a source: numbered, timed, and run at once where they are brief.
+
+Sources are iterables, async iterables, trio channels. Every form of stream pulls by this. Where
+nothing else of it is under way, whoever asks for the next result has an item pulled and run there
+and then, unless the source has to be awaited; what takes longer than that is left as `pulled`, to
+be handed to where items are under way side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from functools import partial
+from inspect import isgenerator
+from typing import Any, TypeAlias
+
+import trio
+
+from ...errors import SessionError
+from ...profile.timestamps import Timestamps
+from ..items.item import Item, Results
+from .options import StreamOptions
+
+Source: TypeAlias = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+
+RunNow: TypeAlias = Callable[[Mapping[str, Any], Timestamps], Results | None]
+"""Runs an item on the calling thread; None, and nothing has happened, where that cannot be."""
+
+
+Pulled: TypeAlias = tuple[int, Timestamps, Mapping[str, Any]]
+"""An item's place in the source, its times, and what is fed."""
+
+
+def check_source(source: object, *, blocking: bool = False) -> None:
+    """Raise SessionError unless items can be pulled from it, by code that may not await if so."""
+    if isinstance(source, Mapping):
+        raise SessionError(
+            f"a {type(source).__name__} is one item, not a source of items",
+            fix="stream from a list of items: [item]; or run the item",
+        )
+    if not isinstance(source, Iterable if blocking else Iterable | AsyncIterable):
+        kinds = "iterable" if blocking else "iterable or async iterable"
+        raise SessionError(
+            f"a {type(source).__name__} is no source of items",
+            fix=f"stream from an {kinds} of mappings of input name to array",
+        )
+
+
+class Puller:
+    """Pulls the items of a stream; used by one thread or task at a time.
+
+    Parameters
+    ----------
+    source : Source
+    run_now : callable
+    options : StreamOptions
+    now_ns : callable
+    number : int
+        Of the stream, among those of the session.
+
+    Attributes
+    ----------
+    pulled : Pulled or None
+        What the source gave last, until it has been run or handed over.
+    is_exhausted : bool
+        True when the source gives no more.
+    error : Exception or None
+        Why that is so, where the source raised.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        run_now: RunNow,
+        options: StreamOptions,
+        now_ns: Callable[[], int],
+        number: int,
+    ) -> None:
+        self._source = source
+        self._run_now = run_now
+        self._arrange = options.arrange
+        self._now_ns = now_ns
+        self._number = number
+        self._iterator: Iterator[Mapping[str, Any]] | None = None
+        self._asynchronous: AsyncIterator[Mapping[str, Any]] | None = None
+        self._count = 0
+        self.pulled: Pulled | None = None
+        self.is_exhausted = False
+        self.error: Exception | None = None
+
+    @property
+    def may_wait(self) -> bool:
+        """True where the source has to be awaited."""
+        return isinstance(self._source, AsyncIterable)
+
+    def pull(self) -> bool:
+        """Ask a source that need not be awaited for an item; False if there is none."""
+        asked_ns = self._now_ns()
+        try:
+            if self._iterator is None:
+                assert not isinstance(self._source, AsyncIterable)
+                self._iterator = iter(self._source)
+            inputs = next(self._iterator)
+        except StopIteration:
+            self.is_exhausted = True
+        except Exception as error:
+            self.is_exhausted, self.error = True, error
+        else:
+            marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
+            self.pulled = self._count, marks, inputs
+            self._count += 1
+        return not self.is_exhausted
+
+    async def pull_soon(self) -> bool:
+        """Ask any source for an item; False if there is none."""
+        if not isinstance(self._source, AsyncIterable):
+            return self.pull()
+        asked_ns = self._now_ns()
+        try:
+            if self._asynchronous is None:
+                self._asynchronous = aiter(self._source)
+            inputs = await anext(self._asynchronous)
+        except StopAsyncIteration:
+            self.is_exhausted = True
+        except Exception as error:
+            self.is_exhausted, self.error = True, error
+        else:
+            marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
+            self.pulled = self._count, marks, inputs
+            self._count += 1
+        return not self.is_exhausted
+
+    def take(self) -> Pulled:
+        """Return what was pulled, to be handed over."""
+        pulled, self.pulled = self.pulled, None
+        assert pulled is not None
+        return pulled
+
+    def run(self, on_release: Callable[[Item], object] | None = None) -> Item | None:
+        """Run what was pulled, and return what came of it; None where it is to be handed over."""
+        assert self.pulled is not None
+        index, marks, inputs = self.pulled
+        results, error = None, None
+        try:
+            results = self._run_now(inputs, marks)
+        except Exception as failure:
+            error = failure
+        if results is None and error is None:
+            return None
+        self.pulled = None
+        marks.taken_ns = self._now_ns()
+        release = partial(_release, marks, self._now_ns, on_release)
+        return Item(index, results, error, release, self._arrange)
+
+    def close(self) -> None:
+        """Pull no more; close a source that is a generator."""
+        self.is_exhausted = True
+        source = self._source if self._iterator is None else self._iterator
+        if isgenerator(source):
+            source.close()
+
+    async def aclose(self) -> None:
+        """Do so for any source, channels too."""
+        self.close()
+        source = self._source if self._asynchronous is None else self._asynchronous
+        if isinstance(source, AsyncGenerator | trio.abc.AsyncResource):
+            await source.aclose()
+
+
+def _release(
+    marks: Timestamps,
+    now_ns: Callable[[], int],
+    on_release: Callable[[Item], object] | None,
+    item: Item,
+) -> None:
+    """Note when an item was released, which does not keep its stream from being collected."""
+    marks.released_ns = now_ns()
+    if on_release is not None:
+        on_release(item)

@@ -1,0 +1,268 @@
+"""Streams: items admitted while there is room, results handed out to one consumer.
+
+A permit is held from before an item is pulled from the source until the consumer is through with
+its result, so no more than `max_in_flight` items are ever alive: a channel of that size would not
+do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from ....devices.forking import give_up_in_children
+from ...errors import forked_session
+from ...profile.timestamps import Timestamps
+from ..items.item import Item, ItemRun
+from ..items.item_run import run_now
+from .admission import AdmissionQueue
+from .batching import Batching, batching_of
+from .carrier import Carrier
+from .options import StreamOptions, check_order
+from .sources import Puller, Source, check_source
+
+
+class Results:
+    """The results of a stream; iterate once, in one task.
+
+    Attributes
+    ----------
+    number : int
+        Of the stream, among those of the session.
+    """
+
+    def __init__(
+        self,
+        runtime: Carrier,
+        source: Source,
+        options: StreamOptions,
+        batching: Batching | None,
+        number: int,
+    ) -> None:
+        self.line = AdmissionQueue(runtime, options, batching, self._note, self._is_stuck)
+        self._runtime = runtime
+        self._options = options
+        self.number = number
+        self._permits = trio.Semaphore(options.max_in_flight)
+        # In order: all that were pulled and not handed out. By completion: those of them done.
+        self._queue: deque[ItemRun] = deque()
+        self._unfinished = 0
+        self._news = trio.lowlevel.ParkingLot()
+        self._item: Item | None = None
+        run = partial(run_now, runtime, names=options.names, slots=options.slots)
+        self._puller = Puller(source, run, options, runtime.now_ns, number)
+        # The consumer pulls and runs items itself as long as they are over at once, and there are
+        # no others: where the feeding task waits for a permit, or is only about to go on.
+        self._is_over_at_once = self._wants_permit = self._keeps_permit = False
+        self._is_inherited = False
+        give_up_in_children(self)
+
+    def __aiter__(self) -> Results:
+        return self
+
+    async def __anext__(self) -> Item:
+        """Release the last result and return the next one.
+
+        Raises
+        ------
+        StopAsyncIteration
+            After the last.
+        SessionError
+            In a process that was forked from that of the stream.
+        Exception
+            What the source raised, after the results of what it had given; what the item failed
+            with, if the stream was opened with ``on_error="raise"``.
+        """
+        if self._is_inherited:
+            raise forked_session()
+        if self._is_over_at_once or self._is_ready:
+            await self._runtime.checkpoint()
+        if self._is_over_at_once and self._may_run_here and self._keep_permit():
+            item = self._item = self._run_here()
+            if item is not None:
+                return item if item.error is None else item.checked(self._options.on_error)
+        self._release_last()
+        while not self._is_ready:
+            if self._puller.is_exhausted and not self._unfinished:
+                error, self._puller.error = self._puller.error, None
+                raise error or StopAsyncIteration  # outside of any handler: it keeps its own cause
+            self.line.look_again()
+            await self._news.park()
+        return self._hand_out().checked(self._options.on_error)
+
+    async def feed(self) -> None:
+        """Pull items from the source and put them in the line, while permits last."""
+        puller = self._puller
+        may_be_at_once = self.line.starts_at_once and not puller.may_wait
+        try:
+            while True:
+                self.line.look_again()
+                await self._take_permit()
+                if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
+                    break
+                flight = self.line.new_flight()
+                flight.index, flight.marks, inputs = puller.take()
+                inputs = self._runtime.keys.added(self._runtime.borrowed(inputs))
+                self._unfinished += 1
+                if self._options.ordered:
+                    self._queue.append(flight)
+                await self.line.put(flight, inputs)
+                self._is_over_at_once = may_be_at_once and flight.done.is_set()
+        except Exception as error:
+            puller.error = error
+        finally:
+            with trio.CancelScope(shield=True):
+                await puller.aclose()
+            self.line.end()
+            self._news.unpark_all()
+
+    async def _take_permit(self) -> None:
+        """Wait for room for one more item; the consumer may pull some meanwhile."""
+        self._wants_permit = True
+        try:
+            try:
+                self._permits.acquire_nowait()
+            except trio.WouldBlock:
+                await self._permits.acquire()
+            else:
+                await self._runtime.checkpoint()
+        finally:
+            self._wants_permit = False
+
+    @property
+    def _may_run_here(self) -> bool:
+        return self._wants_permit and not (self._queue or self._unfinished or self._puller.pulled)
+
+    @trio.lowlevel.enable_ki_protection
+    def _keep_permit(self) -> bool:
+        """Release the last result, and keep its permit for the next item; False if none is left."""
+        self._keeps_permit = True
+        self._release_last()
+        if self._keeps_permit:  # there was none, or it was released before
+            self._keeps_permit = False
+            if not self._permits.value:
+                return False
+            self._permits.acquire_nowait()
+        return True
+
+    def _run_here(self) -> Item | None:
+        """Pull an item from a source that does not wait, and run it in the consumer's own task.
+
+        None if there is none, or it may take longer: then the feeding task goes on with it.
+        """
+        item = None
+        try:
+            if self._puller.pull():
+                item = self._puller.run(self._leave_room)
+        finally:
+            if item is None:
+                self._permits.release()
+        return item
+
+    @trio.lowlevel.enable_ki_protection
+    def _leave_room(self, item: Item) -> None:
+        """Give a permit back, or keep it for the next item."""
+        if self._keeps_permit:
+            self._keeps_permit = False
+        else:
+            self._permits.release()
+
+    @trio.lowlevel.enable_ki_protection
+    async def drain(self) -> None:
+        """Cancel what is under way, wait for it to end, and let go of all memory."""
+        if self._is_inherited:  # who would end it is in the parent
+            return
+        self._release_last()
+        await self.line.drain()
+        while self._queue:
+            self._queue.popleft().let_go()
+
+    def give_up(self) -> None:
+        """Leave what is under way to the parent of this process, which was forked."""
+        self._is_inherited = True
+
+    @property
+    def _is_ready(self) -> bool:
+        return bool(self._queue) and self._queue[0].done.is_set()
+
+    def _is_stuck(self) -> bool:
+        """Say whether source and consumer both wait for something to be done."""
+        return bool(self._news) and self._permits.statistics().tasks_waiting > 0
+
+    def _note(self, flight: ItemRun) -> None:
+        """Take note that an item is done."""
+        self._unfinished -= 1
+        if not self._options.ordered:
+            self._queue.append(flight)
+        if self._news and self._is_ready:
+            self._news.unpark_all()
+
+    @trio.lowlevel.enable_ki_protection  # whoever has no place in the line any more is released
+    def _hand_out(self) -> Item:
+        flight = self._queue.popleft()
+        for marks in _marks(flight):
+            marks.taken_ns = self._runtime.now_ns()
+        release = partial(self._release, flight)
+        self._item = Item(
+            flight.index, flight.results, flight.error, release, self._options.arrange
+        )
+        return self._item
+
+    @trio.lowlevel.enable_ki_protection
+    def _release_last(self) -> None:
+        if self._item is not None:
+            self._item.release()
+            self._item = None
+
+    @trio.lowlevel.enable_ki_protection
+    def _release(self, flight: ItemRun, item: Item) -> None:
+        for marks in _marks(flight):
+            marks.released_ns = self._runtime.now_ns()
+        if not self._options.copy:
+            item.forget()
+        flight.let_go()
+        self._leave_room(item)
+
+
+@asynccontextmanager
+async def open_stream(
+    runtime: Carrier, source: Source, options: StreamOptions, number: int
+) -> AsyncIterator[Results]:
+    """Start feeding a source; on exit, cancel and drain what is still under way."""
+    check_source(source)
+    plan = await runtime.plan_for(options.names)
+    check_order(plan, options)
+    batching = None
+    if options.batch is not None:
+        batching = batching_of(
+            plan.fed, options.batch, plan.bounds, unneeded=plan.unneeded, copy=options.copy
+        )
+    await runtime.prepare(options.slots, options.names)
+    results = Results(runtime, source, options, batching, number)
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(results.feed)
+            nursery.start_soon(results.line.run)
+            if results.line.deadlines is not None:
+                nursery.start_soon(results.line.deadlines.run)
+            try:
+                yield results
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # One error is the nursery's wrapping, not the caller's.
+        failure = group.exceptions[0] if len(group.exceptions) == 1 else group
+    finally:
+        await results.drain()  # now that nothing more is fed
+    if failure is not None:
+        raise failure  # outside of the handler: it keeps its own cause
+
+
+def _marks(flight: ItemRun) -> list[Timestamps]:
+    """Return where to note what becomes of an item: a batch has the marks of its last one."""
+    return [flight.marks] if flight.batch is None else [flight.marks, flight.batch.flight.marks]

@@ -1,0 +1,1 @@
+"""The variables of a session: their values, who may assign, and files of them."""

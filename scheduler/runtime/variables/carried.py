@@ -1,0 +1,42 @@
+"""Values carried from one graph's variables to those of another, and those that did not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....graph.printing import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Which values fitted, and which did not: `Session.carry_variables` returns it.
+
+    Attributes
+    ----------
+    taken : tuple of str
+        Variables that hold what was carried.
+    unlike : Mapping of str to str
+        Variables whose value is of another dtype or shape, and what both are.
+    unknown : tuple of str
+        Values of no variable here.
+    left : tuple of str
+        Variables of which there is no value.
+    """
+
+    taken: tuple[str, ...]
+    unlike: Mapping[str, str]
+    unknown: tuple[str, ...]
+    left: tuple[str, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """True when every variable was taken, and every value."""
+        return not (self.unlike or self.unknown or self.left)
+
+    def __str__(self) -> str:
+        lines = [f"{counted(len(self.taken), 'variable')} taken"]
+        lines += [f"{name}: {what}" for name, what in self.unlike.items()]
+        lines += [f"{name}: no variable here" for name in self.unknown]
+        lines += [f"{name}: no value, left as it is" for name in self.left]
+        return "\n  ".join(lines)

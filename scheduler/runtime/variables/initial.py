@@ -1,0 +1,52 @@
+"""Initial values of variables: arrays, or what graphs compute once, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ....devices.evaluating import evaluate
+from ....graph.errors import GraphError, PlaitError
+from ....graph.infer import infer_node
+from ....graph.ir import Graph, Node, call_of
+from ....graph.tensor import Array
+from ...shapes.specialise import specialise
+
+
+def initial_values(variables: Mapping[str, Node]) -> dict[str, Array]:
+    """Return the arrays that variables begin with, by name; blocks.
+
+    Raises
+    ------
+    GraphError
+        If a graph cannot be computed on the host; `at` names the variable.
+    """
+    return {name: _value(node) for name, node in variables.items()}
+
+
+def _value(variable: Node) -> Array:
+    graph: Graph = variable.attributes["initial"]
+    try:
+        return _computed(graph, variable)
+    except PlaitError as error:
+        error.add_note(f"this computes what {variable} holds to begin with")
+        raise
+
+
+def _computed(graph: Graph, variable: Node) -> Array:
+    graph = specialise(graph)
+    values = dict(graph.constants)
+    for node in graph.nodes:
+        found = None
+        if node.operator.function is None and not node.operator.effects:
+            call = call_of(node, graph.tensors, values)
+            found = evaluate(node, call, infer_node(node, call))
+        if found is None:
+            raise GraphError(
+                f"{node} cannot be computed on the host when a session is opened",
+                at=str(variable),
+                fix="compute the value beforehand, and pass the array",
+            )
+        values.update(found)
+    return np.asarray(values[graph.outputs[0]])

@@ -1,0 +1,372 @@
+"""The variables of a session: what items read and assign, and what callers see of it.
+
+What an item assigns is its own until all its steps have ended well. Then it is committed, all of it
+or nothing, while nobody reads: where it lies changes places with what is read, or it is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import trio
+
+from ....devices.device import Device
+from ....devices.errors import DeviceLostError
+from ....devices.memory import HOST_MEMORIES
+from ....graph.errors import named_text
+from ....graph.ir import Graph, Node
+from ....graph.state import variables_of
+from ....graph.tensor import Array
+from ...errors import FeedError, SessionError
+from ..faults.watch import Watch
+from ..items.item import ItemRun
+from ..opened.open_plan import OpenPlan
+from ..opened.slot import Slot
+from ..opened.slots import Turn, session_closed
+from ..virtual_time import VirtualTimeDriver
+from .carried import Carried
+from .initial import initial_values
+from .lock import VariableLock
+from .store import VariableStore
+
+
+class Values(Mapping[str, Array]):
+    """What variables hold when they are looked up."""
+
+    def __init__(self, names: Collection[str], read: Callable[[str], Array]) -> None:
+        self._names = names
+        self._read = read
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"variables: {', '.join(self._names) or 'none'}"
+
+
+class Variables:
+    """Used on the trio thread only.
+
+    Parameters
+    ----------
+    graph : Graph
+        All of it, variables as nodes.
+    devices : Mapping of str to Device
+        Those that are open.
+    pace : VirtualTimeDriver
+    examine : callable
+        Called when a device may have died.
+    watch : Watch
+
+    Attributes
+    ----------
+    held : VariableStore
+    values : Mapping of str to array
+        For callers.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        devices: Mapping[str, Device],
+        pace: VirtualTimeDriver,
+        examine: Callable[[], object],
+        watch: Watch,
+    ) -> None:
+        self._nodes = variables_of(graph)
+        self._devices = devices
+        self._pace = pace
+        self._examine = examine
+        self._watch = watch
+        self._turns = VariableLock()
+        self._bringing = trio.Lock()
+        self._committing = False
+        self.values = Values(self._nodes.keys(), self._read)
+        self.held = VariableStore(self._nodes, devices, pace)
+        self.refuse = self._turns.refuse
+        self.closings = self.held.closings
+
+    async def open(self) -> None:
+        """Compute the values to begin with.
+
+        Raises
+        ------
+        GraphError, KernelError
+            If a graph that is to compute one cannot.
+        """
+        if self._nodes:
+            self.held.hold(await self._pace.on_thread(partial(initial_values, self._nodes)))
+
+    async def enter(self, flight: ItemRun, open_plan: OpenPlan, turn: Turn) -> Turn:
+        """Wait until an item may start, and bring what it reads to where it does.
+
+        Return its turn with the slot bound to where variables are then.
+
+        What is only one of the plans that an item goes through starts in the turn of that item.
+
+        Raises
+        ------
+        DeviceError
+            If a value was on a device that was lost, or a device fails.
+        SessionError
+            If the session is being closed.
+        """
+        if not open_plan.reads:
+            return turn
+        if not flight.is_part:
+            await self._enter(flight, assigns=bool(open_plan.keeps))
+        try:
+            if open_plan.brought != self.held.changes:
+                async with self._bringing:
+                    changes = self.held.changes
+                    await self.held.bring(self.held.missing(open_plan.reads))
+                    open_plan.turn(self.held.turned)
+                    open_plan.brought = changes
+            index = turn.number % open_plan.period
+            slot = open_plan.slots.get(index)
+            if slot is None:
+                slot = await self._watch.on_thread(partial(open_plan.make_slot, index))
+            return Turn(slot, turn.number)
+        except BaseException as error:
+            self._refused(flight, error)
+            raise
+
+    async def enter_parts(self, flight: ItemRun, graph: Graph) -> dict[str, Array]:
+        """Wait until an item that goes through several plans may start; return what it reads.
+
+        By the names of tensors. It stays as it is until the item leaves.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            As `enter`.
+        """
+        if not graph.variables:
+            return {}
+        await self._enter(flight, assigns=bool(graph.assigned))
+        try:
+            return {
+                tensor: await self.held.fetch(node.name)
+                for tensor, node in graph.variables.items()
+                if tensor in graph.prepared
+            }
+        except BaseException as error:
+            self._refused(flight, error)
+            raise
+
+    async def _enter(self, flight: ItemRun, *, assigns: bool) -> None:
+        await (self._turns.take(flight) if assigns else self._turns.share(flight))
+
+    def _refused(self, flight: ItemRun, error: BaseException) -> None:
+        """Take note that an item cannot start, whose turn it is."""
+        self.leave(flight)
+        if isinstance(error, DeviceLostError):
+            self._examine()
+
+    def leave(self, flight: ItemRun) -> None:
+        """Let others have the turn of an item that is over; what it assigned is forgotten."""
+        self._turns.leave(flight)
+
+    def is_quick(self, slot: Slot) -> bool:
+        """True when what an item on a slot assigns can be committed at once."""
+        is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
+        return is_here and not (slot.assigns and self._turns.is_read)
+
+    def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
+        """Have variables hold what an item assigned, which `is_quick`."""
+        if slot.assigns:
+            slot.commits.make_here()
+            self._keep(slot, open_plan)
+
+    async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
+        """Have variables hold what an item assigned, once nobody reads them; not to be cancelled.
+
+        Raises
+        ------
+        DeviceError
+            If a device fails.
+        """
+        async with self._turns.alone():
+            self._committing = True
+            try:
+                if slot.commits:
+                    await slot.commits.make(self._pace)
+                self.held.check(slot.swaps.items())
+            except BaseException:
+                lost = {n: where - HOST_MEMORIES for n, where in open_plan.overwrites.items()}
+                self.held.spoil(lost)
+                self._examine()
+                raise
+            finally:
+                self._committing = False
+            self._keep(slot, open_plan)
+
+    def lose(self, device: str) -> None:
+        """Take note that what was in a device's own memory is gone."""
+        self.held.lose(self._devices[device].capabilities.memory)
+
+    def _read(self, name: str) -> Array:
+        """Return what a variable holds, read-only.
+
+        Raises
+        ------
+        DeviceError
+            If it was on a device that was lost.
+        SessionError
+            If it changes just now, or the session is being closed.
+        """
+        if self._turns.is_closing:
+            raise session_closed()
+        if self._committing:
+            raise SessionError(
+                f"the variable {name!r} changes at this moment",
+                fix="read it when the item under way is done, or await session.fetch_variables()",
+            )
+        return self.held.read(name)
+
+    async def fetch(self) -> dict[str, Array]:
+        """Return what all variables hold, after the item that assigns just now.
+
+        Raises
+        ------
+        DeviceError, SessionError
+            As `enter`.
+        """
+        me = object()
+        await self._turns.take(me)
+        try:
+            return {name: await self.held.fetch(name) for name in self._nodes}
+        finally:
+            self._turns.leave(me)
+
+    async def assign(self, values: Mapping[str, Any]) -> None:
+        """Have variables hold other values, all or none, after the items under way.
+
+        Raises
+        ------
+        FeedError
+            If the values are not given by name, there is no such variable, or one is not like it.
+        SessionError
+            If the session is being closed.
+        """
+        _check_mapping(values)
+        arrays = {name: self._checked(name, value) for name, value in values.items()}
+        me = object()
+        await self._turns.take(me)
+        try:
+            await self.hold(arrays)
+        finally:
+            self._turns.leave(me)
+
+    async def carry(self, values: Mapping[str, Any]) -> Carried:
+        """Have variables hold those values that are like them, as `assign`; say what became of all.
+
+        Raises
+        ------
+        FeedError
+            If the values are not given by name, or one is no array.
+        SessionError
+            If the session is being closed.
+        """
+        _check_mapping(values)
+        arrays: dict[str, Array] = {}
+        unlike: dict[str, str] = {}
+        for name in values.keys() & self._nodes.keys():
+            array = _array(name, values[name])
+            if (difference := self._difference(name, array)) is None:
+                arrays[name] = array
+            else:
+                unlike[name] = difference
+        await self.assign(arrays)
+        return Carried(
+            tuple(name for name in self._nodes if name in arrays),
+            {name: unlike[name] for name in self._nodes if name in unlike},
+            tuple(name for name in values if name not in self._nodes),
+            tuple(name for name in self._nodes if name not in values),
+        )
+
+    async def reset(self, names: Iterable[str] | None) -> None:
+        """Have variables hold again what they began with: all of them, or some.
+
+        Raises
+        ------
+        FeedError
+            If there is no such variable.
+        SessionError
+            If the session is being closed.
+        """
+        if isinstance(names, str) or not isinstance(names, Iterable | None):
+            raise FeedError(f"{names!r} is no list of variables", fix="list their names")
+        nodes = self._nodes if names is None else {name: self._node(name) for name in names}
+        await self.assign(await self._pace.on_thread(partial(initial_values, nodes)))
+
+    async def hold(self, arrays: Mapping[str, Array]) -> None:
+        """Have variables hold arrays that nobody changes, once nobody reads; for who has the turn.
+
+        Not to be cancelled, unless nobody reads.
+        """
+        async with self._turns.alone():
+            self.held.hold(arrays)
+
+    def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
+        """Take note of what was committed, which is where the plan itself reads variables."""
+        is_up_to_date = open_plan.brought == self.held.changes
+        self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
+        if is_up_to_date:
+            open_plan.turn(self.held.turned)
+            open_plan.brought = self.held.changes
+
+    def _node(self, name: str) -> Node:
+        if name not in self._nodes:
+            raise FeedError(
+                f"there is no variable {name!r}",
+                fix=f"there are: {', '.join(self._nodes) or 'none'}",
+            )
+        return self._nodes[name]
+
+    def _checked(self, name: str, value: Any) -> Array:
+        self._node(name)
+        array = _array(name, value)
+        difference = self._difference(name, array)
+        if difference is not None:
+            raise FeedError(f"the variable {name!r} {difference}", fix="convert it")
+        array = array.astype(self.held.spec(name).dtype, copy=False)
+        array.flags.writeable = False
+        return array
+
+    def _difference(self, name: str, value: Array) -> str | None:
+        """Return what a variable is and a value for it, None where they are alike."""
+        spec = self.held.spec(name)
+        if value.shape == spec.static_shape and value.dtype.newbyteorder("=") == spec.dtype:
+            return None
+        return f"is {spec}, the value {value.dtype.name}{list(value.shape)}"
+
+
+def _check_mapping(values: Any) -> None:
+    if not isinstance(values, Mapping):
+        raise FeedError(
+            f"the values of variables are a {type(values).__name__}",
+            fix="pass them by name, as a mapping: {'weights': array}",
+        )
+
+
+def _array(name: str, value: Any) -> Array:
+    """Return a copy of a variable's value."""
+    try:
+        return np.array(value)
+    except Exception as error:  # rows of different lengths, objects of any class
+        raise FeedError(
+            f"the value for the variable {name!r} is no array: {named_text(error)}",
+            fix="pass an array",
+        ) from error

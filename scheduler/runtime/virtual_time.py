@@ -1,0 +1,228 @@
+"""Moves virtual clocks while a session runs; real time passes by itself.
+
+Simulated devices may share a `VirtualClock`. It moves on to the next thing that is due when nothing
+else can happen: no task of the trio loop can run, the session has nothing under way on a thread or
+on a real device, and what was brought about by the last move has been done. So the same session
+gives the same times always, and whatever is not simulated takes no time at all. Sessions that share
+a clock move it each for themselves; the order among them is then left to chance.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import trio
+
+from ...devices.device import Device, OnDone
+from ...devices.event import Event
+from ...devices.sim.clock import VirtualClock, virtual_clock
+
+T = TypeVar("T")
+
+Launch: TypeAlias = Callable[[Sequence[Event], OnDone], Event]
+"""Submits a step, given the events it waits for and what to call when it is done."""
+
+
+TURN_NS = 100_000
+"""Other tasks wait no longer for one that waits for nothing: a turn of the loop takes 5 to 7 µs."""
+
+
+class Raised(NamedTuple):
+    """What a function raised, until it is taken.
+
+    What an exception's frames refer to lives as long as it does: arenas, for one. Trio keeps one
+    that leaves a thread in a cycle with its frames, until the next collection.
+    """
+
+    errors: list[Exception]
+
+
+def _caught(function: Callable[[], T]) -> T | Raised:
+    try:
+        return function()
+    except Exception as error:
+        return Raised([error])
+
+
+def result_of(outcome: T | Raised) -> T:
+    """Return what a function returned; raise what it raised."""
+    if isinstance(outcome, Raised):
+        raise outcome.errors.pop()
+    return outcome
+
+
+def clock_of(device: Device) -> Callable[[], int]:
+    """Return what tells the time, in ns, on the clock that a device's events are timed with."""
+    clock = virtual_clock(device)
+    return time.perf_counter_ns if clock is None else clock.now_ns
+
+
+class VirtualTimeDriver:
+    """Moves the virtual clocks of a session's devices; costs next to nothing if there are none.
+
+    It knows of what the session does beside the loop because that is done through it. Methods are
+    for the trio thread, but for `post`, `call` and launches, which are for any.
+
+    Attributes
+    ----------
+    now_ns : callable
+        The clock that items are timed with.
+    has_loop_alone : bool
+        True when nobody else uses the loop: what blocks may do so there, which saves a thread.
+    """
+
+    def __init__(self, *, has_loop_alone: bool = False) -> None:
+        self.has_loop_alone = has_loop_alone
+        self.now_ns: Callable[[], int] = time.perf_counter_ns
+        self._clocks: list[VirtualClock] = []
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._turn_ns = 0
+        self._mover: int | None = None
+        self._posts: list[Callable[[], object]] = []
+        self._woken = trio.Event()
+        self._ended = trio.Event()
+        self._ending = False
+
+    @property
+    def is_virtual(self) -> bool:
+        """True when there are clocks to move."""
+        return bool(self._clocks)
+
+    def start(self) -> None:
+        """Begin; the loop must run."""
+        self._token = trio.lowlevel.current_trio_token()
+
+    def add(self, device: Device) -> None:
+        """Go along with a device too."""
+        clock = virtual_clock(device)
+        if clock is not None and clock not in self._clocks:
+            if not self._clocks:
+                trio.lowlevel.spawn_system_task(self._run)
+            self._clocks.append(clock)
+
+    def tell_time_of(self, devices: Iterable[Device]) -> None:
+        """Time items with the clock of these devices, if they all have the same."""
+        clocks = {clock_of(device) for device in devices}
+        if len(clocks) == 1:
+            self.now_ns = clocks.pop()
+
+    async def end(self) -> None:
+        """Move no clock any more."""
+        if self._clocks:
+            self._ending = True
+            self._woken.set()
+            await self._ended.wait()
+
+    def wake(self) -> None:
+        """Take note that work was submitted on the trio thread."""
+        if self._clocks:
+            self._woken.set()
+
+    async def checkpoint(self) -> None:
+        """Let cancellations through, and other tasks run unless they could lately.
+
+        For where nothing has to be waited for.
+        """
+        if self._clocks or time.perf_counter_ns() - self._turn_ns >= TURN_NS:
+            await trio.lowlevel.checkpoint()
+            self._turn_ns = time.perf_counter_ns()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Have the trio thread call a function."""
+        if threading.get_ident() == self._mover:
+            self._posts.append(function)  # first the clock is through with the moment
+        else:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(function)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the trio thread: now, if this is it."""
+        if not self._clocks and trio.lowlevel.in_trio_run():
+            function()  # saves a turn of the loop, 20 µs
+        else:
+            self.post(function)
+
+    async def on_thread(self, function: Callable[[], T]) -> T:
+        """Call a function that blocks; no clock moves meanwhile."""
+        return result_of(await self.try_on_thread(function))
+
+    async def try_on_thread(self, function: Callable[[], T]) -> T | Raised:
+        """Call a function that blocks; return what it raises, too, for `result_of`."""
+        self._begin()
+        try:
+            return await self.aside(partial(_caught, function))
+        finally:
+            self._end()
+
+    async def aside(self, function: Callable[[], T]) -> T:
+        """Call a function that blocks: on a thread, unless the loop waits for nothing else."""
+        if self.has_loop_alone:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return function()
+        return await trio.to_thread.run_sync(function)
+
+    def launching(self, device: Device, launch: Launch) -> Launch:
+        """Return what launches a step so that no clock moves while a real device works."""
+        if not self.is_virtual or virtual_clock(device) is not None:
+            return launch
+        return partial(self._launch, launch)
+
+    def _launch(self, launch: Launch, waits: Sequence[Event], on_done: OnDone) -> Event:
+        self._begin()
+        try:
+            return launch(waits, partial(self._done, on_done))
+        except BaseException:
+            self._end()
+            raise
+
+    def _done(self, on_done: OnDone, event: Event) -> None:
+        on_done(event)
+        self._end()
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._busy += 1
+
+    def _end(self) -> None:
+        with self._lock:
+            self._busy -= 1
+            rests = self._busy == 0
+        if rests and self._clocks:
+            self.post(self.wake)
+
+    async def _run(self) -> None:
+        # Imported here: it imports pytest where that is installed, which takes 0.1 s.
+        from trio.testing import wait_all_tasks_blocked
+
+        while not self._ending:
+            await self._woken.wait()
+            self._woken = trio.Event()
+            while not self._ending:
+                await wait_all_tasks_blocked()
+                if self._busy or not await self._move():
+                    break
+        self._ended.set()
+
+    async def _move(self) -> bool:
+        """Let what is due happen, until it concerns the loop; False if nothing is due."""
+        # On a thread: simulated kernels take as long as real ones.
+        moved = await trio.to_thread.run_sync(self._run_due)
+        posts, self._posts = self._posts, []
+        for function in posts:
+            function()
+        return moved
+
+    def _run_due(self) -> bool:
+        moved, self._mover = False, threading.get_ident()
+        while not (self._posts or self._busy) and any(clock.run_next() for clock in self._clocks):
+            moved = True
+        self._mover = None
+        return moved

@@ -1,0 +1,1 @@
+"""Shapes: those that are known, their bounds, and the points where values decide them."""

@@ -1,0 +1,72 @@
+"""Constraints on a memory plan so that the same nodes run in it with other shapes too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...devices.device import Device, scratch_name, scratch_specs
+from ...graph.ir import Graph, Node
+
+SPARE = 4
+"""A quarter more than what is known to be needed: not all shapes were tried."""
+
+
+class DynamicShapeConstraints:
+    """DynamicShapeConstraints for other shapes, all of them smaller.
+
+    Parameters
+    ----------
+    apart : frozenset of str
+        The nodes whose outputs share no bytes with their inputs.
+    others : sequence of Graph
+        The nodes that are not the same at all shapes, at some others.
+    growing : frozenset of str
+        Tensors that have no largest shape. Who reads or writes them is among `apart`.
+
+    Attributes
+    ----------
+    is_none : bool
+    """
+
+    def __init__(
+        self,
+        apart: frozenset[str] = frozenset(),
+        others: Sequence[Graph] = (),
+        growing: frozenset[str] = frozenset(),
+    ) -> None:
+        self.apart, self.growing = apart, growing
+        self._others = [(other, {node.name: node for node in other.nodes}) for other in others]
+        self.is_none = not (apart or others)
+        self._scratch: dict[tuple[str, str], tuple[int, ...]] = {}
+
+    def scratch(self, device: Device, graph: Graph, node: Node) -> Mapping[str, int]:
+        """Return the bytes of a node's scratch buffers, by name.
+
+        Kernels divide their work by what fits into caches, so that less of it may need more.
+        """
+        if not self._others:
+            return {name: s.nbytes for name, s in scratch_specs(device, graph, node).items()}
+        key = device.name, node.name
+        if key not in self._scratch:
+            self._scratch[key] = self._most(device, graph, node)
+        return {scratch_name(node, i): nbytes for i, nbytes in enumerate(self._scratch[key])}
+
+    def _most(self, device: Device, graph: Graph, node: Node) -> tuple[int, ...]:
+        found = [_sizes(device, graph, node)]
+        found += [
+            _sizes(device, other, nodes[node.name])
+            for other, nodes in self._others
+            if node.name in nodes
+        ]
+        columns = [
+            {sizes[i] if i < len(sizes) else 0 for sizes in found}
+            for i in range(max(map(len, found)))
+        ]
+        return tuple(max(one) + (max(one) // SPARE if len(one) > 1 else 0) for one in columns)
+
+
+def _sizes(device: Device, graph: Graph, node: Node) -> list[int]:
+    return [spec.nbytes for spec in scratch_specs(device, graph, node).values()]
+
+
+NONE = DynamicShapeConstraints()

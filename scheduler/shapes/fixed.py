@@ -1,0 +1,75 @@
+"""The part of a graph with symbols that is the same at all lengths.
+
+A node is fixed if all that it reads and writes has one shape, and none of it becomes a constant
+that follows from lengths. What a decoder returns is read by fixed nodes, however long the file was
+that it was given: they keep programs, views and memory when a length changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from ...graph.evaluation import SHAPES_ALONE, is_known_ahead
+from ...graph.ir import Graph, Node
+from ...graph.operators.control import CONTROL_FLOW
+from .constraints import DynamicShapeConstraints
+
+LEAST_FIXED = 8
+"""With fewer fixed nodes than this, binding them anew costs less than a step of their own."""
+
+
+def fixed_nodes(template: Graph) -> frozenset[str]:
+    """Return the names of the fixed nodes of a graph with symbols."""
+    known: dict[str, Any] = dict(template.constants)
+    told: set[str] = set()  # what becomes a constant once lengths are known
+    found: set[str] = set()
+    for node in template.nodes:
+        read = {name for name in node.inputs if name}
+        if told.isdisjoint(read) and _has_one_shape(template, node, read):
+            found.add(node.name)
+        elif node.op in SHAPES_ALONE or is_known_ahead(node, template.tensors, known):
+            made = dict.fromkeys(filter(None, node.outputs))
+            known.update(made)
+            told.update(made)
+    return frozenset(found)
+
+
+def without_nodes(graph: Graph, names: Set[str]) -> Graph:
+    """Return the graph without some nodes; what these wrote is fed, what they read is fetched."""
+    if not names:
+        return graph
+    return graph.extract((node for node in graph.nodes if node.name not in names), graph.name)
+
+
+def same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
+    """True when nodes are the same but for their attributes."""
+    return len(nodes) == len(others) and all(
+        a.name == b.name and a.op == b.op and a.inputs == b.inputs and a.outputs == b.outputs
+        for a, b in zip(nodes, others, strict=True)
+    )
+
+
+def worth_apart(template: Graph) -> frozenset[str]:
+    """Return the fixed nodes if they are worth steps of their own, else none."""
+    found = fixed_nodes(template)
+    return found if len(found) >= LEAST_FIXED else frozenset()
+
+
+def is_mostly_fixed(template: Graph) -> bool:
+    """True when lengths matter to few of the nodes."""
+    return len(worth_apart(template)) * 2 >= max(len(template.nodes), 1)
+
+
+def growing_leeway(template: Graph) -> DynamicShapeConstraints:
+    """Return leeway for tensors whose lengths have no bound: they share bytes with no others."""
+    growing = frozenset(name for name, spec in template.tensors.items() if not spec.is_static)
+    apart = frozenset(node.name for node in template.nodes) - fixed_nodes(template)
+    return DynamicShapeConstraints(apart, growing=growing)
+
+
+def _has_one_shape(template: Graph, node: Node, read: set[str]) -> bool:
+    specs: Mapping[str, Any] = template.tensors
+    return node.op not in CONTROL_FLOW and all(
+        specs[name].is_static for name in (*read, *filter(None, node.outputs))
+    )

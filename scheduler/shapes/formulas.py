@@ -1,0 +1,97 @@
+"""Shapes without inference, where each length is a number or that of an input.
+
+Symbols say so: equal ones mean equal lengths. Where they meet numbers they say nothing, though, and
+whether devices support a node may depend on lengths, too. So inference has to say the same at some
+lengths first. It always is asked where lengths are computed with, or become values that nodes read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...graph.ir import Graph
+from ...graph.tensor import Dim, TensorSpec
+from ..plans.shapes import Shapes
+
+TRIALS = 3
+"""At so many lengths inference has to say the same."""
+
+LEAST = 2
+"""Lengths of 0 and 1 have rules of their own."""
+
+
+class ShapeFormulas:
+    """The shapes of a graph's tensors at all lengths from `LEAST` to the largest inferred ones.
+
+    Parameters
+    ----------
+    template : Graph
+        With symbols.
+    own : Graph
+        The same at some lengths.
+    fed : Mapping of str to TensorSpec
+        All inputs, with their symbols: those, too, that the template does not read.
+    shapes : Mapping of str to sequence of int
+        Theirs in `own`.
+    """
+
+    def __init__(
+        self, template: Graph, own: Graph, fed: Mapping[str, TensorSpec], shapes: Shapes
+    ) -> None:
+        self._own = own
+        self._fed = fed
+        self._varying = {
+            name: spec
+            for name, spec in (*fed.items(), *template.tensors.items())
+            if name in own.tensors and not spec.is_static
+        }
+        self._largest = self._lengths(shapes)
+        self._agreed: set[tuple[int, ...]] = set()
+        self._hold = own.nodes == template.nodes and self._say(self._largest, own)
+
+    def at(self, shapes: Shapes) -> Graph | None:
+        """Return the graph for inputs of some shapes, which fit; None where it must be inferred."""
+        if not self._hold or len(self._agreed) < TRIALS:
+            return None
+        lengths = self._lengths(shapes)
+        if not all(LEAST <= lengths[s] <= largest for s, largest in self._largest.items()):
+            return None
+        return replace(self._own, tensors=self._specs(lengths))
+
+    def compare(self, shapes: Shapes, inferred: Graph) -> None:
+        """Take note of what was inferred for some shapes, and is supported."""
+        lengths = self._lengths(shapes)
+        if self._hold and min(lengths.values(), default=0) >= LEAST:
+            self._hold = self._say(lengths, inferred)
+            self._agreed.add(tuple(lengths.values()))
+            self._largest = {s: max(most, lengths[s]) for s, most in self._largest.items()}
+
+    def _lengths(self, shapes: Shapes) -> dict[str, int]:
+        """Return the lengths of symbols."""
+        return {
+            dim: length
+            for name, spec in self._fed.items()
+            for dim, length in zip(spec.shape or (), shapes[name], strict=False)
+            if isinstance(dim, str)
+        }
+
+    def _say(self, lengths: Mapping[str, int], inferred: Graph) -> bool:
+        """True when all is as it was inferred; what becomes a constant there differs by length."""
+        own = self._own
+        return (
+            inferred.nodes == own.nodes
+            and inferred.constants.keys() == own.constants.keys()
+            and all(array is own.constants[name] for name, array in inferred.constants.items())
+            and inferred.tensors == self._specs(lengths)
+        )
+
+    def _specs(self, lengths: Mapping[str, int]) -> dict[str, TensorSpec]:
+        """Return all specs; what is computed from lengths keeps its symbols, and so is none."""
+        found = dict(self._own.tensors)
+        for name, spec in self._varying.items():
+            dims: list[Dim] = [
+                lengths.get(d, d) if isinstance(d, str) else d for d in spec.shape or ()
+            ]
+            found[name] = TensorSpec(spec.dtype, dims)
+        return found

@@ -1,0 +1,272 @@
+"""Sync points: a plan stops there until values are known, and goes on with their shapes.
+
+Shapes may depend on values: Range of a computed limit, NonZero, a loop. Then the graph is cut: the
+head, whose shapes are all known, is planned and run; what it computed tells more shapes, and what
+is left is cut again. Lengths that are known to be below a bound are computed into buffers of that
+bound within the head, and trimmed at the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...graph.errors import ShapeError
+from ...graph.infer import asking, describe, infer_node
+from ...graph.ir import Graph, Node, call_of
+from ...graph.operator import Specs, find_operator
+from ...graph.operators.bounded_call import bounded_call, is_bounded_call
+from ...graph.operators.control import deciding_inputs, waits
+from ...graph.tensor import Array, TensorSpec, spec_of
+from ..errors import PlanError
+from ..plans.shapes import NO_BOUNDS, Bounds
+
+DECIDING_SIZE = 1 << 16
+"""Tensors up to this many elements may decide shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedOutputs:
+    """Tensors computed into buffers of an upper bound, and the tensor that has their shapes."""
+
+    tensors: tuple[str, ...]
+    shapes: str
+
+    def trimmed(self, known: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what the buffers truly hold, by name."""
+        lengths, start, found = known[self.shapes].tolist(), 0, {}
+        for name in self.tensors:
+            array = known[name]
+            box = tuple(slice(length) for length in lengths[start : start + array.ndim])
+            found[name] = np.ascontiguousarray(array[box]).reshape(array[box].shape)
+            start += array.ndim
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSplit:
+    """A graph cut at its first boundary.
+
+    Attributes
+    ----------
+    head : Graph
+        All that can be planned now; may have no nodes.
+    rest : Graph or None
+        What can be planned when the head has run; None if that is nothing.
+    padded : tuple of PaddedOutputs
+        What of the head's outputs has to be trimmed.
+    """
+
+    head: Graph
+    rest: Graph | None
+    padded: tuple[PaddedOutputs, ...]
+
+
+def has_static_shapes(graph: Graph) -> bool:
+    """True when nothing in the graph has to wait for values."""
+    return graph.is_static and not any(waits(node) or node.operator.bounded for node in graph.nodes)
+
+
+def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
+    """Cut a graph, specialised for its inputs' shapes, at the first boundary.
+
+    `bounds` are those of lengths that are computed.
+
+    Raises
+    ------
+    PlanError
+        If a Python function does not tell the shapes of what it returns.
+    """
+    known = {*graph.inputs, *graph.constants}
+    head: list[Node] = []
+    rest: list[Node] = []
+    padded: list[PaddedOutputs] = []
+    tensors = dict(graph.tensors)
+    for node in graph.nodes:
+        ready = all(name in known for name in node.inputs if name)
+        if ready and not waits(node):
+            if node.operator.bounded is not None:
+                one, specs = bounded_form(graph, node)
+                if all(spec.is_static for spec in specs):
+                    padded.append(_padded(head, tensors, one, specs))
+                    continue
+            elif all(spec.is_static for spec in graph.output_specs(node)):
+                known.update(node.outputs)
+                head.append(node)
+                continue
+            if is_bounded_call(graph, node, bounds):
+                padded.append(_padded(head, tensors, *_bounded_call(graph, node, bounds)))
+                continue
+            if node.operator.function is not None:
+                raise undecidable(graph, node)
+        rest.append(node)
+    left = graph.extract(rest, graph.name) if rest else None
+    return GraphSplit(_head(graph, head, rest, padded, tensors), left, tuple(padded))
+
+
+def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
+    """Cut a graph with symbols where its form for some lengths is cut."""
+    parts = cut(graph, bounds)
+    late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
+    padding = {one.shapes for one in parts.padded}
+    head: list[Node] = []
+    rest: list[Node] = []
+    padded: list[PaddedOutputs] = []
+    tensors = dict(template.tensors)
+    for node in template.nodes:
+        if node.name in late:
+            rest.append(node)
+        elif f"{node.name}\0shapes" not in padding:
+            head.append(node)
+        elif node.operator.bounded is not None:
+            padded.append(_padded(head, tensors, *bounded_form(template, node)))
+        else:
+            padded.append(_padded(head, tensors, *_bounded_call(template, node, bounds)))
+    left = template.extract(rest, template.name) if rest else None
+    return GraphSplit(_head(template, head, rest, padded, tensors), left, tuple(padded))
+
+
+def _padded(
+    head: list[Node], tensors: dict[str, TensorSpec], node: Node, specs: Specs
+) -> PaddedOutputs:
+    """Take a node into the head that computes into buffers of upper bounds."""
+    head.append(node)
+    tensors.update(zip(node.outputs, specs, strict=True))
+    return PaddedOutputs(node.outputs[:-1], node.outputs[-1])
+
+
+def _bounded_call(graph: Graph, node: Node, bounds: Bounds) -> tuple[Node, Specs]:
+    """Return what calls a function whose results' lengths have bounds, and the largest results."""
+    one = bounded_call(graph, node, bounds)
+    return one, tuple(one.operator.infer(call_of(one, graph.tensors, {})))
+
+
+def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
+    """Return the node that computes the same into buffers of an upper bound, and their specs."""
+    assert node.operator.bounded is not None
+    operator, call = find_operator(node.operator.bounded), graph.call(node)
+    with asking(node, call):
+        specs = tuple(operator.infer(call))
+    unread = (f"{node.name}\0unread{i}" for i in range(len(specs)))
+    given = dict(enumerate(node.outputs))
+    names = [given.get(i) or name for i, name in enumerate(unread)]
+    names[-1] = f"{node.name}\0shapes"
+    return replace(node, op=operator.name, outputs=tuple(names)), specs
+
+
+def frontier(graph: Graph) -> Sequence[Node]:
+    """Return the nodes of which all inputs are known: the first that a boundary holds up."""
+    written = {name for node in graph.nodes for name in node.outputs if name}
+    return [node for node in graph.nodes if written.isdisjoint(node.inputs)]
+
+
+def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
+    """Return the inputs whose values, beside all shapes, decide the shapes of a node's outputs.
+
+    Raises
+    ------
+    PlanError
+        If not even all values decide them.
+    """
+    if waits(node):
+        return node.inputs[:1] if node.op == "If" else ()
+    names = [
+        name
+        for name in dict.fromkeys(node.inputs)
+        if name and name not in graph.constants and np.size(known[name]) <= DECIDING_SIZE
+    ]
+    if not _decided(graph, node, known, names):
+        raise undecidable(graph, node)
+    for name in tuple(names):
+        fewer = [other for other in names if other != name]
+        if _decided(graph, node, known, fewer):
+            names = fewer
+    return names
+
+
+def reason_held_up(parts: GraphSplit, node: Node) -> str:
+    """Return in words what a node of the rest, one of the `frontier`, waits for at the boundary.
+
+    Which values decide its shapes is found by asking what would follow from ones.
+    """
+    graph = parts.rest
+    assert graph is not None, "the node is part of it"
+    late = {name: one for one in parts.padded for name in one.tensors}
+    waited = [name for name in dict.fromkeys(node.inputs) if name in late]
+    if waited:
+        return f"needs the shape of {_quoted(waited)}, which is known when that is computed"
+    names: Sequence[str]
+    if waits(node):
+        names = [n for n in deciding_inputs(node) if n and n not in graph.constants]
+    else:
+        small = (n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants)
+        ones = {n: _ones(graph.tensors[n]) for n in small if graph.tensors[n].is_static}
+        names = tuple(name for name in ones if _would_decide(graph, node, ones, without=name))
+    return f"needs the values of {_quoted(names)}" if names else "needs values, not shapes alone"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _ones(spec: TensorSpec) -> Array:
+    """Return ones that take no memory to speak of."""
+    return np.broadcast_to(np.ones((), spec.dtype), spec.static_shape)
+
+
+def _would_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: str) -> bool:
+    """True when shapes do not follow from all other values, were they ones."""
+    names = [name for name in ones if name != without and np.size(ones[name]) <= DECIDING_SIZE]
+    try:
+        return not _decided(graph, node, ones, names)
+    except ShapeError:  # ones are not what fits, but they were looked at
+        return False
+
+
+def undecidable(graph: Graph, node: Node) -> PlanError:
+    """Return what users see whose operator does not tell its shapes."""
+    specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
+    dims = [dim for spec in graph.output_specs(node) for dim in spec.shape or ()]
+    symbol = next((dim for dim in dims if isinstance(dim, str)), "n")
+    return PlanError(
+        f"the shape of {specs} is not known before the run",
+        at=describe(node, graph.call(node)),
+        fix="let the operator tell it from its inputs' shapes: @operator(outputs=...), or bound "
+        f"what it returns: bounds={{{symbol!r}: 64}}",
+    )
+
+
+def _decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str]) -> bool:
+    """True when shapes follow from the values of these inputs."""
+    values = {**graph.constants, **{name: known[name] for name in names}}
+    given = {name: spec_of(known[name]) for name in node.inputs if name in known}
+    tensors = {**graph.tensors, **given}
+    call = call_of(node, tensors, values)
+    if node.operator.bounded is not None:
+        with asking(node, call):
+            specs: Specs = tuple(find_operator(node.operator.bounded).infer(call))
+    else:
+        specs = infer_node(node, call)
+    return all(spec.is_static for spec in specs)
+
+
+def _head(
+    graph: Graph,
+    nodes: Sequence[Node],
+    rest: Sequence[Node],
+    padded: Sequence[PaddedOutputs],
+    tensors: Mapping[str, TensorSpec],
+) -> Graph:
+    written = {name for node in nodes for name in node.outputs if name}
+    read = {name for node in nodes for name in node.inputs if name}
+    fetched = [name for name in graph.outputs if name in written]
+    crossing = {name for node in rest for name in node.inputs}
+    crossing.update(name for item in padded for name in (*item.tensors, item.shapes))
+    crossing.difference_update(fetched)
+    outputs = (*fetched, *(n for node in nodes for n in node.outputs if n in crossing))
+    inputs = tuple(name for name in graph.inputs if name in read)
+    constants = {name: value for name, value in graph.constants.items() if name in read}
+    specs = {name: tensors[name] for name in (*inputs, *constants, *sorted(written))}
+    return Graph(graph.name, inputs, outputs, tuple(nodes), specs, constants)

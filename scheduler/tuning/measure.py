@@ -1,0 +1,339 @@
+"""Measuring devices by short runs: how fast they compute, copy, and take up work.
+
+Every figure is the fastest of many runs: what else the machine does only ever adds to it. A run is
+short enough to fit between two moments at which the system gives a core to somebody else, so that
+on a busy machine, too, some runs are whole; only when several agree is a figure believed, and else
+it is said that there is none. The runs differ in size, so that what a run costs at all can be told
+from what its size costs; they take turns, so that no figure alone suffers from a time in which the
+machine is busy. A device is opened as a session of its own opens it, which leaves a core to the
+loop; one whose programs scale has one core, as figures are of one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, permutations
+from time import perf_counter_ns
+from typing import Any, TypeAlias
+
+from ...devices.device import Device, Scaling, scratch_specs
+from ...devices.errors import DeviceError
+from ...devices.host import core_count
+from ...devices.memory import ALIGNMENT, HOST, SHARED, Arena, SharedArena, View, host_arena
+from ...devices.model import DeviceModel, model_of
+from ...graph.infer import cost_of
+from ...graph.ir import Graph, Node
+from ...graph.operator import Cost
+from ...graph.tensor import TensorSpec
+from ..costs.costs import Costs
+from ..costs.figures import Link
+
+MATRIX_SIDES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
+STREAM_ELEMENTS = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
+COPY_BYTES = (1 << 12, 1 << 18, 1 << 21)
+UNDISTURBED_S = 2e-3
+"""The largest product, and stream, that takes no longer tells a speed: systems leave a core to a
+thread for some milliseconds at least."""
+
+CHAIN = 20
+REPEATS, MOST_REPEATS = 30, 600
+FEWEST = 3
+"""So many runs there are of everything, however long they take; so many have to agree."""
+
+AGREEING = 1.2
+"""Runs agree that are longer than the shortest by no more than this factor."""
+
+UNDISTURBED = 1.5
+"""What takes longer than the shortest by more than this factor was disturbed."""
+
+BUDGET_S, LIMIT_S = 0.4, 3.0
+"""After the first time a figure is taken from the runs that there were, if they agree; after the
+second in any case."""
+
+MOSTLY = 2.0
+"""A run must take so many times what it costs at all, for its size to be told from that."""
+
+WAIT_S = 60.0
+
+
+Clock: TypeAlias = Callable[[], int]
+"""Tells the time in nanoseconds."""
+
+
+Note: TypeAlias = Callable[[str], object]
+"""Takes a remark for whoever waits."""
+
+
+def measure(
+    devices: Mapping[str, Device],
+    *,
+    clock: Clock = perf_counter_ns,
+    note: Note = lambda _: None,
+) -> Costs:
+    """Run each device for about a second and return what was found; they must be closed.
+
+    Copies from one of them to another are measured where that takes no detour through the host.
+    Devices that have a model of their own, such as simulated ones, are left as they are. What could
+    not be measured, as no runs agreed, stays what it is by the model, and `note` is told.
+
+    Raises
+    ------
+    DeviceError
+        If a device fails.
+    """
+    models: dict[str, DeviceModel] = {}
+    links: dict[tuple[str, str], Link] = {}
+    for name, device in devices.items():
+        model = model_of(device, name)
+        if model.is_guess:
+            with _opened(device):
+                model = _measured(device, model, clock, note)
+                links |= _links(device, clock)
+        models[name] = model
+    links |= measure_peers(devices.values(), clock=clock)
+    memories = {name: device.capabilities.memory for name, device in devices.items()}
+    return Costs(models=models, memories=memories, links=links)
+
+
+@contextmanager
+def _opened(device: Device) -> Iterator[None]:
+    device.open(1 if isinstance(device, Scaling) else max(1, core_count() - 1))
+    try:
+        yield
+    finally:
+        device.close()
+
+
+def measure_peers(
+    devices: Iterable[Device], *, clock: Clock = perf_counter_ns
+) -> dict[tuple[str, str], Link]:
+    """Return how fast closed devices copy from each other, where that takes one copy.
+
+    Raises
+    ------
+    DeviceError
+        If a device fails.
+    """
+    found = {}
+    real = [device for device in devices if model_of(device, device.name).is_guess]
+    for device, other in permutations(real, 2):
+        source, target = other.capabilities.memory, device.capabilities.memory
+        if source in device.capabilities.copies_from:
+            with _opened(other), _opened(device):
+                found[source, target] = _link(device, source, target, clock, other)
+    return found
+
+
+def agreed(found: Iterable[float]) -> float | None:
+    """Return the least of some figures; None unless several are about that."""
+    fastest = sorted(found)[:FEWEST]
+    agree = len(fastest) == FEWEST and fastest[-1] <= AGREEING * fastest[0]
+    return fastest[0] if agree else None
+
+
+def undisturbed(found: Sequence[float]) -> float | None:
+    """Return the median of figures that nothing seems to have added to; None unless some agree."""
+    least = agreed(found)
+    if least is None:
+        return None
+    return statistics.median(one for one in found if one <= UNDISTURBED * least)
+
+
+_FREE = Cost(0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """What can be run again and again, and the seconds of the fastest runs so far."""
+
+    once: Callable[[], None]
+    cost: Cost = _FREE
+    fastest: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float) -> None:
+        self.fastest = sorted([*self.fastest, seconds])[:FEWEST]
+
+    @property
+    def seconds(self) -> float:
+        """Of the fastest run."""
+        return self.fastest[0]
+
+    @property
+    def agrees(self) -> bool:
+        """True when several runs were about as fast as the fastest."""
+        return agreed(self.fastest) is not None
+
+
+def _measured(device: Device, model: DeviceModel, clock: Clock, note: Note) -> DeviceModel:
+    """Return a device's model with what short runs say in it."""
+    with ExitStack() as arenas:
+        bound = [_bound(device, _relus(count, 16), arenas) for count in (1, 1 + CHAIN)]
+        streams = [_relus(1, elements) for elements in STREAM_ELEMENTS]
+        larger = [
+            _largest(device, graphs, arenas, clock)
+            for graphs in (streams, [_product(side) for side in MATRIX_SIDES])
+        ]
+        one, many, stream, product = (*bound, *larger)
+        if one is None or many is None:
+            raise DeviceError(f"device {device.name!r} cannot run Relu, which measuring takes")
+        _repeat([run for run in (one, many, stream, product) if run is not None], clock)
+    found: dict[str, Any] = {}
+    if one.agrees and many.agrees:
+        found["launch_s"] = max((many.seconds - one.seconds) / CHAIN, 1e-8)
+        found["submit_s"] = max(one.seconds - found["launch_s"], 0.0)
+    if stream is not None and _tells(stream, one):
+        found["bytes_per_s"] = stream.cost.nbytes / (stream.seconds - one.seconds)
+    if product is not None and _tells(product, one):
+        found["flops_per_s"] = product.cost.flops / (product.seconds - one.seconds)
+    missing = [name for name in _FIGURES if name not in found]
+    if missing:
+        note(
+            f"{device.name}: {', '.join(missing)} could not be measured, since no {FEWEST} runs "
+            "agreed: is the machine very busy? What is built in stays"
+        )
+    return replace(model, is_guess=len(missing) == len(_FIGURES), **found)
+
+
+_FIGURES = ("launch_s", "submit_s", "bytes_per_s", "flops_per_s")
+
+
+def _tells(run: _Run, least: _Run) -> bool:
+    """True when what a run takes is known, and mostly due to its size."""
+    return run.agrees and run.seconds >= MOSTLY * least.seconds
+
+
+def _largest(
+    device: Device, graphs: Sequence[Graph], arenas: ExitStack, clock: Clock
+) -> _Run | None:
+    """Return the last graph that is expected to be undisturbed, bound; they grow."""
+    found: _Run | None = None
+    for graph in graphs:
+        cost = cost_of(graph, graph.nodes[0])
+        if found is not None and found.seconds * cost.flops / found.cost.flops > UNDISTURBED_S:
+            break
+        run = _bound(device, graph, arenas)
+        if run is None:
+            break
+        _repeat([run], clock)
+        found = run
+    return found
+
+
+def _bound(device: Device, graph: Graph, arenas: ExitStack) -> _Run | None:
+    """Return a graph bound to memory that is freed with others; None if the device lacks a node."""
+    node = graph.nodes[0]
+    if not device.supports(node, graph.call(node)).ok:
+        return None
+    specs = dict(graph.tensors)
+    if device.capabilities.atomic_programs:
+        specs = {name: specs[name] for name in (*graph.inputs, *graph.outputs)}
+    else:
+        for one in graph.nodes:
+            specs |= scratch_specs(device, graph, one)
+    align = max(ALIGNMENT, device.capabilities.alignment)
+    sizes = {name: -(-spec.nbytes // align) * align for name, spec in specs.items()}
+    arena = device.arena(device.capabilities.memory, sum(sizes.values()))
+    arenas.callback(arena.close)
+    starts = accumulate(sizes.values(), initial=0)
+    views = {
+        name: device.view(arena, offset, specs[name])
+        for name, offset in zip(specs, starts, strict=False)
+    }
+    for name in graph.inputs:
+        _clear(device, views[name])
+    program = device.compile(graph, views)
+    return _Run(lambda: device.submit(program).wait(WAIT_S), cost_of(graph, node))
+
+
+def _clear(device: Device, view: View) -> None:
+    """Write zeros: what lies in memory by chance may be numbers that are slow to compute with."""
+    zeros = host_arena(view.spec.nbytes)
+    zeros.buffer[:] = 0
+    _copy(device, view, device.view(zeros, 0, view.spec))
+    zeros.close()
+
+
+def _links(device: Device, clock: Clock) -> dict[tuple[str, str], Link]:
+    """Return how fast bytes go between the device's memory and those of the host."""
+    memory = device.capabilities.memory
+    found = {}
+    for other in (HOST, SHARED):
+        if other != memory:
+            found[other, memory] = _link(device, other, memory, clock)
+            found[memory, other] = _link(device, memory, other, clock)
+    return found
+
+
+def _link(
+    device: Device, source: str, target: str, clock: Clock, owner: Device | None = None
+) -> Link:
+    """Return how fast a device copies; `owner` is that of the source if it is another device."""
+    with ExitStack() as arenas:
+        runs = [_Run(_copying(device, source, target, n, owner, arenas)) for n in COPY_BYTES]
+        _repeat(runs, clock)
+    small, large = (COPY_BYTES[0], runs[0].seconds), (COPY_BYTES[-1], runs[-1].seconds)
+    if large[1] < MOSTLY * small[1]:  # no telling latency from speed: both are at least so good
+        return Link(large[1] / 2, large[0] / (large[1] / 2))
+    per_byte = (large[1] - small[1]) / (large[0] - small[0])
+    return Link(max(small[1] - small[0] * per_byte, 0.0), 1 / per_byte)
+
+
+def _copying(
+    device: Device, source: str, target: str, nbytes: int, owner: Device | None, arenas: ExitStack
+) -> Callable[[], None]:
+    """Return what copies so many bytes."""
+    spec, views = TensorSpec("uint8", (nbytes,)), list[View]()
+    for side, memory in ((owner or device, source), (device, target)):
+        arena = _arena(side, memory, nbytes)
+        arenas.callback(arena.close)
+        views.append(device.view(arena, 0, spec))
+    return lambda: _copy(device, views[1], views[0])
+
+
+def _copy(device: Device, target: View, source: View) -> None:
+    device.copy(target, source).wait(WAIT_S)
+
+
+def _arena(device: Device, memory: str, nbytes: int) -> Arena:
+    if memory == device.capabilities.memory:
+        return device.arena(memory, nbytes)
+    return SharedArena(nbytes) if memory == SHARED else host_arena(nbytes)
+
+
+def _repeat(runs: Sequence[_Run], clock: Clock) -> None:
+    """Time several runs of each, which take turns; what each does first is left out."""
+    for run in runs:
+        run.once()
+    spent = [0.0] * len(runs)
+    for turn in range(MOST_REPEATS):
+        if turn >= REPEATS and all(run.agrees for run in runs):
+            break
+        for place, run in enumerate(runs):
+            if turn < FEWEST or spent[place] < (BUDGET_S if run.agrees else LIMIT_S):
+                start = clock()
+                run.once()
+                seconds = (clock() - start) / 1e9
+                run.add(seconds)
+                spent[place] += seconds
+
+
+def _relus(count: int, elements: int) -> Graph:
+    names = [f"t{index}" for index in range(count + 1)]
+    nodes = [
+        Node(f"relu{index}", "Relu", (names[index],), (names[index + 1],)) for index in range(count)
+    ]
+    return _graph(nodes, dict.fromkeys(names, TensorSpec("float32", (elements,))), names)
+
+
+def _product(side: int) -> Graph:
+    spec = TensorSpec("float32", (side, side))
+    node = Node("product", "MatMul", ("a", "b"), ("y",))
+    return _graph([node], dict.fromkeys("aby", spec), ["a", "b", "y"])
+
+
+def _graph(nodes: Sequence[Node], tensors: dict[str, TensorSpec], names: Sequence[str]) -> Graph:
+    inputs = tuple(name for name in names if all(name not in node.outputs for node in nodes))
+    return Graph("measured", inputs, (names[-1],), tuple(nodes), tensors, {})

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from fake_devices import PrivateDevice, SteppedDevice
+from plait.devices.errors import KernelError
+from plait.graph.ir import Graph
+from plait.scheduler.planner.arguments import MOST_IN_FLIGHT
+from trio.testing import wait_all_tasks_blocked
+
+X = np.array([-1.0, 2.0], np.float32)
+
+
+@pl.operator(name="test_session.picky")
+def picky(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if x[0] == 13:
+        raise ValueError("thirteen")
+    if x[0] == 14:
+        return np.zeros(9, np.float32)
+    return x + 1
+
+
+def simple(op: str = "Relu") -> Graph:
+    builder = pl.GraphBuilder("simple")
+    builder.output("y", builder.op(op, builder.input("x", "float32", (2,)), name="n"))
+    return builder.build()
+
+
+def python_graph() -> Graph:
+    builder = pl.GraphBuilder("python")
+    builder.output("y", builder.call(picky, builder.input("x", "float32", (2,)), name="picky"))
+    return builder.build()
+
+
+def symbolic() -> Graph:
+    builder = pl.GraphBuilder("symbolic")
+    x = builder.input("x", "float32", ("n", "n"))
+    builder.output("y", builder.op("Add", x, builder.input("b", "float32", ("n",))))
+    return builder.build()
+
+
+async def test_run_returns_the_outputs() -> None:
+    async with pl.Session(pl.plan(simple())) as session:
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
+
+
+async def test_results_are_the_callers_own() -> None:
+    async with pl.Session(pl.plan(simple())) as session:
+        first = await session.run({"x": X})
+        await session.run({"x": X + 5})
+        assert first["y"].tolist() == [0, 2]
+        first["y"][:] = 9
+
+
+async def test_what_was_fed_is_not_written_to() -> None:
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    async with pl.Session(pl.plan(simple())) as session:
+        await session.run({"x": frozen})
+    assert frozen.tolist() == X.tolist()
+
+
+async def test_an_input_and_a_constant_can_be_fetched() -> None:
+    builder = pl.GraphBuilder("through")
+    x = builder.input("x", "float32", (2,))
+    builder.output("same", x)
+    builder.output("two", builder.constant(np.float32(2)))
+    async with pl.Session(pl.plan(builder.build())) as session:
+        results = await session.run({"x": X})
+    assert results["same"].tolist() == X.tolist()
+    assert results["two"] == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, r"no value for input 'x': float32\[2\]"),
+        ({"z": X}, r"no value for input 'x': float32\[2\], and there is no input 'z'"),
+        ({"x": X, "z": X}, "has no input 'z'(.|\n)*its inputs are: x"),
+        ({"x": X.astype("float64")}, r"got dtype 'float64'(.|\n)*np.asarray\(value, 'float32'\)"),
+        ({"x": X[:1]}, r"must be float32\[2\], got shape \[1\]"),
+        ([X], "an item is a list"),
+    ],
+)
+async def test_wrong_feeds_are_refused_and_the_session_goes_on(inputs: Any, message: str) -> None:
+    async with pl.Session(pl.plan(simple())) as session:
+        with pytest.raises(pl.FeedError, match=message):
+            await session.run(inputs)
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
+
+
+async def test_symbols_must_stand_for_one_length() -> None:
+    async with pl.Session(pl.plan(symbolic())) as session:
+        good = {"x": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
+        assert (await session.run(good))["y"].shape == (2, 2)
+        with pytest.raises(pl.FeedError, match=r"input 'b'.*with n = 2"):
+            await session.run({**good, "b": np.ones(3, np.float32)})
+
+
+async def test_shapes_that_do_not_fit_deep_inside_are_told_with_what_was_fed() -> None:
+    b = pl.GraphBuilder("halves")
+    b.output("y", b.op("Reshape", b.input("x", "float32", ("n",)), np.array([2, -1]), name="half"))
+    async with pl.Session(pl.plan(b.build())) as session:
+        with pytest.raises(pl.ShapeError) as caught:
+            await session.run({"x": np.zeros(3, "float32")})
+    assert "node 'half'" in str(caught.value)
+    assert "fed is x[3]" in str(caught.value)
+
+
+async def test_every_shape_gets_a_plan_of_its_own() -> None:
+    async with pl.Session(pl.plan(symbolic())) as session:
+        for n in (*range(1, 20), *range(1, 20)):
+            fed = {"x": np.full((n, n), n, np.float32), "b": np.ones(n, np.float32)}
+            np.testing.assert_array_equal((await session.run(fed))["y"], fed["x"] + 1)
+
+
+async def test_a_raising_function_names_its_node_and_the_session_goes_on() -> None:
+    async with pl.Session(pl.plan(python_graph())) as session:
+        with pytest.raises(KernelError, match=r"ValueError: thirteen(.|\n)*node 'picky'") as caught:
+            await session.run({"x": np.full(2, 13, np.float32)})
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 3]
+
+
+async def test_a_function_that_returns_the_wrong_shape_is_told_so() -> None:
+    async with pl.Session(pl.plan(python_graph())) as session:
+        with pytest.raises(KernelError, match=r"output 0 of the function is float32\[9\]"):
+            await session.run({"x": np.full(2, 14, np.float32)})
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 3]
+
+
+async def test_runs_of_one_session_can_be_concurrent() -> None:
+    results: dict[int, float] = {}
+    async with pl.Session(pl.plan(simple(), max_in_flight=2)) as session:
+
+        async def one(value: int) -> None:
+            results[value] = float((await session.run({"x": X + value}))["y"][1])
+
+        async with trio.open_nursery() as nursery:
+            for value in range(20):
+                nursery.start_soon(one, value)
+    assert results == {value: 2.0 + value for value in range(20)}
+
+
+def stepped() -> tuple[SteppedDevice, pl.Plan]:
+    device = SteppedDevice("stepped")
+    return device, pl.plan(simple(), device)
+
+
+async def finish(device: SteppedDevice) -> None:
+    """Let a stepped device go on until the session waits for nothing of it."""
+    await wait_all_tasks_blocked()
+    while device.queue:
+        device.step()
+        await wait_all_tasks_blocked()
+
+
+async def test_cancelling_a_run_waits_for_what_runs_and_leaves_the_session_usable() -> None:
+    device, plan = stepped()
+    async with pl.Session(plan) as session, trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            nursery.start_soon(_cancel_when_blocked, scope, device)
+            await session.run({"x": X})
+        assert scope.cancelled_caught
+        nursery.start_soon(finish, device)
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
+
+
+async def _cancel_when_blocked(scope: trio.CancelScope, device: SteppedDevice) -> None:
+    await wait_all_tasks_blocked()
+    scope.cancel()
+    await wait_all_tasks_blocked()
+    assert device.queue, "the copy is still queued, so the run may not have returned"
+    await finish(device)
+
+
+async def test_a_deadline_ends_a_run() -> None:
+    device, plan = stepped()
+    async with pl.Session(plan) as session, trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            nursery.start_soon(_cancel_when_blocked, scope, device)
+            with pytest.raises(trio.Cancelled):
+                await session.run({"x": X})
+            raise_again = scope.cancel_called
+        assert raise_again
+
+
+async def test_leaving_a_session_ends_what_is_under_way() -> None:
+    device, plan = stepped()
+    async with trio.open_nursery() as nursery:
+        async with pl.Session(plan) as session:
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_cancel_when_blocked, scope, device)
+                await session.run({"x": X})
+        assert not device.is_open
+
+
+async def test_a_closed_session_says_so() -> None:
+    session = pl.Session(pl.plan(simple()))
+    for use in (session.run({"x": X}),):
+        with pytest.raises(pl.SessionError, match="not open"):
+            await use
+    with pytest.raises(pl.SessionError, match="not open"):
+        session.stream([])
+    with pytest.raises(pl.SessionError, match="not open"):
+        session.profile()
+
+
+async def test_a_session_is_opened_once() -> None:
+    async with pl.Session(pl.plan(simple())) as session:
+        with pytest.raises(pl.SessionError, match="open already"):
+            await session.__aenter__()
+
+
+def test_a_session_takes_a_plan_and_no_graph() -> None:
+    with pytest.raises(pl.SessionError, match="not a Graph"):
+        pl.Session(simple())  # type: ignore[arg-type]
+
+
+class Broken(PrivateDevice):
+    """Refuses one thing that a session asks of it."""
+
+    def __init__(self, name: str, refuses: str) -> None:
+        super().__init__(name)
+        self.was_closed = False
+        setattr(self, refuses, self._refuse)
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise pl.DeviceUnavailableError("refused")
+
+    def close(self) -> None:
+        self.was_closed = True
+        super().close()
+
+
+@pytest.mark.parametrize("refuses", ["open", "arena", "view", "compile"])
+async def test_opening_that_fails_leaves_nothing_open(refuses: str) -> None:
+    other, broken = Broken("other", "nothing"), Broken("broken", refuses)
+    plan = pl.plan(simple(), [other, broken], pin={"n": "broken"})
+    with pytest.raises(pl.DeviceUnavailableError, match="refused"):
+        async with pl.Session(plan):
+            pytest.fail("it opened")
+    assert other.was_closed
+
+
+@pytest.mark.parametrize("refuses", ["submit", "copy"])
+async def test_a_device_that_refuses_work_fails_the_item_only(refuses: str) -> None:
+    broken = Broken("broken", refuses)
+    async with pl.Session(pl.plan(simple(), broken)) as session:
+        for _ in range(2):
+            with pytest.raises(pl.DeviceUnavailableError, match="refused"):
+                await session.run({"x": X})
+
+
+async def test_one_plan_opens_in_two_sessions_at_once() -> None:
+    plan = pl.plan(simple())
+    async with pl.Session(plan) as first, pl.Session(plan) as second:
+        assert (await first.run({"x": X}))["y"].tolist() == [0, 2]
+        assert (await second.run({"x": X}))["y"].tolist() == [0, 2]
+
+
+def test_a_session_outside_of_trio_says_what_to_do() -> None:
+    async def cell() -> None:
+        async with pl.Session(pl.plan(simple())):
+            pytest.fail("it opened")
+
+    with pytest.raises(pl.SessionError, match=r"no trio loop runs here(.|\n)*plait\.run"):
+        asyncio.run(cell())
+
+
+async def test_a_session_for_many_items_makes_its_slots_when_they_are_needed() -> None:
+    async with pl.Session(pl.plan(simple(), max_in_flight=MOST_IN_FLIGHT)) as session:
+        assert (await session.run({"x": X}))["y"].tolist() == [0, 2]

@@ -1,0 +1,213 @@
+"""Measuring devices: by a clock that they move themselves, so that no figure is left to chance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from plait.devices.cpu import CpuDevice
+from plait.devices.device import OnDone, Program
+from plait.devices.event import Event
+from plait.devices.host import core_count
+from plait.devices.memory import View
+from plait.devices.model import DeviceModel, guess
+from plait.devices.opencl.device import OpenClDevice
+from plait.devices.sim import SimDevice, SimModel
+from plait.graph.infer import cost_of
+from plait.graph.ir import Graph
+from plait.scheduler.tuning import measure as measuring
+from plait.scheduler.tuning.measure import measure
+from pocl import pocl_device
+
+LIKE = DeviceModel(
+    flops_per_s=2e9,
+    bytes_per_s=1e9,
+    launch_s=1e-6,
+    submit_s=5e-5,
+    copy_bytes_per_s=4e9,
+    copy_latency_s=3e-5,
+)
+
+
+class TimedDevice(CpuDevice):
+    """A cpu that takes as long as a model says, on a clock of its own; at times it is disturbed."""
+
+    def __init__(self, disturbed: Sequence[float] = (1.0,), model: DeviceModel = LIKE) -> None:
+        super().__init__("timed")
+        self._like, self._disturbed, self._dice = model, disturbed, random.Random(0)
+        self._now = 0.0
+        self.runs: list[str] = []
+        self.cores: int | None = None
+
+    def clock(self) -> int:
+        return round(self._now * 1e9)
+
+    def open(self, cores: int | None = None) -> None:
+        self.cores = cores
+        super().open(cores)
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        super().compile(subgraph, views, measure=measure)
+        return _Nothing(subgraph)
+
+    def submit(
+        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
+    ) -> Event:
+        graph = program.graph
+        self.runs.append(f"{len(graph.nodes)} {graph.nodes[0].op} {graph.tensors[graph.inputs[0]]}")
+        nodes_s = (self._like.kernel_s(n.op, cost_of(graph, n)) for n in graph.nodes)
+        return self._take(self._like.submit_s + sum(nodes_s))
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        return self._take(self._like.copy_s(source.spec.nbytes))
+
+    def _take(self, seconds: float) -> Event:
+        self._now += seconds * self._dice.choice(self._disturbed)
+        event = Event()
+        event.complete()
+        return event
+
+
+class _Nothing:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+
+@pytest.mark.parametrize("disturbed", [[1.0], [1.0, 3.0, 50.0], [1.0, 1.0, 900.0]])
+def test_figures_are_those_of_the_device_whatever_else_the_machine_does(
+    disturbed: list[float],
+) -> None:
+    device = TimedDevice(disturbed)
+    costs = measure({"timed": device}, clock=device.clock)
+    model = costs.model("timed")
+    assert model.launch_s == pytest.approx(LIKE.launch_s, rel=0.2)
+    assert model.submit_s == pytest.approx(LIKE.submit_s, rel=0.05)
+    assert model.bytes_per_s == pytest.approx(LIKE.bytes_per_s, rel=0.2)
+    assert model.flops_per_s == pytest.approx(LIKE.flops_per_s, rel=0.2)
+    assert not model.is_guess
+    assert set(costs.links) == {("host", "shared"), ("shared", "host")}
+    for link in costs.links.values():
+        assert link.bytes_per_s == pytest.approx(LIKE.copy_bytes_per_s, rel=0.05)
+        assert link.latency_s == pytest.approx(LIKE.copy_latency_s, rel=0.05)
+    assert costs.memories == {"timed": "host"}
+
+
+def test_one_slow_run_keeps_no_larger_product_from_being_tried() -> None:
+    for disturbed in ([1.0], [1.0, 900.0]):
+        device = TimedDevice(disturbed)
+        measure({"timed": device}, clock=device.clock)
+        assert "1 MatMul float32[96, 96]" in device.runs
+
+
+class SharedCore(TimedDevice):
+    """One whose core is taken away every few milliseconds, to be had again when others were on."""
+
+    SLICE_S = 4e-3
+
+    def __init__(self, load: int, model: DeviceModel = LIKE) -> None:
+        super().__init__(model=model)
+        self._others_s = (load - 1) * self.SLICE_S
+        self._left_s = self.SLICE_S
+
+    def _take(self, seconds: float) -> Event:
+        while seconds > self._left_s:
+            self._now += self._left_s + self._others_s
+            seconds -= self._left_s
+            self._left_s = self.SLICE_S * self._dice.uniform(0.5, 1.0)
+        self._left_s -= seconds
+        # Nor do caches and clocks stay as they were.
+        return super()._take(seconds * self._dice.uniform(1.0, 1.15))
+
+
+FAST = replace(LIKE, flops_per_s=5e10, bytes_per_s=8e9, copy_bytes_per_s=6e9)
+
+
+@pytest.mark.parametrize("model", [LIKE, FAST], ids=["slow", "fast"])
+@pytest.mark.parametrize("load", [2, 4, 16])
+def test_a_loaded_machine_gives_the_same_figures_within_half(load: int, model: DeviceModel) -> None:
+    quiet, loaded = TimedDevice(model=model), SharedCore(load, model)
+    expected = measure({"timed": quiet}, clock=quiet.clock)
+    found = measure({"timed": loaded}, clock=loaded.clock)
+    for name in ("launch_s", "submit_s", "bytes_per_s", "flops_per_s"):
+        ratio = getattr(found.model("timed"), name) / getattr(expected.model("timed"), name)
+        assert 1 / 1.5 < ratio < 1.5, name
+    for ends, link in expected.links.items():
+        ratio = found.links[ends].copy_s(1 << 20) / link.copy_s(1 << 20)
+        assert 1 / 1.5 < ratio < 1.5, ends
+
+
+class Restless(TimedDevice):
+    """One of which no two runs are alike."""
+
+    def _take(self, seconds: float) -> Event:
+        return super()._take(seconds * 2 ** self._dice.uniform(0, 12))
+
+
+def test_what_cannot_be_measured_is_said_and_stays_what_is_built_in() -> None:
+    device, notes = Restless(), list[str]()
+    model = measure({"timed": device}, clock=device.clock, note=notes.append).model("timed")
+    built_in = guess("timed")
+    (note,) = notes
+    assert note.startswith("timed: ")
+    for name in ("launch_s", "submit_s", "bytes_per_s", "flops_per_s"):
+        if name in note:
+            assert getattr(model, name) == getattr(built_in, name)
+    assert "flops_per_s" in note
+
+
+def test_nothing_is_extrapolated_from_runs_that_cost_hardly_more_than_nothing() -> None:
+    endless = replace(LIKE, flops_per_s=1e18, bytes_per_s=1e18)
+    device, notes = TimedDevice(model=endless), list[str]()
+    model = measure({"timed": device}, clock=device.clock, note=notes.append).model("timed")
+    assert model.flops_per_s == guess("timed").flops_per_s
+    assert "bytes_per_s, flops_per_s could not be measured" in notes[0]
+
+
+def test_what_is_slow_is_not_tried_on_more() -> None:
+    device = TimedDevice(model=DeviceModel(flops_per_s=1e7, bytes_per_s=2e7))
+    measure({"timed": device}, clock=device.clock)
+    assert "1 MatMul float32[16, 16]" in device.runs
+    assert "1 MatMul float32[32, 32]" not in device.runs
+
+
+def test_runs_of_different_sizes_take_turns() -> None:
+    device = TimedDevice(model=replace(LIKE, flops_per_s=1e13, bytes_per_s=1e12))
+    measure({"timed": device}, clock=device.clock)
+    turns = device.runs[-4 * measuring.REPEATS :]
+    assert turns == turns[:4] * measuring.REPEATS
+    assert len(set(turns[:4])) == 4
+
+
+def test_a_device_gets_the_cores_that_a_session_gives_it() -> None:
+    device = TimedDevice()
+    measure({"timed": device}, clock=device.clock)
+    assert device.cores == max(1, core_count() - 1)
+
+
+def test_a_simulated_device_stays_as_it_is_modelled() -> None:
+    model = SimModel(flops_per_s=123.0)
+    assert measure({"sim:a": SimDevice("sim:a", model)}).model("sim:a") is model
+
+
+@pytest.mark.parametrize("name", ["cpu", "opencl:0"])
+def test_real_devices_are_measured_and_closed_again(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(measuring, "MATRIX_SIDES", (16, 64))
+    monkeypatch.setattr(measuring, "STREAM_ELEMENTS", (1 << 14,))
+    monkeypatch.setattr(measuring, "COPY_BYTES", (1 << 10, 1 << 16))
+    device = CpuDevice() if name == "cpu" else OpenClDevice(device=pocl_device())
+    model = measure({name: device}).model(name)
+    figures = model.flops_per_s, model.bytes_per_s, model.launch_s
+    assert all(0 < figure < float("inf") for figure in figures)
+    assert not model.is_guess
