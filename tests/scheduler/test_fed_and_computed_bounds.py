@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.planner import planner as deciding
+from plait.scheduler.planner import planner
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 BOUNDS = {"n": 16, "found": 12, "kept": 6}
@@ -87,8 +87,8 @@ def test_all_lengths_run_in_plans_that_are_made_when_it_is_opened(
 ) -> None:
     plan = pl.plan(cascade(), devices, bounds=BOUNDS, max_in_flight=2)
     with pl.BlockingSession(plan) as session:
-        for planner in ("decide", "within"):
-            monkeypatch.delattr(deciding, planner)
+        for function in ("decide", "within"):
+            monkeypatch.delattr(planner, function)
         for seed, (n, found, kept) in enumerate([*SIZES, *SIZES[::-1]]):
             fed = feeds(n, found, kept, seed)
             check(session.run(fed), fed, found, kept)

@@ -181,7 +181,7 @@ def test_values_that_fit_nothing_are_an_error_of_the_item() -> None:
         pl.run(reshaping(), {"x": np.zeros(5, np.float32), "shape": np.array([2, 3])})
 
 
-@pl.operator(pl.TensorSpec("float32", ("unheard_of",)), name="test_boundaries.secretive")
+@pl.operator(pl.TensorSpec("float32", ("unheard_of",)), name="test_sync_points.secretive")
 def secretive(x: np.ndarray) -> np.ndarray:
     return x[x > 0]
 

@@ -25,7 +25,7 @@ from random_graphs import expected
 from weighted_graphs import N, partly_known, unfolded, weighted
 
 
-@pl.operator(lambda x: [x], name="test_run_once.same")
+@pl.operator(lambda x: [x], name="test_prologue.same")
 def same(x: Array) -> Array:
     return x
 
@@ -68,7 +68,7 @@ def test_what_is_fetched_is_written_for_each_item() -> None:
 def test_python_functions_run_for_each_item() -> None:
     b = pl.GraphBuilder("python")
     x = b.input("x", "float32", (3,))
-    b.output("y", b.op("Add", x, b.op("test_run_once.same", np.ones(3, np.float32), name="same")))
+    b.output("y", b.op("Add", x, b.op("test_prologue.same", np.ones(3, np.float32), name="same")))
     assert once(unfolded(b.build())) == {}
 
 

@@ -126,7 +126,7 @@ async def test_the_clock_stands_still_while_a_real_device_works(late: bool) -> N
     """Whether the loop submits to it, or the clock's thread when a simulated step has ended."""
     clock, going, seen = VirtualClock(), threading.Event(), []
 
-    @pl.operator(name="test_pace.slow")
+    @pl.operator(name="test_virtual_time.slow")
     def slow(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         seen.append(clock.now_ns())
         assert going.wait(WAIT_S)
