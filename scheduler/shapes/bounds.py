@@ -255,7 +255,8 @@ def alike(graph: Graph, other: Graph) -> bool:
 def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
     """Raise FeedError if a shape of an input is out of bounds, where there are some for it."""
     for name, shape in shapes.items():
-        for symbol, length in zip(graph.tensors[name].shape or (), shape, strict=True):
+        dims = graph.tensors[name].shape
+        for symbol, length in zip(dims, shape, strict=True) if dims is not None else ():
             if not isinstance(symbol, str) or symbol not in bounds:
                 continue
             low, high = bounds[symbol]
