@@ -129,14 +129,15 @@ def _best(
     tried, is_static = 0, has_static_shapes(graph)
     if is_static:
         check_addressable(graph)
-    for choice in choices(graph, request, is_static=is_static, template=template):
+    found = choices(graph, request, is_static=is_static, template=template)
+    for place, choice in enumerate(found):
         if choice.placement is None:
             return _plan(Lowered(graph, choice), request, None)
         if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
             continue  # it cannot be better by more
         tried += best is not None
-        if tried > MOST_TRIED:
-            break
+        if tried > MOST_TRIED and not choice.is_on_one_device:
+            continue  # one device alone must never be missed: a split may not lose to it
         one = lowered(graph, choice, request, template)
         choice = one.choice
         try:
@@ -155,8 +156,8 @@ def _best(
         seconds = choice.seconds_with(memory)
         if best is None or seconds < best[2]:
             best = one, memory, seconds
-        if seconds <= choice.seconds * WAITS_WORTH:
-            break
+        if not place and seconds <= choice.seconds * WAITS_WORTH:
+            break  # the first is the best; leaner cuts of it come before others that are faster
     if best is None and request.fuses_chains:
         return _best(graph, replace(request, fuses_chains=False), template, leeway)
     if best is None:

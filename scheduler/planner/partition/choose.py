@@ -98,6 +98,11 @@ class Choice:
         """What it is predicted to take if memory does not matter; 0 if there are no others."""
         return self.judged.seconds if self.judged is not None else 0.0
 
+    @property
+    def is_on_one_device(self) -> bool:
+        """True if all nodes are on the same device."""
+        return len(set(self.partition.assignment.values())) == 1
+
     def seconds_with(self, memory: MemoryPlan) -> float:
         """Return what it is predicted to take where steps wait for memory, too."""
         if self.judged is None or self.placement is None:
