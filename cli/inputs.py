@@ -1,4 +1,4 @@
-"""What the command line feeds: files, folders of files, or random numbers, made into items."""
+"""Inputs given on the command line: files, folders of files or random numbers, as items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line shows and writes: tables, summaries, progress, files."""
+"""Output of the command line: tables, summaries, progress, files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .inputs import CommandError
 from .members import member_name
 
 
-def summarise(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+def summarize(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
     """Return name, spec, minimum, maximum and mean of each array; None where there is none."""
     return [{"name": name, **_summary(array)} for name, array in arrays.items()]
 
@@ -30,7 +30,7 @@ def print_summary(arrays: Mapping[str, Array]) -> None:
     """Print the summaries of arrays as a table."""
     rows = [
         (name, str(spec_of(array)), *(_number(summary[key]) for key in ("min", "max", "mean")))
-        for (name, array), summary in zip(arrays.items(), summarise(arrays), strict=True)
+        for (name, array), summary in zip(arrays.items(), summarize(arrays), strict=True)
     ]
     print_table(("output", "spec", "min", "max", "mean"), rows, right=("min", "max", "mean"))
 

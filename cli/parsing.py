@@ -1,4 +1,4 @@
-"""What options say, as values: devices, pins, shapes, sizes of memory."""
+"""Parse the values of options: devices, pins, shapes, sizes of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What most commands begin with: a model and how to plan it, or a plan that was saved."""
+"""Options that most commands begin with: a model and how to plan it, or a saved plan."""
 
 from __future__ import annotations
 

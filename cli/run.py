@@ -25,7 +25,7 @@ from .output import (
     print_json,
     print_summary,
     print_text,
-    summarise,
+    summarize,
     write_arrays,
 )
 from .plan import Request, asks_for_plan, largest_lengths
@@ -73,7 +73,7 @@ def run(
     if output is not None:
         write_arrays(output, outputs)
     if as_json:
-        print_json({"outputs": summarise(outputs), "seconds": elapsed_s})
+        print_json({"outputs": summarize(outputs), "seconds": elapsed_s})
     elif output is not None:
         print_text(f"wrote {', '.join(outputs)} to {output}")
     else:
