@@ -111,7 +111,7 @@ def resolve_window(
         If an attribute has the wrong length, or the window does not fit in the padded input.
     """
     steps, pads = _steps(attributes, kernel, len(spatial)), _pads(attributes, len(spatial))
-    given = tuple(spatial), tuple(kernel), *steps, tuple(pads)
+    given = tuple(spatial), tuple(kernel), *map(tuple, steps), tuple(pads)  # some are lists
     return _resolved(*given, attributes["auto_pad"], ceil_mode)
 
 
