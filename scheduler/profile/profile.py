@@ -87,9 +87,20 @@ class Profile:
             for record in self.records
         )
 
+    @cached_property
+    def bound(self) -> int:
+        """How many others waited only for programs that were bound: lengths within bounds are."""
+        waited = sum(bool(record.marks.preparing) for record in self.records)
+        return waited - self.misses
+
+    @property
+    def hits(self) -> int:
+        """How many waited for nothing of that: all was there that their shapes need."""
+        return len(self.records) - self.misses - self.bound
+
     @property
     def mostly_misses(self) -> bool:
-        """True when most items do: their shapes are hardly ever those of others."""
+        """True when most items wait for a plan: their shapes are hardly ever those of others."""
         return len(self.records) >= TELLING and self.misses * 2 > len(self.records)
 
     def latency_s(self, quantile: float) -> float:
@@ -172,7 +183,7 @@ class Profile:
             "items": len(self.records),
             "forgotten": self.forgotten,
             "failed": sum(record.failed for record in self.records),
-            "plans": {"hits": len(self.records) - self.misses, "misses": self.misses},
+            "plans": {"hits": self.hits, "bound": self.bound, "misses": self.misses},
             "at_open_s": self.at_open_s,
             "wall_s": self.wall_s,
             "items_per_s": len(self.records) / self.wall_s if self.wall_s else 0.0,

@@ -53,10 +53,13 @@ def _totals(profile: Profile) -> Iterator[str]:
         )
     )
     yield "latency p50 {p50:.2f} ms, p99 {p99:.2f} ms".format(**figures["latency_ms"])
-    if profile.misses:
-        yield "plans: {hits} items found theirs, {misses} waited for one".format(**figures["plans"])
+    if profile.misses or profile.bound:
+        yield (
+            "plans: {hits} items found theirs, {bound} waited for programs to be bound, "
+            "{misses} for a plan to be made".format(**figures["plans"])
+        )
     if profile.mostly_misses:
-        yield f"most items waited for a plan of their shapes; {FEWER_SHAPES}"
+        yield f"most items waited for a plan to be made for their shapes; {FEWER_SHAPES}"
     if profile.at_open:
         yield f"computed once, before the first item: {profile.at_open_s * 1e3:.2f} ms"
     for device, busy_s in figures["busy_s"].items():

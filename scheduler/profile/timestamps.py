@@ -30,8 +30,8 @@ class Timestamps:
     stream : int
         Which of a session's streams it was in: the order of each is its own. 0 for `run`.
     preparing : tuple of (str, int, int)
-        When it waited for a plan for its shapes (``"planning"``), or for programs that were bound
-        (``"binding"``): from when to when.
+        When it waited for a plan that was made and opened (``"planning"``), or for programs that
+        were bound, to its lengths or in its slot's memory (``"binding"``): from when to when.
     """
 
     asked_ns: int = 0

@@ -419,9 +419,7 @@ class Runtime:
         flight.variant = self._dispatcher.choose(flight)
         slots, arrays = by_shapes.find(count, arrays, flight.variant)
         if slots is None:
-            begin_ns = self._pace.now_ns()
-            slots = await by_shapes.open(count, arrays, flight.variant)
-            flight.marks.prepare("planning", begin_ns, self._pace.now_ns())
+            slots = await by_shapes.open(count, arrays, flight.variant, flight.marks)
         if slots is None:
             own = partial(own_feeds, by_shapes.plan.graph, arrays)
             arrays = await self._starter.copying(arrays.values(), own)

@@ -14,6 +14,7 @@ from ...planner.staged_plans import Entry, Stage
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
 from ...plans.variants import variant
+from ...profile.timestamps import Timestamps
 from ..opened.open_plans import KEPT_PARTS, OpenPlans
 from ..opened.provenance import BoundedParent
 from ..opened.slots import Slots, session_closed
@@ -155,9 +156,7 @@ class StagedRunner:
             key, shapes = _key(plan, inputs)
             slots = self._open_plans.find(key, flight.variant)
             if slots is None:
-                begin_ns = self._pace.now_ns()
-                slots = await self._open(plan, key, shapes, flight.variant)
-                flight.marks.prepare("planning", begin_ns, self._pace.now_ns())
+                slots = await self._open(plan, key, shapes, flight)
             assert slots is not None, "the plan of a part is static"
             self._check(flight)
             part = flight.part = ItemRun(is_part=True)
@@ -176,19 +175,24 @@ class StagedRunner:
             raise part.error
         return part.results
 
-    async def _open(self, plan: Plan, key: Hashable, shapes: Shapes, index: int) -> Slots | None:
-        """Open a part's plan, or within its bounds that for some shapes."""
-        base = await self._whole(plan, index)
+    async def _open(
+        self, plan: Plan, key: Hashable, shapes: Shapes, flight: ItemRun
+    ) -> Slots | None:
+        """Open a part's plan for an item, or within its bounds that for some shapes."""
+        index, marks = flight.variant, flight.marks
+        base = await self._whole(plan, index, marks)
         if key == id(plan):
             return base
         within = BoundedParent(id(plan), partial(variant, plan), shapes)
         make = partial(_for_shapes, plan, shapes)
-        return await self._open_plans.open(key, make, index, kept=KEPT_PARTS, within=within)
+        return await self._open_plans.open(
+            key, make, index, kept=KEPT_PARTS, within=within, marks=marks
+        )
 
-    async def _whole(self, plan: Plan, index: int) -> Slots:
+    async def _whole(self, plan: Plan, index: int, marks: Timestamps | None = None) -> Slots:
         """Open a part's plan."""
         make = partial(variant, plan)
-        slots = await self._open_plans.open(id(plan), make, index, kept=KEPT_PARTS)
+        slots = await self._open_plans.open(id(plan), make, index, kept=KEPT_PARTS, marks=marks)
         assert slots is not None, "the plan of a part is static"
         return slots
 

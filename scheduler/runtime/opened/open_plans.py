@@ -17,6 +17,7 @@ from ....graph.errors import PlaitError, ShapeError
 from ...errors import PlanError
 from ...plans.plan import Plan
 from ...plans.regions import Region
+from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
 from ..faults.standby import devices_of
 from ..faults.watch import Watch
@@ -156,12 +157,15 @@ class OpenPlans:
         *,
         kept: int | None = None,
         within: BoundedParent | None = None,
+        marks: Timestamps | None = None,
     ) -> Slots | None:
         """Return the slots of an open plan; it is made and opened unless somebody did meanwhile.
 
         None stands for a plan that cannot be opened, since not all its shapes are known. `kept` is
         how many plans stay open at most if they are idle, `KEPT_PLANS` when left out. Where shapes
-        fit into a plan with bounds, it is opened in the arenas of that one.
+        fit into a plan with bounds, it is opened in the arenas of that one. `marks` are those of
+        the item that waits for it: ``"planning"`` while it is made, ``"binding"`` while programs
+        are bound in the arenas of another; nothing where it is open already.
 
         Raises
         ------
@@ -173,9 +177,25 @@ class OpenPlans:
             If the session is being closed.
         """
         if within is not None:
-            slots = await self._open_within(within, key, make, variant)
-            if slots is not None:
-                return slots
+            slots = await self._open_within(within, key, make, variant, marks)
+        else:
+            slots = self.peek(key, variant)
+        if slots is None:
+            begin_ns = self._pace.now_ns()
+            slots = await self._open_whole(key, make, variant, kept=kept, within=within)
+            _mark(marks, "planning", begin_ns, self._pace.now_ns())
+        return slots
+
+    async def _open_whole(
+        self,
+        key: Hashable,
+        make: Callable[[int], Plan],
+        variant: int,
+        *,
+        kept: int | None,
+        within: BoundedParent | None,
+    ) -> Slots | None:
+        """Return the slots of a plan that has arenas of its own."""
         async with self._opening:
             slots = self.peek(key, variant)
             if slots is not None:
@@ -196,15 +216,22 @@ class OpenPlans:
         return self.peek(key, variant)
 
     async def _open_within(
-        self, within: BoundedParent, key: Hashable, make: Callable[[int], Plan], variant: int
+        self,
+        within: BoundedParent,
+        key: Hashable,
+        make: Callable[[int], Plan],
+        variant: int,
+        marks: Timestamps | None,
     ) -> Slots | None:
         """Return the slots of a plan in the arenas of another; None if it does not fit in there."""
         while True:
-            base = await self.open(within.key, within.make, variant)
+            base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"
+            begin_ns = self._pace.now_ns()
             async with self._opening:
                 found = self.peek(key, variant)
-                if found is not None:
+                if found is not None:  # another item was ahead
+                    _mark(marks, "binding", begin_ns, self._pace.now_ns())
                     return found
                 fit = partial(self._resized.make, base, within.shapes, base.following)
                 is_brief = self._resized.is_brief(base)
@@ -218,6 +245,7 @@ class OpenPlans:
                 self._origins[slots] = PlanProvenance(
                     key, make, None, stands_in=False, within=within
                 )
+                _mark(marks, "binding", begin_ns, self._pace.now_ns())
                 return slots
 
     async def again(self, slots: Slots, variant: int) -> Slots:
@@ -324,6 +352,11 @@ class OpenPlans:
                 await self._pace.on_thread(slots.open_plan.close)
             except PlaitError as error:
                 self._unclosed.append(error)
+
+
+def _mark(marks: Timestamps | None, kind: str, begin_ns: int, end_ns: int) -> None:
+    if marks is not None:
+        marks.prepare(kind, begin_ns, end_ns)
 
 
 def _raise_first(errors: list[PlaitError]) -> None:

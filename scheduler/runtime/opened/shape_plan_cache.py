@@ -22,6 +22,7 @@ from ...plans.io_devices import not_decided
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
 from ...plans.variants import variant
+from ...profile.timestamps import Timestamps
 from ...shapes.bounds import check_within, fed_bounds, undecided
 from ...shapes.fixed import is_mostly_fixed
 from ...shapes.specialise import bind_inputs
@@ -107,15 +108,19 @@ class ShapePlanCache:
         slots = self._open_plans.peek(self._key(arrays, count), index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
-    async def open(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
+    async def open(
+        self, count: int, arrays: Mapping[str, Array], index: int, marks: Timestamps
+    ) -> Slots | None:
         """Open the plan that these inputs need; None where values have to be known too.
+
+        What is prepared for the item is put down in its `marks`.
 
         Raises
         ------
         FeedError, ShapeError, PlanError, DeviceError, SessionError
             If there is none.
         """
-        return await self._slots(self._key(arrays, count), index)
+        return await self._slots(self._key(arrays, count), index, marks)
 
     def entry(self, count: int) -> Entry | None:
         """Return what items enter instead of one plan; None where that is not known yet.
@@ -143,15 +148,18 @@ class ShapePlanCache:
         fed = arrays if slots is None else {n: arrays[n] for n in stage.whole.graph.inputs}
         return slots, fed
 
-    async def _slots(self, key: Key, index: int) -> Slots | None:
+    async def _slots(self, key: Key, index: int, marks: Timestamps | None = None) -> Slots | None:
         shapes, count = dict(zip(self._fed.inputs, key[0], strict=True)), key[1]
         bind_inputs(self._fed, shapes)
         check_within(self._fed, self.plan.computed, shapes)
         if self.entry(count) is not None:
             return None
-        within = self._within(key, shapes) if self.plan.bounds else await self._beside(key, index)
+        if self.plan.bounds:
+            within = self._within(key, shapes)
+        else:
+            within = await self._beside(key, index, marks)
         make = partial(self._variant, key)
-        slots = await self._open_plans.open(key, make, index, within=within)
+        slots = await self._open_plans.open(key, make, index, within=within, marks=marks)
         if slots is None:
             self._enter(count)
         return slots
@@ -169,14 +177,14 @@ class ShapePlanCache:
         base = self._own_key(key[1])
         return None if key == base else BoundedParent(base, partial(self._variant, base), shapes)
 
-    async def _beside(self, key: Key, index: int) -> BoundedParent | None:
+    async def _beside(self, key: Key, index: int, marks: Timestamps | None) -> BoundedParent | None:
         """Return the plan beside which others run, opened for the first shapes; None for none."""
         if not self._shares:
             return None
         first = self._first.get(key[1], key)
         base, make = (_SHARED, first), partial(self._shared, first)
         try:
-            await self._open_plans.open(base, make, index)
+            await self._open_plans.open(base, make, index, marks=marks)
         except ShapeError:  # of these shapes alone, which their own plan will say
             return None
         except PlanError:
