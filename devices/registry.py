@@ -7,6 +7,7 @@ may be offered by an installed package, whose entry point is then imported, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from .memory import ALIGNMENT, host_arena, host_view
 from .options import Option, checked
 
 SELF_CHECK_S = 60.0
+
+_ALMOST_RANGE = re.compile(r"([^:]+):(\d+)(-|:|\.+)(\d+)", re.ASCII)
+"""What stands for several devices where plans take them, ``ort:0..1``, and slips of it."""
 
 Factory: TypeAlias = Callable[..., Device]
 """Makes a device, given its full name, and by keyword the options that it is to have."""
@@ -138,12 +142,16 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     Raises
     ------
     DeviceError
-        If it has no such option, or the option does not take the value.
+        If it has no such option, or the option does not take the value; or the name looks like a
+        range of devices.
     DeviceUnavailableError
         If no such kind is registered, and the message lists what is; or its package is broken.
     """
     if not isinstance(name, str):
         raise DeviceError(f"{name!r} is no name of a device", fix="use one such as 'cpu'")
+    slip = _ALMOST_RANGE.fullmatch(name)
+    if slip is not None and name not in _factories:
+        raise _range_error(name, slip)
     kind = name.split(":", 1)[0]
     factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
     if factory is None:
@@ -226,6 +234,19 @@ def _origin(name: str, kind: str) -> str | None:
     if name in _factories or kind in _factories:
         return None
     return f"package {package_of(DEVICES, name if name in offered(DEVICES) else kind)}"
+
+
+def _range_error(name: str, slip: re.Match[str]) -> DeviceError:
+    kind, first, between, last = slip.groups()
+    if between == "..":
+        return DeviceError(
+            f"{name!r} is a range of devices, and one is asked for here",
+            fix=f"name one of them: {f'{kind}:{first}'!r}",
+        )
+    return DeviceError(
+        f"{name!r} is no name of a device",
+        fix=f"a range is written with two dots: {f'{kind}:{first}..{last}'!r}",
+    )
 
 
 def _unknown_device_error(name: str) -> DeviceUnavailableError:

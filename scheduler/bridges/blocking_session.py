@@ -22,6 +22,7 @@ from ..runtime.items.input_staging import copied
 from ..runtime.queue import Queue
 from ..runtime.session import Session, borrowed, run_in_turn
 from ..runtime.status import Status
+from ..runtime.streaming.deadlines import check_deadline
 from ..runtime.streaming.options import StreamArguments, stream_options
 from ..runtime.streaming.sources import check_source
 from ..runtime.variables.carried import Carried
@@ -137,7 +138,7 @@ class BlockingSession:
         Raises
         ------
         SessionError
-            If the session is closed.
+            If the session is closed, or the deadline is not after now.
 
         Examples
         --------
@@ -146,6 +147,7 @@ class BlockingSession:
             pending = [session.submit({"x": image}) for image in images]
             show(pending[0].result(timeout=1.0)["boxes"])
         """
+        check_deadline(deadline_s)
         session = self._loop.session
         own = copied(borrowed(session, inputs), {})
         item, place = SubmittedItem(owner=self), self._submitted.enter()

@@ -28,6 +28,7 @@ from ..plans.io_devices import On, checked_ends
 from ..plans.pins import Pins, check_pins
 from ..plans.plan import Plan
 from ..plans.replicas import (
+    as_named,
     check_in_turn,
     check_no_effects,
     grouped,
@@ -149,7 +150,7 @@ def plan(
     listed, replicas = grouped(devices)
     prototypes, given = prototypes_of(listed)
     pins = without_ranges(pin or {}, replicas)
-    check_pins(graph, prototypes, pins)
+    check_pins(graph, as_named(prototypes, replicas), pins)
     if not isinstance(memory_limits, Mapping | None):
         raise PlanError(
             f"memory_limits is {memory_limits!r}", fix="map devices or memories to bytes"

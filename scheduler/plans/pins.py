@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from ...devices.device import Device
 from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes, graphs_in
 from ...graph.operators.control import CONTROL_FLOW, waits
@@ -16,24 +15,31 @@ from ..errors import PlanError
 Pins = Mapping[str, str]
 """Node name, or pattern as in `fnmatch`, to device name."""
 
+SHOWN = 10
+"""Folders or nodes that an error lists."""
+
 _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 """The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
 
 
-def check_pins(graph: Graph, devices: Mapping[str, Device], pins: Pins) -> None:
-    """Raise PlanError if a pin names a device or node that there is not, or control flow."""
+def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
+    """Raise PlanError if a pin names a device or node that there is not, or control flow.
+
+    `devices` are the plan's, each with what users call it: a range where it is the first of one.
+    """
     nodes = {path: node for path, _, node in all_nodes(graph)}
     names = [*nodes]
     for pattern, device in pins.items():
         if device not in devices:
             raise PlanError(
                 f"node {pattern!r} is pinned to {device!r}, which is not one of the plan's devices",
-                fix=f"pin to one of {', '.join(devices)}, or add {device!r} to devices",
+                fix=f"pin to one of {', '.join(devices.values())}, or add {device!r} to devices",
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
             import difflib
 
-            close = difflib.get_close_matches(pattern, names, n=3)
+            known = dict.fromkeys((*_folders(names), *names))
+            close = difflib.get_close_matches(pattern, known, n=3)
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _some(names)
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=hint)
         if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
@@ -74,6 +80,27 @@ def path_of(name: str) -> str:
     return _MADE.sub("", name)
 
 
+def _folders(names: Sequence[str]) -> list[str]:
+    """Return the patterns of folders, ``net/*``, and the names in none.
+
+    A folder that has all of them is no help: those in it are returned.
+    """
+    start = ""
+    while True:
+        found = dict.fromkeys(_folder(name, start) for name in names)
+        only = next(iter(found), "")
+        if len(found) != 1 or only in names:
+            return [*found]
+        start = only[:-1]
+
+
+def _folder(name: str, start: str) -> str:
+    """Return the pattern of the folder that a name is in, or the name; seen from inside of one."""
+    slash = name.find("/", max(len(start), 1))
+    return name if slash < 0 else f"{name[:slash]}/*"
+
+
 def _some(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > 10 else ""
-    return f"its nodes are: {', '.join(names[:10])}{more}"
+    listed = _folders(names)
+    more = ", ..." if len(listed) > SHOWN else ""
+    return f"its nodes are: {', '.join(listed[:SHOWN])}{more}"

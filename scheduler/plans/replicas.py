@@ -34,7 +34,7 @@ def members(name: str) -> tuple[str, ...]:
     PlanError
         If it is no range.
     """
-    if ".." not in name:
+    if ".." not in name or "..." in name:  # which is a slip, and no device either
         return (name,)
     found = _RANGE.fullmatch(name)
     first, last = (int(found[2]), int(found[3])) if found else (0, -1)
@@ -175,6 +175,12 @@ def variants(groups: Groups) -> int:
 def as_range(names: Sequence[str]) -> str:
     """Return the name of a group, as users write it."""
     return f"{names[0]}..{names[-1].rpartition(':')[2]}" if len(names) > 1 else names[0]
+
+
+def as_named(devices: Iterable[str], groups: Groups) -> dict[str, str]:
+    """Return devices, each with what users call it: its range where it is the first of one."""
+    ranges = {names[0]: as_range(names) for names in groups}
+    return {name: ranges.get(name, name) for name in devices}
 
 
 def every_device(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:

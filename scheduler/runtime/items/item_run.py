@@ -14,7 +14,7 @@ from ...profile.timestamps import Timestamps
 from ..opened.fetch_plan_cache import ALL
 from ..queue import Place
 from ..streaming.carrier import Carrier
-from ..streaming.deadlines import deadline_passed
+from ..streaming.deadlines import check_deadline, deadline_passed
 from .item import ItemRun, Results
 
 
@@ -30,6 +30,7 @@ async def run_one(
 
     With a place in a queue it is admitted when its turn comes.
     """
+    check_deadline(deadline_s)
     fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
     names = ALL if fetched is None else fetched.names
     asked_ns = carrier.now_ns()

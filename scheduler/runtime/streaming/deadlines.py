@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from numbers import Real
 
 import trio
 
-from ...errors import DeadlineError
+from ...errors import DeadlineError, SessionError
 from ..items.item import ItemRun
+
+
+def check_deadline(deadline_s: float | None) -> None:
+    """Raise SessionError unless a deadline is a time after now, or there is none."""
+    if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > 0):
+        raise SessionError(f"deadline_s is {deadline_s!r}", fix="give more than 0 seconds")
 
 
 def deadline_passed(deadline_s: float) -> DeadlineError:

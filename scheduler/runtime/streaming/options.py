@@ -13,6 +13,7 @@ from ...plans.fetches import Fetched, Fetches
 from ...plans.plan import Plan
 from ..items.item import Results
 from ..opened.fetch_plan_cache import ALL
+from .deadlines import check_deadline
 
 OnError = Literal["yield", "raise"]
 
@@ -74,8 +75,7 @@ class StreamOptions:
                 f"max_delay_s is {self.max_delay_s}",
                 fix="give the seconds that a batch may wait to fill up, and batch=",
             )
-        if self.deadline_s is not None and not self.deadline_s > 0:
-            raise SessionError(f"deadline_s is {self.deadline_s}", fix="give more than 0 seconds")
+        check_deadline(self.deadline_s)
         if self.on_error not in ("yield", "raise"):
             raise SessionError(f"on_error is {self.on_error!r}", fix="use 'yield' or 'raise'")
 

@@ -93,6 +93,35 @@ def test_a_pin_to_one_replica_is_refused() -> None:
         planned("cpu", "worker:0..3", pin={"heavy/*": "worker:2"})
 
 
+def test_the_fix_of_a_pin_to_the_kind_of_a_range_is_one_that_works() -> None:
+    with pytest.raises(pl.PlanError) as caught:
+        planned("worker:0..1", "cpu:0..1", pin={"heavy/*": "worker"})
+    assert str(caught.value.fix).startswith("pin to one of worker:0..1, cpu:0..1, or")
+    made = planned("worker:0..1", "cpu:0..1", pin={"heavy/*": "worker:0..1"})
+    assert made.assignment["heavy/relu"] == "worker:0"
+
+
+@pytest.mark.parametrize("between", ["-", ":", ".", "..."])
+def test_slips_of_a_range_are_no_names_and_the_fix_spells_it(between: str) -> None:
+    name = f"cpu:0{between}1"
+    for ask in (planned, pl.device):
+        with pytest.raises(pl.PlaitError) as caught:
+            ask(name)
+        assert "'cpu:0..1'" in str(caught.value.fix)
+    assert not pl.devices.probe(name).found
+
+
+def test_a_range_is_not_one_device() -> None:
+    with pytest.raises(pl.DeviceError, match=r"range of devices") as caught:
+        pl.device("cpu:0..1")
+    assert caught.value.fix == "name one of them: 'cpu:0'"
+
+
+def test_other_names_of_instances_are_free() -> None:
+    assert planned("cpu:abc").devices == ("cpu:abc",)
+    assert pl.device("cpu:2-left").name == "cpu:2-left"
+
+
 def test_a_pin_to_a_range_that_is_not_given_is_refused() -> None:
     with pytest.raises(pl.PlanError, match=r"'worker:0..2', which is not one of the plan.s ranges"):
         planned("cpu", "worker:0..3", pin={"heavy/*": "worker:0..2"})

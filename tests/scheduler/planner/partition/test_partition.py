@@ -168,6 +168,31 @@ def test_a_pin_that_matches_no_node_names_close_ones() -> None:
         pl.plan(chain("Relu", "Add"), pin={"n11": "cpu"})
 
 
+def in_folders(*names: str) -> pl.Graph:
+    b = pl.GraphBuilder("folders")
+    h = b.input("x", "float32", (2,))
+    for name in names:
+        h = b.op("Relu", h, name=name)
+    b.output("y", h)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("names", "pin", "fix"),
+    [
+        (("net/a", "net/b/c", "decode"), "zzz", "its nodes are: net/*, decode"),
+        (("/m/one/a", "/m/one/b", "/m/two/c"), "zzz", "its nodes are: /m/one/*, /m/two/*"),
+        (("net/a", "net/b"), "zzz", "its nodes are: net/a, net/b"),
+        (("net/a", "decode"), "nett/*", "did you mean 'net/*' or 'net/a'?"),
+        (("a/*", "a/*/b"), "zzz", "its nodes are: a/*"),
+    ],
+)
+def test_a_pin_that_matches_no_node_names_folders(names: list[str], pin: str, fix: str) -> None:
+    with pytest.raises(pl.PlanError) as caught:
+        pl.plan(in_folders(*names), pin={pin: "cpu"})
+    assert caught.value.fix == fix
+
+
 def test_a_pin_to_a_device_outside_the_plan_is_refused() -> None:
     with pytest.raises(pl.PlanError, match="not one of the plan's devices"):
         pl.plan(chain("Relu"), ["cpu"], pin={"n0": "worker:7"})
