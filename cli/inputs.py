@@ -15,10 +15,15 @@ from ..graph.dtypes import is_extension, kind_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph
 from ..graph.operators.randomness import RANDOM_KEY
-from ..graph.tensor import Array, TensorSpec
+from ..graph.tensor import Array, TensorSpec, holds_bytes
 from .members import array_name
 
 RANDOM = "random"
+
+ARRAY_FILES = ".npy", ".npz"
+
+_MAGIC = b"\x93NUMPY", b"PK"
+"""How files of arrays begin."""
 
 
 class CommandError(PlaitError):
@@ -64,25 +69,39 @@ def parse_input(text: str) -> Given:
         return Given(name, ())
     if os.path.isfile(value):
         return Given(name, (Path(value),))
-    pattern = os.path.join(escape(value), "*.np[yz]") if os.path.isdir(value) else value
-    files = sorted(map(Path, glob(pattern)))
+    files = _folder_files(value) if os.path.isdir(value) else _files(value)
     if not files:
         raise CommandError(
             f"--input {text!r} finds no file",
-            fix=f"name a file, a folder or a pattern of .npy or .npz files, or {RANDOM}",
+            fix=f"name a file, a folder of files or a pattern such as '*.npy', or {RANDOM}",
         )
     return Given(name, tuple(files), is_sequence=True)
 
 
+def _folder_files(folder: str) -> list[Path]:
+    """Return the files of arrays in a folder; all of its files where it has none of those."""
+    inside = escape(folder)
+    return _files(os.path.join(inside, "*.np[yz]")) or _files(os.path.join(inside, "*"))
+
+
+def _files(pattern: str) -> list[Path]:
+    return sorted(file for file in map(Path, glob(pattern)) if file.is_file())
+
+
 def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
     """Return the arrays of a file by the names of the inputs they feed.
+
+    Any file but one of arrays, by its name, feeds an input that holds bytes with its own.
 
     Raises
     ------
     CommandError
         If the file is damaged, or it is not clear which input it feeds.
     """
-    found = _by_input(_load(file), file, name, graph)
+    inputs = _asked_for(graph)
+    fed = graph.tensors.get(name or inputs[0]) if name or len(inputs) == 1 else None
+    is_raw = fed is not None and holds_bytes(fed) and file.suffix not in ARRAY_FILES
+    found = _by_input(_load_bytes(file) if is_raw else _load(file), file, name, graph)
     return {name: _typed(array, graph.tensors.get(name)) for name, array in found.items()}
 
 
@@ -266,10 +285,22 @@ def _common_length(sequences: Sequence[Given]) -> int | None:
     return next(iter(lengths.values()), None)
 
 
+def _load_bytes(file: Path) -> Array:
+    try:
+        return np.frombuffer(file.read_bytes(), np.uint8)
+    except OSError as error:
+        raise CommandError(
+            f"cannot read {file}: {error}", fix="check its path and permissions"
+        ) from error
+
+
 def _load(file: Path) -> Array | dict[str, Array]:
     """Return a file's array, or its arrays by name; objects are never unpickled."""
     try:
         with file.open("rb") as opened:
+            if not opened.read(max(map(len, _MAGIC))).startswith(_MAGIC):
+                raise ValueError("it holds no arrays")  # numpy would take it for a pickle
+            opened.seek(0)
             loaded: Any = np.load(opened, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
@@ -277,6 +308,9 @@ def _load(file: Path) -> Array | dict[str, Array]:
         # A member of another kind comes back as its bytes.
         return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     except Exception as error:  # damaged files make numpy and zipfile raise many kinds
+        what = str(error) if "pickle" not in str(error) else "it holds Python objects"
         raise CommandError(
-            f"cannot read {file}: {error}", fix="give a file that numpy.save or savez wrote"
+            f"cannot read {file}: {what}",
+            fix="give a .npy or .npz file, as numpy.save and savez write; other files feed, with "
+            "their bytes, inputs that are uint8 of one dimension",
         ) from error

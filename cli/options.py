@@ -77,7 +77,8 @@ inputs_option = click.option(
     "inputs",
     multiple=True,
     metavar="[NAME=]SOURCE",
-    help="What to feed: FILE.npy, FILE.npz, or random. Without NAME, all arrays of an .npz file.",
+    help="What to feed: FILE.npy, FILE.npz, or random; an input that is uint8[n] takes the bytes "
+    "of any other file. Without NAME, all arrays of an .npz file.",
 )
 seed_option = click.option(
     "--seed",

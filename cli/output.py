@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,7 +75,17 @@ def print_note(text: str) -> None:
 def print_error(error: BaseException, where: str = "") -> None:
     """Print what is wrong, where, and how to fix it, on stderr."""
     notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
-    print_text("\n".join([f"error: {where}{error}", *notes]), to_stderr=True)
+    text = "\n".join([f"error: {where}{error}", *notes])
+    print_text(_BOUND.sub(_bound_option, text), to_stderr=True)
+
+
+_BOUND = re.compile(r"bounds=\{'([^']*)': (?:(\d+)|\((\d+), (\d+)\))\}")
+"""A bound as errors spell it, for Python."""
+
+
+def _bound_option(found: re.Match[str]) -> str:
+    symbol, most, low, high = found.groups()
+    return f"--bound {symbol}={most or f'{low}:{high}'}"
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:

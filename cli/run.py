@@ -117,7 +117,8 @@ def stream(
 ) -> None:
     """Run MODEL on many items and show how fast that goes.
 
-    SOURCE may also be a folder, or a quoted pattern such as 'frames/*.npy', of one file per item.
+    SOURCE may also be a folder, or a quoted pattern such as 'frames/*.npy', of one file per item;
+    of a folder .npy and .npz files are taken, or all files where it has none of these.
     A single file is repeated in every item; inputs not given are random, given --count. An item
     that fails is reported, and the others go on unless --on-error says otherwise.
     """

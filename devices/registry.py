@@ -180,6 +180,9 @@ def probe(name: str) -> DeviceStatus:
     """Open a device, run one addition on it, close it, and say what was found."""
     try:
         device = find(name)
+    except PlaitError as error:
+        return DeviceStatus(name, False, f"{error.what}; {error.fix}" if error.fix else error.what)
+    try:
         memory_bytes = device.capabilities.memory_bytes
         device.open()
     except PlaitError as error:

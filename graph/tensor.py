@@ -102,6 +102,11 @@ def spec_of(array: Array) -> TensorSpec:
     return TensorSpec(array.dtype, array.shape)
 
 
+def holds_bytes(spec: TensorSpec) -> bool:
+    """True for what the bytes of a file are: uint8 in one dimension."""
+    return spec.dtype == np.uint8 and spec.rank == 1
+
+
 def frozen_copy(array: Array) -> Array:
     """Return a copy on the host that nobody can write to, in C order."""
     copy = np.array(array, order="C")

@@ -38,7 +38,7 @@ from ..plans.replicas import (
 )
 from ..plans.request import Objective, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
-from ..shapes.bounds import UndecidedError, all_bounds, computed_symbols
+from ..shapes.bounds import UndecidedError, all_bounds, check_not_fixed, computed_symbols
 from ..shapes.specialise import specialised
 from . import planner
 from .arguments import check_arguments, check_request, costs_of, prototypes_of
@@ -180,6 +180,7 @@ def plan(
     )
     check_request(request)
     part, folded = specialised(graph, shapes, chosen)
+    check_not_fixed(graph, part, bounds)
     checked = NO_BOUNDS if bounds is None else all_bounds(part, bounds)
     made = planned(part, checked, request, chosen)
     applied, dead = (*folded, *made.applied), dead_nodes(graph)

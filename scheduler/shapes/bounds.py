@@ -81,6 +81,20 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
     return {symbol: found[symbol] for symbol in symbols}
 
 
+def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
+    """Raise PlanError if bounds name a length of a graph that shapes fix in a part of it."""
+    named = bounds if isinstance(bounds, Mapping) else {}
+    for name in part.inputs:
+        before, after = (one.tensors[name].shape or () for one in (graph, part))
+        for symbol, length in zip(before, after, strict=False):
+            if symbol != length and symbol in named:
+                raise PlanError(
+                    f"{symbol!r} has a bound, and the shape given for {name!r} fixes it: {length}",
+                    at=f"input {name!r}: {graph.tensors[name]}",
+                    fix="leave out the bound, or the shape",
+                )
+
+
 def all_bounds(graph: Graph, bounds: object) -> Bounds:
     """Return the bounds of what is fed, and of lengths that follow from values.
 

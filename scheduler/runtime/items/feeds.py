@@ -13,7 +13,7 @@ import numpy as np
 from ....devices.exchange import Loan
 from ....graph.errors import PlaitError, text_of
 from ....graph.ir import Graph
-from ....graph.tensor import Array
+from ....graph.tensor import Array, holds_bytes
 from ...errors import FeedError
 
 _ON_HOST = frozenset({1, 3})
@@ -45,7 +45,7 @@ def check_feeds(
         value, wanted = inputs[name], graph.tensors[name].dtype
         array = value if type(value) is np.ndarray else _as_array(name, value)
         if array.dtype != wanted and array.dtype.newbyteorder("=") != wanted:
-            raise _wrong_dtype(graph, name, array)
+            raise _wrong_dtype(graph, name, value, array)
         arrays[name] = array
     return arrays
 
@@ -81,19 +81,32 @@ def _is_on_device(value: Any) -> bool:
 
 
 def as_array(value: Any) -> Array:
-    """Return an array on the same bytes, if possible; raises whatever a library raises."""
+    """Return an array on the same bytes, if possible; raises whatever a library raises.
+
+    What is in a file is an array of bytes, which numpy would take for a text.
+    """
+    if isinstance(value, bytes):
+        return np.frombuffer(value, np.uint8)
     ways = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
     if hasattr(value, "__dlpack__") and not any(hasattr(value, way) for way in ways):
         return np.from_dlpack(value)  # numpy would take it for a scalar
     return np.asarray(value)
 
 
-def _wrong_dtype(graph: Graph, name: str, array: Array) -> FeedError:
+def _wrong_dtype(graph: Graph, name: str, value: Any, array: Array) -> FeedError:
     wanted = graph.tensors[name]
+    dtype = wanted.dtype.name
+    got, fix = f"dtype {array.dtype.name!r}", f"convert it: np.asarray(value, {dtype!r})"
+    if isinstance(value, bytes | bytearray | memoryview):
+        got = type(value).__name__
+        fix = f"say what the bytes are: np.frombuffer(value, {dtype!r}), and reshape it"
+    elif value is None or array.dtype.kind in "US":
+        got = "None" if value is None else "text"
+        fix = f"feed an array of {dtype}"
+        if isinstance(value, str) and holds_bytes(wanted):
+            fix = "feed bytes: Path(value).read_bytes() of a file, value.encode() of a text"
     return FeedError(
-        f"input {name!r} must be {wanted}, got dtype {array.dtype.name!r}",
-        at=f"graph {graph.name!r}",
-        fix=f"convert it: np.asarray(value, {wanted.dtype.name!r})",
+        f"input {name!r} must be {wanted}, got {got}", at=f"graph {graph.name!r}", fix=fix
     )
 
 

@@ -98,7 +98,8 @@ def _own(value: Any) -> Any:
     if isinstance(value, Loan | PlaitError):
         return value
     try:
-        return np.array(as_array(value))
+        array = as_array(value)
+        return array if isinstance(value, bytes) else np.array(array)  # nobody changes bytes
     except Exception:
         return value
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from numbers import Real
 
+import numpy as np
 import trio
 
 from ...errors import DeadlineError, SessionError
 from ..items.item import ItemRun
 
 
-def check_deadline(deadline_s: float | None) -> None:
+def check_deadline(deadline_s: object) -> None:
     """Raise SessionError unless a deadline is a time after now, or there is none."""
-    if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > 0):
+    is_number = isinstance(deadline_s, int | float | np.integer | np.floating)
+    if deadline_s is not None and not (is_number and deadline_s > 0):
         raise SessionError(f"deadline_s is {deadline_s!r}", fix="give more than 0 seconds")
 
 

@@ -11,6 +11,8 @@ from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.errors import KernelError
 from plait.graph.ir import Graph
 from plait.scheduler.planner.arguments import MOST_IN_FLIGHT
+from plait.scheduler.runtime.items.feeds import as_array
+from plait.scheduler.runtime.items.input_staging import copied
 from trio.testing import wait_all_tasks_blocked
 
 X = np.array([-1.0, 2.0], np.float32)
@@ -85,6 +87,11 @@ async def test_an_input_and_a_constant_can_be_fetched() -> None:
         ({"x": X.astype("float64")}, r"got dtype 'float64'(.|\n)*np.asarray\(value, 'float32'\)"),
         ({"x": X[:1]}, r"must be float32\[2\], got shape \[1\]"),
         ([X], "an item is a list"),
+        ({"x": b"abc"}, r"got bytes(.|\n)*np.frombuffer\(value, 'float32'\)"),
+        ({"x": bytearray(b"abc")}, r"got bytearray(.|\n)*np.frombuffer\(value, 'float32'\)"),
+        ({"x": None}, r"got None\n(.|\n)*feed an array of float32"),
+        ({"x": "abc"}, r"got text\n(.|\n)*feed an array of float32"),
+        ({"x": ["a", "b"]}, r"got text\n(.|\n)*feed an array of float32"),
     ],
 )
 async def test_wrong_feeds_are_refused_and_the_session_goes_on(inputs: Any, message: str) -> None:
@@ -92,6 +99,36 @@ async def test_wrong_feeds_are_refused_and_the_session_goes_on(inputs: Any, mess
         with pytest.raises(pl.FeedError, match=message):
             await session.run(inputs)
         assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
+
+
+def of_bytes(*shape: Any) -> pl.Graph:
+    b = pl.GraphBuilder("bytes")
+    b.output("y", b.op("Identity", b.input("file", "uint8", shape)))
+    return b.build()
+
+
+@pytest.mark.parametrize("content", [b"", b"abc\0\xff"])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_what_is_in_a_file_is_an_array_of_bytes(content: bytes, kind: Any) -> None:
+    plan = pl.plan(of_bytes("n"), max_in_flight=2)
+    feeds = {"file": kind(content)}
+    with pl.BlockingSession(plan) as session:
+        found = [session.run(feeds), session.submit(feeds).result(60.0)]
+        found += [item.outputs for item in session.stream([feeds] * 5)]
+    assert [result["y"].tobytes() for result in found] == [content] * 7
+
+
+def test_bytes_are_fed_without_a_copy() -> None:
+    content = bytes(range(100))
+    assert np.shares_memory(as_array(content), np.frombuffer(content, np.uint8))
+    kept = copied({"file": content}, {})["file"]  # while it waits: nobody changes bytes
+    assert np.shares_memory(kept, np.frombuffer(content, np.uint8))
+
+
+async def test_a_text_is_no_file() -> None:
+    async with pl.Session(pl.plan(of_bytes("n"))) as session:
+        with pytest.raises(pl.FeedError, match=r"got text\n(.|\n)*read_bytes\(\)"):
+            await session.run({"file": "photo.jpg"})
 
 
 async def test_symbols_must_stand_for_one_length() -> None:

@@ -197,6 +197,13 @@ def test_a_bound_of_nothing_that_is_fed_is_refused() -> None:
     assert caught.value.fix == "its symbols are: n"
 
 
+def test_a_bound_of_what_a_shape_fixes_is_refused_as_that() -> None:
+    b = pl.GraphBuilder("fixed")
+    b.output("y", b.op("Relu", b.input("x", "float32", ("n", 3))))
+    with pytest.raises(pl.PlanError, match=r"'n' has a bound, and the shape.*'x' fixes it: 5"):
+        pl.plan(b.build(), bounds={"n": 64}, shapes={"x": (5, 3)})
+
+
 def test_a_symbol_without_a_bound_is_refused() -> None:
     with pytest.raises(pl.PlanError, match="the bounds leave 'n' open"):
         pl.plan(two_steps(), bounds={})
