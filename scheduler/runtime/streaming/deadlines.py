@@ -14,8 +14,10 @@ from ..items.item import ItemRun
 
 def check_deadline(deadline_s: object) -> None:
     """Raise SessionError unless a deadline is a time after now, or there is none."""
-    is_number = isinstance(deadline_s, int | float | np.integer | np.floating)
-    if deadline_s is not None and not (is_number and deadline_s > 0):
+    if deadline_s is None:
+        return
+    numbers = int | float | np.integer | np.floating
+    if not isinstance(deadline_s, numbers) or not deadline_s > 0:
         raise SessionError(f"deadline_s is {deadline_s!r}", fix="give more than 0 seconds")
 
 
