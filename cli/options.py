@@ -90,12 +90,14 @@ seed_option = click.option(
 
 
 def exit_if_failed(streamed: Streamed) -> None:
-    """Print the first failures of a stream, if there are any, and end with their exit code."""
+    """Print the first failures of a stream, if there are any, and end with its exit code."""
     failures = sorted(streamed.failures.items())
     for index, error in failures[:SHOWN_ERRORS]:
         print_error(error, where=f"item {index}: ")
     if len(failures) > SHOWN_ERRORS:
         print_note(f"{len(failures) - SHOWN_ERRORS} more items failed")
+    if streamed.was_interrupted:
+        click.get_current_context().exit(EXIT_INTERRUPTED)
     if failures:
         click.get_current_context().exit(EXIT_FAILED)
 

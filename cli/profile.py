@@ -28,6 +28,7 @@ from .plan import Request, asks_for_plan
 if TYPE_CHECKING:
     from ..graph.tensor import Array
     from ..scheduler.plans.plan import Plan
+    from .stream import MakeItem, Streamed
 
 
 @click.command(epilog=EXIT_CODES)
@@ -68,7 +69,7 @@ def profile(
     from ..scheduler.costs import Costs
     from ..scheduler.planner.simulate import for_items_in_flight
     from ..scheduler.tuning.calibration import completed
-    from .stream import run_stream, save_trace
+    from .stream import save_trace
 
     for path in (trace, html, request.costs):
         check_writable(path)
@@ -90,7 +91,7 @@ def profile(
     # Random numbers are made once, or making them would be what is measured.
     make_item = feeds.item if feeds.count else lambda index: first
     count = min(repeat, feeds.count or repeat)
-    streamed = run_stream(plan, make_item, count, None, what="profiling", measure=True)
+    streamed = _measured(plan, make_item, count, "profiling")
     measured = streamed.profile
     assert measured is not None
     save_trace(measured, trace)
@@ -99,8 +100,7 @@ def profile(
         # One item at a time: then nothing that is measured waits for, or disturbs, anything else.
         alone = for_items_in_flight(static, 1)
         if alone is not static:
-            again = run_stream(alone, make_item, count, None, what="measuring", measure=True)
-            measured = again.profile or measured
+            measured = _measured(alone, make_item, count, "measuring").profile or measured
         found = completed(Costs.from_profile(measured, alone), alone, first, print_note)
         known.merged(found).save(file)
         print_note(f"wrote {file}")
@@ -115,6 +115,16 @@ def profile(
     else:
         print_text(measured.table() + (f"\n\n{answer}" if answer is not None else ""))
     exit_if_failed(streamed)
+
+
+def _measured(plan: Plan, make_item: MakeItem, count: int, what: str) -> Streamed:
+    """Run items whose nodes are timed; after Ctrl-C there is nothing to show of so few."""
+    from .stream import run_stream
+
+    streamed = run_stream(plan, make_item, count, None, what=what, measure=True)
+    if streamed.was_interrupted:
+        raise KeyboardInterrupt
+    return streamed
 
 
 def _static(plan: Plan, item: Mapping[str, Array]) -> Plan:

@@ -43,17 +43,20 @@ class Streamed:
         From the first item asked for to the last result, without opening and closing devices.
     profile : Profile or None
         None before the stream has ended, and where replicas ran it.
+    was_interrupted : bool
+        By Ctrl-C: other items may have been under way, or not begun.
     """
 
     done: int = 0
     failures: dict[int, BaseException] = field(default_factory=dict)
     elapsed_s: float = 0.0
     profile: Profile | None = None
+    was_interrupted: bool = False
 
     @property
     def per_second(self) -> float:
         """Items that worked, per second."""
-        return self.done / self.elapsed_s
+        return self.done / self.elapsed_s if self.elapsed_s else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -63,11 +66,14 @@ class Streamed:
             "failures": failures,
             "seconds": self.elapsed_s,
             "items_per_second": self.per_second,
+            "interrupted": self.was_interrupted,
         }
 
     def __str__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        return f"{self.done} items in {self.elapsed_s:.3f} s: {self.per_second:.1f} items/s{failed}"
+        how = "interrupted after " if self.was_interrupted else ""
+        rate = f"{self.per_second:.1f} items/s"
+        return f"{how}{self.done} items in {self.elapsed_s:.3f} s: {rate}{failed}"
 
 
 def run_once(
@@ -106,18 +112,28 @@ def run_stream(
     """Run items 0 to `count` - 1, as many at a time as the plan allows.
 
     An item that cannot be made, or fails, is recorded and the others go on, unless `streaming` says
-    otherwise. The outputs of each are written to the folder `output`, where one is given.
+    otherwise. The outputs of each are written to the folder `output`, where one is given. After
+    Ctrl-C it returns what was done until then.
     """
     streamed = Streamed()
     how = streaming or Streaming({})
 
     async def run() -> None:
         async with opened(plan, cluster, replicas, measure=measure) as session:
-            async with _shown(session, what, count, live=live) as advance:
-                await _consume(session, make_item, count, output, streamed, advance, how)
-            streamed.profile = _profile(session)
+            try:
+                async with _shown(session, what, count, live=live) as advance:
+                    await _consume(session, make_item, count, output, streamed, advance, how)
+            finally:
+                streamed.profile = _profile(session)
 
-    trio.run(run)
+    try:
+        trio.run(run)
+    except KeyboardInterrupt:
+        streamed.was_interrupted = True
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        streamed.was_interrupted = True
     return streamed
 
 
@@ -178,16 +194,18 @@ async def _consume(
                 yield item
 
     start = time.perf_counter()
-    async with session.stream(source(), **how.arguments) as results:
-        async for item in results:
-            index = under_way.pop(item.index)
-            if item.error is not None:
-                streamed.failures[index] = item.error
-            else:
-                if output is not None:
-                    write_arrays(output / f"{index:04d}.npz", item.outputs)
-                streamed.done += 1
-            advance()
-            if streamed.failures and how.stop:
-                break
-    streamed.elapsed_s = time.perf_counter() - start
+    try:
+        async with session.stream(source(), **how.arguments) as results:
+            async for item in results:
+                index = under_way.pop(item.index)
+                if item.error is not None:
+                    streamed.failures[index] = item.error
+                else:
+                    if output is not None:
+                        write_arrays(output / f"{index:04d}.npz", item.outputs)
+                    streamed.done += 1
+                advance()
+                if streamed.failures and how.stop:
+                    break
+    finally:
+        streamed.elapsed_s = time.perf_counter() - start

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -424,8 +425,12 @@ def test_a_process_ends_with_the_code_of_a_mistake(folder: Path) -> None:
 @pytest.mark.skipif(
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="Ctrl-C is ignored here, as by nohup"
 )
-def test_ctrl_c_ends_a_stream_quietly_with_code_130(folder: Path) -> None:
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_ctrl_c_ends_a_stream_with_code_130_and_says_what_was_done(
+    folder: Path, as_json: bool
+) -> None:
     command = [sys.executable, "-m", "plait", "stream", "announce.plait", "--count", "100000000"]
+    command += ["--json"] if as_json else []
     process = subprocess.Popen(
         [*command, "--import", "cli_test_operators.py"],
         cwd=folder,
@@ -435,10 +440,19 @@ def test_ctrl_c_ends_a_stream_quietly_with_code_130(folder: Path) -> None:
     )
     with process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
+        for _ in range(4):  # one item is under way: some before it are done
+            assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=WAIT_S)
+        told, errors = process.communicate(timeout=WAIT_S)
     assert (process.returncode, errors) == (130, "")
+    summary = told[told.rindex("running\n") + len("running\n") :] if "running" in told else told
+    if as_json:
+        found = json.loads(summary)
+        assert found["interrupted"]
+        assert found["done"] >= 1
+        assert found["failures"] == []
+    else:
+        assert re.match(r"interrupted after [1-9]\d* items in \S+ s: \S+ items/s, up to", summary)
 
 
 def test_a_terminal_sees_progress(folder: Path) -> None:
