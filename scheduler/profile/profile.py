@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..plans.plan import Plan
 from .attribution import Attribution, attributions, total
 from .critical import CriticalSpan, critical_path
-from .intervals import merged
+from .intervals import covered_ns, merged
 from .records import NodeTime, Record, Span
 from .table import profile_table
 
@@ -51,6 +51,27 @@ class Profile:
             return 0.0
         first = min(record.admitted_ns for record in self.records)
         return (max(record.landed_ns for record in self.records) - first) / 1e9
+
+    @cached_property
+    def active_s(self) -> float:
+        """Of those, the seconds in which an item was under way, with its source or its consumer."""
+        if not self.records:
+            return 0.0
+        first = min(record.admitted_ns for record in self.records)
+        last = max(record.landed_ns for record in self.records)
+        ways = (
+            (
+                max(record.marks.asked_ns or record.admitted_ns, first),
+                min(max(record.landed_ns, record.marks.released_ns), last),
+            )
+            for record in self.records
+        )
+        return covered_ns(ways) / 1e9
+
+    @property
+    def items_per_s(self) -> float:
+        """Items per second of that: the time between streams does not count."""
+        return len(self.records) / self.active_s if self.active_s else 0.0
 
     @property
     def busy_s(self) -> dict[str, float]:
@@ -186,7 +207,8 @@ class Profile:
             "plans": {"hits": self.hits, "bound": self.bound, "misses": self.misses},
             "at_open_s": self.at_open_s,
             "wall_s": self.wall_s,
-            "items_per_s": len(self.records) / self.wall_s if self.wall_s else 0.0,
+            "active_s": self.active_s,
+            "items_per_s": self.items_per_s,
             "latency_ms": {
                 name: self.latency_s(q) * 1e3 for name, q in (("p50", 0.5), ("p99", 0.99))
             },

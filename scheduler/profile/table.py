@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 LISTED_NODES = 25
 LISTED_ON_PATH = 10
 
+IDLE = 0.01
+"""A larger share of time in which no item was under way is told."""
+
 FEWER_SHAPES = "fix: bound the lengths, plan(..., bounds={'n': 64}), or feed few of them, padded"
 """What to do where most shapes are new."""
 
@@ -48,10 +51,13 @@ def _totals(profile: Profile) -> Iterator[str]:
     figures = profile.totals()
     yield (
         f"{'the last ' if profile.forgotten else ''}"
-        "{items} items in {wall_s:.3f} s: {items_per_s:.1f} items/s, {failed} failed".format(
+        "{items} items in {active_s:.3f} s: {items_per_s:.1f} items/s, {failed} failed".format(
             **figures
         )
     )
+    if profile.wall_s - profile.active_s > IDLE * profile.wall_s:
+        idle_s = profile.wall_s - profile.active_s
+        yield f"in {idle_s:.3f} s between the first and the last, no item was under way"
     yield "latency p50 {p50:.2f} ms, p99 {p99:.2f} ms".format(**figures["latency_ms"])
     if profile.misses or profile.bound:
         yield (
@@ -63,7 +69,7 @@ def _totals(profile: Profile) -> Iterator[str]:
     if profile.at_open:
         yield f"computed once, before the first item: {profile.at_open_s * 1e3:.2f} ms"
     for device, busy_s in figures["busy_s"].items():
-        share = busy_s / profile.wall_s if profile.wall_s else 0.0
+        share = busy_s / profile.active_s if profile.active_s else 0.0
         yield f"{device}: busy {busy_s:.3f} s, {share:.0%} of the time"
     yield f"two devices or more at work: {figures['overlap']:.0%} of the busy time"
 
@@ -87,7 +93,7 @@ def _critical_path(profile: Profile) -> Iterator[str]:
     spent: dict[tuple[str, str], list[int]] = {}
     for one in profile.critical_path:
         spent.setdefault((one.step.name, one.step.device), []).append(one.ended_ns - one.started_ns)
-    whole = profile.wall_s * 1e9
+    whole = profile.active_s * 1e9
     if not spent or not whole:
         return
     rows = sorted(spent.items(), key=lambda row: -sum(row[1]))

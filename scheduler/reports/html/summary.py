@@ -59,12 +59,12 @@ def decision(plan: Plan) -> dict[str, Any] | None:
 
 def profile_figures(profile: Profile) -> dict[str, Any]:
     """Return what was measured, as plain values."""
-    wall_s = profile.wall_s
+    active_s = profile.active_s
     latencies = [(record.landed_ns - record.admitted_ns) / 1e3 for record in profile.records]
     return {
         "facts": list(_profile_facts(profile)),
         "busy": [
-            [name, rounded(s / wall_s if wall_s else 0.0)] for name, s in profile.busy_s.items()
+            [name, rounded(s / active_s if active_s else 0.0)] for name, s in profile.busy_s.items()
         ],
         "latency_us": [rounded(latency) for latency in latencies[-LATENCIES:]],
         "spent": list(_spent(profile)),
@@ -112,8 +112,9 @@ def _profile_facts(profile: Profile) -> Iterator[Fact]:
         f"the last {items} of {items + profile.forgotten}" if profile.forgotten else f"{items:,}"
     )
     yield "measured items", f"{known}, {failed} failed" if failed else known
-    if profile.wall_s:
-        yield "throughput", f"{items / profile.wall_s:.4g} items/s over {profile.wall_s:.4g} s"
+    if profile.active_s:
+        rate = f"{profile.items_per_s:.4g} items/s over {profile.active_s:.4g} s"
+        yield "throughput", f"{rate} with items under way"
         median, late = (profile.latency_s(quantile) * 1e3 for quantile in (0.5, 0.99))
         yield "latency", f"{median:.4g} ms median, {late:.4g} ms p99"
     yield "overlap", f"two devices or more at work {profile.overlap:.0%} of the busy time"
