@@ -12,7 +12,7 @@ from ..graph.errors import InternalError, PlaitError
 from .convert import convert
 from .devices import show_devices
 from .inputs import CommandError
-from .options import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE
+from .options import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, is_interrupt
 from .output import print_error
 from .pack import pack
 from .profile import profile
@@ -37,10 +37,8 @@ class _Commands(click.Group):
         except OSError as error:
             print_error(CommandError(f"cannot write the output: {error.strerror}"))
             ctx.exit(EXIT_FAILED)
-        except KeyboardInterrupt:
-            ctx.exit(EXIT_INTERRUPTED)
-        except BaseExceptionGroup as group:
-            if group.subgroup(KeyboardInterrupt) is None:
+        except (KeyboardInterrupt, BaseExceptionGroup) as error:
+            if not is_interrupt(error):
                 raise
             ctx.exit(EXIT_INTERRUPTED)
 

@@ -89,6 +89,13 @@ seed_option = click.option(
 )
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether a command was ended by Ctrl-C, which event loops raise in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
 def exit_if_failed(streamed: Streamed) -> None:
     """Print the first failures of a stream, if there are any, and end with its exit code."""
     failures = sorted(streamed.failures.items())

@@ -16,6 +16,7 @@ from ..graph.errors import PlaitError
 from ..scheduler.runtime.session import Session
 from .cluster import Size, opened
 from .live import LiveView
+from .options import is_interrupt
 from .output import progress, write_arrays
 from .streaming import Streaming
 
@@ -128,10 +129,8 @@ def run_stream(
 
     try:
         trio.run(run)
-    except KeyboardInterrupt:
-        streamed.was_interrupted = True
-    except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt) is None:
+    except (KeyboardInterrupt, BaseExceptionGroup) as error:
+        if not is_interrupt(error):
             raise
         streamed.was_interrupted = True
     return streamed

@@ -26,7 +26,7 @@ MOST_STEPS = 2_000
 
 def equal_share(plan: Plan) -> int:
     """Return what each device has that computes here, unless it has more; 1 at least."""
-    return _equal(len(every_device(_computing(plan), plan.replicas)))
+    return equal_cores(len(every_device(_computing(plan), plan.replicas)))
 
 
 def shares_of_cores(plan: Plan) -> dict[str, int]:
@@ -63,7 +63,7 @@ def divided(
         How many there are of a device, itself included.
     """
     counts = {name: (replicas or {}).get(name, 1) for name in devices}
-    cores, shares = core_count(), dict.fromkeys(counts, _equal(sum(counts.values())))
+    cores, shares = core_count(), dict.fromkeys(counts, equal_cores(sum(counts.values())))
     for name, count in counts.items():
         if not isinstance(devices[name], Scaling):
             continue
@@ -92,7 +92,8 @@ def seconds_on_one(device: Device, seconds: float, cores: int) -> float:
     return found
 
 
-def _equal(sharing: int) -> int:
+def equal_cores(sharing: int) -> int:
+    """Return the cores of each of so many devices, one core left over; 1 at least."""
     return max(1, (core_count() - 1) // max(1, sharing))
 
 

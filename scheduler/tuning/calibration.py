@@ -34,6 +34,7 @@ from ..runtime.session import Session
 from ..simulation.lanes import USUAL
 from .contention import contention
 from .measure import LIMIT_S, Clock, Note, undisturbed
+from .trial import stream_items
 
 ITEMS, WARM_UP, ROUNDS, MOST_ROUNDS = 16, 3, 4, 64
 TOURED = 3
@@ -175,7 +176,5 @@ async def _stream(session: Session, items: int, in_flight: int) -> Sequence[Reco
     """Run items through a session, and return their records."""
     graph = session.plan.graph
     feeds = {name: np.zeros(graph.tensors[name].static_shape, np.float32) for name in graph.inputs}
-    async with session.stream([feeds] * items, max_in_flight=in_flight) as results:
-        async for item in results:
-            _ = item.outputs
+    await stream_items(session, feeds, items, in_flight)
     return session.profile().records[-items:]

@@ -27,12 +27,14 @@ from ...devices.host import core_count
 from ...devices.registry import device as make_device
 from ...graph.ir import Graph
 from ...graph.tensor import Array
+from ..dispatch.core_shares import equal_cores
 from ..errors import PlanError
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..profile import Record
 from ..runtime.session import Session
 from .measure import LIMIT_S, MOST_REPEATS, REPEATS, UNDISTURBED_S, Clock, agreed
+from .trial import stream_items
 
 WARM_UP, MOST_ITEMS = 8, 64
 ROUND_S = UNDISTURBED_S / 2
@@ -161,7 +163,7 @@ def _sharing(device: str | Device, count: int) -> str | Device:
     if not isinstance(device, str):
         return device
     try:
-        return make_device(device, threads=max(1, (core_count() - 1) // count))
+        return make_device(device, threads=equal_cores(count))
     except DeviceError:  # it has no such option
         return device
 
@@ -181,9 +183,7 @@ def beginning(planned: Plan) -> Graph:
 
 async def work(session: Session, feeds: Mapping[str, Array], items: int) -> int:
     """Run items one by one; return for how many ns devices worked, whatever passed in between."""
-    async with session.stream([feeds] * items, max_in_flight=1) as results:
-        async for item in results:
-            _ = item.outputs
+    await stream_items(session, feeds, items, in_flight=1)
     return sum(map(_worked_ns, session.profile().records[-items:]))
 
 

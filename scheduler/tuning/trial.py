@@ -136,7 +136,14 @@ async def _run(session: Session, feeds: Mapping[str, Any], count: int, at_once: 
         for _ in range(count):
             await session.run(feeds)
         return
-    async with session.stream([feeds] * count, max_in_flight=at_once) as results:
+    await stream_items(session, feeds, count, at_once)
+
+
+async def stream_items(
+    session: Session, feeds: Mapping[str, Any], count: int, in_flight: int
+) -> None:
+    """Stream the same item so many times; raises what one fails with."""
+    async with session.stream([feeds] * count, max_in_flight=in_flight) as results:
         async for item in results:
             _ = item.outputs  # a failure is raised here
 

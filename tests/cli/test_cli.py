@@ -21,6 +21,8 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from command_line import assert_mistake, plait, plait_process
+from plait.cli.output import print_error
+from plait.graph.errors import PlaitError
 
 OPERATORS = """
 import numpy as np
@@ -541,3 +543,17 @@ def test_an_imported_module_that_exits_is_named(folder: Path) -> None:
     (folder / "leaves.py").write_text("import sys; sys.exit(3)")
     result = plait(folder, "plan", "affine.plait", "--import", "leaves.py")
     assert_mistake(result, "cannot import 'leaves.py': SystemExit: 3")
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("bounds={'n': 64}", "--bound n=64"),
+        ("bounds={'a.shape[1]': (2, 64)}", "--bound a.shape[1]=2:64"),
+    ],
+)
+def test_errors_spell_bounds_as_the_option(
+    told: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_error(PlaitError("too long", fix=f"bound it by {told}"))
+    assert f"bound it by {shown}" in capsys.readouterr().err

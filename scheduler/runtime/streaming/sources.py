@@ -120,6 +120,7 @@ class Puller:
 
     async def pull_soon(self) -> bool:
         """Ask any source for an item; False if there is none."""
+        # It repeats the end of `pull`: what both called would be one call more for each item.
         if not isinstance(self._source, AsyncIterable):
             return self.pull()
         asked_ns = self._now_ns()
