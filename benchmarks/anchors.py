@@ -1,4 +1,4 @@
-"""What others take for the same work, measured by an interpreter that need not have plait.
+"""Times of others for the same work, measured by an interpreter that need not have plait.
 
 ``python anchors.py steps 2000`` prints µs for each of two trivial steps, one item at a time;
 ``python anchors.py pipeline 200`` items per second of two stages of matrix products. As JSON, for

@@ -1,4 +1,4 @@
-"""What a driver measures with the other host beyond a cable, as JSON: `bench_two_hosts.py` runs it.
+"""A driver's figures with the other host beyond a cable, as JSON: `bench_two_hosts.py` runs it.
 
 ``python between_hosts.py ADDRESS`` joins the cluster there, whose other node is called far.
 """

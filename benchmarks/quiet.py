@@ -1,4 +1,4 @@
-"""Whether the machine was quiet: how much of its time went to anybody else."""
+"""The quietness of the machine: how much of its time went to anybody else."""
 
 from __future__ import annotations
 

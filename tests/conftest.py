@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis's profile, and a watch over what a test leaves behind."""
+"""Fixtures of all tests: hypothesis's profile, and a watch over what a test leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import plait` offers: all of it there, all of it documented, nothing else."""
+"""The names that `import plait` offers: all of them there, all documented, nothing else."""
 
 from __future__ import annotations
 

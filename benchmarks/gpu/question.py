@@ -1,4 +1,4 @@
-"""What is asked of a device, the rows that answer it, and how one question is run alone."""
+"""Questions to a device, the rows that answer them, and how one is run alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make gpu` asks, asked at toy sizes of OpenCL on a processor and of a fake GPU."""
+"""The questions of `make gpu`, asked at toy sizes of OpenCL on a processor and of a fake GPU."""
 
 from __future__ import annotations
 

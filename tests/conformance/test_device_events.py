@@ -1,4 +1,4 @@
-"""What the device protocol promises of order, events and failures, asked of every device."""
+"""The device protocol's promises of order, events and failures, asked of every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device protocol promises of memory and programs, asked of every device."""
+"""The device protocol's promises of memory and programs, asked of every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every device must pass, for remote ones: the same tests, on a host in this process."""
+"""The tests that every device must pass, for remote ones: on a host in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CUDA device says when something is missing or goes wrong, on a fake GPU."""
+"""Errors of a CUDA device when something is missing or goes wrong, on a fake GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show: CuPy takes our calls, results are right, copies overlap kernels."""
+"""Tests that need a GPU: CuPy takes our calls, results are right, copies overlap kernels."""
 
 from __future__ import annotations
 

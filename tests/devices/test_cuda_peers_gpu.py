@@ -1,4 +1,4 @@
-"""What only two GPUs can show: that copies between them arrive, in order, and how fast they are."""
+"""Tests that need two GPUs: copies between them arrive, in order, and how fast they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in for CuPy in tests has nothing that CuPy lacks; needs CuPy, but no GPU.
+"""The double of CuPy has nothing that CuPy lacks; needs CuPy, but no GPU.
 
 Where there is no GPU, the device for CUDA meets nothing but the double: a name or a parameter that
 the double alone has would go unnoticed.

@@ -1,4 +1,4 @@
-"""What a device is modelled on."""
+"""Models of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an OpenCL device says when pyopencl, a driver or a device is missing."""
+"""Errors of an OpenCL device when pyopencl, a driver or a device is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is freed elsewhere with an object here."""
+"""Resources that are freed elsewhere with an object here."""
 
 from __future__ import annotations
 

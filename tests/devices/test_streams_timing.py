@@ -1,4 +1,4 @@
-"""What the times of a device's events are on the host's clock."""
+"""The times of a device's events on the host's clock."""
 
 from __future__ import annotations
 

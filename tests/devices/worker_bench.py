@@ -1,4 +1,4 @@
-"""What tests of workers share: graphs of calls, buffers for them, and a gate to wait at."""
+"""Parts that tests of workers share: graphs of calls, buffers for them, and a gate to wait at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of faults share: graphs over a device that dies, and what their items should give."""
+"""Graphs over a device that dies, for tests of faults, and what their items should give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is cancelled and interrupted: plans of two steps, what they are fed, what must come out."""
+"""Plans of two steps to be cancelled and interrupted, what they are fed, what must come out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What authors of operators may check, and that each failure says who, what, wanted and got."""
+"""Checks for authors of operators: each failure says who, what, wanted and got."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `auto` makes of real models: none is torn, and the order of devices changes nothing."""
+"""Plans of real models by `auto`: none is torn, and the order of devices changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which item: every one once, in order, the least loaded first, again when one is lost."""
+"""Items are dealt once each, in order, the least loaded first, again when one is lost."""
 
 from __future__ import annotations
 

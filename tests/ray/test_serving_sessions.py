@@ -1,4 +1,4 @@
-"""What a host does with the items it is sent; no cluster is needed for that."""
+"""Items that are sent to a host; no cluster is needed for that."""
 
 from __future__ import annotations
 

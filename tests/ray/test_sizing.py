@@ -1,4 +1,4 @@
-"""When replicas are added, and when they are given back."""
+"""Replicas are added, and given back, when they should be."""
 
 from __future__ import annotations
 

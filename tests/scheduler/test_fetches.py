@@ -1,4 +1,4 @@
-"""What is fetched, and nothing else, runs; plans for it are found again."""
+"""Fetched tensors, and nothing else, are computed; plans for them are found again."""
 
 from __future__ import annotations
 

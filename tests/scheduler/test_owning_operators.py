@@ -1,4 +1,4 @@
-"""What nodes own is opened with a plan, private to it, and closed with it, whatever happens."""
+"""Resources of nodes are opened with a plan, private to it, and closed with it in any case."""
 
 from __future__ import annotations
 

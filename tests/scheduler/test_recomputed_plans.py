@@ -1,4 +1,4 @@
-"""What recomputation does to plans: less memory, more time, the same losses."""
+"""Plans with recomputation: less memory, more time, the same losses."""
 
 from __future__ import annotations
 

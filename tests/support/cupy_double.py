@@ -1,4 +1,4 @@
-"""What plait uses of CuPy, on a GPU that does not exist.
+"""A double of the part of CuPy that plait uses, on a GPU that does not exist.
 
 Arrays live in the fake GPU's memory. Host code can look at their shapes and make views, but not at
 what they hold. Kernels are the real ones, run when the fake GPU gets to them: those for any array

@@ -1,4 +1,4 @@
-"""What a driver on the near one of two hosts does; prints what came of it as JSON.
+"""The part of a driver on the near one of two hosts; prints what came of it as JSON.
 
 ``over_a_cable.py ADDRESS devices`` or ``ADDRESS replicas``.
 """

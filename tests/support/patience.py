@@ -1,4 +1,4 @@
-"""How long a test waits for what must happen: it takes so long only where plait hangs."""
+"""The time that tests wait for what must happen: it is spent only where plait hangs."""
 
 from __future__ import annotations
 

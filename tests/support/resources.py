@@ -1,4 +1,4 @@
-"""What this process holds that a session may forget: threads, processes, descriptors, memory."""
+"""Resources that a session may forget: threads, processes, descriptors, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests stay together when several processes share them out."""
+"""Groups of tests that stay together when several processes share them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What functions take, compiled ones too."""
+"""Signatures of functions, compiled ones too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a device without double precision cannot compute."""
+"""Nodes that a device without double precision cannot compute."""
 
 from __future__ import annotations
 

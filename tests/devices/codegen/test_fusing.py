@@ -1,4 +1,4 @@
-"""Which nodes become one kernel, and that nothing is read or written at the wrong time by it."""
+"""Nodes that become one kernel, by which nothing is read or written at the wrong time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attention is generated; what it gives is in test_network_kernels and test_drawn_nodes."""
+"""Attention that is generated; its results are in test_network_kernels and test_drawn_nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the maxima of windows lie, in blocks of planes and for windows of any size."""
+"""The places of maxima of windows, in blocks of planes and for windows of any size."""
 
 from __future__ import annotations
 

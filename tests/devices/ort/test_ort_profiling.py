@@ -1,4 +1,4 @@
-"""How ONNX Runtime's profiler divides a program's time among nodes."""
+"""Shares of a program's time by node, from ONNX Runtime's profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plait writes as a cvm model is read back as the same graph."""
+"""Models written as cvm's are read back as the same graph."""
 
 from __future__ import annotations
 

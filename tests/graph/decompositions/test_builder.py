@@ -1,4 +1,4 @@
-"""What rules write by a builder, and which of several rules is taken."""
+"""Nodes that rules write by a builder, and which of several rules is taken."""
 
 from __future__ import annotations
 

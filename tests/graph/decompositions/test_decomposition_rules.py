@@ -1,4 +1,4 @@
-"""What an operator is written out as computes what the operator's definition says."""
+"""Decompositions compute what the operator's definition says."""
 
 from __future__ import annotations
 

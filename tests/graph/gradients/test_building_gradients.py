@@ -1,4 +1,4 @@
-"""What `gradients` takes, returns and refuses, whatever the operators."""
+"""Arguments, results and refusals of `gradients`, whatever the operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes are computed again for gradients, from which checkpoints, and which are not."""
+"""Nodes that are computed again for gradients, from which checkpoints, and those that are not."""
 
 from __future__ import annotations
 

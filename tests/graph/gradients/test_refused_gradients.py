@@ -1,4 +1,4 @@
-"""What has a gradient in some forms only says so, and what to do."""
+"""Operators that have a gradient in some forms only say so, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What variables hold to begin with: its spread, its seed, and what has no fans."""
+"""Initial values of variables: their spread, their seed, and what has no fans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What If, Loop and Scan make of the graphs inside of them."""
+"""Shape rules of If, Loop and Scan, by those of the graphs inside of them."""
 
 from __future__ import annotations
 

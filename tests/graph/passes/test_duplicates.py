@@ -1,4 +1,4 @@
-"""What is computed or stored twice is so once; what only looks alike stays."""
+"""Whatever is computed or stored twice is so once; what only looks alike stays."""
 
 from __future__ import annotations
 

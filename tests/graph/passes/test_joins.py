@@ -1,4 +1,4 @@
-"""What is joined twice is joined once, and what is cut and joined again was never cut."""
+"""Tensors that are joined twice are joined once; those cut and joined again were never cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is given a lane next: older items first, then what the longest work follows."""
+"""Steps that a lane is given next: older items first, then what the longest work follows."""
 
 from __future__ import annotations
 

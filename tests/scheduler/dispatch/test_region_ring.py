@@ -1,4 +1,4 @@
-"""Who has a copy and who waits for it, against a model that knows only the items before."""
+"""Copies of regions and the items that wait for them, against a model of the items before."""
 
 from __future__ import annotations
 

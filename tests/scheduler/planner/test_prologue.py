@@ -1,4 +1,4 @@
-"""What follows from constants alone is split off, and planned by itself."""
+"""Nodes that follow from constants alone are split off, and planned by themselves."""
 
 from __future__ import annotations
 

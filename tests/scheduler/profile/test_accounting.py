@@ -1,4 +1,4 @@
-"""Where the time of items went: every ns is booked once, and in the right place."""
+"""Accounts of items' time: every ns is booked once, and in the right place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes between steps, told from a profile."""
+"""Times that pass between steps, told from a profile."""
 
 from __future__ import annotations
 

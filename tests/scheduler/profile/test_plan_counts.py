@@ -1,4 +1,4 @@
-"""How many items of a profile found their plan, and what the others waited for."""
+"""Numbers of items that found their plan, and what the others waited for."""
 
 from __future__ import annotations
 

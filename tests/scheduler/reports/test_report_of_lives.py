@@ -1,4 +1,4 @@
-"""What a plan's report says of nodes that own something."""
+"""Reports of plans with nodes that own something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs once, when a plan is opened: on each device, for all items, and where it fails."""
+"""Steps that run once, when a plan is opened: on each device, for all items, and failing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replicas items go to."""
+"""Replicas that items go to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong around items: closing in the middle, eviction, Ctrl-C, devices that misbehave."""
+"""Troubles around items: closing in the middle, eviction, Ctrl-C, devices that misbehave."""
 
 from __future__ import annotations
 

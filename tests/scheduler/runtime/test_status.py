@@ -1,4 +1,4 @@
-"""What a session says of this moment, and what it keeps of items that are gone."""
+"""The status of a session at a moment, and what is kept of items that are gone."""
 
 from __future__ import annotations
 

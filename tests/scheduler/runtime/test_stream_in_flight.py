@@ -1,4 +1,4 @@
-"""How many items of a stream are alive: as many as asked for, and never one more."""
+"""Items of a stream that are alive: as many as asked for, and never one more."""
 
 from __future__ import annotations
 

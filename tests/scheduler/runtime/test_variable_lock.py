@@ -1,4 +1,4 @@
-"""Whose turn it is with variables: one assigns at a time, in order, and nobody reads meanwhile."""
+"""Turns with variables: one assigns at a time, in order, and nobody reads meanwhile."""
 
 from __future__ import annotations
 

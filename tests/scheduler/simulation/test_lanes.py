@@ -1,4 +1,4 @@
-"""What the host is taken to be like before, and after, something was measured."""
+"""Assumptions about the host before, and after, something was measured."""
 
 from __future__ import annotations
 

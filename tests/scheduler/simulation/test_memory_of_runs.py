@@ -1,4 +1,4 @@
-"""What a simulation says of memory is what a session allocates."""
+"""The memory that a simulation tells of is what a session allocates."""
 
 from __future__ import annotations
 

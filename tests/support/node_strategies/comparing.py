@@ -1,4 +1,4 @@
-"""How far what a device makes of a drawn node may be from what the definition says."""
+"""Tolerances between what a device makes of a drawn node and what the definition says."""
 
 from __future__ import annotations
 

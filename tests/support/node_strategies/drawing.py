@@ -1,4 +1,4 @@
-"""What the strategies of all families draw from: dtypes, shapes and values.
+"""Strategies that those of all families draw from: dtypes, shapes and values.
 
 A strategy is a function of hypothesis's `draw` that returns a valid node: what it cannot make valid
 it leaves out by `assume`. Values come from a seed and a palette, so that drawing stays quick.

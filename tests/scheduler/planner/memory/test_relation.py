@@ -1,4 +1,4 @@
-"""Which buffers conflict, and what waits between steps would change, against plain definitions."""
+"""Conflicts of buffers, and what waits between steps would change, against plain definitions."""
 
 from __future__ import annotations
 

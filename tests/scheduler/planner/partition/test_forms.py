@@ -1,4 +1,4 @@
-"""What passes make for one device takes no choice from another: each gets nodes in its form."""
+"""Passes that please one device take no choice from another: each gets nodes in its form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `auto` chooses against what the other strategies do, as the simulator sees both plans."""
+"""`auto` against the other strategies, as the simulator sees both plans."""
 
 from __future__ import annotations
 
