@@ -11,7 +11,9 @@ def main() -> None:
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         listed = " and ".join(missing)
-        sys.stderr.write(f"the command line needs {listed}: pip install 'plait[cli]'\n")
+        from .graph.extras import how_to_install
+
+        sys.stderr.write(f"the command line needs {listed}: {how_to_install('cli')}\n")
         sys.exit(2)
     try:
         from .cli import cli

@@ -6,7 +6,7 @@
     python -m plait.conformance --alternate             # nodes alternate: cpu, worker:0, cpu ...
     python -m plait.conformance --write docs/operators.md
 
-Needs ``pip install 'plait[onnx]'``. Tests that need what plait refuses on load count as refused.
+Needs the extra ``[onnx]``. Tests that need what plait refuses on load count as refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 from . import devices
 from .devices.device import Device
+from .graph.extras import how_to_install
 from .graph.formats.onnx.nodes import operator_name
 from .graph.formats.onnx.upgrade import newest_name
 from .graph.nested import all_nodes
@@ -224,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into a document")
     options = parser.parse_args(arguments)
     if find_spec("onnx") is None:
-        parser.error("the tests come with the package 'onnx': pip install 'plait[onnx]'")
+        parser.error(f"the tests come with the package 'onnx': {how_to_install('onnx')}")
     outcomes = run_suite(alternate=options.alternate)
     made = table(outcomes)
     print(made)

@@ -7,7 +7,7 @@
 
     globals().update(BackendTest(OnnxBackend, __name__).enable_report().test_cases)
 
-Needs ``pip install 'plait[onnx]'``.
+Needs the extra ``[onnx]``.
 """
 
 from __future__ import annotations

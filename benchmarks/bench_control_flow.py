@@ -21,7 +21,7 @@ import onnxruntime
 import plait as pl
 from measure import alternate, save
 from plait.graph.tensor import Array
-from plait.scheduler.planner import planner
+from plait.scheduler.planner import prepare
 from real_models import in_package
 
 SHAPE = (3, 48, 48)
@@ -59,7 +59,7 @@ def behind_a_count(model: pl.Graph, most: int) -> pl.Graph:
 
 def waiting(graph: pl.Graph) -> pl.Plan:
     """Return the plan in which an If waits for its condition."""
-    with mock.patch.object(planner, "with_whole_nodes", lambda graph, *_, **__: graph):
+    with mock.patch.object(prepare, "with_whole_nodes", lambda graph, *_, **__: graph):
         return pl.plan(graph, ["ort"])
 
 

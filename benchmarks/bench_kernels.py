@@ -55,6 +55,13 @@ def single_operators() -> Iterator[tuple[pl.Graph, Feeds]]:
         fed = b.input("x", "float32", x.shape)
         b.output("y", b.op(op, fed, fed) if op in ("Div", "Mul") else b.op(op, fed))
         yield b.build(), {"x": x}
+    for features in (1, 2, 4, 8):  # few channels: the masks and maps that networks end with
+        for channels, height, width in ((8, 3, 3), (32, 7, 3), (64, 3, 3), (16, 5, 5), (8, 3, 39)):
+            b = pl.GraphBuilder(f"Conv of {height} x {width} to {features}")
+            fed = b.input("x", "float32", (1, channels, 96, 96))
+            w = b.constant(np.full((features, channels, height, width), 0.01, np.float32))
+            b.output("y", b.op("Conv", fed, w, auto_pad="SAME_UPPER"))
+            yield b.build(), {"x": np.ones((1, channels, 96, 96), np.float32)}
     for op, gates in (("LSTM", 4), ("GRU", 3)):
         b = pl.GraphBuilder(op)
         fed = b.input("x", "float32", (32, 1, 128))

@@ -31,6 +31,7 @@ from plait.scheduler.planner.partition.exact import exact
 from plait.scheduler.planner.partition.improvement import improve, schedule
 from plait.scheduler.planner.partition.list_scheduling import portfolio
 from plait.scheduler.planner.partition.tasks import TaskGraph, Timeline
+from plait.scheduler.plans.request import Objective, PlanRequest
 
 logging.disable(logging.WARNING)  # of generators that add a source or a sink
 
@@ -46,6 +47,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 INSTANCES = 1000
 CCRS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Mean time of a copy over mean time of a task."""
+
+ASKED: tuple[tuple[Objective, int], ...] = (("latency", 1), ("throughput", 4))
+"""Objectives, and the items in flight."""
 
 NO_LIST_SCHEDULERS = {"BruteForceScheduler", "SMTScheduler", "HybridScheduler"}
 MOST_EXACT = 12
@@ -237,13 +241,18 @@ def large_graphs() -> dict[str, float]:
 
     found = {}
     for count in (2, 3):
-        for objective, in_flight in (("latency", 1), ("throughput", 4)):
+        for objective, in_flight in ASKED:
             generator = random.Random(count)
             graph = random_graph(generator, 1000)
             devices = {device.name: device for device in random_machine(generator, count)}
-            decide = partial(choose, graph, devices, {}, Costs.of(devices))
+            request = PlanRequest(
+                devices=devices,
+                costs=Costs.of(devices),
+                objective=objective,
+                max_in_flight=in_flight,
+            )
             start = time.process_time()
-            next(decide(objective=objective, max_in_flight=in_flight))
+            next(choose(graph, request))
             found[f"{count} devices, {objective}"] = time.process_time() - start
     return found
 

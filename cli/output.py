@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 import numpy as np
 
+from ..graph.errors import Argument, PlaitError
 from ..graph.escaping import printable
 from ..graph.formats.files import replacing
 from ..graph.tensor import Array, spec_of
@@ -75,17 +76,22 @@ def print_note(text: str) -> None:
 def print_error(error: BaseException, where: str = "") -> None:
     """Print what is wrong, where, and how to fix it, on stderr."""
     notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
-    text = "\n".join([f"error: {where}{error}", *notes])
-    print_text(_BOUND.sub(_bound_option, text), to_stderr=True)
+    text = error.spelled(as_option) if isinstance(error, PlaitError) else str(error)
+    print_text("\n".join([f"error: {where}{text}", *notes]), to_stderr=True)
 
 
-_BOUND = re.compile(r"bounds=\{'([^']*)': (?:(\d+)|\((\d+), (\d+)\))\}")
-"""A bound as errors spell it, for Python."""
+_OPTIONS = {"bounds": ("--bound", ":"), "shapes": ("--shape", ",")}
+"""The option of an argument of `plan`, and what is between its numbers."""
 
 
-def _bound_option(found: re.Match[str]) -> str:
-    symbol, most, low, high = found.groups()
-    return f"--bound {symbol}={most or f'{low}:{high}'}"
+def as_option(argument: Argument) -> str:
+    """Return an argument of `plan` as options."""
+    option, between = _OPTIONS[argument.name]
+    texts = {
+        name: between.join(map(str, lengths)) if isinstance(lengths, tuple) else str(lengths)
+        for name, lengths in argument.value.items()
+    }
+    return " ".join(f"{option} {quote(f'{name}={text}')}" for name, text in texts.items())
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:

@@ -40,7 +40,7 @@ OBJECTIVES = ("latency", "throughput")
 _DECISIONS = {
     "pin": ("--pin", "pins"),
     "bounds": ("--bound", "bounds"),
-    "strategy": ("--strategy", "request.strategy"),
+    "strategy": ("--strategy", "strategy"),
     "objective": ("--objective", "request.objective"),
     "max_subgraphs": ("--max-subgraphs", "request.max_subgraphs"),
     "memory_limits": ("--memory-limit", "request.memory_limits"),

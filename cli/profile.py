@@ -21,7 +21,7 @@ from .options import (
     seed_option,
     trace_option,
 )
-from .output import check_writable, print_json, print_note, print_text
+from .output import as_option, check_writable, print_json, print_note, print_text
 from .parsing import parse_factors
 from .plan import Request, asks_for_plan
 
@@ -68,6 +68,7 @@ def profile(
     """
     from ..scheduler.costs import Costs
     from ..scheduler.planner.simulate import for_items_in_flight
+    from ..scheduler.profile.table import profile_table
     from ..scheduler.tuning.calibration import completed
     from .stream import save_trace
 
@@ -113,7 +114,8 @@ def profile(
         asked = {"what_if": answer.to_dict()} if answer is not None else {}
         print_json({**measured.to_dict(), **asked})
     else:
-        print_text(measured.table() + (f"\n\n{answer}" if answer is not None else ""))
+        table = profile_table(measured, as_option)
+        print_text(table + (f"\n\n{answer}" if answer is not None else ""))
     exit_if_failed(streamed)
 
 

@@ -11,7 +11,7 @@ from ..graph.printing import to_dot
 from .inputs import CommandError
 from .models import models_option, plan_on_models
 from .options import EXIT_CODES, PATH, as_json, html_option, in_flight
-from .output import check_writable, print_json, print_note, print_text
+from .output import as_option, check_writable, print_json, print_note, print_text
 from .plan import Request, asks_for_plan
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def show_plan(
     """
     from ..scheduler.reports.pass_text import explained
     from ..scheduler.reports.plan_file import load_plan
+    from ..scheduler.reports.report import report
 
     given = {
         "--nodes": nodes,
@@ -92,7 +93,7 @@ def show_plan(
     elif as_json:
         print_json(plan.to_dict())
     else:
-        print_text(plan.report(nodes=nodes))
+        print_text(report(plan, nodes=nodes, spell=as_option))
 
 
 def _print_diff(before: Plan, after: Plan, *, as_json: bool) -> None:

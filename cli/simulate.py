@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from .inputs import CommandError
 from .models import models_option, plan_on_models
 from .options import EXIT_CODES, as_json, faster_option, in_flight, trace_option
 from .output import check_writable, print_json, print_text
@@ -51,11 +50,6 @@ def simulate(
         plan, here = plan_on_models(request.without_costs(), None, models)
     else:
         plan, here = plan_on_models(request, max_in_flight, models)
-    if not plan.is_static:
-        raise CommandError(
-            "the model's shapes are not all known, so nothing is known of times and memory",
-            fix="give those of its inputs: --shape NAME=1,3,48,320",
-        )
     found = predict(
         plan,
         here,

@@ -101,6 +101,15 @@ class Program(Protocol):
         ...
 
 
+@runtime_checkable
+class Rebindable(Program, Protocol):
+    """A program that may serve other lengths of its tensors as it is."""
+
+    def rebound(self, views: Mapping[str, View]) -> Program | None:
+        """Return it bound to other views; None where their lengths take another program."""
+        ...
+
+
 class Device(Protocol):
     """A place that runs kernels.
 

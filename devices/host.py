@@ -45,6 +45,11 @@ class HostDevice:
         self.options = options
         self._lane = ThreadLane(f"plait-{name}", options.get("affinity", ()))
 
+    def share_thread(self, other: HostDevice) -> None:
+        """Work on another one's thread from now on, unless one is bound to cores; before `open`."""
+        if not (self.options.get("affinity") or other.options.get("affinity")):
+            self._lane = other._lane
+
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate in this process's memory, or in shared memory."""
         return SharedArena(nbytes) if memory == SHARED else host_arena(nbytes)
@@ -61,12 +66,12 @@ class HostDevice:
         self._lane.put(event, partial(cast(HostProgram, program).run, event))
         return event
 
-    def run_here(self, program: Program, event: Event) -> bool:
+    def run_inline(self, program: Program, event: Event) -> bool:
         """Run a program on the calling thread, if the lane is idle; say whether that was so.
 
         In place of `submit`, for programs that take less time than to wake the lane's thread.
         """
-        return self._lane.run_here(event, partial(cast(HostProgram, program).run, event))
+        return self._lane.run_inline(event, partial(cast(HostProgram, program).run, event))
 
     def calling(self, program: Program) -> Callable[[], object] | None:
         """Return what runs a program on the calling thread, for who knows that the lane is idle.

@@ -93,7 +93,7 @@ class ThreadLane:
         if raised:
             raise raised.pop()  # held by nothing here: frames that it refers to go with it
 
-    def run_here(self, event: Event, work: Callable[[], Any]) -> bool:
+    def run_inline(self, event: Event, work: Callable[[], Any]) -> bool:
         """Run work on the calling thread, if the lane is idle; say whether that was so.
 
         Its event completes on that thread, while the lane waits. A lane that is bound to cores is

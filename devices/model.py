@@ -311,15 +311,28 @@ A device that knows better says so as its own `model`, as do those of packages.
 """
 
 
+FEW_CHANNELS = 8
+"""Kernels compute so many output channels together, or twice as many: fewer take as long."""
+
+
 def family(graph: Graph, node: Node) -> str:
-    """Return what a node's kernels are known by: its operator, and the form of a convolution."""
+    """Return what a node's kernels are known by: its operator, and the form of a convolution.
+
+    One with few output channels is known by how many, to the next power of two: ``"Conv to 4"``.
+    """
     if node.op != "Conv":
         return node.op
     weights = graph.tensors[node.inputs[1]].shape
     if node.attributes.get("group", 1) != 1:
         return "Conv depthwise"
-    is_point = weights is not None and all(length == 1 for length in weights[2:])
-    return "Conv pointwise" if is_point else "Conv"
+    if weights is None:
+        return "Conv"
+    if all(length == 1 for length in weights[2:]):
+        return "Conv pointwise"
+    features = weights[0]
+    if not isinstance(features, int) or not 0 < features <= FEW_CHANNELS:
+        return "Conv"
+    return f"Conv to {1 << (features - 1).bit_length()}"
 
 
 def model_of(device: object, name: str) -> DeviceModel:

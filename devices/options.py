@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
+from ..graph.names import did_you_mean
 from .errors import DeviceError
 
 Option: TypeAlias = Callable[[Any], Any]
@@ -70,13 +70,8 @@ def checked(name: str, known: Mapping[str, Option], given: Mapping[str, object])
     found = {}
     for option, value in given.items():
         if option not in known:
-            close = get_close_matches(option, known, 1)
-            raise DeviceError(
-                f"device {name!r} has no option {option!r}",
-                fix=f"did you mean {close[0]!r}?"
-                if close
-                else f"its options: {', '.join(known) or 'none'}",
-            )
+            fix = did_you_mean(option, known, f"its options: {', '.join(known) or 'none'}")
+            raise DeviceError(f"device {name!r} has no option {option!r}", fix=fix)
         try:
             found[option] = known[option](value)
         except ValueError as error:

@@ -86,6 +86,20 @@ class BoundProgram:
         """True when each run yields `node_ns`."""
         return self._measure
 
+    def rebound(self, views: Mapping[str, View]) -> BoundProgram | None:
+        """Return it for other lengths where all it does is to call a function; else None."""
+        node, constants = self.graph.nodes[0], self.graph.constants
+        if len(self.graph.nodes) > 1 or has_life(node.operator):
+            return None
+        if node.op == BOUNDED_CALL:
+            step = _bounded_step(node, views, constants)
+        elif node.operator.function is not None:
+            specs = [views[name].spec if name else None for name in node.outputs]
+            step = _function_step(node, node.operator.function, views, constants, specs)
+        else:
+            return None
+        return BoundProgram(self.device, self.graph, [(node, step)], self._measure)
+
     def __call__(self) -> None:
         """Run all nodes; raise KernelError naming the node that failed."""
         self.run(_UNSTOPPED)
@@ -254,11 +268,11 @@ def bind_node(
     left = [run for run in runs if not lies(run, views)]
     if len(left) < len(runs) and only_copies(node, runs):
         return in_order(_copy(xp, run, views, constants) for run in left)
-    arrays = [_array(name, views, constants) for name in node.inputs]
-    outputs = [_array(name, views, constants) for name in node.outputs]
     if node.operator.function is not None:
         specs = [graph.tensors.get(name) for name in node.outputs]
-        return _python_step(node, function_of(node, living), arrays, outputs, specs)
+        return _function_step(node, function_of(node, living), views, constants, specs)
+    arrays = [_array(name, views, constants) for name in node.inputs]
+    outputs = [_array(name, views, constants) for name in node.outputs]
     call = graph.call(node)
     found = find_kernel(node.op, kind, call)
     assert found is not None, node.op
@@ -317,19 +331,18 @@ def function_of(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> C
     return function
 
 
-def _python_step(
+def _function_step(
     node: Node,
     function: Callable[..., Any],
-    inputs: list[Any],
-    outputs: list[Any],
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
     specs: list[TensorSpec | None],
 ) -> Step:
     """Return a step that calls a Python function on read-only inputs and checks its results."""
     attributes = dict(node.attributes)
     label = str(node)
-    frozen = [None if array is None else read_only(array) for array in inputs]
-    while frozen and frozen[-1] is None:
-        frozen.pop()
+    frozen = _arguments(node, views, constants)
+    outputs = [_array(name, views, constants) for name in node.outputs]
 
     def step() -> None:
         results = check_results(label, function(*frozen, **attributes), specs)
@@ -345,16 +358,24 @@ def _bounded_step(node: Node, views: Mapping[str, View], constants: Mapping[str,
     body, dims = node.attributes["body"], node.attributes["dims"]
     (inner,) = body.nodes
     function, attributes = inner.operator.function, dict(inner.attributes)
-    inputs = [_array(name, views, constants) for name in inner.inputs]
-    frozen = [None if array is None else read_only(array) for array in inputs]
-    while frozen and frozen[-1] is None:
-        frozen.pop()
+    frozen = _arguments(inner, views, constants)
     *outputs, shapes = (views[name].array for name in node.outputs)
 
     def step() -> None:
         put_within(str(inner), function(*frozen, **attributes), outputs, shapes, dims)
 
     return step
+
+
+def _arguments(
+    node: Node, views: Mapping[str, View], constants: Mapping[str, Array]
+) -> list[Array | None]:
+    """Return what a function is called with; what is left out at the end is left to it."""
+    inputs = [_array(name, views, constants) for name in node.inputs]
+    frozen = [None if array is None else read_only(array) for array in inputs]
+    while frozen and frozen[-1] is None:
+        frozen.pop()
+    return frozen
 
 
 def read_only(array: Array) -> Array:

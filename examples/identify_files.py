@@ -1,7 +1,7 @@
-"""What is in a folder? Every file goes through one graph, several at a time, on two devices.
+"""Types of the files in a folder: each goes through one graph, several at a time, on two devices.
 
 A worker process reads files and cuts tokens out of them while this process's cpu device runs the
-neural network of magika on the files before. Needs ``pip install 'plait[onnx]' magika==1.0.3``.
+neural network of magika on the files before. Needs ``pip install '.[onnx]' magika==1.0.3``.
 
     python examples/identify_files.py [FOLDER] [--devices worker:0,cpu] [--trace trace.json]
 """

@@ -1,11 +1,11 @@
-"""What do these images say? Three networks, several images at a time, in the order of the images.
+"""Text in images: three networks, several images at a time, in the order of the images.
 
 How many lines an image has is known when the first network has seen it, so this is not one graph
 but three plans: boxes of text (the network, and a Python function that outlines what it marks), the
 direction of each line, and its characters. An image is a task that goes from one session to the
 next; images overlap because each session has a device of its own, and waits take no thread.
 
-Needs ``pip install 'plait[onnx]' rapidocr-onnxruntime==1.4.4`` for the networks in it and the
+Needs ``pip install '.[onnx]' rapidocr-onnxruntime==1.4.4`` for the networks in it and the
 packages that it brings; its code is not used. Without images, it reads some that it draws.
 
     python examples/ocr_pipeline.py [IMAGE ...] [--find worker:0] [--read cpu]

@@ -1,10 +1,10 @@
-"""What do these images say? As ocr_pipeline.py, with its networks on two hosts of a Ray cluster.
+"""Text in images, as in ocr_pipeline.py, with its networks on two hosts of a Ray cluster.
 
 One host finds where text is, the other reads what it says; this process loads images, cuts lines
 out of them and puts texts together. Several images are under way, so both hosts work at a time. On
 a cluster of your own, give its nodes the labels: ``ray start --labels plait-host=find ...``.
 
-Needs ``pip install 'plait[onnx,ray]' rapidocr-onnxruntime==1.4.4`` on all nodes.
+Needs ``pip install '.[onnx,ray]' rapidocr-onnxruntime==1.4.4`` on all nodes.
 
     python examples/ocr_two_hosts.py [IMAGE ...] [--ray HOST:PORT]
 """

@@ -1,9 +1,9 @@
-"""What is in a folder, or a bucket? Ray Data reads files on a cluster, plait names their types.
+"""Types of files in a folder or bucket: Ray Data reads them on a cluster, plait names their types.
 
 Ray Data reads, cuts into batches, keeps as many in memory as there is room for, and starts actors;
 each of them opens one session of plait, which stays open for all batches that come to it. For
 datasets that are there; for results while they are wanted, stream over replicas (docs/ray.md).
-Needs ``pip install 'plait[onnx]' magika==1.0.3 'ray[data]'``.
+Needs ``pip install '.[onnx]' magika==1.0.3 'ray[data]'``.
 
     python examples/score_with_ray_data.py FOLDER [--actors 2]
 """

@@ -1,4 +1,4 @@
-"""What kind of file is this? A web server: one session of magika's network for all requests.
+"""A web server that names the types of files: one session of magika's network for all requests.
 
     POST /identify           a file: its type, or 504 where that takes too long
     POST /identify/batched   the same; requests of the same moment share a run of the network
@@ -6,7 +6,7 @@
     POST /scores             the network alone: 2048 tokens as JSON
     GET  /status             what is under way, what has ended, what memory is in use
 
-A client that goes away takes its work along. Needs ``pip install 'plait[onnx]' magika==1.0.3
+A client that goes away takes its work along. Needs ``pip install '.[onnx]' magika==1.0.3
 fastapi uvicorn``.
 
     uvicorn --app-dir examples serve_fastapi:app

@@ -2,7 +2,7 @@
 
 Ray Serve starts replicas, deals requests, restarts what dies, and takes more replicas when there
 are many requests; each replica is the whole server, with one session of plait for all requests that
-come to it. Needs ``pip install 'plait[onnx]' magika==1.0.3 'ray[serve]'``.
+come to it. Needs ``pip install '.[onnx]' magika==1.0.3 'ray[serve]'``.
 
     cd examples && serve run serve_with_ray:app
     curl --data-binary @README.md localhost:8000/identify

@@ -1,9 +1,9 @@
-"""Who speaks when? A recurrent network listens to several sounds, and tells as soon as it knows.
+"""Speech in recordings: a recurrent network hears several sounds, and tells as soon as it knows.
 
 Every chunk of a sound goes through the network with the state that the chunk before it left, so
 each sound is a stream with one chunk in flight. All share a session, and the devices; none waits
 for another. A segment of speech is given out as soon as the pause after it is long enough.
-Needs ``pip install 'plait[onnx]'`` and ``pip install --no-deps silero-vad==6.2.3``, whose code is
+Needs ``pip install '.[onnx]'`` and ``pip install --no-deps silero-vad==6.2.3``, whose code is
 not used: only its model. Without recordings, it listens to two that it makes up.
 
     python examples/voice_activity.py [WAV ...] [--live] [--devices cpu,worker:0]

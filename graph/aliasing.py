@@ -37,8 +37,11 @@ def views_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
     OperatorError
         If the operator's rule names bytes that the input does not have.
     """
-    found = [Alias(*pair) for pair in node.operator.views]
-    found += _told(graph, node, node.operator.parts, "parts")
+    operator = node.operator
+    if not operator.views and operator.parts is None:
+        return ()
+    found = [Alias(*pair) for pair in operator.views]
+    found += _told(graph, node, operator.parts, "parts")
     return tuple(alias for alias in found if node.outputs[alias.output])
 
 

@@ -7,10 +7,12 @@ inferred again, so the text is for people and for early errors only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
+from typing import Any
 
 from .errors import ShapeError
-from .tensor import Dim, Shape
+from .tensor import Dim, Shape, TensorSpec
 
 UNKNOWN: Dim = "?"
 """What a shape rule returns for a length that only the inputs' values tell.
@@ -56,6 +58,79 @@ def ceildiv(a: Dim, b: int) -> Dim:
     if isinstance(a, int):
         return -(-a // b)
     return a if b == 1 else f"ceil({a}/{b})"
+
+
+def _computing(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any]:
+    """Return a method of symbols that makes a length of two, unless one is none."""
+
+    def method(self: Symbol, other: Any) -> Any:
+        if not isinstance(other, str):
+            try:
+                other = index(other)
+            except TypeError:
+                return NotImplemented
+        return _symbol(make(self, other))
+
+    return method
+
+
+def _divided(a: Dim, b: Dim) -> Dim:
+    return floordiv(a, b) if isinstance(b, int) else f"({a}//({b}))"
+
+
+def _less(a: Dim, b: Dim) -> Dim:
+    return add(a, -b) if isinstance(b, int) else f"({a}-{b})"
+
+
+def _rest(a: Dim, b: Dim) -> Dim:
+    return f"({a}%({b}))"
+
+
+class Symbol(str):
+    """A length that is not a number yet, as the rules of Python functions get it.
+
+    Arithmetic makes another one; what needs the number, such as a comparison, is a TypeError.
+
+    Examples
+    --------
+    >>> n = Symbol("n")
+    >>> n + 1, 2 * n // 2, -(-n // 2)
+    ('(n+1)', '2*n//2', '-(-(n)//2)')
+    """
+
+    __slots__ = ()
+
+    __add__ = _computing(add)
+    __radd__ = _computing(lambda a, b: add(b, a))
+    __sub__ = _computing(_less)
+    __rsub__ = _computing(lambda a, b: _less(b, a))
+    __mul__ = _computing(mul)
+    __rmul__ = _computing(lambda a, b: mul(b, a))
+    __floordiv__ = _computing(_divided)
+    __rfloordiv__ = _computing(lambda a, b: _divided(b, a))
+    __mod__ = _computing(_rest)
+    __rmod__ = _computing(lambda a, b: _rest(b, a))
+
+    def __neg__(self) -> Symbol:
+        return Symbol(f"-({self})")
+
+    def _compare(self, other: object) -> bool:
+        raise TypeError(f"{str(self)!r} is not a number yet, to be compared with {other!r}")
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compare
+
+
+def computable(spec: TensorSpec) -> TensorSpec:
+    """Return a spec whose symbols can be computed with."""
+    made = TensorSpec(spec.dtype, spec.shape)
+    if spec.shape is not None:
+        # Specs have plain strings, whatever they are made of: is_static looks at the types.
+        object.__setattr__(made, "shape", tuple(map(_symbol, spec.shape)))
+    return made
+
+
+def _symbol(dim: Dim) -> Symbol | int:
+    return dim if isinstance(dim, int) else Symbol(dim)
 
 
 def product(dims: Iterable[Dim]) -> Dim:

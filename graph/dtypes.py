@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .errors import ShapeError
-from .extras import import_extra
+from .extras import how_to_install, import_extra
 
 FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 """What numbers are stored in, but not computed in."""
@@ -45,6 +45,7 @@ def kind_of(dtype: np.dtype[Any]) -> str:
     return "f" if dtype.name == "bfloat16" else dtype.kind
 
 
+@cache
 def is_extension(dtype: np.dtype[Any]) -> bool:
     """True for a dtype that only numpy arrays on the host can have."""
     return dtype.name in EXTENSIONS
@@ -57,4 +58,4 @@ def largest(dtype: np.dtype[Any]) -> float:
 
 def _extensions(name: str) -> Any:
     missing = f"the dtype {name!r} takes the package 'ml_dtypes'"
-    return import_extra("ml_dtypes", missing, "pip install 'plait[ml_dtypes]'", ShapeError)
+    return import_extra("ml_dtypes", missing, how_to_install("ml_dtypes"), ShapeError)

@@ -20,10 +20,52 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from .escaping import listing, printable
+
+
+class Argument(NamedTuple):
+    """An argument of `plan` that a fix names, such as bounds: lengths by symbol or input."""
+
+    name: str
+    value: Mapping[str, int | tuple[int, ...]]
+
+    def __str__(self) -> str:
+        return f"{self.name}={dict(self.value)!r}"
+
+
+Spelling: TypeAlias = Callable[[Argument], str]
+"""Returns an argument as it is written where the text is read: ``str`` does so for Python."""
+
+
+class Fix(str):
+    """The text of a fix in which arguments are named: as Python spells them, or as others do.
+
+    Examples
+    --------
+    >>> fix = Fix("bound it: ", Argument("bounds", {"n": 64}))
+    >>> print(fix)
+    bound it: bounds={'n': 64}
+    >>> fix.spelled(lambda argument: f"--{argument.name}")
+    'bound it: --bounds'
+    """
+
+    parts: tuple[str | Argument, ...]
+
+    def __new__(cls, *parts: str | Argument) -> Self:
+        """Return the text of some words and arguments, one after the other."""
+        made = super().__new__(cls, "".join(map(str, parts)))
+        made.parts = parts
+        return made
+
+    def __getnewargs__(self) -> tuple[str | Argument, ...]:  # type: ignore[override]
+        return self.parts
+
+    def spelled(self, spell: Spelling) -> str:
+        """Return the text with arguments in another spelling."""
+        return "".join(spell(one) if isinstance(one, Argument) else one for one in self.parts)
 
 
 class PlaitError(Exception):
@@ -36,7 +78,7 @@ class PlaitError(Exception):
     at : str, optional
         Where: a node, a file and its offset, a device.
     fix : str, optional
-        What the user can do about it.
+        What the user can do about it; a `Fix` where it names arguments.
     """
 
     code: ClassVar[int] = 2
@@ -48,11 +90,16 @@ class PlaitError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
+        return self.spelled(str)
+
+    def spelled(self, spell: Spelling) -> str:
+        """Return the text, with the arguments that the fix names in a spelling of one's own."""
         lines = [self.what]
         if self.at:
             lines.append(listing([f"  at:  {self.at}"]))
         if self.fix:
-            lines.append(f"  fix: {self.fix}")
+            fix = self.fix.spelled(spell) if isinstance(self.fix, Fix) else self.fix
+            lines.append(f"  fix: {fix}")
         return printable("\n".join(lines))
 
     def again(self) -> Self:

@@ -12,7 +12,7 @@ from .infer import asking
 from .ir import Node
 from .operator import Call
 from .tensor import Array, TensorSpec
-from .traits import DECODES
+from .traits import DECODES, LENGTHS
 
 FOLDED_BYTES = 1 << 24
 """Results over this size are computed when the plan is opened, not kept in it."""
@@ -26,9 +26,6 @@ SMALL_BYTES = 1 << 12
 
 Evaluate: TypeAlias = Callable[[Node, Call, Sequence[TensorSpec]], dict[str, Array] | None]
 """Returns a node's outputs by name, given its call and their specs; None if it cannot run ahead."""
-
-SHAPES_ALONE = ("Shape", "Size")
-"""Operators that read how long their input is, and none of its numbers."""
 
 _evaluators: list[Evaluate] = []
 
@@ -45,7 +42,7 @@ def is_known_ahead(
 
     Not where it decodes what is held in fewer bytes: weights stay as the model has them.
     """
-    if node.op in SHAPES_ALONE:
+    if LENGTHS in node.operator.traits:
         return tensors[node.inputs[0]].is_static
     if any(name and name not in values for name in node.inputs) or _decodes(node, tensors):
         return False

@@ -8,6 +8,17 @@ from typing import Any
 from .errors import PlaitError
 
 
+def how_to_install(*extras: str) -> str:
+    """Return the command that installs extras: plait is on no package index.
+
+    Examples
+    --------
+    >>> print(how_to_install("onnx", "ort"))
+    pip install '.[onnx,ort]' in a clone of plait
+    """
+    return f"pip install '.[{','.join(extras)}]' in a clone of plait"
+
+
 def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) -> Any:
     """Return an optional module.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .dims import UNKNOWN
@@ -15,28 +14,39 @@ from .tensor import Array, Dim, TensorSpec, spec_of
 LONGEST_DIM = 300
 """Characters of a symbolic length; expressions of expressions double with each node."""
 
+_RULE_FIX = "correct its inputs and attributes, or the rule of an operator of your own"
+_SYMBOL_FIX = (
+    "; lengths such as 'n' can be computed with by + - * // %, and where that is not enough a rule "
+    "may say that one is plait.graph.dims.UNKNOWN until shapes are numbers"
+)
 
-@contextmanager
-def asking(node: Node, call: Call) -> Iterator[None]:
+
+class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is entered by node
     """Name the node in errors of its operator's rules, and make ShapeErrors of foreign ones.
 
     Files, feeds and folded constants bring rules numbers that nobody thought of when writing them.
     A rule that exits is wrong as any other, where a session asks it as well: only Ctrl-C passes.
     """
-    try:
-        yield
-    except PlaitError as error:
-        if error.at is None:
-            error.at = describe(node, call)
-        raise
-    except BaseException as error:
-        if is_ctrl_c(error):
-            raise
-        raise ShapeError(
-            f"{node.op} cannot be understood: {named_text(error)}",
-            at=describe(node, call),
-            fix="correct its inputs and attributes, or the rule of an operator of your own",
-        ) from error
+
+    __slots__ = ("_call", "_node")
+
+    def __init__(self, node: Node, call: Call) -> None:
+        self._node, self._call = node, call
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, PlaitError):
+            if error.at is None:
+                error.at = describe(self._node, self._call)
+        elif error is not None and not is_ctrl_c(error):
+            specs = self._call.inputs
+            has_symbols = any(spec is not None and not spec.is_static for spec in specs)
+            raise ShapeError(
+                f"{self._node.op} cannot be understood: {named_text(error)}",
+                at=describe(self._node, self._call),
+                fix=_RULE_FIX + (_SYMBOL_FIX if has_symbols else ""),
+            ) from error
 
 
 def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:

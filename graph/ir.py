@@ -6,7 +6,7 @@ one; `plait.graph.check.check` says whether a graph keeps the invariants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .attribute import Attributes
 from .errors import GraphError
 from .escaping import listing
+from .names import did_you_mean
 from .operator import Call, Cost, Operator, find_operator
 from .tensor import Array, TensorSpec
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 VARIABLE, ASSIGN = "Variable", "Assign"
 """The operators of state: what the outputs of the second are, variables hold for the next item."""
-
-MOST_COMPARED = 20_000
-"""Names that are gone through for those that are like another: so many take a second."""
 
 ABSENT = ""
 """The name that stands for an optional input that is not given."""
@@ -138,6 +136,13 @@ class Graph:
         return {name: node for node in self.nodes for name in node.outputs if name}
 
     @cached_property
+    def producer_indices(self) -> Sequence[Sequence[int]]:
+        """For every node, by index, the nodes whose results it reads, in ascending order."""
+        nodes = enumerate(self.nodes)
+        indices = {name: index for index, node in nodes for name in node.outputs if name}
+        return [sorted({indices[t] for t in node.inputs if t in indices}) for node in self.nodes]
+
+    @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
         """The nodes that read each tensor, each once, in order."""
         found: dict[str, list[Node]] = {name: [] for name in self.tensors}
@@ -230,12 +235,8 @@ class Graph:
 
 def no_node_error(name: str, names: Iterable[str], graph: str) -> GraphError:
     """Return the error for a name that no node of a graph has; it tells those that are alike."""
-    names = list(names)
-    from difflib import get_close_matches
-
-    close = get_close_matches(str(name), names) if len(names) <= MOST_COMPARED else []
-    alike = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the graph's nodes"
-    return GraphError(f"there is no node {name!r}", at=graph, fix=alike)
+    fix = did_you_mean(name, names, "see the graph's nodes")
+    return GraphError(f"there is no node {name!r}", at=graph, fix=fix)
 
 
 def _structure(graph: Graph) -> tuple[object, ...]:
@@ -249,8 +250,8 @@ def _structure(graph: Graph) -> tuple[object, ...]:
 def call_of(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:
     """Return what shape and cost rules see of a node, given what is known of its inputs."""
     return Call(
-        tuple(tensors[name] if name else None for name in node.inputs),
-        tuple(values.get(name) for name in node.inputs),
+        tuple([tensors[name] if name else None for name in node.inputs]),
+        tuple([values.get(name) for name in node.inputs]),
         node.attributes,
         len(node.outputs),
     )

@@ -1,8 +1,20 @@
-"""Unique names, handed out in constant time however many alike a file has."""
+"""Unique names, handed out in constant time, and the known ones that a wrong one is close to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+MOST_COMPARED = 20_000
+"""Names that are gone through for those that are like another: so many take a second."""
+
+
+def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
+    """Return how to mend a wrong name: by the known ones closest to it, else as told."""
+    from difflib import get_close_matches
+
+    listed = list(known)
+    close = get_close_matches(str(name), listed) if len(listed) <= MOST_COMPARED else []
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 
 
 class Names:

@@ -18,9 +18,10 @@ from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
 from .installed import OPERATORS, leading_parts, load, load_own, offered, package_of
+from .names import did_you_mean
 from .registrations import note_registration
 from .tensor import Array, TensorSpec
-from .traits import NO_TRAITS, UNSTATED, Float16, Trait
+from .traits import IN_PLANS_ALONE, NO_TRAITS, NOTHING, UNSTATED, Float16, Part, Trait
 
 Specs: TypeAlias = tuple[TensorSpec, ...]
 
@@ -140,6 +141,8 @@ class Operator:
         Facts that passes ask for.
     float16 : Float16
         Whether it computes in float16 where that is allowed.
+    lacks : Mapping of Part to str
+        What there is none of for it, and why.
     """
 
     name: str
@@ -159,6 +162,7 @@ class Operator:
     joins: AliasRule | None = field(default=None, compare=False)
     traits: Trait = NO_TRAITS
     float16: Float16 = UNSTATED
+    lacks: Mapping[Part, str] = field(default_factory=dict, compare=False)
 
     def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""
@@ -235,6 +239,7 @@ def define(
     bound: InferRule | None = None,
     traits: Trait = NO_TRAITS,
     float16: Float16 = UNSTATED,
+    lacks: Mapping[Part, str] = NOTHING,
 ) -> Callable[[InferRule], InferRule]:
     """Register an operator whose shape rule is the decorated function.
 
@@ -252,7 +257,17 @@ def define(
             bounded = bounded_name(name)
             rule, names = _with_shapes(bound), f"{outputs.replace('?', '')} shapes"
             register_operator(
-                Operator(bounded, inputs, names, known, rule, cost, float16=float16, module=module)
+                Operator(
+                    bounded,
+                    inputs,
+                    names,
+                    known,
+                    rule,
+                    cost,
+                    float16=float16,
+                    module=module,
+                    lacks=IN_PLANS_ALONE,
+                )
             )
         register_operator(
             Operator(
@@ -272,6 +287,7 @@ def define(
                 joins=joins,
                 traits=traits,
                 float16=float16,
+                lacks=lacks,
             )
         )
         return infer
@@ -354,13 +370,10 @@ def find_operator(name: str, at: object = None) -> Operator:
             ) from None
         if is_operator(name):
             return _operators[name]
-        import difflib
-
-        close = difflib.get_close_matches(name, [*_operators, *offered(OPERATORS)], n=3)
-        known = "list them: from plait.graph.operator import operators; operators()"
-        hint = f"did you mean {' or '.join(close)}?" if close else known
+        listed = "list them: from plait.graph.operator import operators; operators()"
+        fix = did_you_mean(name, (*_operators, *offered(OPERATORS)), listed)
         where = None if at is None else str(at)
-        raise OperatorError(f"there is no operator {name!r}", at=where, fix=hint) from None
+        raise OperatorError(f"there is no operator {name!r}", at=where, fix=fix) from None
 
 
 def is_operator(name: str) -> bool:

@@ -11,13 +11,14 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from .attribute import RESERVED, Attribute, Kind
-from .dims import broadcast
-from .errors import GraphError, OperatorError, ShapeError
+from .dims import broadcast, computable
+from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
 from .operator import Call, InferRule, Operator, elements, register_operator
 from .operator_lifecycle import OperatorLifecycle, check_class, run_of
 from .tensor import Array, Dim, TensorSpec
@@ -52,7 +53,8 @@ def operator(
     ----------
     outputs : TensorSpec, sequence of TensorSpec, callable or None
         What it returns. Symbolic dimensions are bound by `inputs`. A callable gets the input specs
-        and the attributes and returns specs. None: one output like the inputs broadcast together.
+        and the attributes and returns specs; lengths that are symbols can be computed with there by
+        ``+ - * // %``. None: one output like the inputs broadcast together.
     inputs : sequence of TensorSpec, optional
         What it takes; checked when the graph is built.
     n_outputs : int, optional
@@ -60,7 +62,8 @@ def operator(
     name : str, optional
         The operator's name, ``module.function`` when left out. It is what a saved graph holds.
     effects : bool, default False
-        True when it must run although nobody reads its outputs.
+        True when it must run although nobody reads its outputs, and for one item after the other.
+        Others may run on any thread, and for several items at once where devices have replicas.
     traits : Trait, optional
         Facts that passes ask for, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
         go from before the function to behind it.
@@ -78,6 +81,13 @@ def operator(
     >>> @pl.operator(pl.TensorSpec("float32", ("n",)), inputs=[pl.TensorSpec("uint8", ("n",))])
     ... def scale(pixels: np.ndarray, *, by: float = 255.0) -> np.ndarray:
     ...     return (pixels / by).astype("float32")
+    >>> @pl.operator(lambda x: pl.TensorSpec(x.dtype, (x.shape[0] // 2, *x.shape[1:])))
+    ... def halve(x: np.ndarray) -> np.ndarray:
+    ...     return x[: len(x) // 2]
+    >>> builder = pl.GraphBuilder("half")
+    >>> builder.output("y", builder.call(halve, builder.input("x", "float32", ("n", 3))))
+    >>> print(builder.build().tensors["y"])
+    float32[n//2, 3]
     """
 
     def decorate(function: Function) -> Function:
@@ -260,13 +270,16 @@ def _kind_of_value(value: Any) -> Kind | None:
 
 
 def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> InferRule:
+    def told(call: Call) -> Sequence[TensorSpec]:
+        made = outputs(*call.inputs, **call.attributes)
+        return (made,) if isinstance(made, TensorSpec) else tuple(made)
+
     def infer(call: Call) -> Sequence[TensorSpec]:
         symbols = _bind(label, inputs, call) if inputs is not None else {}
         if outputs is None:
             return _like_inputs(label, call)
         if callable(outputs):
-            made = outputs(*call.inputs, **call.attributes)
-            return (made,) if isinstance(made, TensorSpec) else tuple(made)
+            return _answer(told, call) or ()
         declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
         return tuple(_substitute(spec, symbols) for spec in declared)
 
@@ -277,10 +290,20 @@ def _prepared(label: str, kind: type, declared: InferRule) -> InferRule:
     """Return the rule of a class, which may have the last word on what it is called with."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
-        specs = OperatorLifecycle(kind, label).prepare(call)
+        specs = _answer(OperatorLifecycle(kind, label).prepare, call)
         return declared(call) if specs is None else specs
 
     return infer
+
+
+def _answer(
+    rule: Callable[[Call], Sequence[TensorSpec] | None], call: Call
+) -> Sequence[TensorSpec] | None:
+    """Return what a rule of the user's says, which can compute with lengths that are symbols."""
+    if all(spec is None or spec.is_static for spec in call.inputs):
+        return rule(call)
+    specs = rule(replace(call, inputs=tuple(spec and computable(spec) for spec in call.inputs)))
+    return specs and tuple(TensorSpec(spec.dtype, spec.shape) for spec in specs)
 
 
 def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim]:
@@ -338,8 +361,8 @@ def put_within(
     """
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(outputs):
-        raise _count_error(at, len(given), len(outputs))
-    named, lengths = iter(dims), list[int]()
+        raise _count_error(at, results, len(outputs))
+    named, lengths, known = iter(dims), list[int](), dict[str, int]()
     for index, (output, array) in enumerate(zip(outputs, map(np.asarray, given), strict=True)):
         wanted = [next(named) for _ in range(output.ndim)]
         fits = len(array.shape) == output.ndim and all(
@@ -358,18 +381,27 @@ def put_within(
                 raise GraphError(
                     f"{dim!r} is {length} in output {index} of the function, its bound is {most}",
                     at=at,
-                    fix=f"plan with a wider bound: bounds={{{dim!r}: {length}}}",
+                    fix=Fix("plan with a wider bound: ", Argument("bounds", {dim: length})),
+                )
+            if not dim.isdecimal() and known.setdefault(dim, length) != length:
+                raise GraphError(
+                    f"{dim!r} is {length} in output {index} of the function, and {known[dim]} in "
+                    "one before",
+                    at=at,
+                    fix="return as many, or declare another symbol",
                 )
         output[tuple(map(slice, array.shape))] = array
         lengths += array.shape
     shapes[...] = lengths
 
 
-def _count_error(at: str, given: int, wanted: int) -> GraphError:
+def _count_error(at: str, results: Any, wanted: int) -> GraphError:
+    one = "None" if results is None else f"one {type(results).__name__}"
+    got = f"{len(results)} arrays" if isinstance(results, tuple) else one
     return GraphError(
-        f"the function returned {given} arrays, {wanted} were declared",
+        f"the function returned {got}, {wanted} arrays were declared",
         at=at,
-        fix="return one array per declared output",
+        fix="return a tuple with one array for each declared output",
     )
 
 
@@ -385,7 +417,7 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) ->
     """
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(wanted):
-        raise _count_error(at, len(given), len(wanted))
+        raise _count_error(at, results, len(wanted))
     arrays = tuple(map(np.asarray, given))
     for index, spec in enumerate(wanted):
         array = arrays[index]

@@ -28,6 +28,10 @@ LONGEST = 2**63 - 1
 """The largest length that ONNX, and any library of arrays, can write down."""
 
 
+_NUMBER = frozenset({int})
+"""The type of dimensions that are no symbols."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """The dtype and shape of a tensor.
@@ -63,7 +67,7 @@ class TensorSpec:
     @property
     def is_static(self) -> bool:
         """True when every dimension is a number."""
-        return self.shape is not None and str not in map(type, self.shape)
+        return self.shape is not None and _NUMBER.issuperset(map(type, self.shape))
 
     @property
     def static_shape(self) -> tuple[int, ...]:
@@ -74,12 +78,13 @@ class TensorSpec:
         ShapeError
             If a dimension is symbolic.
         """
-        if not self.is_static:
+        shape = self.shape
+        if shape is None or str in map(type, shape):
             raise ShapeError(
                 f"{self} has no fixed shape yet",
                 fix="plan for given shapes: plan(graph, shapes={'input': (1, 3, 224, 224)})",
             )
-        return cast("tuple[int, ...]", self.shape)
+        return cast("tuple[int, ...]", shape)
 
     @property
     def size(self) -> int:
@@ -89,7 +94,7 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """Number of bytes (static specs only)."""
-        return self.size * self.dtype.itemsize
+        return math.prod(self.static_shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         if self.shape is None:
@@ -137,6 +142,8 @@ def check_dims(rank: int) -> None:
 
 
 def _dim(dim: Dim) -> Dim:
+    if type(dim) is int and 0 <= dim <= LONGEST:
+        return dim
     if isinstance(dim, str) and dim:
         return str(dim)  # no subclass: types are compared
     is_whole = isinstance(dim, int | np.integer) and not isinstance(dim, bool)

@@ -1,13 +1,14 @@
 """Facts about operators that passes ask for, stated where an operator is defined.
 
 A trait says what holds for every node of the operator, so that a pass needs no list of names, and
-operators of packages are treated as plait's own are.
+operators of packages are treated as plait's own are. What plait has for an operator is registered
+elsewhere, by its name; what it does not have is stated here, too, with the reason.
 """
 
 from __future__ import annotations
 
-from enum import Flag, auto
-from typing import NamedTuple
+from enum import Enum, Flag, auto
+from typing import NamedTuple, TypeAlias
 
 
 class Trait(Flag):
@@ -35,6 +36,10 @@ class Trait(Flag):
     """Yields the largest element of each window of its first input, integers too."""
     ROUNDS = auto()
     """Yields whole numbers; doing it again, or another such after it, changes nothing."""
+    FLAT = auto()
+    """What it yields is the same where inputs change a little: no gradient flows through."""
+    LENGTHS = auto()
+    """Yields lengths of its first input, and reads none of its elements."""
     DECODES = auto()
     """Yields what its inputs hold in fewer bytes: constants are not decoded ahead."""
 
@@ -42,6 +47,7 @@ class Trait(Flag):
 NO_TRAITS = Trait(0)
 ELEMENTWISE, COMMUTATIVE = Trait.ELEMENTWISE, Trait.COMMUTATIVE
 ROUNDS, DECODES, SELECTS = Trait.ROUNDS, Trait.DECODES, Trait.SELECTS
+LENGTHS, FLAT = Trait.LENGTHS, Trait.FLAT
 NEVER_NEGATIVE, MAXIMA, EPILOGUE = Trait.NEVER_NEGATIVE, Trait.MAXIMA, Trait.EPILOGUE
 PRODUCT = Trait.PRODUCT | EPILOGUE
 FULLY_CONNECTED = Trait.FULLY_CONNECTED
@@ -86,3 +92,43 @@ IN_STEPS = never("numbers that were rounded before may fall on the other side of
 IN_SLOPES = never("where its slope is steep, or its argument large, it magnifies what was rounded")
 OWN_DTYPES = never("its attributes, or graphs, say what its dtypes are")
 NO_FLOATS = never("it computes no floats")
+
+
+class Part(Enum):
+    """What plait has for an operator, beside the shape rule and cost that all have."""
+
+    GRADIENT = "gradient"
+    DECOMPOSITION = "decomposition"
+    KERNEL = "kernel"
+    DEFINITION = "definition"
+    CODEGEN = "generated kernel"
+
+
+Lacks: TypeAlias = dict[Part, str]
+"""What there is none of for an operator, and why; such are joined by ``|``."""
+
+NOTHING: Lacks = {}
+PRIMITIVE: Lacks = {Part.DECOMPOSITION: "nothing simpler computes it"}
+NO_SLOPE_OF_BITS: Lacks = {Part.GRADIENT: "bits are no numbers to change a little"}
+NO_SLOPE_OF_TRUTH: Lacks = {Part.GRADIENT: "truth has no slope"}
+NO_SLOPE_OF_PLACES: Lacks = {Part.GRADIENT: "it yields indices"}
+ARRAY_KERNEL: Lacks = {Part.CODEGEN: "its kernel is one for arrays of numpy and CuPy"}
+WRITTEN_OUT_ON_GPUS: Lacks = {Part.CODEGEN: "it is written out in operators that have one"}
+LENGTH_BY_VALUES: Lacks = {
+    Part.DECOMPOSITION: "plans put another operator in its place",
+    Part.KERNEL: "plans put another operator in its place",
+    Part.CODEGEN: "how long its outputs are is known when it has run",
+}
+IN_PLANS_ALONE: Lacks = {
+    Part.GRADIENT: "it is there in plans alone",
+    Part.DECOMPOSITION: "it is there in plans alone",
+    Part.DEFINITION: "that of the operator in whose place it stands says what it computes",
+    Part.CODEGEN: "how long its outputs are is known when it has run",
+}
+WRITTEN_WITH_PHILOX: Lacks = dict.fromkeys(
+    (Part.DECOMPOSITION, Part.KERNEL, Part.DEFINITION, Part.CODEGEN),
+    "it is written with Philox before anything is planned",
+)
+OF_GRAPHS: Lacks = PRIMITIVE | dict.fromkeys(
+    (Part.KERNEL, Part.DEFINITION, Part.CODEGEN), "its graphs are run, not the node"
+)

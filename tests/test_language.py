@@ -39,3 +39,14 @@ def test_words_are_spelled_with_z_as_onnx_and_the_public_names_are() -> None:
         for word in BRITISH.findall(file.read_text())
     ]
     assert found == []
+
+
+def test_plait_is_installed_from_a_clone_as_it_is_on_no_package_index() -> None:
+    told = re.compile(r"'plait\[\w|pip install plait\b")
+    files = [
+        *PACKAGE,
+        *(ROOT / "examples").rglob("*.py"),
+        *ROOT.rglob("docs/*.md"),
+        ROOT / "README.md",
+    ]
+    assert [str(file) for file in files if told.search(file.read_text())] == []

@@ -74,7 +74,7 @@ def prelu(call: Call, arguments: Sequence[str]) -> str:
     return f"{x} < 0 ? ({t})((u64){x} * (u64){slope}) : {x}"
 
 
-@elementwise("Shrink")
+@elementwise("Shrink", float64=lambda call: call.spec(0).dtype.kind != "f")
 def shrink(call: Call, arguments: Sequence[str]) -> str:
     """Write x + bias where x < -lambd, x - bias where x > lambd, else 0; integers by way of f64."""
     dtype, (x,) = call.spec(0).dtype, arguments

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 
+import numpy as np
+
 from ...graph.operator import Call
 from .conversion import converted
 from .elementwise import elementwise
@@ -161,7 +163,17 @@ _IN_F32 = ("f32", "i8", "u8", "i16", "u16")
 """Types all of whose numbers are an f32."""
 
 
-@elementwise("Pow")
+def _is_wide(call: Call) -> bool:
+    base, exponent = (call.spec(index).dtype for index in range(2))
+    if base.kind != "f":
+        return exponent.kind == "f"
+    value = call.value(1)
+    if value is not None and value.size == 1 and value.item() in SHORT_POWERS:
+        return False
+    return base != np.float32 or np.result_type(exponent, np.float32) != np.float32
+
+
+@elementwise("Pow", float64=_is_wide)
 def power(call: Call, arguments: Sequence[str]) -> str:
     """Write xᵉ in x's dtype: integers modulo 2ⁿ, small powers of floats by products."""
     x, e = arguments

@@ -14,8 +14,6 @@ from .kernel import Code
 from .registry import generates
 from .types import load, store
 
-_FORMULAS = {"QuantizeLinear": quantize, "DequantizeLinear": dequantize}
-
 
 def _quantized(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
     if not has_blocks(call):
@@ -38,5 +36,11 @@ def _quantized(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
     return Code((cells("by_blocks", x.static_shape, parameters, statements),))
 
 
-for _op, _formula in _FORMULAS.items():
-    generates(_op)(partial(_quantized, _op, _formula))
+def _has_wide_quotients(call: Call) -> bool:
+    return call.spec(1).dtype.kind != "f" or call.attributes["precision"] == "float64"
+
+
+generates("QuantizeLinear", float64=_has_wide_quotients)(
+    partial(_quantized, "QuantizeLinear", quantize)
+)
+generates("DequantizeLinear")(partial(_quantized, "DequantizeLinear", dequantize))

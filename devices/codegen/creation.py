@@ -61,7 +61,7 @@ def group(call: Call, outputs: Specs) -> Code:
     return Code(())
 
 
-@generates("Range")
+@generates("Range", float64=lambda call: call.spec(0).dtype.kind == "f")
 def range_(call: Call, outputs: Specs) -> Code:
     """y[i] = start + i·delta: in double precision on floats, modulo 2ⁿ on integers."""
     y = outputs[0]

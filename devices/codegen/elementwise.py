@@ -13,19 +13,23 @@ from ...graph.operator import Call, Specs
 from .composition import compose
 from .formulas import Formula, Member, Operands, Rule, all_inputs, register_formula
 from .kernel import Code
-from .registry import Question, generates
+from .registry import Condition, Question, generates, never
 
 MOST_INPUTS = 64
 """OpenCL promises room for 128 buffers."""
 
 
 def elementwise(
-    *ops: str, operands: Operands = all_inputs, unless: Question | None = None, alone: bool = True
+    *ops: str,
+    operands: Operands = all_inputs,
+    unless: Question | None = None,
+    float64: Condition = never,
+    alone: bool = True,
 ) -> Callable[[Formula], Formula]:
     """Register a formula, and the generator of kernels of a single node.
 
-    `unless` says what the formula is not for. Where it is not `alone`, a single node has a
-    generator of its own.
+    `unless` says what the formula is not for, `float64` where a node's code takes that. Where it is
+    not `alone`, a single node has a generator of its own.
     """
 
     def refused(call: Call) -> str | None:
@@ -37,7 +41,7 @@ def elementwise(
         for op in ops:
             register_formula(op, Rule(formula, operands, unless))
             if alone:
-                generates(op, unless=refused)(partial(single, op))
+                generates(op, unless=refused, float64=float64)(partial(single, op))
         return formula
 
     return decorate

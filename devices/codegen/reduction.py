@@ -129,7 +129,11 @@ def _unless_root(call: Call) -> str | None:
     return _unless(call)
 
 
-@generates("ReduceL2", unless=_unless_root)
+def _is_integer(call: Call) -> bool:
+    return call.spec(0).dtype.kind != "f"
+
+
+@generates("ReduceL2", unless=_unless_root, float64=_is_integer)
 def reduce_l2(call: Call, outputs: Specs) -> Code:
     """Y = √Σ x²; of integers in f64, rounded down."""
     dtype = call.spec(0).dtype

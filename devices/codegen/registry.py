@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from ...graph.errors import GraphError, OperatorError
 from ...graph.infer import infer_node
 from ...graph.installed import CODEGEN, load_for, load_own
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
+from ...graph.traits import Part
 from .kernel import Code
 from .types import CTYPES
 
 Generator: TypeAlias = Callable[[Call, Specs], Code]
 """Returns the code of a node, given its input and output specs, all of them static."""
+Condition: TypeAlias = Callable[[Call], bool]
 Question: TypeAlias = Callable[[Call], str | None]
 """Returns why a node has no code, None if it has; shapes may be symbolic."""
 
@@ -23,16 +27,25 @@ Question: TypeAlias = Callable[[Call], str | None]
 class _Entry(NamedTuple):
     generator: Generator
     unless: Question | None
+    float64: Condition
 
 
 _generators: dict[str, _Entry] = {}
 
 
-def generates(*ops: str, unless: Question | None = None) -> Callable[[Generator], Generator]:
+def never(call: Call) -> bool:
+    """Say that a node's code has no float64 but that of its tensors."""
+    return False
+
+
+def generates(
+    *ops: str, unless: Question | None = None, float64: Condition = never
+) -> Callable[[Generator], Generator]:
     """Register a generator for operators.
 
     `unless` says of a node whether the generator does not take it, and why; dtypes without a C
-    type are refused in any case.
+    type are refused in any case. `float64` says whether the code takes arithmetic in double
+    precision, which some devices lack, though none of the node's tensors is of that.
 
     Raises
     ------
@@ -44,7 +57,7 @@ def generates(*ops: str, unless: Question | None = None) -> Callable[[Generator]
         for op in ops:
             if op in _generators:
                 raise GraphError(f"two generators for {op!r}", fix="remove one")
-            _generators[op] = _Entry(generator, unless)
+            _generators[op] = _Entry(generator, unless, float64)
         return generator
 
     return decorate
@@ -69,7 +82,8 @@ def why_not(node: Node, call: Call) -> str | None:
     import_for(node.op)
     entry = _generators.get(node.op)
     if entry is None:
-        return f"no kernel for {node.op!r} is generated"
+        reason = node.operator.lacks.get(Part.CODEGEN)
+        return f"no kernel for {node.op!r} is generated" + (f": {reason}" if reason else "")
     for spec in (*call.inputs, *infer_node(node, call)):
         if spec is not None and spec.dtype.name not in CTYPES:
             return f"generated kernels have no dtype {spec.dtype.name!r}"
@@ -77,6 +91,16 @@ def why_not(node: Node, call: Call) -> str | None:
     if not all(given[: sum(given)]):
         return "an output is left out before another one"
     return entry.unless(call) if entry.unless is not None else None
+
+
+def computes_float64(node: Node, call: Call) -> bool:
+    """Return True where a node's code has float64, in its tensors or on the way."""
+    specs = (*call.inputs, *infer_node(node, call))
+    if any(spec is not None and spec.dtype == np.float64 for spec in specs):
+        return True
+    import_for(node.op)
+    entry = _generators.get(node.op)
+    return entry is not None and entry.float64(call)
 
 
 def generate(node: Node, call: Call, outputs: Specs) -> Code:

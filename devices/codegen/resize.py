@@ -137,7 +137,12 @@ def _unless(call: Call) -> str | None:
     return None
 
 
-@generates("Resize", unless=_unless)
+def _has_wide_sums(call: Call) -> bool:
+    dtype, has_sums = call.spec(0).dtype, call.attributes["mode"] != "nearest"
+    return has_sums and dtype.kind != "f" and dtype.itemsize > 2
+
+
+@generates("Resize", unless=_unless, float64=_has_wide_sums)
 def resize(call: Call, outputs: Specs) -> Code:
     """Y = x at other places: the nearest cell, or a weighted sum of cells around."""
     x, y, attributes = call.spec(0), outputs[0], call.attributes

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from ...graph.extras import import_extra
+from ...graph.extras import how_to_install, import_extra
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.operator_lifecycle import OperatorLifecycle
@@ -17,7 +17,7 @@ from ..device import Program
 from ..errors import DeviceUnavailableError
 from ..memory import View
 
-FIX = "pip install 'plait[compiled]'"
+FIX = how_to_install("compiled")
 
 
 class CompiledDevice(CpuDevice):

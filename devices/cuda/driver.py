@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ...graph.extras import import_extra
+from ...graph.extras import how_to_install, import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..streams import failures
 from ..streams.failures import (
@@ -38,7 +38,7 @@ def load_cupy() -> CuPy:
     DeviceUnavailableError
         If it is missing or does not load.
     """
-    fix = "pip install 'plait[cuda]', on a machine with an NVIDIA GPU"
+    fix = f"{how_to_install('cuda')}, on a machine with an NVIDIA GPU"
     return import_extra("cupy", "CuPy is not installed", fix, DeviceUnavailableError)
 
 

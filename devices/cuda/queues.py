@@ -1,15 +1,16 @@
-"""The streams of an open CUDA device, as `devices.queued` drives them."""
+"""The streams of an open CUDA device, as `devices.streams` drives them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError
 from ..streams.queues import LANES, Queues
+from ..streams.timing import Timeline
 from .driver import CuPy, device_error, lost_error
-from .timing import EventPool, timeline
 
 
 class CudaBackend:
@@ -69,3 +70,49 @@ def open_queues(cupy: CuPy, index: int, name: str) -> Queues:
     with cupy.cuda.Device(index):
         streams = [cupy.cuda.Stream(non_blocking=True) for _ in LANES]
     return Queues(name, CudaBackend(cupy, index, name), dict(zip(LANES, streams, strict=True)))
+
+
+class EventPool:
+    """CUDA events to use again: making them costs, destroying them may block.
+
+    Waiting for one puts the waiting thread to sleep; it does not spin.
+    """
+
+    def __init__(self, cupy: CuPy, *, timing: bool) -> None:
+        self._cupy = cupy
+        self._disable_timing = not timing
+        self._free: list[Any] = []
+
+    def record(self, stream: Any) -> Any:
+        """Record an event on a stream and return it; the stream's device must be current."""
+        try:
+            event = self._free.pop()
+        except IndexError:
+            event = self._cupy.cuda.Event(block=True, disable_timing=self._disable_timing)
+        event.record(stream)
+        return event
+
+    def give_back(self, event: Any) -> None:
+        """Take an event whose work is done."""
+        self._free.append(event)
+
+
+def timeline(cupy: CuPy) -> Timeline:
+    """Return a timeline of the current device.
+
+    Anchors are recorded on a stream of their own, where they never queue behind work.
+    """
+    stream = cupy.cuda.Stream(non_blocking=True)
+    return Timeline(partial(_happen, cupy, stream), partial(_between_ns, cupy))
+
+
+def _happen(cupy: CuPy, stream: Any) -> Any:
+    event = cupy.cuda.Event()  # spins: a thread that sleeps wakes too late
+    event.record(stream)
+    event.synchronize()
+    return event
+
+
+def _between_ns(cupy: CuPy, earlier: Any, later: Any) -> int:
+    elapsed_ms: float = cupy.cuda.get_elapsed_time(earlier, later)
+    return round(elapsed_ms * 1e6)

@@ -23,7 +23,6 @@ from ...graph.tensor import Array, TensorSpec, frozen_copy
 from ..errors import DeviceError
 from ..memory import View
 from ..program import BoundProgram, Step, function_of, is_in_place, lies
-from .lifetimes import expiring
 from .registry import Definition, find_definition
 from .results import check_fits, in_dtype
 
@@ -185,3 +184,37 @@ def _call_definition(
         np.empty(0) if spec is None else check_fits(in_dtype(result, spec.dtype), spec, exactly)
         for result, spec in zip(results, specs, strict=False)
     ]
+
+
+def expiring(graph: Graph, views: Mapping[str, View]) -> list[list[str]]:
+    """Return for each node the tensors that nobody reads after it.
+
+    Not the subgraph's own inputs and outputs, nor what shares bytes with them or with a tensor that
+    is still to be read.
+    """
+    end = len(graph.nodes)
+    first, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, end)
+    for index, node in enumerate(graph.nodes):
+        first.update({name: index for name in node.outputs if name})
+        for name in (*node.inputs, *node.outputs):
+            if name:
+                last[name] = max(last.get(name, index), index)
+    last.update(dict.fromkeys(graph.outputs, end))
+    alive = {name: (first[name], last[name]) for name in first if name in views}
+
+    def is_shared(name: str, index: int) -> bool:
+        return any(
+            born <= index < died and _overlap(views[name], views[other])
+            for other, (born, died) in alive.items()
+        )
+
+    return [
+        [name for name, (_, died) in alive.items() if died == index and not is_shared(name, index)]
+        for index in range(end)
+    ]
+
+
+def _overlap(a: View, b: View) -> bool:
+    if a.arena is not b.arena:
+        return False
+    return a.offset < b.offset + b.spec.nbytes and b.offset < a.offset + a.spec.nbytes

@@ -99,6 +99,7 @@ class Tiling:
     def cost_ns(self) -> float:
         """The modelled time of a channel; measured rates, of which only the ratios matter."""
         tiles, reach, tile = map(math.prod, (self.counts, self.reach, self.tile))
+        # A lone tile along the last axis sees whole rows, so that two axes are copied as one run.
         run = math.prod(self.reach[-2:]) if self.axes[-1].number == 1 else self.reach[-1]
         gather = tiles * (2 * reach / run + 0.06 * reach)
         scatter = 0 if self.keeps_order else tiles * (2 * tile / self.tile[-1] + 0.06 * tile)
@@ -146,6 +147,7 @@ class Toeplitz:
         axes = range(len(self.tiling.axes))
         for cell in itertools.product(*map(range, self.tiling.tile)):
             seen = [self._seen(axis, cell[axis]) for axis in axes]
+            # What sees nothing but border stays zero.
             if all(seen):
                 taps, places = zip(*(_slices(pairs) for pairs in seen), strict=True)
                 every = slice(None)
@@ -185,6 +187,8 @@ class Toeplitz:
     def _gather(self, xp: ArrayModule, source: Array, gathered: Array) -> Step:
         tiling, cells = self.tiling, self.frame.steps
         moves = map(mul, cells, self.conv.window.strides)
+        # One view of all reaches, which overlap: from tile to tile by as many strides as it has
+        # cells.
         apart = map(mul, moves, tiling.tile)
         shape = (len(source), *tiling.counts, *tiling.reach)
         steps = (self.frame.length, *apart, *cells)
@@ -221,6 +225,8 @@ def _axis_options(conv: Geometry, d: int) -> Iterator[Axis]:
     for size in SIZES:
         if size < outputs:
             yield Axis(-(-outputs // size), size, (size - 1) * stride + extent)
+    # A lone tile sees the input as it is: taps on the border are not in its matrix, see `_seen`, so
+    # that no frame has to be made.
     yield Axis(1, outputs, conv.spatial[d])
 
 

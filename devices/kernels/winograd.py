@@ -53,6 +53,7 @@ class Winograd:
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
         """Return the step that transforms the weights: U = G w G'."""
+        # G w G', row by row, is (G ⊗ G) w: one product transforms the weights of all channels.
         both_axes = xp.asarray(np.kron(WEIGHTS, WEIGHTS).astype(w.dtype))
         taps = w.reshape(-1, 9).T
         return [partial(xp.matmul, both_axes, taps, packed.reshape(16, -1))]
@@ -91,6 +92,8 @@ class Winograd:
         down = _shaped(vertical, (4, 2, channels, rows, self.pitch))
         cells = rows * self.pitch - 1
         across = _shaped(places, (4, 4, channels, cells))
+        # Tiles overlap by two cells: the rows of all tiles that are first, second, third and fourth
+        # in theirs are four shifted views, and so are the columns, even and odd ones apart.
         d = [band[:, :, start : start + 2 * rows : 2] for start in range(4)]
         flat = down.reshape(4, 2, channels, -1)
         even, odd = flat[:, 0], flat[:, 1]
@@ -132,6 +135,8 @@ class Winograd:
             steps.append(partial(combine, s[:, column], s[:, column + 1], half))
             for row in (0, 1):
                 target = y[:, row : 2 * rows : 2, column::2]
+                # The sums go over whole rows with their spare cells; only what lies in the output
+                # is kept.
                 kept = (conv.features, *target.shape[1:])
                 apart = (cells, self.pitch, 1)
                 a, b = (strided(xp, x[row], kept, apart) for x in (half, last))

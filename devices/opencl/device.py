@@ -16,7 +16,6 @@ from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from ..codegen import registry as generators
-from ..codegen.float64 import computes_float64
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..event import Event
@@ -102,7 +101,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         if node.operator.function is not None:
             return Support(False, "Python functions do not run on 'opencl' devices")
         reason = generators.why_not(node, call)
-        if reason is None and computes_float64(node, call) and not self._has_float64():
+        if reason is None and generators.computes_float64(node, call) and not self._has_float64():
             reason = "the device has no float64"
         return Support(reason is None, reason or "has a generated kernel")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ...graph.extras import import_extra
+from ...graph.extras import how_to_install, import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..streams import failures
 from ..streams.failures import (
@@ -41,7 +41,7 @@ def load_pyopencl() -> PyOpenCl:
     DeviceUnavailableError
         If it is missing or does not load.
     """
-    fix = "pip install 'plait[opencl]'"
+    fix = how_to_install("opencl")
     return import_extra("pyopencl", "pyopencl is not installed", fix, DeviceUnavailableError)
 
 

@@ -1,4 +1,4 @@
-"""The command queues of an open OpenCL device, as `devices.queued` drives them."""
+"""The command queues of an open OpenCL device, as `devices.streams` drives them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .profiling import shares_of
 from .program import OrtProgram
 from .runtime import newest_opset, runtime
 from .session import Sessions
-from .support import supports
+from .support import Answers
 from .threads import WORTH_S, Threads, speedup, threads_for, work_s
 
 
@@ -56,6 +56,7 @@ class OrtDevice(HostDevice):
     ) -> None:
         super().__init__(name, given(threads, affinity, spinning))
         self._cores = 1
+        self._answers = Answers()
         self._sessions = Sessions(name, affinity or ())
 
     @cached_property
@@ -71,7 +72,7 @@ class OrtDevice(HostDevice):
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether ONNX Runtime has a kernel."""
-        return supports(node, call)
+        return self._answers.of(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return nothing: ONNX Runtime has memory of its own."""

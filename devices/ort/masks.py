@@ -38,6 +38,8 @@ def repeats_rows() -> bool:
 
 def with_whole_masks(graph: Graph) -> Graph:
     """Return a graph of static shapes, where masks of one row are repeated for all queries."""
+    if not any(node.op == "Attention" for node in graph.nodes):
+        return graph
     rewriter = Rewriter(graph)
     for node in rewriter.find("Attention"):
         shape = _whole_shape(rewriter.call(node))

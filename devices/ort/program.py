@@ -67,6 +67,12 @@ class OrtProgram:
         self._run = inference.run_with_iobinding
         self._binding = inner
 
+    def rebound(self, views: Mapping[str, View]) -> OrtProgram | None:
+        """Return it for tensors of other lengths; None where another model has to be loaded."""
+        if not self._session.takes(views):
+            return None
+        return OrtProgram(self._session, views, self._device)
+
     def __call__(self) -> None:
         """Run the subgraph to its end; raise KernelError if it failed."""
         try:

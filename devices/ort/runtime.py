@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.builder import GraphBuilder
-from ...graph.extras import import_extra
+from ...graph.extras import how_to_install, import_extra
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.formats.onnx.upgrade import NEWEST_OPSET
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
@@ -155,4 +155,4 @@ def _rounding() -> Graph:
 
 def _import(package: str) -> Any:
     missing = f"'ort' devices take the package {package!r}, which is not installed"
-    return import_extra(package, missing, "pip install 'plait[onnx,ort]'", DeviceUnavailableError)
+    return import_extra(package, missing, how_to_install("onnx", "ort"), DeviceUnavailableError)

@@ -16,7 +16,9 @@ from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import KernelError
+from ..memory import View
 from .empty import is_empty, without_empty_inputs
+from .masks import with_whole_masks
 from .runtime import load, newest_opset, options, runtime, summary
 from .support import computes_nothing
 from .threads import ONE_THREAD, Threads
@@ -79,7 +81,7 @@ class Session:
         self.graph = graph
         some_are_empty = any(map(is_empty, graph.tensors.values(), repeat(None)))
         computed = _with_results(without_empty_inputs(graph)) if some_are_empty else graph
-        self.computed = with_constants_outside(computed, _is_handed_over)
+        self.computed = with_constants_outside(with_whole_masks(computed), _is_handed_over)
         self.model = model_of(self.computed) if self.computed.nodes else None
 
     @property
@@ -94,6 +96,17 @@ class Session:
             return {}
         constants = self.computed.constants
         return {name: constants[name] for name in given(self.model.graph, self.computed)}
+
+    def takes(self, views: Mapping[str, View]) -> bool:
+        """Say whether the model serves tensors of these lengths, and none of them is empty."""
+        if self.model is None or self.given:  # what it is fed may follow from lengths
+            return False
+        specs, graph = self.model.graph.tensors, self.computed
+        return graph.outputs == self.graph.outputs and all(
+            length and (isinstance(dim, str) or dim == length)
+            for name in (*graph.inputs, *graph.outputs)
+            for dim, length in zip(specs[name].shape or (), views[name].array.shape, strict=True)
+        )
 
 
 def _load(graph: Graph, chosen: Any, device: str) -> Any:

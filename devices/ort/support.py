@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
+from weakref import ref
 
 from ...graph.dtypes import is_extension
 from ...graph.formats.onnx.forms import refusal
@@ -23,6 +25,38 @@ SMALL = 64
 """Elements; constants of integers up to this size may be shapes or axes, which kernels look at."""
 
 _answers: dict[Hashable, str | None] = {}
+
+
+_Answer: TypeAlias = tuple[
+    Node, tuple[TensorSpec | None, ...], tuple[ref[Array] | None, ...], Support
+]
+"""A node, the specs of its inputs, those that are constants, and what was said of it."""
+
+
+class Answers:
+    """Answers about nodes, each found once: passes and the planner ask about the same nodes."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Answer] = {}
+
+    def of(self, node: Node, call: Call) -> Support:
+        """Say whether ONNX Runtime has a kernel that does what the node says."""
+        known = self._known.get(id(node))
+        if known is not None:
+            asked, inputs, values, answer = known
+            if asked is node and inputs == call.inputs and all(map(_holds, values, call.values)):
+                return answer
+        answer = supports(node, call)
+        if len(self._known) >= KEPT_ANSWERS:
+            self._known.clear()
+        # Constants that passes have replaced must not be kept alive by an answer about them.
+        values = tuple(None if value is None else ref(value) for value in call.values)
+        self._known[id(node)] = node, call.inputs, values, answer
+        return answer
+
+
+def _holds(known: ref[Array] | None, value: Array | None) -> bool:
+    return value is None if known is None else known() is value
 
 
 def supports(node: Node, call: Call) -> Support:

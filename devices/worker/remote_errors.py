@@ -10,7 +10,7 @@ import builtins
 import traceback
 from typing import Any
 
-from ...graph.errors import PlaitError, WireError, text_of
+from ...graph.errors import Argument, Fix, PlaitError, WireError, text_of
 from ..errors import DeviceError, RemoteError
 
 MAX_TEXT = 20_000
@@ -23,7 +23,7 @@ def describe(error: BaseException) -> list[Any]:
     """Return an exception and its causes as lists of strings and numbers.
 
     It is a list of links, outermost first, and the traceback of the innermost. A link is a class
-    name, arguments, where and fix.
+    name, arguments, where and fix; a fix that names arguments of `plan` is a list of its parts.
     """
     links: list[Any] = []
     link: BaseException | None = error
@@ -64,6 +64,7 @@ def rebuild(description: list[Any], where: str) -> Exception:
 def _parts(link: Any) -> tuple[str, list[Any], str | None, str | None]:
     """Return the parts of a link; TypeError if they are not what a description has."""
     name, arguments, at, fix = link
+    fix = _rebuilt_fix(fix) if isinstance(fix, list) else fix
     texts = (part is None or isinstance(part, str) for part in (at, fix))
     if not isinstance(name, str) or not all(map(_is_plain, arguments)) or not all(texts):
         raise TypeError("a link has a name, plain arguments, a place and a fix")
@@ -80,7 +81,7 @@ def _trace(error: BaseException) -> str:
 def _describe_link(error: BaseException) -> list[Any]:
     kind = type(error)
     if isinstance(error, PlaitError) and _is_whole(error):
-        return [kind.__name__, [_cut(error.what)], _cut(error.at), _cut(error.fix)]
+        return [kind.__name__, [_cut(error.what)], _cut(error.at), _described_fix(error.fix)]
     if kind.__module__ == "builtins":
         return [kind.__name__, _arguments(error), None, None]
     return [f"{kind.__module__}.{kind.__qualname__}", [_text(error)], None, None]
@@ -96,6 +97,20 @@ def _arguments(error: BaseException) -> list[Any]:
         except TypeError:
             pass
     return [text]
+
+
+def _described_fix(fix: str | None) -> Any:
+    return [*fix.parts] if isinstance(fix, Fix) and len(fix) <= MAX_TEXT else _cut(fix)
+
+
+def _rebuilt_fix(parts: list[Any]) -> Fix:
+    """Return a fix from its parts; TypeError or ValueError if they are none."""
+    return Fix(*(part if isinstance(part, str) else _argument(*part) for part in parts))
+
+
+def _argument(name: str, value: dict[str, Any]) -> Argument:
+    lengths = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
+    return Argument(str(name), lengths)
 
 
 def _is_whole(error: PlaitError) -> bool:

@@ -12,15 +12,11 @@ from functools import partial
 
 from .adjoint import Adjoint
 from .formula import Term
-from .registry import flat, gradient
+from .registry import gradient
 
 Gradients = Iterator[tuple[int, Term]]
 Unary = Callable[[Term, Term, Term], Term]
 Binary = Callable[[Term, Term, Term, Term], Term]
-
-flat("Ceil", "EyeLike", "Floor", "Hardmax", "Round", "Sign")
-flat("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-flat("Bernoulli", "Multinomial", "Philox")
 
 _UNARY: dict[str, Unary] = {
     "Abs": lambda dy, x, y: dy * x.op("Sign"),

@@ -10,9 +10,7 @@ from ..dims import normalize_axis
 from .adjoint import Adjoint, sum_of_repeats
 from .elementwise import Gradients
 from .formula import Term
-from .registry import flat, gradient
-
-flat("ConstantOfShape", "Range", "Shape", "Size")
+from .registry import gradient
 
 
 def _reshaped(at: Adjoint) -> Gradients:
@@ -55,6 +53,15 @@ def tile(at: Adjoint) -> Gradients:
     repeats = at.input(1).cast("int64")
     total = sum_of_repeats(at.dy, repeats, at.formula.shape_of(x), x.rank)
     yield 0, total.reshaped(at.formula.shape_of(x))
+
+
+@gradient("Range")
+def range_(at: Adjoint) -> Gradients:
+    """An element is start + i·delta; the limit only says how many there are."""
+    yield 0, at.summed(at.dy, at.input(0))
+    if at.wants(2):
+        places = numbered(at.formula.shape_of(at.output())).cast(at.dy.dtype)
+        yield 2, at.summed(at.dy * places, at.input(2))
 
 
 @gradient("Concat")

@@ -13,9 +13,7 @@ from ..tensor import Dim
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
-from .registry import flat, gradient
-
-flat("ArgMax", "ArgMin")
+from .registry import gradient
 
 Reduction = Callable[[Adjoint, Term, Term, Term], Term]
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
 from ..errors import GraphError
+from ..operator import find_operator, operators
+from ..traits import FLAT
 from .adjoint import Adjoint
 from .formula import Term
 
@@ -15,7 +17,6 @@ Rule: TypeAlias = Callable[[Adjoint], Iterable[tuple[int, Term]]]
 _Rule = TypeVar("_Rule", bound=Rule)
 
 _rules: dict[str, Rule] = {}
-_flat: set[str] = set()
 
 
 def gradient(op: str) -> Callable[[_Rule], _Rule]:
@@ -28,18 +29,12 @@ def gradient(op: str) -> Callable[[_Rule], _Rule]:
     """
 
     def decorate(rule: _Rule) -> _Rule:
-        _check_free(op)
+        if op in _rules:
+            raise GraphError(f"two gradients of {op!r}", fix="remove one")
         _rules[op] = rule
         return rule
 
     return decorate
-
-
-def flat(*ops: str) -> None:
-    """Register operators whose outputs do not change where their inputs change a little."""
-    for op in ops:
-        _check_free(op)
-        _flat.add(op)
 
 
 def find_rule(op: str) -> Rule | None:
@@ -47,16 +42,7 @@ def find_rule(op: str) -> Rule | None:
     return _rules.get(op)
 
 
-def is_flat(op: str) -> bool:
-    """True when no gradient flows through an operator, since it is zero nearly everywhere."""
-    return op in _flat
-
-
 def differentiable() -> tuple[str, ...]:
     """Return the names of all operators that have a gradient, be it zero, sorted."""
-    return tuple(sorted({*_rules, *_flat}))
-
-
-def _check_free(op: str) -> None:
-    if op in _rules or op in _flat:
-        raise GraphError(f"two gradients of {op!r}", fix="remove one")
+    flat = (op for op in operators() if FLAT in find_operator(op).traits)
+    return tuple(sorted({*_rules, *flat}))

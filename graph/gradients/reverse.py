@@ -13,10 +13,11 @@ from ..dtypes import kind_of
 from ..errors import GraphError
 from ..ir import Node
 from ..nested import draws, graphs_in
+from ..traits import FLAT, Part
 from .adjoint import Adjoint
 from .formula import Formula, Term
 from .recomputation import Recomputation
-from .registry import find_rule, is_flat
+from .registry import find_rule
 from .via_decomposition import is_written_out, through_decomposition
 
 
@@ -74,8 +75,9 @@ class Reverse:
         """Add what comes to a node's inputs."""
         rule = find_rule(node.op) or (through_decomposition if is_written_out(node.op) else None)
         if rule is None:
+            reason = node.operator.lacks.get(Part.GRADIENT)
             raise GraphError(
-                f"no gradient of {node.op} is known",
+                f"no gradient of {node.op} is known" + (f": {reason}" if reason else ""),
                 at=str(node),
                 fix="write it with other operators, or register a rule with "
                 "plait.graph.gradients.gradient",
@@ -102,7 +104,7 @@ def _changing(builder: GraphBuilder, nodes: Iterable[Node], xs: Iterable[str]) -
     """Return the floats that change where one of the tensors does."""
     found = set(xs)
     for node in nodes:
-        if not is_flat(node.op) and not found.isdisjoint(node.inputs):
+        if FLAT not in node.operator.traits and not found.isdisjoint(node.inputs):
             found.update(t for t in node.outputs if t and is_float(builder, t))
     return found
 

@@ -12,10 +12,8 @@ from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
 from .movement import numbered
-from .registry import flat, gradient
+from .registry import gradient
 from .via_decomposition import Inputs, through
-
-flat("MelWeightMatrix")
 
 
 @gradient("DFT")

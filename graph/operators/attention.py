@@ -10,7 +10,7 @@ from ..dims import floordiv, mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
-from ..traits import IN_SUMS
+from ..traits import ARRAY_KERNEL, IN_SUMS, PRIMITIVE
 from .inputs import FLOATS, check_dtype, check_form, common_dtype, may_equal
 
 PAST, DECAY, BETA = 3, 4, 5
@@ -70,6 +70,7 @@ def _cost(call: Call, outputs: Specs) -> int:
     },
     cost=_cost,
     float16=IN_SUMS,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, steps, heads · depth) → (batch, steps, heads · width), and the state."""

@@ -14,7 +14,7 @@ from ..ir import Graph, Node
 from ..operator import Call, define, find_operator
 from ..operator_lifecycle import has_life
 from ..tensor import TensorSpec
-from ..traits import OWN_DTYPES
+from ..traits import OWN_DTYPES, Part
 
 BOUNDED_CALL = "BoundedCall"
 
@@ -25,6 +25,7 @@ BOUNDED_CALL = "BoundedCall"
     outputs="y+",
     attributes={"body": Attribute(Kind.GRAPH), "dims": Attribute(Kind.STRINGS)},
     float16=OWN_DTYPES,
+    lacks=dict.fromkeys(Part, "it is a Python function, in plans alone"),
 )
 def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
     """Infer: the largest results, and their true shapes one behind the other."""

@@ -11,7 +11,7 @@ from ..dims import UNKNOWN, floordiv, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
-from ..traits import IN_SUMS
+from ..traits import ARRAY_KERNEL, IN_SUMS, PRIMITIVE
 from ..windows import WINDOW_ATTRIBUTES, resolve_window
 from .inputs import ANY, check_dtype, integers, listed_rank, may_equal
 
@@ -33,6 +33,7 @@ def as_window(attributes: Attributes) -> Mapping[str, Any]:
     attributes=_ATTRIBUTES,
     cost=_additions,
     float16=IN_SUMS,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_col2im(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels · cells of a block, blocks) → (batch, channels, *image)."""

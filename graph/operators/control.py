@@ -18,7 +18,7 @@ from ..ir import Graph, Node
 from ..nested import graphs_in, merged, replace_shape, result_specs
 from ..operator import Call, CostRule, Specs, define
 from ..tensor import Dim, TensorSpec
-from ..traits import OWN_DTYPES
+from ..traits import OF_GRAPHS, OWN_DTYPES
 from .inputs import BOOLS, INTEGERS, check_dtype, may_equal
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
@@ -116,6 +116,7 @@ def _flops(graph: Graph) -> int:
     attributes={"then_branch": _GRAPH, "else_branch": _GRAPH, "whole": _WHOLE},
     cost=_cost("If"),
     float16=OWN_DTYPES,
+    lacks=OF_GRAPHS,
 )
 def _if(call: Call) -> Sequence[TensorSpec]:
     """Y = the outputs of one branch, as the condition says.  Source: ONNX If."""
@@ -145,6 +146,7 @@ def chosen_branch(call: Call, condition: bool) -> Graph:
     attributes={"body": _GRAPH, "captured": _CAPTURED, "whole": _WHOLE},
     cost=_cost("Loop"),
     float16=OWN_DTYPES,
+    lacks=OF_GRAPHS,
 )
 def _loop(call: Call) -> Sequence[TensorSpec]:
     """Y = the last states, then what each iteration put out, stacked.  Source: ONNX Loop.
@@ -199,6 +201,7 @@ def repeats(body: Graph) -> bool:
     },
     cost=_cost("Scan"),
     float16=OWN_DTYPES,
+    lacks=OF_GRAPHS,
 )
 def _scan(call: Call) -> Sequence[TensorSpec]:
     """Y = the last states, then what each step over the scanned inputs put out.

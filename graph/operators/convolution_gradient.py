@@ -10,7 +10,7 @@ from ..dims import floordiv
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
-from ..traits import IN_SUMS, PRODUCT
+from ..traits import IN_SUMS, PRIMITIVE, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES, resolve_window
 from .inputs import FLOATS, common_dtype, may_equal
 
@@ -32,6 +32,7 @@ def _cost(call: Call, outputs: Specs) -> int:
     cost=_cost,
     traits=PRODUCT,
     float16=IN_SUMS,
+    lacks=PRIMITIVE,
 )
 def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (batch, features, *windows) → the weights' shape."""

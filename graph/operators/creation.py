@@ -10,7 +10,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Array, TensorSpec
-from ..traits import OWN_DTYPES
+from ..traits import FLAT, OWN_DTYPES, PRIMITIVE
 from .inputs import NUMBERS, common_dtype, integers, listed_rank, of_rank
 
 
@@ -19,7 +19,9 @@ from .inputs import NUMBERS, common_dtype, integers, listed_rank, of_rank
     inputs="shape",
     attributes={"value": Attribute(Kind.NUMBER, 0), "dtype": Attribute(Kind.DTYPE, "float32")},
     cost=free,
+    traits=FLAT,
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE,
 )
 def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, in the dtype given."""
@@ -36,6 +38,7 @@ def infer_constant_of_shape(call: Call) -> Sequence[TensorSpec]:
     inputs="start limit delta",
     attributes={"stash_type": Attribute(Kind.INT, 1)},
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE,
 )
 def infer_range(call: Call) -> Sequence[TensorSpec]:
     """Infer: as many elements as steps of `delta` fit from start before limit."""

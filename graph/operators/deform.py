@@ -10,7 +10,7 @@ from ..dims import mul, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import IN_COORDINATES, PRODUCT
+from ..traits import ARRAY_KERNEL, IN_COORDINATES, PRIMITIVE, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
 from .inputs import FLOATS, check_form, common_dtype, present
 
@@ -46,6 +46,7 @@ def _cost(call: Call, outputs: Specs) -> int:
     cost=_cost,
     traits=PRODUCT,
     float16=IN_COORDINATES,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
-from ..traits import IN_SUMS
+from ..traits import ARRAY_KERNEL, IN_SUMS, PRIMITIVE
 from .inputs import FLOATS, check_dtype, check_rank, may_equal
 
 
@@ -16,7 +16,7 @@ def _elimination(call: Call, outputs: Specs) -> int:
     return 2 * call.spec(0).size * call.spec(0).static_shape[-1] // 3
 
 
-@define("Det", inputs="x", cost=_elimination, float16=IN_SUMS)
+@define("Det", inputs="x", cost=_elimination, float16=IN_SUMS, lacks=PRIMITIVE | ARRAY_KERNEL)
 def infer_determinant(call: Call) -> Sequence[TensorSpec]:
     """Infer: a number for each square matrix."""
     x = _square(call)
@@ -37,7 +37,9 @@ def _decomposition(call: Call, outputs: Specs) -> int:
     return 21 * call.spec(0).size * call.spec(0).static_shape[-1]
 
 
-@define("Cofactors", inputs="x", cost=_decomposition, float16=IN_SUMS)
+@define(
+    "Cofactors", inputs="x", cost=_decomposition, float16=IN_SUMS, lacks=PRIMITIVE | ARRAY_KERNEL
+)
 def infer_cofactors(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the square matrices."""
     return (_square(call),)

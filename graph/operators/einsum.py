@@ -12,7 +12,7 @@ from ..dims import broadcast
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
-from ..traits import IN_SUMS, PRODUCT
+from ..traits import IN_SUMS, PRODUCT, WRITTEN_OUT_ON_GPUS
 from .inputs import NUMBERS, common_dtype, present
 
 ELLIPSIS = "..."
@@ -125,6 +125,7 @@ def _einsum_cost(call: Call, outputs: Specs) -> int:
     cost=_einsum_cost,
     traits=PRODUCT,
     float16=IN_SUMS,
+    lacks=WRITTEN_OUT_ON_GPUS,
 )
 def infer_einsum(call: Call) -> Sequence[TensorSpec]:
     """Infer: one axis for each letter of the output's term."""

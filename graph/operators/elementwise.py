@@ -12,6 +12,7 @@ from ..traits import (
     ACTIVATION,
     COMMUTATIVE,
     ELEMENTWISE,
+    FLAT,
     FOLLOWS,
     IN_POWERS,
     IN_QUOTIENTS,
@@ -21,8 +22,11 @@ from ..traits import (
     MOVES,
     NEVER_NEGATIVE,
     NO_FLOATS,
+    NO_SLOPE_OF_BITS,
     NO_TRAITS,
+    NOTHING,
     OWN_DTYPES,
+    PRIMITIVE,
     ROUNDS,
 )
 from .inputs import (
@@ -59,14 +63,24 @@ for _op, _more, _float16 in (
     ("Mul", COMMUTATIVE, FOLLOWS),
     ("Div", NO_TRAITS, IN_QUOTIENTS),
 ):
-    define(_op, inputs="a b", inplace=EITHER, traits=ELEMENTWISE | _more, float16=_float16)(
-        broadcast_of(NUMBERS)
-    )
+    define(
+        _op,
+        inputs="a b",
+        inplace=EITHER,
+        traits=ELEMENTWISE | _more,
+        float16=_float16,
+        lacks=NOTHING if _op == "Sub" else PRIMITIVE,
+    )(broadcast_of(NUMBERS))
 
 for _op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
-    define(_op, inputs="a b", inplace=EITHER, traits=ELEMENTWISE | COMMUTATIVE, float16=NO_FLOATS)(
-        broadcast_of(INTEGERS)
-    )
+    define(
+        _op,
+        inputs="a b",
+        inplace=EITHER,
+        traits=ELEMENTWISE | COMMUTATIVE,
+        float16=NO_FLOATS,
+        lacks=PRIMITIVE | NO_SLOPE_OF_BITS,
+    )(broadcast_of(INTEGERS))
 
 define(
     "BitShift",
@@ -75,6 +89,7 @@ define(
     cost=per_element(3),
     traits=ELEMENTWISE,
     float16=NO_FLOATS,
+    lacks=PRIMITIVE | NO_SLOPE_OF_BITS,
 )(broadcast_of(INTEGERS))
 
 define(
@@ -84,6 +99,7 @@ define(
     inplace=EITHER,
     traits=ELEMENTWISE,
     float16=IN_STEPS,
+    lacks=PRIMITIVE,
 )(broadcast_of(NUMBERS))
 
 for _op, _dtypes, _float16 in (
@@ -101,25 +117,45 @@ for _op, _dtypes, _float16 in (
         float16=_float16,
     )(broadcast_of(_dtypes))
 
-for _op, _more, _float16 in (("Abs", NEVER_NEGATIVE, FOLLOWS), ("Sign", NO_TRAITS, IN_STEPS)):
-    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE | _more, float16=_float16)(
-        same_of(NUMBERS)
-    )
+for _op, _more, _float16 in (("Abs", NEVER_NEGATIVE, FOLLOWS), ("Sign", FLAT, IN_STEPS)):
+    define(
+        _op,
+        inputs="x",
+        inplace=FIRST,
+        traits=ELEMENTWISE | _more,
+        float16=_float16,
+        lacks=PRIMITIVE,
+    )(same_of(NUMBERS))
 
 define("Neg", inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=FOLLOWS)(same_of(SIGNED))
-define("BitwiseNot", inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=NO_FLOATS)(
-    same_of(INTEGERS)
-)
+define(
+    "BitwiseNot",
+    inputs="x",
+    inplace=FIRST,
+    traits=ELEMENTWISE,
+    float16=NO_FLOATS,
+    lacks=PRIMITIVE | NO_SLOPE_OF_BITS,
+)(same_of(INTEGERS))
 
 for _op in ("Sqrt", "Reciprocal"):
-    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=IN_QUOTIENTS)(
-        same_of(FLOATS)
-    )
+    define(
+        _op,
+        inputs="x",
+        inplace=FIRST,
+        traits=ELEMENTWISE,
+        float16=IN_QUOTIENTS,
+        lacks=NOTHING if _op == "Reciprocal" else PRIMITIVE,
+    )(same_of(FLOATS))
 
 for _op in ("Floor", "Ceil", "Round"):
-    define(_op, inputs="x", inplace=FIRST, traits=ELEMENTWISE | ROUNDS, float16=IN_STEPS)(
-        same_of(FLOATS)
-    )
+    define(
+        _op,
+        inputs="x",
+        inplace=FIRST,
+        traits=ELEMENTWISE | ROUNDS | FLAT,
+        float16=IN_STEPS,
+        lacks=PRIMITIVE,
+    )(same_of(FLOATS))
 
 for _op, _traits, _float16 in (
     *((op, ELEMENTWISE, IN_POWERS) for op in ("Log", "Sinh")),
@@ -136,11 +172,18 @@ for _op, _traits, _float16 in (
         inplace=FIRST,
         traits=_traits,
         float16=_float16,
+        lacks=NOTHING if _op == "Tanh" else PRIMITIVE,
     )(same_of(FLOATS))
 
-define("Erf", inputs="x", cost=per_element(24), inplace=FIRST, traits=ELEMENTWISE, float16=FOLLOWS)(
-    same_of(FLOATS)
-)
+define(
+    "Erf",
+    inputs="x",
+    cost=per_element(24),
+    inplace=FIRST,
+    traits=ELEMENTWISE,
+    float16=FOLLOWS,
+    lacks=PRIMITIVE,
+)(same_of(FLOATS))
 
 define(
     "Identity",
@@ -149,12 +192,18 @@ define(
     views=FIRST,
     traits=ELEMENTWISE | MOVES,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )(same)
 
 
 # Not in place: the kernel reads x again after it has written y.
 @define(
-    "Pow", inputs="x y", cost=per_element(2 * TRANSCENDENTAL), traits=ELEMENTWISE, float16=IN_POWERS
+    "Pow",
+    inputs="x y",
+    cost=per_element(2 * TRANSCENDENTAL),
+    traits=ELEMENTWISE,
+    float16=IN_POWERS,
+    lacks=PRIMITIVE,
 )
 def infer_power(call: Call) -> Sequence[TensorSpec]:
     """Infer: base and exponent broadcast together, in the base's dtype."""
@@ -195,6 +244,7 @@ CAST_ATTRIBUTES = {
     attributes={"to": Attribute(Kind.DTYPE), **CAST_ATTRIBUTES},
     traits=ELEMENTWISE,
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE,
 )
 def infer_cast(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype `to`."""
@@ -221,6 +271,7 @@ def infer_cast_like(call: Call) -> Sequence[TensorSpec]:
     views=FIRST,
     traits=ELEMENTWISE,
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE | NO_SLOPE_OF_BITS,
 )
 def infer_bit_cast(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in another dtype of the same size."""
@@ -247,6 +298,7 @@ def _may_train(inputs: Sequence[str]) -> bool:
     views=FIRST,  # where it drops something it is written with Philox before views matter
     draws=_may_train,
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE,
 )
 def infer_dropout(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, and a mask; nothing is dropped outside of training."""

@@ -14,7 +14,7 @@ from ..ir import Graph
 from ..nested import called, result_specs
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
-from ..traits import OWN_DTYPES
+from ..traits import OWN_DTYPES, PRIMITIVE, Part
 
 FUSED = "Fused"
 
@@ -40,6 +40,11 @@ def _cost(call: Call, outputs: Specs) -> int:
     cost=_cost,
     inplace=tuple((0, index) for index in range(MOST_INPUTS)),
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE
+    | {
+        Part.GRADIENT: "plans are made of graphs whose gradients are there",
+        Part.CODEGEN: "chains are for devices that do not fuse when they compile",
+    },
 )
 def infer_fused(call: Call) -> Sequence[TensorSpec]:
     """Infer: as the last of the nodes, all of which have outputs of one shape."""

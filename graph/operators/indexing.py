@@ -9,7 +9,7 @@ from ..dims import UNKNOWN, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_COORDINATES, IN_STEPS, IN_SUMS, SELECTS
+from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_COORDINATES, IN_STEPS, IN_SUMS, PRIMITIVE, SELECTS
 from .inputs import (
     ANY,
     INTEGERS,
@@ -33,6 +33,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
     cost=free,
     traits=SELECTS,
     float16=FIRST_FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
     """Infer: each row of indices gives the rest of data's axes, beyond those that it names."""
@@ -84,6 +85,7 @@ def _check_updates(call: Call) -> None:
     cost=_scatter_cost,
     inplace=FIRST,
     float16=IN_SUMS,
+    lacks=PRIMITIVE,
 )
 def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
     """Infer: like data; the updates are shaped as GatherND's output would be."""
@@ -102,6 +104,7 @@ def infer_scatter_nd(call: Call) -> Sequence[TensorSpec]:
     cost=_scatter_cost,
     inplace=FIRST,
     float16=IN_SUMS,
+    lacks=PRIMITIVE,
 )
 def infer_scatter_elements(call: Call) -> Sequence[TensorSpec]:
     """Infer: like data; the updates are shaped like the indices."""
@@ -147,6 +150,7 @@ def _fits(part: Shape, whole: Shape, axis: int) -> bool:
     cost=free,
     inplace=FIRST,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the cache; the update differs from it along `axis` only."""
@@ -179,6 +183,7 @@ def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
     attributes={"axis": Attribute(Kind.INT, -1)},
     cost=free,
     float16=IN_COORDINATES,
+    lacks=PRIMITIVE,
 )
 def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
     """Infer: the indices' shape with an axis of length `depth` put in at `axis`."""
@@ -215,6 +220,7 @@ def _count(call: Call, index: int, what: str) -> Dim:
     },
     cost=lambda call, outputs: call.spec(0).size * max(call.spec(0).size.bit_length(), 1),
     float16=IN_STEPS,
+    lacks=PRIMITIVE,
 )
 def infer_top_k(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, with k elements along the axis."""

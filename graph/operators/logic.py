@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from ..attribute import Attribute, Kind
 from ..operator import Call, InferRule, define
 from ..tensor import TensorSpec
-from ..traits import COMMUTATIVE, ELEMENTWISE, FOLLOWS, IN_STEPS, NO_FLOATS
+from ..traits import (
+    COMMUTATIVE,
+    ELEMENTWISE,
+    FOLLOWS,
+    IN_STEPS,
+    NO_FLOATS,
+    NO_SLOPE_OF_TRUTH,
+    NOTHING,
+    PRIMITIVE,
+)
 from .inputs import BOOLS, FLOATS, NUMBERS, REALS, check_dtype, common_dtype
 from .rules import EITHER, FIRST, broadcast_of, broadcast_shape, same_of
 
@@ -23,19 +32,36 @@ def _to_bool(kinds: str) -> InferRule:
 
 
 # Overwriting an input is only considered where the dtypes agree: for Equal, on booleans.
-define("Equal", inputs="a b", inplace=EITHER, traits=ELEMENTWISE | COMMUTATIVE, float16=IN_STEPS)(
-    broadcast_of(REALS, "bool")
-)
+define(
+    "Equal",
+    inputs="a b",
+    inplace=EITHER,
+    traits=ELEMENTWISE | COMMUTATIVE,
+    float16=IN_STEPS,
+    lacks=PRIMITIVE | NO_SLOPE_OF_TRUTH,
+)(broadcast_of(REALS, "bool"))
 
 for _op in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
     define(_op, inputs="a b", traits=ELEMENTWISE, float16=IN_STEPS)(broadcast_of(NUMBERS, "bool"))
 
 for _op in ("And", "Or", "Xor"):
-    define(_op, inputs="a b", inplace=EITHER, traits=ELEMENTWISE | COMMUTATIVE, float16=NO_FLOATS)(
-        broadcast_of(BOOLS)
-    )
+    define(
+        _op,
+        inputs="a b",
+        inplace=EITHER,
+        traits=ELEMENTWISE | COMMUTATIVE,
+        float16=NO_FLOATS,
+        lacks=NOTHING if _op == "Xor" else PRIMITIVE | NO_SLOPE_OF_TRUTH,
+    )(broadcast_of(BOOLS))
 
-define("Not", inputs="x", inplace=FIRST, traits=ELEMENTWISE, float16=NO_FLOATS)(same_of(BOOLS))
+define(
+    "Not",
+    inputs="x",
+    inplace=FIRST,
+    traits=ELEMENTWISE,
+    float16=NO_FLOATS,
+    lacks=PRIMITIVE | NO_SLOPE_OF_TRUTH,
+)(same_of(BOOLS))
 define("IsNaN", inputs="x", traits=ELEMENTWISE, float16=IN_STEPS)(_to_bool(FLOATS))
 define(
     "IsInf",
@@ -49,7 +75,14 @@ define(
 )(_to_bool(FLOATS))
 
 
-@define("Where", inputs="condition x y", inplace=((0, 1),), traits=ELEMENTWISE, float16=FOLLOWS)
+@define(
+    "Where",
+    inputs="condition x y",
+    inplace=((0, 1),),
+    traits=ELEMENTWISE,
+    float16=FOLLOWS,
+    lacks=PRIMITIVE,
+)
 def infer_where(call: Call) -> Sequence[TensorSpec]:
     """Infer: all three broadcast together, in the dtype of x and y."""
     condition, x, y = (call.spec(index) for index in range(3))

@@ -9,7 +9,7 @@ from ..dims import broadcast
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FOLLOWS, FULLY_CONNECTED, PRODUCT
+from ..traits import FOLLOWS, FULLY_CONNECTED, PRIMITIVE, PRODUCT
 from .inputs import NUMBERS, check_broadcastable, common_dtype, may_equal, present
 
 
@@ -27,7 +27,9 @@ def _check_inner(a: TensorSpec, b: TensorSpec, left: Dim, right: Dim) -> None:
         )
 
 
-@define("MatMul", inputs="a b", cost=_product_cost, traits=PRODUCT, float16=FOLLOWS)
+@define(
+    "MatMul", inputs="a b", cost=_product_cost, traits=PRODUCT, float16=FOLLOWS, lacks=PRIMITIVE
+)
 def infer_matmul(call: Call) -> Sequence[TensorSpec]:
     """Infer: numpy's rules; a vector is a row on the left, a column on the right."""
     a, b = call.spec(0), call.spec(1)

@@ -9,7 +9,7 @@ from ..dims import UNKNOWN, add, broadcast, mul, normalize_axes, normalize_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FOLLOWS, MOVES, SELECTS
+from ..traits import FOLLOWS, MOVES, PRIMITIVE, SELECTS
 from .inputs import check_rank, common_dtype, integers, is_computed, listed_rank, of_rank, present
 from .rules import joined_along_axis
 
@@ -21,6 +21,7 @@ from .rules import joined_along_axis
     cost=free,
     joins=joined_along_axis,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_concat(call: Call) -> Sequence[TensorSpec]:
     """Infer: the lengths along `axis` add up, all others agree."""
@@ -65,7 +66,15 @@ def _expand_parts(call: Call) -> Iterator[Alias]:
         yield Alias(0, 0)
 
 
-@define("Expand", inputs="x shape", cost=free, parts=_expand_parts, traits=SELECTS, float16=FOLLOWS)
+@define(
+    "Expand",
+    inputs="x shape",
+    cost=free,
+    parts=_expand_parts,
+    traits=SELECTS,
+    float16=FOLLOWS,
+    lacks=PRIMITIVE,
+)
 def infer_expand(call: Call) -> Sequence[TensorSpec]:
     """Infer: x broadcast together with the shape given."""
     x, shape = call.spec(0), integers(call, 1, "the shape")
@@ -99,6 +108,7 @@ def _transpose_parts(call: Call) -> Iterator[Alias]:
     parts=_transpose_parts,
     traits=MOVES,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_transpose(call: Call) -> Sequence[TensorSpec]:
     """Infer: the axes in the order that `perm` says, reversed where it is absent."""
@@ -114,7 +124,7 @@ def infer_transpose(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, [x.shape[axis] for axis in order]),)
 
 
-@define("Tile", inputs="x repeats", cost=free, traits=SELECTS, float16=FOLLOWS)
+@define("Tile", inputs="x repeats", cost=free, traits=SELECTS, float16=FOLLOWS, lacks=PRIMITIVE)
 def infer_tile(call: Call) -> Sequence[TensorSpec]:
     """Infer: each axis as many times as long as `repeats` says."""
     x, repeats = call.spec(0), integers(call, 1, "repeats")
@@ -199,6 +209,7 @@ def _check_padded(
     attributes={"upper": Attribute(Kind.BOOL, True)},
     cost=free,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_trilu(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, a stack of matrices."""

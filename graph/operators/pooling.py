@@ -12,7 +12,7 @@ from ..dims import UNKNOWN, add, mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_SUMS, MAXIMA, NEVER_NEGATIVE
+from ..traits import FIRST_FOLLOWS, FOLLOWS, IN_SUMS, MAXIMA, NEVER_NEGATIVE, PRIMITIVE
 from ..windows import WINDOW_ATTRIBUTES, Window, resolve_window
 from .inputs import FLOATS, NUMBERS, check_dtype, check_rank, may_equal
 from .rules import per_input_element
@@ -104,6 +104,7 @@ def infer_global_pool(call: Call) -> Sequence[TensorSpec]:
     inputs="x indices output_shape?",
     attributes={name: _WINDOW[name] for name in ("kernel_shape", "pads", "strides")},
     float16=FIRST_FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_max_unpool(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that a MaxPool would take to x's, or the one that is given."""

@@ -11,7 +11,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Shape, TensorSpec
-from ..traits import IN_GRADIENTS
+from ..traits import IN_GRADIENTS, PRIMITIVE
 from ..windows import WINDOW_ATTRIBUTES
 from .inputs import FLOATS, check_dtype, check_form, integers, listed_rank, may_equal
 from .pooling import pooling_window
@@ -33,6 +33,7 @@ def _additions(call: Call, outputs: Specs) -> int:
     },
     cost=_additions,
     float16=IN_GRADIENTS,
+    lacks=PRIMITIVE,
 )
 def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, that of the pooled tensor, which makes windows of dy's shape."""

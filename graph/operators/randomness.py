@@ -13,7 +13,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
-from ..traits import IN_STEPS, OWN_DTYPES
+from ..traits import FLAT, IN_STEPS, OWN_DTYPES, PRIMITIVE, WRITTEN_WITH_PHILOX
 from .inputs import FLOATS, check_dtype, check_rank, integers, listed_rank, may_equal, of_rank
 
 PHILOX = "Philox"
@@ -47,7 +47,9 @@ def _work(call: Call, outputs: Specs) -> int:
         "seeded": Attribute(Kind.BOOL, False),
     },
     cost=_work,
+    traits=FLAT,
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE,
 )
 def infer_philox(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape given, in the dtype given.
@@ -108,7 +110,9 @@ def _made_like(call: Call) -> Sequence[TensorSpec]:
     inputs="",
     attributes={**_NORMAL, **_SEED, **_SHAPE},
     draws=always,
+    traits=FLAT,
     float16=OWN_DTYPES,
+    lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape and dtype given."""
@@ -120,7 +124,9 @@ def infer_random_normal(call: Call) -> Sequence[TensorSpec]:
     inputs="",
     attributes={**_UNIFORM, **_SEED, **_SHAPE},
     draws=always,
+    traits=FLAT,
     float16=OWN_DTYPES,
+    lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape and dtype given."""
@@ -132,7 +138,9 @@ def infer_random_uniform(call: Call) -> Sequence[TensorSpec]:
     inputs="x",
     attributes={**_NORMAL, **_SEED, **_LIKE},
     draws=always,
+    traits=FLAT,
     float16=OWN_DTYPES,
+    lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype given if any is."""
@@ -144,14 +152,24 @@ def infer_random_normal_like(call: Call) -> Sequence[TensorSpec]:
     inputs="x",
     attributes={**_UNIFORM, **_SEED, **_LIKE},
     draws=always,
+    traits=FLAT,
     float16=OWN_DTYPES,
+    lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_random_uniform_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, in the dtype given if any is."""
     return _made_like(call)
 
 
-@define("Bernoulli", inputs="x", attributes={**_SEED, **_LIKE}, draws=always, float16=IN_STEPS)
+@define(
+    "Bernoulli",
+    inputs="x",
+    attributes={**_SEED, **_LIKE},
+    draws=always,
+    traits=FLAT,
+    float16=IN_STEPS,
+    lacks=WRITTEN_WITH_PHILOX,
+)
 def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x, which are probabilities, in the dtype given if any is."""
     check_dtype(call.spec(0), FLOATS)
@@ -167,7 +185,9 @@ def infer_bernoulli(call: Call) -> Sequence[TensorSpec]:
         **_SEED,
     },
     draws=always,
+    traits=FLAT,
     float16=IN_STEPS,
+    lacks=WRITTEN_WITH_PHILOX,
 )
 def infer_multinomial(call: Call) -> Sequence[TensorSpec]:
     """Infer: for each row of logarithms of probabilities so many classes."""

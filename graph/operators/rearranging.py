@@ -9,7 +9,7 @@ from ..dims import floordiv, mul
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, MOVES, NEVER_NEGATIVE, OWN_DTYPES
+from ..traits import FIRST_FOLLOWS, FLAT, FOLLOWS, MOVES, NEVER_NEGATIVE, OWN_DTYPES, PRIMITIVE
 from .inputs import INTEGERS, REALS, check_dtype, check_per_channel, check_rank
 
 _BLOCKS = {
@@ -76,8 +76,9 @@ def _divided(x: TensorSpec, dim: Dim, parts: int) -> Dim:
     inputs="x",
     attributes={"dtype": Attribute(Kind.DTYPE, None), "k": Attribute(Kind.INT, 0)},
     cost=free,
-    traits=NEVER_NEGATIVE,
+    traits=NEVER_NEGATIVE | FLAT,
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE,
 )
 def infer_eye_like(call: Call) -> Sequence[TensorSpec]:
     """Infer: a matrix of x's shape, in the dtype given or else in x's."""
@@ -99,6 +100,7 @@ def infer_eye_like(call: Call) -> Sequence[TensorSpec]:
     cost=free,
     traits=MOVES,
     float16=FIRST_FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_reverse_sequence(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x; there is a length for each sequence of the batch."""

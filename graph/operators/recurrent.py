@@ -10,7 +10,7 @@ from ..dims import mul
 from ..errors import ShapeError
 from ..operator import Call, CostRule, InferRule, Specs, define
 from ..tensor import Dim, TensorSpec
-from ..traits import IN_SUMS
+from ..traits import IN_SUMS, WRITTEN_OUT_ON_GPUS
 from .inputs import FLOATS, INTEGERS, check_dtype, common_dtype, may_equal
 from .rules import TRANSCENDENTAL
 
@@ -183,6 +183,7 @@ def _define(name: str, gates: int, usual: Sequence[str], lstm: bool = False, **m
         attributes=_ATTRIBUTES | more,
         cost=_cost(gates),
         float16=IN_SUMS,
+        lacks=WRITTEN_OUT_ON_GPUS,
     )(_infer(gates, usual))
 
 

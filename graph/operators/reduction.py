@@ -10,7 +10,17 @@ from ..dims import normalize_axes, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, InferRule, define
 from ..tensor import Dim, TensorSpec
-from ..traits import FOLLOWS, IN_POWERS, IN_STEPS, IN_SUMS, NEVER_NEGATIVE, NO_TRAITS
+from ..traits import (
+    FLAT,
+    FOLLOWS,
+    IN_POWERS,
+    IN_STEPS,
+    IN_SUMS,
+    NEVER_NEGATIVE,
+    NO_TRAITS,
+    NOTHING,
+    PRIMITIVE,
+)
 from .inputs import (
     FLOATS,
     NUMBERS,
@@ -54,6 +64,7 @@ REDUCE_ATTRIBUTES = {
     "noop_with_empty_axes": Attribute(Kind.BOOL, False),
 }
 
+_PRIMITIVE = ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
 _FLOAT16 = {"ReduceMax": FOLLOWS, "ReduceMin": FOLLOWS, "ReduceLogSumExp": IN_POWERS}
 
 for _op, _kinds in {
@@ -75,6 +86,7 @@ for _op, _kinds in {
         cost=per_input_element(2 + TRANSCENDENTAL if _op == "ReduceLogSumExp" else 1),
         traits=NEVER_NEGATIVE if _op in ("ReduceL1", "ReduceL2", "ReduceSumSquare") else NO_TRAITS,
         float16=_FLOAT16.get(_op, IN_SUMS),
+        lacks=PRIMITIVE if _op in _PRIMITIVE else NOTHING,
     )(_reduce(_kinds))
 
 
@@ -105,7 +117,9 @@ for _op in ("ArgMax", "ArgMin"):
             "select_last_index": Attribute(Kind.BOOL, False),
         },
         cost=per_input_element(1),
+        traits=FLAT,
         float16=IN_STEPS,
+        lacks=PRIMITIVE,
     )(_infer_arg_extremum)
 
 
@@ -129,6 +143,7 @@ for _op in ("CumSum", "CumProd"):
             "reverse": Attribute(Kind.BOOL, False),
         },
         float16=IN_SUMS,
+        lacks=PRIMITIVE,
     )(_infer_scan)
 
 

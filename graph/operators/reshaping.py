@@ -10,7 +10,7 @@ from ..dims import UNKNOWN, floordiv, mul, normalize_axes, product
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FOLLOWS, MOVES, NO_FLOATS
+from ..traits import FLAT, FOLLOWS, LENGTHS, MOVES, NO_FLOATS, PRIMITIVE
 from .inputs import ANY, check_dtype, integers, is_computed, listed_rank, of_rank
 from .rules import FIRST
 
@@ -68,6 +68,7 @@ def _left_over(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | No
     views=FIRST,
     traits=MOVES,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     """Infer: the shape that the second input says."""
@@ -87,6 +88,7 @@ def infer_reshape(call: Call) -> Sequence[TensorSpec]:
     views=FIRST,
     traits=MOVES,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     """Infer: a matrix, rows from the axes before `axis`, columns from the others."""
@@ -103,7 +105,15 @@ def infer_flatten(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
 
 
-@define("Squeeze", inputs="data axes?", cost=free, views=FIRST, traits=MOVES, float16=FOLLOWS)
+@define(
+    "Squeeze",
+    inputs="data axes?",
+    cost=free,
+    views=FIRST,
+    traits=MOVES,
+    float16=FOLLOWS,
+    lacks=PRIMITIVE,
+)
 def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: without the axes given, or without all of length 1."""
     data = call.spec(0)
@@ -121,7 +131,15 @@ def infer_squeeze(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(data.dtype, [d for i, d in enumerate(data.shape) if i not in removed]),)
 
 
-@define("Unsqueeze", inputs="data axes", cost=free, views=FIRST, traits=MOVES, float16=FOLLOWS)
+@define(
+    "Unsqueeze",
+    inputs="data axes",
+    cost=free,
+    views=FIRST,
+    traits=MOVES,
+    float16=FOLLOWS,
+    lacks=PRIMITIVE,
+)
 def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     """Infer: with axes of length 1 inserted, counted in the output."""
     data, axes = call.spec(0), integers(call, 1, "axes")
@@ -138,7 +156,9 @@ def infer_unsqueeze(call: Call) -> Sequence[TensorSpec]:
     inputs="data",
     attributes={"start": Attribute(Kind.INT, 0), "end": Attribute(Kind.INT, None)},
     cost=free,
+    traits=LENGTHS | FLAT,
     float16=NO_FLOATS,
+    lacks=PRIMITIVE,
 )
 def infer_shape(call: Call) -> Sequence[TensorSpec]:
     """Infer: one integer for each axis from `start` to `end`."""
@@ -153,7 +173,7 @@ def shape_range(rank: int, attributes: Attributes) -> range:
     return range(rank)[attributes["start"] : attributes["end"]]
 
 
-@define("Size", inputs="data", cost=free, float16=NO_FLOATS)
+@define("Size", inputs="data", cost=free, traits=LENGTHS | FLAT, float16=NO_FLOATS, lacks=PRIMITIVE)
 def infer_size(call: Call) -> Sequence[TensorSpec]:
     """Infer: one integer."""
     check_dtype(call.spec(0), ANY)

@@ -10,7 +10,7 @@ from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..resampling import CROP, read_target, resized_axes, resized_shape
 from ..tensor import TensorSpec
-from ..traits import FIRST_FOLLOWS
+from ..traits import FIRST_FOLLOWS, PRIMITIVE
 from .inputs import NUMBERS, check_dtype, may_equal
 
 _TAPS = {"nearest": 0, "linear": 2, "cubic": 4}
@@ -55,6 +55,7 @@ def _resize_cost(call: Call, outputs: Specs) -> int:
     },
     cost=_resize_cost,
     float16=FIRST_FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_resize(call: Call) -> Sequence[TensorSpec]:
     """Infer: scaled or given lengths; unknown while what tells them is not constant."""

@@ -9,7 +9,7 @@ from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
-from ..traits import IN_COORDINATES
+from ..traits import ARRAY_KERNEL, IN_COORDINATES, PRIMITIVE
 from .inputs import (
     ANY,
     FLOATS,
@@ -42,6 +42,7 @@ def _grid_sample_cost(call: Call, outputs: Specs) -> int:
     },
     cost=_grid_sample_cost,
     float16=IN_COORDINATES,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_grid_sample(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, *spatial), (batch, *outputs, rank) → (batch, channels, *outputs).
@@ -85,6 +86,7 @@ def _check_cells(x: TensorSpec, outputs: Sequence[Dim]) -> None:
     attributes={"align_corners": Attribute(Kind.BOOL, False)},
     cost=lambda call, outputs: outputs[0].size * 2 * call.spec(0).static_shape[2],
     float16=IN_COORDINATES,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_affine_grid(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, rank, rank + 1), (batch, channels, *spatial) → (batch, *spatial, rank)."""
@@ -151,6 +153,7 @@ def _roi_align_cost(call: Call, outputs: Specs) -> int:
     },
     cost=_roi_align_cost,
     float16=IN_COORDINATES,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_roi_align(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, channels, h, w), regions of 4 numbers → (regions, channels, out_h, out_w)."""

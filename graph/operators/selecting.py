@@ -12,7 +12,14 @@ from ..dims import UNKNOWN, mul, normalize_axis, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, IN_COORDINATES, IN_STEPS
+from ..traits import (
+    FIRST_FOLLOWS,
+    IN_COORDINATES,
+    IN_STEPS,
+    LENGTH_BY_VALUES,
+    NO_SLOPE_OF_PLACES,
+    Part,
+)
 from .inputs import (
     ANY,
     BOOLS,
@@ -43,7 +50,13 @@ def _bound_non_zero(call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec("int64", (UNKNOWN if rank is None else rank, _size(call.spec(0)))),)
 
 
-@define("NonZero", inputs="x", bound=_bound_non_zero, float16=IN_STEPS)
+@define(
+    "NonZero",
+    inputs="x",
+    bound=_bound_non_zero,
+    float16=IN_STEPS,
+    lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
+)
 def infer_non_zero(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row per axis, a column per element that is not zero."""
     (most,) = _bound_non_zero(call)
@@ -72,6 +85,7 @@ def _bound_compress(call: Call) -> Sequence[TensorSpec]:
     attributes={"axis": _AXIS},
     bound=_bound_compress,
     float16=FIRST_FOLLOWS,
+    lacks=LENGTH_BY_VALUES,
 )
 def infer_compress(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, with some slices along the axis left out."""
@@ -117,6 +131,7 @@ def _bound_unique(call: Call) -> Sequence[TensorSpec]:
     cost=_sort_cost,
     bound=_bound_unique,
     float16=IN_STEPS,
+    lacks=LENGTH_BY_VALUES | {Part.GRADIENT: "what is equal to what jumps"},
 )
 def infer_unique(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, without repetitions; where each is first, is now, how often."""
@@ -148,6 +163,7 @@ def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
     cost=lambda call, outputs: 8 * call.spec(1).size * max(call.spec(1).size.bit_length(), 1),
     bound=_bound_suppression,
     float16=IN_COORDINATES,
+    lacks=LENGTH_BY_VALUES | NO_SLOPE_OF_PLACES,
 )
 def infer_suppression(call: Call) -> Sequence[TensorSpec]:
     """Infer: a row (image, class, box) for each box that is kept."""

@@ -9,7 +9,7 @@ from ..dims import UNKNOWN, add, floordiv, mul, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import IN_SUMS, NEVER_NEGATIVE
+from ..traits import ARRAY_KERNEL, IN_SUMS, NEVER_NEGATIVE, PRIMITIVE, Part
 from .inputs import (
     FLOATS,
     INTEGERS,
@@ -80,6 +80,7 @@ def _fft_cost(call: Call, outputs: Specs) -> int:
     },
     cost=_fft_cost,
     float16=IN_SUMS,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_dft(call: Call) -> Sequence[TensorSpec]:
     """Infer: (*signals, 1 or 2) → the axis as long as asked for, and (*signals, 2).
@@ -133,6 +134,7 @@ def _transformed(shape: Shape, axis: int, length: Dim | None, onesided: bool, in
     attributes={"onesided": Attribute(Kind.BOOL, True)},
     cost=_fft_cost,
     float16=IN_SUMS,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
 )
 def infer_stft(call: Call) -> Sequence[TensorSpec]:
     """Infer: (batch, length, 1 or 2) → (batch, frames, frequencies, 2)."""
@@ -183,6 +185,7 @@ def _frames(length: Dim, frame: Dim, step: Dim | None) -> Dim:
     cost=lambda call, outputs: TRANSCENDENTAL * outputs[0].size,
     traits=NEVER_NEGATIVE,
     float16=IN_SUMS,
+    lacks=PRIMITIVE | ARRAY_KERNEL | {Part.GRADIENT: "where its bands end is chosen, not learned"},
 )
 def infer_mel_weight_matrix(call: Call) -> Sequence[TensorSpec]:
     """Infer: (dft_length // 2 + 1, num_mel_bins)."""

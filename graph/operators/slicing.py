@@ -9,7 +9,7 @@ from ..dims import UNKNOWN, ceildiv, normalize_axes, normalize_axis
 from ..errors import ShapeError
 from ..operator import Alias, Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FIRST_FOLLOWS, FOLLOWS, SELECTS
+from ..traits import FIRST_FOLLOWS, FOLLOWS, PRIMITIVE, SELECTS
 from .inputs import INTEGERS, check_dtype, integers, is_computed, listed_rank, of_rank
 from .rules import part_of
 
@@ -81,6 +81,7 @@ def _slice_parts(call: Call) -> Iterator[Alias]:
     parts=_slice_parts,
     traits=SELECTS,
     float16=FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_slice(call: Call) -> Sequence[TensorSpec]:
     """Infer: each sliced axis as long as its slice."""
@@ -197,6 +198,7 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
     parts=_gather_parts,
     traits=SELECTS,
     float16=FIRST_FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_gather(call: Call) -> Sequence[TensorSpec]:
     """Infer: the axis is replaced by the axes of the indices."""
@@ -217,6 +219,7 @@ def infer_gather(call: Call) -> Sequence[TensorSpec]:
     cost=free,
     traits=SELECTS,
     float16=FIRST_FOLLOWS,
+    lacks=PRIMITIVE,
 )
 def infer_gather_elements(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the indices, which fit into data on all axes but `axis`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..attribute import Attribute, Kind
 from ..operator import define
-from ..traits import IN_POWERS, IN_STEPS, NEVER_NEGATIVE
+from ..traits import FLAT, IN_POWERS, IN_STEPS, NEVER_NEGATIVE, PRIMITIVE
 from .inputs import FLOATS
 from .rules import FIRST, per_element, same_along_axis
 
@@ -24,6 +24,11 @@ define(
 define("LogSoftmax", inputs="x", attributes=_AXIS, cost=_PASSES, float16=IN_POWERS)(
     same_along_axis(FLOATS)
 )
-define("Hardmax", inputs="x", attributes=_AXIS, traits=NEVER_NEGATIVE, float16=IN_STEPS)(
-    same_along_axis(FLOATS)
-)
+define(
+    "Hardmax",
+    inputs="x",
+    attributes=_AXIS,
+    traits=NEVER_NEGATIVE | FLAT,
+    float16=IN_STEPS,
+    lacks=PRIMITIVE,
+)(same_along_axis(FLOATS))

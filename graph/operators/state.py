@@ -13,7 +13,7 @@ from ..errors import ShapeError
 from ..ir import ASSIGN, VARIABLE, Graph
 from ..operator import Call, define, free
 from ..tensor import TensorSpec
-from ..traits import FIRST_FOLLOWS, NO_FLOATS, OWN_DTYPES
+from ..traits import FIRST_FOLLOWS, NO_FLOATS, OWN_DTYPES, PRIMITIVE, Part
 from .inputs import may_equal
 from .rules import FIRST
 
@@ -27,6 +27,7 @@ GROUP, AFTER = "Group", "After"
     cost=free,
     effects=True,
     float16=OWN_DTYPES,
+    lacks=dict.fromkeys(Part, "it has no inputs, and is a tensor when anything runs"),
 )
 def infer_variable(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the one output of the graph that computes the value to begin with."""
@@ -50,6 +51,7 @@ def infer_variable(call: Call) -> Sequence[TensorSpec]:
     views=((0, 1),),
     effects=True,
     float16=OWN_DTYPES,
+    lacks=PRIMITIVE,
 )
 def infer_assign(call: Call) -> Sequence[TensorSpec]:
     """Infer: like the variable, which the value must be like too."""
@@ -63,13 +65,19 @@ def infer_assign(call: Call) -> Sequence[TensorSpec]:
     return (variable,)
 
 
-@define(GROUP, inputs="x+", cost=free, float16=NO_FLOATS)
+@define(
+    GROUP,
+    inputs="x+",
+    cost=free,
+    float16=NO_FLOATS,
+    lacks=PRIMITIVE | {Part.GRADIENT: "it says that something happened"},
+)
 def infer_group(call: Call) -> Sequence[TensorSpec]:
     """Infer: nothing but that all inputs are there."""
     return (TensorSpec("bool", (0,)),)
 
 
-@define(AFTER, inputs="x others+", cost=free, views=FIRST, float16=FIRST_FOLLOWS)
+@define(AFTER, inputs="x others+", cost=free, views=FIRST, float16=FIRST_FOLLOWS, lacks=PRIMITIVE)
 def infer_after(call: Call) -> Sequence[TensorSpec]:
     """Infer: like x."""
     return (call.spec(0),)

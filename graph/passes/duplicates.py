@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..ir import Graph, Node
-from ..nested import draws, graphs_in, has_effects
+from ..nested import draws, graphs_in
 from ..traits import COMMUTATIVE
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
 from .rewriting import Rewriter
+
+_PLAIN = frozenset({bool, int, str})
 
 
 def share_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
@@ -73,9 +75,10 @@ def _reread(node: Node, to: dict[str, str]) -> Node:
 
 
 def _is_pure(node: Node) -> bool:
-    if node.operator.function is not None or node.op == "Dropout" or graphs_in(node):
+    operator = node.operator
+    if operator.function is not None or operator.effects or node.op == "Dropout":
         return False
-    return not has_effects(node) and not draws(node)
+    return not graphs_in(node) and not draws(node)
 
 
 def _operands(node: Node) -> tuple[str, ...]:
@@ -90,6 +93,8 @@ def _details(node: Node) -> Hashable:
 
 def _frozen(value: Any) -> Hashable:
     """Return an attribute as what tells it from all others: 1 from 1.0, and nan like nan."""
+    if type(value) is tuple and _PLAIN.issuperset(map(type, value)):
+        return *map(type, value), value
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype, value.shape, value.tobytes()
     if isinstance(value, float):

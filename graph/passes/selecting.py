@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from ..errors import GraphError
+from ..names import did_you_mean
 from .pipeline import Pass, name_of
 
 
@@ -45,8 +45,5 @@ def _find(name: str, by_name: Mapping[str, Pass]) -> Pass:
     try:
         return by_name[name]
     except KeyError:
-        close = difflib.get_close_matches(name, by_name, n=1)
-        raise GraphError(
-            f"there is no pass {name!r}",
-            fix=f"did you mean {close[0]}?" if close else f"there are: {', '.join(by_name)}",
-        ) from None
+        fix = did_you_mean(name, by_name, f"there are: {', '.join(by_name)}")
+        raise GraphError(f"there is no pass {name!r}", fix=fix) from None

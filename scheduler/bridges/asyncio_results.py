@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from ..dispatch.quick import ON_LOOP
+from ..dispatch.estimates import ON_LOOP
 from ..errors import SessionError
 from ..runtime.items.item import Item
 from ..runtime.streaming.options import StreamOptions
@@ -110,7 +110,7 @@ class AsyncioResults:
         self._loop.check_own()
         if self._rest is not None and self._deliveries.empty():
             await self._pause()
-            self._item = self._run_here(self._rest)
+            self._item = self._run_inline(self._rest)
             if self._item is not None:
                 return self._item.checked(self._options.on_error)
         delivery = await self._deliveries.get()
@@ -153,7 +153,7 @@ class AsyncioResults:
             finally:
                 bridge.end()
 
-    def _run_here(self, rest: asyncio.Event) -> Item | None:
+    def _run_inline(self, rest: asyncio.Event) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
         None if there is none, or it takes longer than that: then the feeding task goes on with it.

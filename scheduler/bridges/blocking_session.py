@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack, overload
 import trio
 
 from ...graph.tensor import Array
-from ..dispatch.quick import WAITED
+from ..dispatch.estimates import WAITED
 from ..errors import SessionError
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan
@@ -29,7 +29,6 @@ from ..runtime.variables.carried import Carried
 from .blocking_results import BlockingResults
 from .inline import run_item
 from .loop_thread import Job, LoopThread, SessionArguments
-from .submitted import SubmittedItem
 
 T = TypeVar("T")
 
@@ -258,3 +257,39 @@ def check_no_trio() -> None:
             "this would block the trio task it is called from",
             fix="async with Session(plan) as session: await session.run(inputs)",
         )
+
+
+class SubmittedItem(Future[Any]):
+    """What will come of an item: a `concurrent.futures.Future`, for all that takes those.
+
+    It counts as pending until it is done, so that it can be cancelled at any time before: what has
+    not started of the item is skipped then, and `result` raises CancelledError at once. `owner` is
+    what must not be collected meanwhile.
+    """
+
+    def __init__(self, owner: object) -> None:
+        super().__init__()
+        self._owner: object = owner
+        self._job: Job[Any] | None = None
+
+    def follow(self, job: Job[Any]) -> None:
+        """Be done when a job is."""
+        self._job = job
+        job.outcome.add_done_callback(self._settle)
+
+    def cancel(self) -> bool:
+        """Give the item up unless it is done, and say whether it was given up."""
+        job, cancelled = self._job, super().cancel()
+        if cancelled and job is not None:
+            job.cancel()
+        return cancelled
+
+    def _settle(self, outcome: Future[Any]) -> None:
+        self._job = self._owner = None
+        if not self.set_running_or_notify_cancel():
+            return
+        error = outcome.exception()
+        if error is None:
+            self.set_result(outcome.result())
+        else:
+            self.set_exception(error)

@@ -7,12 +7,12 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from ..dispatch.quick import Limit
+from ..dispatch.estimates import Limit
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Results
 from ..runtime.opened.fetch_plan_cache import ALL
-from ..runtime.session import may_run_here, run_here
+from ..runtime.session import may_run_here, run_inline
 from ..runtime.streaming.options import StreamOptions
 from .loop_thread import LoopThread
 
@@ -31,7 +31,7 @@ def run_item(
     fetched = None if fetches is None else Fetched(fetches, session.plan.fetchable)
     names = ALL if fetched is None else fetched.names
     marks = Timestamps(now := perf_counter_ns(), now)
-    results = loop.try_here(partial(run_here, session, inputs, names, marks, limit))
+    results = loop.try_here(partial(run_inline, session, inputs, names, marks, limit))
     if results is None:
         return None
     marks.taken_ns = marks.released_ns = perf_counter_ns()
@@ -66,7 +66,7 @@ class StreamHere:
         if not self.is_due:
             self._left -= 1
             return None
-        work = partial(run_here, self._loop.session, inputs, self._names, marks, self._limit)
+        work = partial(run_inline, self._loop.session, inputs, self._names, marks, self._limit)
         try:
             results = self._loop.try_here(work)
         except Exception:

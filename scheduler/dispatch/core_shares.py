@@ -2,7 +2,8 @@
 
 Devices that compute here have equal shares of the cores but one, which the event loop and the
 neighbours keep. One whose programs scale has more where nothing else computes: replicas divide all
-cores, and where items go one at a time, so that the loop waits, a single one has all of them.
+cores, and where items go one at a time, so that the loop waits, a single one has all of them. So do
+replicas of several devices divide all cores where each set of these has one item at a time.
 """
 
 from __future__ import annotations
@@ -67,9 +68,12 @@ def divided(
     for name, count in counts.items():
         if not isinstance(devices[name], Scaling):
             continue
-        if in_flight == 1 and (len(counts) == 1 or _is_alone(name, steps, counts)):
-            shares[name] = cores
-        elif len(counts) == 1 and count > 1:
+        is_only = len(counts) == 1
+        if in_flight <= count and {*counts.values()} == {count}:  # one item on each set of devices
+            has_all = is_only or _is_alone(name, steps, counts)
+        else:
+            has_all = is_only and count > 1
+        if has_all:
             shares[name] = max(1, cores // count)
     return shares
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 
 class Rotation:
@@ -17,9 +17,10 @@ class Rotation:
     def __init__(self, count: int) -> None:
         self._count = count
         self._following = 0
+        self._twice_round = [*range(count)] * 2
 
     def choose(
-        self, under_way: Sequence[int], away: Container[int] = (), again: int | None = None
+        self, under_way: Sequence[int], away: Collection[int] = (), again: int | None = None
     ) -> int:
         """Return a variant.
 
@@ -27,16 +28,15 @@ class Rotation:
         ----------
         under_way : sequence of int
             How many items are on each.
-        away : container of int
+        away : collection of int
             Those that are chosen last.
         again : int, optional
             Where an item was that is given a place anew: the first one in turn for it.
         """
         first = self._following if again is None else again
-
-        def preference(index: int) -> tuple[bool, int, int]:
-            return index in away, under_way[index], (index - first) % self._count
-
-        chosen = min(range(self._count), key=preference)
+        turns = self._twice_round[first : first + self._count]
+        if away:
+            turns = [index for index in turns if index not in away] or turns
+        chosen: int = min(turns, key=under_way.__getitem__)
         self._following = (chosen + 1) % self._count
         return chosen

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from ...graph.extras import how_to_install
 from .blocks import PackingError
 from .problem import Problem
 
@@ -18,7 +19,7 @@ def is_installed() -> bool:
 def demand() -> None:
     """Raise PackingError unless OR-Tools can be imported."""
     if not is_installed():
-        raise PackingError("OR-Tools is not installed", fix="pip install 'plait[cpsat]'")
+        raise PackingError("OR-Tools is not installed", fix=how_to_install("cpsat"))
 
 
 def solve(problem: Problem, capacity: int, seconds: float) -> list[int] | None:

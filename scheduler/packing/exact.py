@@ -75,6 +75,7 @@ def find(problem: Problem, capacity: int, engine: Engine, budget: Budget) -> Out
     step_work = STEP_WORK * frame.n_sections * math.sqrt(len(problem))
     members = list(islice(frame.members(engine), most))
     for turn in count() if members else ():
+        # Turns double, so that a member that would succeed alone does so within a constant factor.
         steps = (len(problem) + SPARE_STEPS) << turn
         for blocks, state, rule in members:
             for done in range(0, steps, engine.steps):
@@ -85,6 +86,7 @@ def find(problem: Problem, capacity: int, engine: Engine, budget: Budget) -> Out
                 found = engine.run(blocks, state, capacity, rule, chunk)
                 if found == SOLVED:
                     return Outcome(frame.offsets(state), False)
+                # One proof is enough: every member searches all packings.
                 if found == IMPOSSIBLE:
                     return Outcome(None, True)
     return undecided
@@ -163,6 +165,7 @@ class _Frame:
 
     def _state(self, engine: Engine, backwards: bool) -> State:
         array, blocks, sections = engine.as_array, len(self._first), len(self._loads)
+        # A depth places a block or lifts a floor. Where these are not enough, it stays undecided.
         depths = 2 * blocks + sections + 8
 
         def zeros(length: int) -> Any:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from time import perf_counter
 from typing import Literal, TypeAlias
 
+from ...graph.extras import how_to_install
 from . import cpsat, exact
 from .alternating import take_turns
 from .best import Best
@@ -108,6 +109,7 @@ def pack(
     budget = Budget(deadline_s, effort)
     problem = Problem(solid, relation)
     best = Best(problem, max(problem.lower_bound, lower_bound or 0), capacity)
+    # What is installed must not decide: the same effort makes the same packing everywhere.
     if effort is not None and solver == "auto":
         solver = "python"
     _Portfolio(problem, best, budget, solver, problem.labels(stacks)).run()
@@ -130,6 +132,7 @@ def _pack_parts(
             "parts that are stacked have no fixed blocks and no groups",
             fix="describe the relation by lifetimes or conflicts",
         )
+    # Parts begin where every alignment holds: moved up as a whole, their offsets keep theirs.
     whole = math.lcm(*(block.alignment for block in blocks))
     offsets, base, top = [0] * len(blocks), 0, 0
     algorithms: dict[str, None] = {}
@@ -168,15 +171,18 @@ class _Portfolio:
         if solver == "cpsat":
             cpsat.demand()
         if solver == "compiled" and find_spec("numba") is None:
-            raise PackingError("Numba is not installed", fix="pip install 'plait[compiled]'")
+            raise PackingError("Numba is not installed", fix=how_to_install("compiled"))
 
     def run(self) -> None:
         """Try one after the other until the best is good enough, or the budget spent."""
         if not len(self._problem):
             return
+        # All ways but the sweeps look at pairs, and there are too many.
         if self._problem.is_crowded:
             self._swept()
             return
+        # A partial order comes from lanes: what makes use of them is tried first. Of lifetimes the
+        # bound is close, and often reached at once.
         partial = (self._stacked, self._in_turns, self._at_the_bound, self._ordered)
         total = (self._at_the_bound, self._ordered, self._stacked)
         rest = (self._from_both_sides, self._change, self._exact, self._in_turns)
@@ -228,6 +234,7 @@ class _Portfolio:
             _Portfolio(problem, best, mine, "python", None).run()
             return best.offsets
 
+        # What a label spends, it takes from its part; this is for letting the whole sink once.
         self._budget.spend(self._problem.work)
         self._best.offer("stacked", stack(self._problem, self._labels, pack_alone))
 
@@ -240,6 +247,8 @@ class _Portfolio:
         self._sweep(0)
 
     def _from_both_sides(self) -> None:
+        # The tighter the capacity, the better the packing, and the likelier that a block does not
+        # fit.
         for percent in (1, 2, 3, 5, 7, 10, 15):
             self._sweep(percent)
             if self._is_done():
@@ -274,6 +283,9 @@ class _Portfolio:
         problem, best, budget = self._problem, self._best, self._budget
         if not exact.suits(problem):
             return
+        # Most often the target can be reached. Where it cannot, that is soon proved, and the
+        # capacity grows by strides that double, until a packing is found or the search does not
+        # end.
         low, unit = best.target, problem.unit
         stride = unit
         while low < best.peak and not budget.is_over():
@@ -287,6 +299,8 @@ class _Portfolio:
             low, stride = capacity + stride, 2 * stride
         if best.peak <= best.target:
             return
+        # Then the gap between what is impossible and what was found is halved, as if what stayed
+        # undecided were impossible.
         low = best.bound - 1
         high = best.peak
         while low + unit < high and not budget.is_over():
@@ -300,6 +314,7 @@ class _Portfolio:
 
     def _search(self, capacity: int, share: float) -> exact.Outcome:
         """Search at a capacity for a part of the time left, all of it if that is what was asked."""
+        # With a capacity asked for there is one question; else time is kept for the next.
         whole = self._budget.part(1.0 if self._best.capacity is not None else share)
         found = exact.Outcome(None, False)
         for solver, seconds in self._turns(whole.left_s()):

@@ -44,6 +44,7 @@ class Problem:
                 solids[solid].append(block)
         self.alignments = [math.lcm(*(block.alignment for block in solid)) for solid in solids]
         self.fixed = [_fixed_offset(solid) for solid in solids]
+        # All offsets are multiples of this, so that sizes between two of them take the same room.
         self.unit = math.gcd(*self.alignments) if solids else 1
         self._bytes = [max(block.nbytes for block in solid) for solid in solids]
         self.sizes = [-(-nbytes // self.unit) * self.unit for nbytes in self._bytes]
@@ -52,6 +53,7 @@ class Problem:
         inner = relation if len(kept) == len(blocks) else relation.restrict(kept)
         merged = inner if count == len(blocks) else inner.merge(number, count)
         self.chains = merged.chains if isinstance(merged, Conflicts) else None
+        # Pairs that are those of lifetimes after all get the algorithms that need such.
         self.relation = merged if isinstance(merged, Intervals) else merged.in_time() or merged
         _check_fixed(self)
 
@@ -98,6 +100,8 @@ class Problem:
         reach = max(
             fixed + nbytes for fixed, nbytes in zip(self.fixed, self._bytes, strict=True)
         )  # what is free counts as one byte less than its size, which `alive` outdoes
+        # Offsets are multiples of the unit, so that rounded sizes bound the peak as well, but for
+        # what rounding adds to the block on top.
         padding = max(map(int.__sub__, self.sizes, self._bytes))
         alive = max(self._heaviest(self._bytes), self._heaviest(self.sizes) - padding)
         return max(reach, alive)
@@ -116,6 +120,7 @@ class Problem:
                 return None
             return [int(label) for label in self.chains]
         mine = [0] * len(self)
+        # Backwards, so that the first block of a group has the last word.
         for index in reversed(range(len(self._blocks))):
             if self._member[index] >= 0:
                 mine[self._member[index]] = labels[index]

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 UNREACHED = 1 << 60
+# Added to a section's number of choices, which it exceeds: the section is barred.
 BLOCKED = 1 << 40
 HASH_MASK = (1 << 61) - 1
 HASH_FACTOR = 1152921504606846883
@@ -96,12 +97,14 @@ def search(blocks: Blocks, state: State, capacity: int, rule: int, steps: int) -
     """Go on for some steps; the state says where, so that the search can be resumed."""
     depth = state.position[0]
     if depth < 0:
+        # Nothing is on the agenda of a problem without blocks.
         if state.position[1] < 0:
             return SOLVED
         depth = 0
         _enter(blocks, state, depth, state.position[1], capacity, rule)
     for _ in range(steps):
         if state.option[depth] < state.option_end[depth]:
+            # The next depth needs a row for itself, and one for what it takes.
             if depth + 2 >= len(state.lo):
                 break
             _take(blocks, state, depth)
@@ -112,8 +115,12 @@ def search(blocks: Blocks, state: State, capacity: int, rule: int, steps: int) -
             _enter(blocks, state, depth, part, capacity, rule)
         else:
             key = state.failed_key[depth]
+            # All options failed. The table forgets what it held at that place, which costs time at
+            # most.
             if key > 0:
                 state.failed[key % len(state.failed)] = key
+            # The choice that left this part over is to blame. What was decided since belongs to
+            # other parts and cannot mend it.
             target = state.parent[depth]
             if target < 0:
                 return IMPOSSIBLE
@@ -131,6 +138,8 @@ def _enter(blocks: Blocks, state: State, depth: int, part: int, capacity: int, r
     state.hi[depth] = state.part_hi[part]
     state.parent[depth] = state.part_parent[part]
     state.agenda[depth] = state.part_next[part]
+    # The options of all depths lie in one array, as a stack. Until some are listed there are none,
+    # so that an early return is a failure.
     begin = state.option_end[depth - 1] if depth > 0 else 0
     state.option[depth] = begin
     state.option_end[depth] = begin
@@ -144,6 +153,7 @@ def _enter(blocks: Blocks, state: State, depth: int, part: int, capacity: int, r
     state.failed_key[depth] = key
     section = _choose(state, depth, capacity, rule)
     limit = capacity - state.loads[depth][section]
+    # With one choice and no slack to leave the floor bare, there is nothing to branch on.
     is_forced = state.choices[section] == 1 and state.floors[depth][section] == limit
     if rule == LEADER and not is_forced:
         section = _under_leader(blocks, state, depth, section)
@@ -167,6 +177,8 @@ def _raise_floors(blocks: Blocks, state: State, depth: int, capacity: int) -> in
         first, last = blocks.first[block], blocks.last[block]
         if state.placed[block] or first < lo or last > hi:
             continue
+        # By XOR of random keys: the same for a set of blocks in whatever order the others were
+        # placed.
         key ^= blocks.key[block]
         height = 0
         for section in range(first, last + 1):
@@ -175,6 +187,7 @@ def _raise_floors(blocks: Blocks, state: State, depth: int, capacity: int) -> in
         if blocks.alignment[block] > 1:
             height = -(-height // blocks.alignment[block]) * blocks.alignment[block]
         if blocks.fixed[block] >= 0:
+            # What has its place below this floor can no longer get there.
             if height > blocks.fixed[block]:
                 return -1
             height = blocks.fixed[block]
@@ -189,7 +202,9 @@ def _raise_floors(blocks: Blocks, state: State, depth: int, capacity: int) -> in
         if choices[section] > 0:
             if lowest[section] + loads[section] > capacity:
                 return -1
+            # Below the lowest that can rest here nothing will ever lie.
             floors[section] = lowest[section]
+            # Equal floors over other tops differ: a block needs one below it to be supported.
             for value in (floors[section], tops[section], section):
                 key = ((key * HASH_FACTOR) ^ value) & HASH_MASK
     return key
@@ -212,10 +227,14 @@ def _mark_gaps(blocks: Blocks, state: State, depth: int) -> bool:
                 top = tops[section]
             if floors[section] < floor:
                 floor = floors[section]
+        # Whatever fills the gap is placed before the block that bridges it: else the same packing
+        # would be met in both orders.
         if floor < height:
             for section in range(first, last + 1):
                 if floors[section] == height and choices[section] < BLOCKED:
                     choices[section] += BLOCKED
+        # Between the tops and the floors nothing can come any more: where the block fits there, it
+        # can sink, and the packing in which it did is met elsewhere.
         if blocks.fixed[block] < 0 and top + blocks.size[block] <= floor:
             top = -(-top // blocks.alignment[block]) * blocks.alignment[block]
             if top + blocks.size[block] <= floor:
@@ -234,6 +253,7 @@ def _choose(state: State, depth: int, capacity: int, rule: int) -> int:
         slack = capacity - floor - state.loads[depth][section]
         if slack > 0:
             count += 1
+        # A single choice is rank 1 by every rule; what the rules compare begins at 2.
         rank, tie = count, floor
         if count > 1 and rule == TIGHTEST:
             rank, tie = slack + 2, count
@@ -283,6 +303,7 @@ def _collect(blocks: Blocks, state: State, depth: int, limit: int) -> None:
         ):
             state.options[end] = block
             end += 1
+    # Bare floor costs slack: only where some is left may the section wait for a higher block.
     if floor < limit:
         state.lift[depth] = _next_floor(blocks, state, section, floor)
         if state.lift[depth] <= limit:

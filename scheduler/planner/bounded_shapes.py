@@ -10,7 +10,7 @@ Fixed nodes are the same at all lengths: only the others are looked at, and only
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import count, takewhile
@@ -19,10 +19,12 @@ from typing import NamedTuple
 from ...devices.device import scratch_name, scratch_specs, support
 from ...graph.aliasing import Run, runs_of
 from ...graph.ir import Graph, Node
+from ...graph.tensor import TensorSpec
 from ..plans.partition import Partition, Subgraph
 from ..plans.plan import Plan
 from ..plans.regions import Location, MemoryPlan
 from ..plans.shapes import Shapes
+from ..plans.stages import PlanStage
 from ..plans.steps import Step, Transfer
 from ..shapes.bounds import alike
 from ..shapes.fixed import fixed_nodes, same_nodes, without_nodes
@@ -51,17 +53,21 @@ class _Sharing(NamedTuple):
 
 
 class BoundedShapes:
-    """Fits shapes into a plan with symbols.
+    """Fits shapes into a plan with symbols, or into one stage of a plan.
 
     Parameters
     ----------
     plan : Plan
+    stage : PlanStage, optional
+        Left out, all of the plan has the symbols of its template.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        assert plan.template is not None, "it has symbols"
+    def __init__(self, plan: Plan, stage: PlanStage | None = None) -> None:
+        template = plan.template if stage is None else stage.template
+        assert template is not None, "it has symbols"
         assert plan.memory is not None
-        self._plan, self._template, self._memory = plan, plan.template, plan.memory
+        self._plan, self._template, self._memory = plan, template, plan.memory
+        self._graph = plan.graph if stage is None else stage.graph
         self._part, self._own = self._parts()
         inside = {node.name for node in self._own.nodes}
         self._varying = {
@@ -69,7 +75,8 @@ class BoundedShapes:
             for one in plan.subgraphs
             if not inside.isdisjoint(node.name for node in one.graph.nodes)
         }
-        self._nbytes = {**self._sizes(self._own), **self._scratch()}
+        scratch = self._scratch()
+        self._nbytes = {**self._sizes(self._own), **scratch}
         self._growing = {
             name for (name, _), at in plan.memory.locations.items() if at.region == GROWING
         }
@@ -77,6 +84,8 @@ class BoundedShapes:
         fed = {name: self._template.tensors[name] for name in self._template.inputs}
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
         self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
+        # Shorter tensors take less, but may share bytes, and kernels need buffers, in other ways.
+        self._fit_if_agreed = not (scratch or self._sharing)
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for inputs of these shapes; None if it does not fit.
@@ -97,6 +106,13 @@ class BoundedShapes:
             return None
         return self._fitted(part, sizes, grows=bool(larger))
 
+    def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
+        """Return the specs of some tensors, for shapes that fit; None where `fit` has to say."""
+        varying, specs = self._own.tensors, self._graph.tensors
+        asked = [name for name in names if name in varying]
+        found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
+        return None if found is None else {n: found.get(n, specs[n]) for n in names}
+
     def _inferred(self, shapes: Shapes) -> Graph | None:
         """Return the part that varies for inputs of these shapes; None if it is another one."""
         part = self._specialised(self._part, shapes)
@@ -109,15 +125,15 @@ class BoundedShapes:
 
     def _parts(self) -> tuple[Graph, Graph]:
         """Return the nodes that are not fixed, with symbols, and as they are in the plan."""
-        plan, template = self._plan, self._template
+        graph, template = self._graph, self._template
         fixed = fixed_nodes(template)
         part = without_nodes(template, fixed)
-        shapes = {name: plan.graph.tensors[name].static_shape for name in plan.graph.inputs}
+        shapes = {name: graph.tensors[name].static_shape for name in graph.inputs}
         own = self._specialised(part, shapes)
-        left = [node for node in plan.graph.nodes if node.name not in fixed]
+        left = [node for node in graph.nodes if node.name not in fixed]
         if own.is_static and same_nodes(own.nodes, left):
             return part, own
-        return template, plan.graph
+        return template, graph
 
     def _specialised(self, part: Graph, shapes: Shapes) -> Graph:
         """Return a part of the graph for inputs of these shapes, with the specs of all inputs."""
@@ -205,6 +221,7 @@ class BoundedShapes:
             memory=self._without_scratch(memory, sizes),
             bounds={},
             template=None,
+            stages=(),
         )
 
     def _whole(self, part: Graph, nodes: Mapping[str, Node]) -> Graph:

@@ -10,21 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ...devices.device import Chaining
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node, call_of
 from ...graph.operator import find_operator
-from ...graph.operators.control import placed_nodes
 from ...graph.operators.fused import FUSED, MOST_INPUTS
-from ...graph.passes import Applied, run_passes
 from ...graph.tensor import Shape, TensorSpec
-from ..plans.partition import Partition
-from ..plans.placement import Placement
-from ..plans.request import PlanRequest
-from .partition.choose import Choice
-from .placement import place
 
 LEAST_BYTES, LEAST_BETWEEN_BYTES = 1 << 23, 1 << 25
 """Of what a chain writes, and of all that lies between its nodes. Measured on 2 cores with 1 MiB of
@@ -34,79 +27,7 @@ times as long as its nodes; from 16 MB on it takes 0.35 to 0.9 of their time (be
 
 MOST_NODES = 64
 
-AFTER_CHOICE = frozenset({"write_out", "fuse_chains"})
-"""What is done to a graph once its nodes have devices, as plans list it."""
-
 Chain: TypeAlias = Sequence[Node]
-
-
-class Lowered(NamedTuple):
-    """A graph as it will run, by a choice.
-
-    Attributes
-    ----------
-    graph : Graph
-    choice : Choice
-    applied : tuple of Applied
-        What was done to the graph.
-    template : Graph or None
-        The graph with its symbols, and the same done to it.
-    """
-
-    graph: Graph
-    choice: Choice
-    applied: tuple[Applied, ...] = ()
-    template: Graph | None = None
-
-    @property
-    def placement(self) -> Placement:
-        """Where everything lies; there is none while dimensions are symbolic."""
-        assert self.choice.placement is not None
-        return self.choice.placement
-
-
-def lowered(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | None) -> Lowered:
-    """Return a static graph in the form that the devices of a choice get.
-
-    Nodes that they lack are written out, and chains are fused where that is asked for. `template`
-    is the graph with its symbols, where the same nodes are for other shapes too.
-    """
-
-    def write_out(given: Graph, _: object) -> Graph:
-        return choice.graph if given is graph else given
-
-    plain, applied = run_passes(graph, (write_out,))
-    template = template and choice.written.into(template)
-    chains = [
-        chain
-        for subgraph in choice.partition.subgraphs
-        if request.fuses_chains and isinstance(device := request.devices[subgraph.device], Chaining)
-        for chain in _Finder(subgraph.graph, device, template or plain).chains()
-    ]
-    if not chains:
-        return Lowered(plain, choice, applied, template)
-
-    def fuse_chains(given: Graph, _: object) -> Graph:
-        return _with_chains(given, chains) if given is plain else given
-
-    fused, joined = run_passes(plain, (fuse_chains,))
-    partition = _partition(fused, choice.partition)
-    placement = place(fused, partition, request.devices, request.ends)
-    judged = choice.judged
-    if judged is not None:
-        judged = replace(
-            judged, graph=fused, partition=partition, placement=placement, rivals=[], others=[]
-        )
-    chosen = replace(choice, graph=fused, partition=partition, placement=placement, judged=judged)
-    template = template and _fuse_alike(template, fused)
-    return Lowered(fused, chosen, (*applied, *joined), template)
-
-
-def _fuse_alike(template: Graph, fused: Graph) -> Graph:
-    """Return a graph with the chains fused that are fused in another of the same nodes."""
-    nodes = {node.name: node for node in template.nodes}
-    bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)
-    return _with_chains(template, [[nodes[one.name] for one in body.nodes] for body in bodies])
 
 
 def without_chains(graph: Graph) -> Graph:
@@ -123,6 +44,35 @@ def without_chains(graph: Graph) -> Graph:
             tensors.setdefault(member.outputs[0], spec)
             nodes.append(member)
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
+
+
+def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain]:
+    """Yield the chains of a subgraph that are worth it on a device, their nodes in order.
+
+    `shapes` is the graph with its symbols, where the chains are for other shapes too.
+    """
+    return _Finder(graph, device, shapes).chains()
+
+
+def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
+    """Return the graph with each chain as one node, in place of its last one."""
+    last = {chain[-1].name: chain for chain in chains}
+    inside = {node.name for chain in last.values() for node in chain}
+    nodes = tuple(
+        _fused(graph, last[node.name]) if node.name in last else node
+        for node in graph.nodes
+        if node.name in last or node.name not in inside
+    )
+    gone = {node.outputs[0] for chain in last.values() for node in chain[:-1]}
+    tensors = {name: spec for name, spec in graph.tensors.items() if name not in gone}
+    return replace(graph, nodes=nodes, tensors=tensors)
+
+
+def fuse_alike(template: Graph, fused: Graph) -> Graph:
+    """Return a graph with the chains fused that are fused in another of the same nodes."""
+    nodes = {node.name: node for node in template.nodes}
+    bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)
+    return with_chains(template, [[nodes[one.name] for one in body.nodes] for body in bodies])
 
 
 class _Finder:
@@ -203,20 +153,6 @@ class _Finder:
         return None if spec is None else spec.shape
 
 
-def _with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
-    """Return the graph with each chain as one node, in place of its last one."""
-    last = {chain[-1].name: chain for chain in chains}
-    inside = {node.name for chain in last.values() for node in chain}
-    nodes = tuple(
-        _fused(graph, last[node.name]) if node.name in last else node
-        for node in graph.nodes
-        if node.name in last or node.name not in inside
-    )
-    gone = {node.outputs[0] for chain in last.values() for node in chain[:-1]}
-    tensors = {name: spec for name, spec in graph.tensors.items() if name not in gone}
-    return replace(graph, nodes=nodes, tensors=tensors)
-
-
 def _fused(graph: Graph, chain: Chain) -> Node:
     """Return a chain as one node, named as the last; its graph is the same for all shapes."""
     last = chain[-1]
@@ -227,22 +163,3 @@ def _fused(graph: Graph, chain: Chain) -> Node:
     body = Graph(last.name, inputs, last.outputs, tuple(chain), tensors, {})
     attributes = find_operator(FUSED).complete({"body": body}, str(last))
     return Node(last.name, FUSED, inputs, last.outputs, attributes)
-
-
-def _partition(fused: Graph, partition: Partition) -> Partition:
-    """Return a partition of the graph with its chains fused."""
-    nodes = {node.name: node for node in fused.nodes}
-    assignment, reasons = dict[str, str](), dict[str, str]()
-    for path, _, node in placed_nodes(fused):
-        old = path if path in partition.assignment else node.name  # what is in a chain has a path
-        assignment[path] = partition.assignment[old]
-        reasons[path] = partition.reasons.get(old, "")
-    subgraphs = tuple(
-        replace(one, graph=fused.extract(_kept(one.graph, nodes), one.name))
-        for one in partition.subgraphs
-    )
-    return Partition(assignment, reasons, subgraphs)
-
-
-def _kept(graph: Graph, nodes: Mapping[str, Node]) -> Iterator[Node]:
-    return (nodes[node.name] for node in graph.nodes if node.name in nodes)

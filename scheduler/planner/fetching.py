@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from difflib import get_close_matches
 
 from ...graph.ir import Graph
+from ...graph.names import did_you_mean
 from ...graph.nested import has_effects
 from ...graph.passes.merging import with_nodes
 from ..errors import FetchError
@@ -15,7 +15,7 @@ from ..plans.io_devices import IoDevices
 from ..plans.plan import Plan
 from ..shapes.bounds import computed_symbols
 from ..shapes.specialise import specialised
-from .api import planned
+from . import planner
 from .replanning import request_of
 
 
@@ -53,7 +53,7 @@ def fetching(plan: Plan, names: Collection[str]) -> Plan:
     request = request_of(plan)
     halved = request.halved if plan.source is None else {}
     request = replace(request, ends=ends, halved=halved)
-    made = planned(graph, bounds, request, plan.passes)
+    made = planner.plan_within(graph, bounds, request, plan.passes)
     return replace(
         made,
         passes=plan.passes,
@@ -93,11 +93,9 @@ def check_names(graph: Graph, names: Collection[object]) -> None:
         if not isinstance(name, str):
             raise no_name(name)
         if name not in graph.tensors:
-            alike = get_close_matches(name, graph.tensors) or graph.outputs
-            raise FetchError(
-                f"graph {graph.name!r} has no tensor {name!r}",
-                fix=f"fetch one that it has, such as {', '.join(map(repr, alike))}",
-            )
+            listed = f"fetch one that it has, such as {', '.join(map(repr, graph.outputs))}"
+            fix = did_you_mean(name, graph.tensors, listed)
+            raise FetchError(f"graph {graph.name!r} has no tensor {name!r}", fix=fix)
 
 
 def _is_all_that_runs(part: Graph, whole: Graph) -> bool:

@@ -6,27 +6,23 @@ stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Device, support
 from ...graph.ir import Graph, Node
 from ...graph.passes import Applied, run_passes
 from ...graph.passes.half import compute_in_half
-from ..errors import DoesNotFitError, PlanError
+from ..errors import PlanError
 from ..plans.decision import Decision
+from ..plans.plan import Plan
 from ..plans.replicas import Groups, without_ranges
 from ..plans.request import PlanRequest
 from ..shapes.sync_points import has_static_shapes
 from .partition.choose import Choice
 from .partition.strategies import choices
-
-if TYPE_CHECKING:
-    from ..plans.plan import Plan
-
-Make: TypeAlias = "Callable[[Graph, PlanRequest], Plan]"
-"""Plans a graph."""
+from .prepare import Lengths
 
 Precision: TypeAlias = "str | Mapping[str, str] | None"
 """``"float16"`` for all devices, or for some of them by name."""
@@ -68,63 +64,83 @@ def checked_precision(
     return found
 
 
-def with_half(
-    graph: Graph,
-    request: PlanRequest,
-    make: Make,
-    shown: Graph | None = None,
-) -> Plan:
-    """Return the plan of a graph, in float16 where that is allowed and makes sense.
+class Conversion(NamedTuple):
+    """A graph to plan, with what is to be float16 rewritten.
 
-    Parameters
+    Attributes
     ----------
     graph : Graph
     request : PlanRequest
-    make : callable
-        Plans a graph.
-    shown : Graph, optional
-        The graph for the shapes by which nodes are given to devices, where `graph` has symbols.
+        By which it is planned: all its nodes stay where they were given.
+    asked : PlanRequest
+        What the user asked for.
+    halved : Mapping of str to str
+        Where nodes run that compute in float16, and those that convert.
+    first : Choice or None
+        By what choice nodes have devices; None where nothing was converted.
+    applied : tuple of Applied
     """
-    asked = replace(request, pins=request.kept)
-    decided = graph if shown is None else shown
-    if not request.precision or not has_static_shapes(decided):
-        return _as_asked(make(graph, asked), request, request.halved)
-    refusal: DoesNotFitError | None = None
+
+    graph: Graph
+    request: PlanRequest
+    asked: PlanRequest
+    halved: Mapping[str, str]
+    first: Choice | None = None
+    applied: tuple[Applied, ...] = ()
+
+    def finish(self, plan: Plan) -> Plan:
+        """Return the plan of the graph, for what the user asked for."""
+        plan = self._as_asked(plan)
+        if self.first is None:
+            return plan
+        told = self.first.partition.reasons
+        reasons = {
+            name: told.get(name, REASON if name in self.halved else reason)
+            for name, reason in plan.reasons.items()
+        }
+        return replace(
+            plan,
+            partition=replace(plan.partition, reasons=reasons),
+            decision=_decided(self.first.decision, plan.decision),
+            applied=(*self.applied, *plan.applied),
+        )
+
+    def _as_asked(self, plan: Plan) -> Plan:
+        """Return a plan with the pins of the user alone."""
+        asked, once = self.asked, plan.prologue
+        if once is not None:
+            once = replace(once, request=replace(once.request, pins=asked.pins))
+        request = replace(
+            plan.request, pins=asked.pins, precision=asked.precision, halved=dict(self.halved)
+        )
+        return replace(plan, request=request, prologue=once)
+
+
+def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[Conversion]:
+    """Yield the graph in float16 where that is allowed and makes sense, the best way first.
+
+    Others follow lest the first need too much memory.
+    """
+    kept = replace(request, pins=request.kept)
+    unchanged = Conversion(graph, kept, request, request.halved)
+    shown = lengths.pick(graph, request) if request.precision else graph
+    if not request.precision or not has_static_shapes(shown):
+        yield unchanged
+        return
     tried: list[Mapping[str, str]] = []
-    template = None if shown is None else graph
-    for first in choices(decided, asked, is_static=True, template=template):
-        if first.partition.assignment in tried:
+    for first in choices(shown, kept, is_static=True, template=lengths.template(graph)):
+        assignment = first.partition.assignment
+        if assignment in tried:
             continue
-        tried.append(first.partition.assignment)
-        try:
-            return _by_choice(graph, request, make, first)
-        except DoesNotFitError as error:
-            refusal = refusal or error
+        tried.append(assignment)
+        made, places, applied = _converted(graph, request, assignment)
+        if places:
+            pinned = replace(request, pins={**assignment, **places})
+            yield Conversion(made, pinned, request, {**request.halved, **places}, first, applied)
+        else:
+            yield unchanged._replace(graph=made)
         if len(tried) == MOST_TRIED:
-            break
-    assert refusal is not None, "there is a choice"
-    raise refusal
-
-
-def _by_choice(graph: Graph, request: PlanRequest, make: Make, first: Choice) -> Plan:
-    """Return the plan of a graph whose nodes stay where a choice has them."""
-    graph, places, applied = _converted(graph, request, first.partition.assignment)
-    halved = {**request.halved, **places}
-    if not places:
-        asked = replace(request, pins=request.kept)
-        return _as_asked(make(graph, asked), request, halved)
-    pins = {**first.partition.assignment, **places}
-    plan = _as_asked(make(graph, replace(request, pins=pins)), request, halved)
-    reasons = {
-        name: first.partition.reasons.get(name, REASON if name in places else reason)
-        for name, reason in plan.reasons.items()
-    }
-    return replace(
-        plan,
-        partition=replace(plan.partition, reasons=reasons),
-        decision=_decided(first.decision, plan.decision),
-        applied=(*applied, *plan.applied),
-    )
+            return
 
 
 def _converted(
@@ -148,17 +164,6 @@ def _converted(
 def _decided(first: Decision, then: Decision | None) -> Decision:
     """Return what was weighed first; what nodes take is that of the nodes that there are now."""
     return first if then is None else replace(first, ask=then.ask)
-
-
-def _as_asked(plan: Plan, request: PlanRequest, halved: Mapping[str, str]) -> Plan:
-    """Return a plan with the pins of the user alone."""
-    once = plan.prologue
-    if once is not None:
-        once = replace(once, request=replace(once.request, pins=request.pins))
-    asked = replace(
-        plan.request, pins=request.pins, precision=request.precision, halved=dict(halved)
-    )
-    return replace(plan, request=asked, prologue=once)
 
 
 def _no_precision(given: object) -> PlanError:

@@ -14,7 +14,7 @@ share bytes within a memory, so that one for all is smaller than two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -46,6 +46,10 @@ class _Placer:
     local: dict[tuple[str, str], str] = field(default_factory=dict)
     written_by: dict[tuple[str, str], int] = field(default_factory=dict)
     """The step that writes a tensor's replica in a memory; none for what is fed."""
+    settled: dict[tuple[str, tuple[str, ...], str | None], tuple[str, ...]] = field(
+        default_factory=dict
+    )
+    """The memories for tensors of a producer and readers: thousands are made and read alike."""
 
     def __post_init__(self) -> None:
         used = {subgraph.device for subgraph in self.partition.subgraphs}
@@ -87,25 +91,38 @@ class _Placer:
         The base is the tensor whose bytes it could be a view of.
         """
         readers = self._readers(tensor)
-        accesses = {reader: self._accesses(self._end(tensor, reader)) for reader in readers}
+        ends = tuple([self._end(tensor, reader) for reader in readers])
+        beside = None if base is None else self.local.get((base, producer))
+        key = producer, ends, beside
+        if key not in self.settled:
+            self.settled[key] = self._settled(*key)
+        self.home[tensor], *memories = self.settled[key]
+        for reader, memory in zip(readers, memories, strict=True):
+            self.local[tensor, reader] = memory
+        self.local.setdefault((tensor, producer), self.home[tensor])
+
+    def _settled(
+        self, producer: str, readers: Sequence[str], beside: str | None
+    ) -> tuple[str, ...]:
+        """Return the home of a tensor, and then where each reader reads it.
+
+        Beside its base, if that is there where it is made, it can be a view of it.
+        """
+        accesses = [self._accesses(reader) for reader in readers]
 
         def served(memory: str) -> int:
-            return sum(memory in reached for reached in accesses.values())
+            return sum(memory in reached for reached in accesses)
 
-        choices = self._memories(producer)
-        best = max(choices, key=served)  # of equals the first
-        if base is not None and (base, producer) in self.local:
-            beside = self.local[base, producer]  # there it can be a view of its base
-            best = beside if served(beside) >= served(best) else best
-        self.home[tensor] = best
-        replicas = [best]
-        for reader in sorted(readers, key=lambda reader: len(accesses[reader])):
-            near = (memory for memory in replicas if memory in accesses[reader])
-            memory = next(near, None) or self._memories(self._end(tensor, reader))[0]
-            self.local[tensor, reader] = memory
-            if memory not in replicas:
-                replicas.append(memory)
-        self.local.setdefault((tensor, producer), best)
+        best = max(self._memories(producer), key=served)  # of equals the first
+        if beside is not None and served(beside) >= served(best):
+            best = beside
+        replicas, found = [best], [best] * len(readers)
+        for index in sorted(range(len(readers)), key=lambda index: len(accesses[index])):
+            near = (memory for memory in replicas if memory in accesses[index])
+            found[index] = next(near, None) or self._memories(readers[index])[0]
+            if found[index] not in replicas:
+                replicas.append(found[index])
+        return best, *found
 
     def _prepare(self, tensor: str) -> set[tuple[str, str]]:
         """Choose where each reader of a prepared tensor reads it; return it in these memories."""

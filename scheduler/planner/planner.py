@@ -1,31 +1,44 @@
-"""The planner: the best choice for which there is memory, of a graph made simpler."""
+"""The planner: every stage from a graph to its plan, in the order in which they come.
+
+==================  ======================================================  =======================
+stage               decides                                                 in
+==================  ======================================================  =======================
+`prepare`           the graph that is planned: simpler, with known lengths  `prepare`
+`convert_to_half`   what is computed in float16, where that is allowed      `mixed_precision`
+`split`             what runs once, when the plan is opened                 `prologue`
+`choices`           who runs what: partitions, the best first               `partition.strategies`
+`lower`             the form in which devices get their nodes, the steps    `lowering`, `placement`
+`plan_memory`       every offset                                            `memory.memory_plan`
+==================  ======================================================  =======================
+
+Where a stage knows several ways to go on, the first is taken for which there is memory. What users
+ask for becomes a request before that (`api`, `request`); the plan may then be put on replicas
+(`scaling_out`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
-from ...graph.errors import ShapeError
 from ...graph.ir import Graph
-from ...graph.passes import Pass, fold_constants, run_passes
-from ...graph.state import set_aside
+from ...graph.passes import Pass, fold_constants
 from ..errors import DoesNotFitError
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan
 from ..plans.request import PlanRequest
-from ..plans.shapes import Bounds, Shapes
-from ..shapes.bounds import Template, largest, leeway_of, undecided
-from ..shapes.constraints import NONE, DynamicShapeConstraints
-from ..shapes.fixed import growing_leeway, worth_apart
+from ..plans.shapes import Bounds
+from ..shapes.bounds import UndecidedError, computed_symbols
+from ..shapes.fixed import worth_apart
 from ..shapes.sync_points import has_static_shapes
-from ..shapes.whole import with_whole_nodes
-from .chains import Lowered, lowered, without_chains
+from .lowering import Lowered, lower
 from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
-from .mixed_precision import with_half
-from .partition.strategies import choices, merging
-from .prologue import with_prologue
+from .mixed_precision import convert_to_half
+from .partition.strategies import choices
+from .prepare import BoundedLengths, Lengths, prepare
+from .prologue import split, with_section
 
 WAITS_WORTH = 1.01
 """If steps wait for memory, and that costs more, partitions are tried that may wait for less."""
@@ -33,152 +46,138 @@ WAITS_WORTH = 1.01
 MOST_TRIED = 6
 
 
-def within(template: Graph, bounds: Bounds, request: PlanRequest, *, folds: bool) -> Plan:
-    """Return the plan for the largest shapes, in whose memory smaller ones run as well."""
+def plan_within(
+    graph: Graph, bounds: Bounds, request: PlanRequest, passes: tuple[Pass, ...]
+) -> Plan:
+    """Return the plan of a graph for all shapes within bounds, if there are any.
 
-    def make(template: Graph, request: PlanRequest) -> Plan:
-        one = partial(_within, bounds=bounds, request=request, folds=folds)
-        # Where nothing is folded, what runs once may be what decides shapes.
-        return with_prologue(template, one) if folds else one(template)
-
-    template = set_aside(without_chains(template))
-    shown = _largest(template, bounds, request, folds) if request.precision else None
-    return with_half(template, request, make, shown)
-
-
-def _largest(template: Graph, bounds: Bounds, request: PlanRequest, folds: bool) -> Graph:
-    """Return the graph of the largest shapes."""
-    lengths = largest(bounds)
-    try:
-        graph = _symbols(template, request, folds).picked(lengths)
-    except ShapeError as error:
-        named = ", ".join(f"{symbol} = {length}" for symbol, length in lengths.items())
-        error.add_note(f"all is planned for the largest lengths within bounds: {named}")
-        raise
-    if not has_static_shapes(graph):
-        raise undecided(graph)
-    return graph
-
-
-def _symbols(template: Graph, request: PlanRequest, folds: bool) -> Template:
-    return Template(template, request.devices, request.pins, folds)
-
-
-def _within(template: Graph, bounds: Bounds, request: PlanRequest, folds: bool) -> Plan:
-    def leeway(template: Graph, graph: Graph) -> DynamicShapeConstraints:
-        return leeway_of(_symbols(template, request, folds), bounds, graph)
-
-    graph = _largest(template, bounds, request, folds)
-    made = _with_symbols(template, graph, request, leeway)
-    return replace(made, bounds=bounds)
-
-
-def at_shapes(template: Graph, shapes: Shapes, request: PlanRequest) -> Plan:
-    """Return the plan for some shapes, beside which those of other lengths run as well.
-
-    What lengths matter to lies apart from all else in it, and can be laid out anew.
+    Where values decide lengths, each stage is planned for all lengths within bounds.
     """
-    one = partial(_at_shapes, shapes=shapes, request=request)
-    return with_prologue(set_aside(without_chains(template)), one)
-
-
-def _at_shapes(template: Graph, shapes: Shapes, request: PlanRequest) -> Plan:
-    graph = _symbols(template, request, folds=True).of(shapes)
-    if not has_static_shapes(graph):
-        raise undecided(graph)
-    return _with_symbols(template, graph, request, lambda one, _: growing_leeway(one))
-
-
-def _with_symbols(
-    template: Graph,
-    graph: Graph,
-    request: PlanRequest,
-    leeway: Callable[[Graph, Graph], DynamicShapeConstraints],
-) -> Plan:
-    """Return the plan of a graph that is also for other lengths of a template's symbols."""
-    apart = replace(request, apart=worth_apart(template))
-    return _best(graph, apart, template, leeway)
-
-
-def decide(graph: Graph, request: PlanRequest, passes: tuple[Pass, ...]) -> Plan:
-    """Return the plan of a graph that passes make simpler."""
-
-    def make(graph: Graph, request: PlanRequest) -> Plan:
-        one = partial(_best, request=request)
-        return with_prologue(graph, one) if has_static_shapes(graph) else one(graph)
-
-    graph = without_chains(graph)
-    graph, applied = run_passes(graph, passes, merging(request))
     folds = fold_constants in passes
-    graph = with_whole_nodes(graph, request.devices, request.pins, folds=folds)
-    made = with_half(set_aside(graph), request, make)
-    return replace(made, passes=passes, applied=(*applied, *made.applied))
+    if bounds and computed_symbols(graph).keys().isdisjoint(bounds):
+        with suppress(UndecidedError):
+            return make_plan(graph, request, passes, BoundedLengths(folds, bounds))
+    made = make_plan(graph, request, passes, Lengths(folds))
+    return replace(made, computed=bounds)
 
 
-def _best(
-    graph: Graph,
-    request: PlanRequest,
-    template: Graph | None = None,
-    leeway: Callable[[Graph, Graph], DynamicShapeConstraints] = lambda *_: NONE,
+def make_plan(
+    graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], lengths: Lengths
 ) -> Plan:
-    """Return the plan by the best choice for which there is memory."""
-    devices, slots = request.devices, request.max_in_flight
-    limits, costs = request.memory_limits, request.costs
-    best: tuple[Lowered, MemoryPlan, float] | None = None
-    refusal: DoesNotFitError | None = None
-    tried, is_static = 0, has_static_shapes(graph)
-    if is_static:
+    """Return the plan of a graph for some lengths of its symbols.
+
+    Raises
+    ------
+    PlaitError
+        As `plait.plan`.
+    """
+    prepared, applied = prepare(graph, request, passes, lengths)
+    refusals = list[DoesNotFitError]()
+    for way in convert_to_half(prepared, request, lengths):
+        try:
+            made = way.finish(_plan_in_sections(way.graph, way.request, lengths))
+        except DoesNotFitError as error:
+            refusals.append(error)
+        else:
+            return replace(made, passes=passes, applied=(*applied, *made.applied))
+    raise refusals[0]
+
+
+def _plan_in_sections(graph: Graph, request: PlanRequest, lengths: Lengths) -> Plan:
+    """Return the plan of a graph, with a section that runs once if there is memory to keep it."""
+    parts = split(graph) if lengths.may_split(graph) else None
+    if parts is not None:
+        with suppress(DoesNotFitError):  # items that compute it for themselves share memory
+            made = _plan_items(parts.rest, request, lengths)
+            return with_section(made, parts.prologue)
+    return _plan_items(graph, request, lengths)
+
+
+def _plan_items(graph: Graph, request: PlanRequest, lengths: Lengths) -> Plan:
+    """Return the plan of what runs for each item, by the best choice for which there is memory."""
+    template = lengths.template(graph)
+    graph = lengths.pick(graph, request)
+    if template is not None:
+        request = replace(request, apart=worth_apart(template))
+    if has_static_shapes(graph):
         check_addressable(graph)
-    found = choices(graph, request, is_static=is_static, template=template)
-    for place, choice in enumerate(found):
+    try:
+        return _plan_best(graph, request, template, lengths)
+    except DoesNotFitError:
+        if not request.fuses_chains:
+            raise
+    return _plan_best(graph, replace(request, fuses_chains=False), template, lengths)
+
+
+class _LaidOut(NamedTuple):
+    """A choice with a place for every buffer."""
+
+    lowered: Lowered
+    memory: MemoryPlan
+    seconds: float
+    """What it is predicted to take where steps wait for memory, too."""
+
+
+def _plan_best(
+    graph: Graph, request: PlanRequest, template: Graph | None, lengths: Lengths
+) -> Plan:
+    """Return the plan by the choice that is predicted to be fastest in the memory that there is."""
+    best: _LaidOut | None = None
+    refusals = list[DoesNotFitError]()
+    tried, is_static = 0, has_static_shapes(graph)
+    for place, choice in enumerate(choices(graph, request, is_static=is_static, template=template)):
         if choice.placement is None:
-            return _plan(Lowered(graph, choice), request, None)
-        if best is not None and best[2] <= choice.seconds * WAITS_WORTH:
+            return _assemble(Lowered(graph, choice), request, None, lengths)
+        if best is not None and best.seconds <= choice.seconds * WAITS_WORTH:
             continue  # it cannot be better by more
         tried += best is not None
         if tried > MOST_TRIED and not choice.is_on_one_device:
             continue  # one device alone must never be missed: a split may not lose to it
-        one = lowered(graph, choice, request, template)
-        choice = one.choice
         try:
-            memory = plan_memory(
-                one.graph,
-                one.placement,
-                devices,
-                slots,
-                limits=limits,
-                costs=costs,
-                leeway=NONE if one.template is None else leeway(one.template, one.graph),
-            )
+            one = _lay_out(lower(graph, choice, request, template), request, lengths)
         except DoesNotFitError as error:
-            refusal = refusal or error
+            refusals.append(error)
             continue
-        seconds = choice.seconds_with(memory)
-        if best is None or seconds < best[2]:
-            best = one, memory, seconds
-        if not place and seconds <= choice.seconds * WAITS_WORTH:
+        if best is None or one.seconds < best.seconds:
+            best = one
+        if not place and one.seconds <= choice.seconds * WAITS_WORTH:
             break  # the first is the best; leaner cuts of it come before others that are faster
-    if best is None and request.fuses_chains:
-        return _best(graph, replace(request, fuses_chains=False), template, leeway)
     if best is None:
-        assert refusal is not None, "there is a choice"
-        raise refusal
-    return _plan(best[0], request, best[1])
+        raise refusals[0]
+    return _assemble(best.lowered, request, best.memory, lengths)
 
 
-def _plan(made: Lowered, request: PlanRequest, memory: MemoryPlan | None) -> Plan:
-    choice = made.choice
+def _lay_out(lowered: Lowered, request: PlanRequest, lengths: Lengths) -> _LaidOut:
+    graph, template = lowered.graph, lowered.template
+    memory = plan_memory(
+        graph,
+        lowered.placement,
+        request.devices,
+        request.max_in_flight,
+        limits=request.memory_limits,
+        costs=request.costs,
+        leeway=lengths.constraints(template or graph, graph, request),
+    )
+    return _LaidOut(lowered, memory, lowered.choice.seconds_with(memory))
+
+
+def _assemble(
+    lowered: Lowered, request: PlanRequest, memory: MemoryPlan | None, lengths: Lengths
+) -> Plan:
+    """Return what the stages decided as a plan; there is no memory while shapes are unknown."""
+    choice = lowered.choice
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
     return Plan(
-        graph=made.graph,
+        graph=lowered.graph,
         request=request,
         partition=choice.partition,
         placement=placement,
         memory=memory,
         passes=(),
         decision=choice.decision,
-        applied=made.applied,
-        template=made.template,
+        bounds=lengths.bounds,
+        applied=lowered.applied,
+        template=lowered.template,
     )

@@ -8,8 +8,7 @@ of it is computed, or copied, per item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,21 +43,6 @@ class Sections(NamedTuple):
 
     prologue: Graph
     rest: Graph
-
-
-def with_prologue(graph: Graph, make: Callable[[Graph], Plan]) -> Plan:
-    """Return the plan of a graph, with a section that runs once if there is memory to keep it.
-
-    Raises
-    ------
-    PlaitError
-        What `make` raises for the whole graph.
-    """
-    parts = split(graph)
-    if parts is not None:
-        with suppress(DoesNotFitError):  # items that compute it for themselves share memory
-            return with_section(make(parts.rest), parts.prologue)
-    return make(graph)
 
 
 def split(graph: Graph) -> Sections | None:

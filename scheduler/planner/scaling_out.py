@@ -1,19 +1,28 @@
-"""One device, or replicas of it on fewer cores each: whichever makes a stream faster."""
+"""One set of devices, or replicas of it on fewer cores each: whichever makes a stream faster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 from ...devices.device import Scaling
+from ...devices.errors import DeviceError
+from ...devices.memory import HOST
+from ...graph.errors import ShapeError
+from ...graph.nested import acts_outside, all_nodes
+from ...graph.operator_lifecycle import has_life
 from ..dispatch.core_shares import planned_for
 from ..errors import PlanError
+from ..plans.decision import Candidate, Decision
 from ..plans.io_devices import ON_HOST
 from ..plans.plan import Plan
-from ..plans.replicas import check_no_effects, members, replicas_of
+from ..plans.replicas import check_alike, members, replicas_of
+from ..plans.request import PlanRequest
 from ..plans.variants import variant
+from .replanning import replan_ahead
 from .simulate import for_items_in_flight, simulate
 
 GAIN = 0.1
@@ -29,56 +38,152 @@ MOST_STEPS = 100_000
 """Longer streams are not simulated in passing."""
 
 
-def replicate_where_faster(plan: Plan) -> Plan:
-    """Return the plan on replicas of its only device, where a stream is predicted to be faster.
+def replicate_where_faster(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
+    """Return a plan on replicas, where a stream is predicted to be faster there.
 
-    The device must be named without a number, which says that its number does not matter, and one
-    whose programs scale: replicas of it are as good as it is, and share this process's memory.
+    Considered are the partition as it is, and one, by `make`, that keeps on a device whose programs
+    scale all that it supports. Of all devices in use there are replicas, or of none. Where values
+    decide lengths, what comes before that is predicted.
     """
-    with suppress(PlanError):
-        check_no_effects(plan.graph)
-        name = _replicable(plan)
-        if name is not None:
-            return _fastest(plan, name)
+    if plan.request.strategy != "auto" or _why_never(plan):
+        return plan
+    with suppress(PlanError, ShapeError):  # by its costs it takes years, or opening it will fail
+        return _fastest(plan, make)
     return plan
 
 
-def _replicable(plan: Plan) -> str | None:
-    """Return the device that may have replicas; None where there is none."""
-    request, used = plan.request, planned_for(plan)
-    if not plan.is_static or plan.replicas or plan.max_in_flight == 1 or len(used) != 1:
-        return None
-    (name,) = used
-    is_told = name in request.given or name in request.pins.values() or request.memory_limits
-    if ":" in name or is_told or request.strategy != "auto" or plan.ends != ON_HOST:
-        return None
-    is_short = ROUNDS * plan.max_in_flight * len(plan.steps) <= MOST_STEPS
-    return name if isinstance(plan.prototypes.get(name), Scaling) and is_short else None
+def on_replicas(plan: Plan) -> Iterator[Plan]:
+    """Yield the same plan on 2, 4, 8 replicas of its devices, which share the items in flight."""
+    if why_single(plan):
+        return
+    used = sorted(planned_for(plan))
+    every = zip(*(replicas_of(name, plan.max_in_flight) for name in used), strict=True)
+    for groups in (tuple(map(members, ranges)) for ranges in every):
+        with suppress(PlanError, DeviceError):  # too little memory, or no more of the kind
+            for names in groups:
+                check_alike(names)
+            firsts = tuple((one, names[0]) for one, names in zip(used, groups, strict=True))
+            share = -(-plan.max_in_flight // len(groups[0]))
+            first = for_items_in_flight(variant(replace(plan, replicas=firsts), 1), share)
+            yield replace(first, replicas=groups, beside=())
 
 
-def _fastest(plan: Plan, name: str) -> Plan:
-    alone_per_s = _items_per_s(plan)
-    best, best_per_s, most_s = plan, alone_per_s, inf
+def why_single(plan: Plan) -> str:
+    """Return why a plan gets no automatic replicas of the devices it uses; nothing if it may."""
+    if why := _why_never(plan):
+        return why
+    used = planned_for(plan)
+    told = [name for name in sorted(used) if not _is_replicable(name, plan.request)]
+    if told:
+        names = " and ".join(told)
+        return f"{names} is pinned to, has a number, is an object or is not of this process"
+    return "" if used & {*scaling(plan.request)} else "no programs there are faster on more cores"
+
+
+def scaling(request: PlanRequest) -> list[str]:
+    """Return the devices that may have replicas, and whose programs are faster on more cores."""
+    return [
+        name
+        for name, device in request.devices.items()
+        if isinstance(device, Scaling) and _is_replicable(name, request)
+    ]
+
+
+def _why_never(plan: Plan) -> str:
+    """Return why there are none whatever runs where; nothing if there may be some."""
+    request = plan.request
+    if plan.replicas:
+        return "the devices name ranges"
+    if next(replicas_of("", plan.max_in_flight), None) is None:
+        return "there is one core, or one item under way at a time"
+    if plan.ends != ON_HOST or request.memory_limits:
+        return "memory is limited, or inputs or outputs are on a device"
+    acting = next((node for node in plan.graph.nodes if acts_outside(node)), None)
+    if acting is not None:
+        return f"{acting} has effects, whose order would be lost"
+    owning = (node for _, _, node in all_nodes(plan.graph) if has_life(node.operator))
+    if (owner := next(owning, None)) is not None:
+        return f"{owner} is an instance of a class, and each replica would have its own"
+    return "" if scaling(request) else "no device may have replicas whose programs scale"
+
+
+def _is_replicable(name: str, request: PlanRequest) -> bool:
+    """True where the number of a device does not matter, and any other one is as good."""
+    device, told = request.devices[name], name in request.given or name in request.pins.values()
+    offers = device.capabilities
+    is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)
+    return is_here and not told and ":" not in name
+
+
+class _Judged(NamedTuple):
+    """A plan, what of it can be predicted, and how many items per second that makes of a stream."""
+
+    plan: Plan
+    ahead: Plan
+    per_s: float
+
+
+def _fastest(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
+    alone = _judged(plan)
+    if alone is None:
+        return plan
+    best, most_s = alone, inf
     if plan.request.objective == "latency":
-        most_s = simulate(plan).makespan_s * (1 + SAME)
-    for one in _on_replicas(plan, name):
-        per_s = _items_per_s(one)
-        if per_s > best_per_s * (1 + GAIN) and simulate(one).makespan_s <= most_s:
-            best, best_per_s = one, per_s
-    if best is plan or best.decision is None:
-        return best
-    gain = f"{best_per_s / alone_per_s:.1f} times as fast on {best.variants} as on one"
-    why = f"{best.decision.why}; a stream is predicted {gain}"
-    return replace(best, decision=replace(best.decision, why=why))
+        most_s = simulate(alone.ahead).makespan_s * (1 + SAME)
+    for one in filter(None, map(_judged, _considered(plan, make))):
+        if one.per_s > best.per_s * (1 + GAIN) and simulate(one.ahead).makespan_s <= most_s:
+            best = one
+    return plan if best is alone else replace(best.plan, decision=_decision(alone, best))
 
 
-def _on_replicas(plan: Plan, name: str) -> Iterator[Plan]:
-    """Yield the same plan on 2, 4, 8 replicas, which share the items in flight."""
-    for names in map(members, replicas_of(name, plan.max_in_flight)):
-        first = variant(replace(plan, replicas=((name, names[0]),)), 1)
-        each = for_items_in_flight(first, -(-plan.max_in_flight // len(names)))
-        yield replace(each, replicas=(names,), beside=())
+def _judged(plan: Plan) -> _Judged | None:
+    """Return a plan with what can be told of it; None where that is nothing, or would take long."""
+    ahead = plan if plan.is_static else replan_ahead(plan)
+    if ahead is None or ROUNDS * ahead.in_flight * len(ahead.steps) > MOST_STEPS:
+        return None
+    return _Judged(plan, ahead, simulate(ahead, items=ROUNDS * ahead.in_flight).items_per_s)
 
 
-def _items_per_s(plan: Plan) -> float:
-    return simulate(plan, items=ROUNDS * plan.in_flight).items_per_s
+def _considered(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterator[Plan]:
+    for name in scaling(plan.request):
+        if not plan.is_static or planned_for(plan) != {name}:
+            with suppress(PlanError):  # too little memory, or too many subgraphs
+                yield from on_replicas(_mostly_on(name, plan, make))
+    if plan.is_static:
+        yield from on_replicas(plan)
+
+
+def _mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
+    """Return the plan that keeps on a device all that it supports."""
+    request = plan.request
+    ordered = {name: request.devices[name], **request.devices}
+    made = make(replace(request, strategy="preference", devices=ordered))
+    if made.decision is None:
+        return made
+    chosen = f"{'all' if planned_for(made) == {name} else 'most'} on {name}"
+    why = f"what {name} supports is there, whole"
+    return replace(made, decision=replace(made.decision, chosen=chosen, why=why))
+
+
+def _decision(alone: _Judged, best: _Judged) -> Decision | None:
+    """Return what was weighed for one set of devices, and in front of it what was taken."""
+    before, found, count = alone.plan.decision, best.plan.decision, best.plan.variants
+    if before is None or found is None:
+        return found
+    chosen = f"{found.chosen} on {count} replicas"
+    gain = f"{best.per_s / alone.per_s:.1f} times as fast on {count} as on one"
+    known = "" if best.plan.is_static else ", up to where values decide lengths"
+    is_streamed = before.objective == "throughput"
+    seconds = 1 / best.per_s if is_streamed else simulate(best.ahead).makespan_s
+    taken = Candidate(chosen, seconds, len(best.plan.subgraphs), best.plan.device_names)
+    weighed = (
+        replace(one, note="the best on one") if one.name == before.chosen else one
+        for one in before.candidates
+    )
+    return replace(
+        before,
+        chosen=chosen,
+        why=f"{found.why}; a stream is predicted {gain}{known}",
+        candidates=(taken, *weighed) if before.candidates else (),
+        ask=found.ask,
+    )

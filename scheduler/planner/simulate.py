@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...graph.errors import Fix
+from ...graph.infer import describe
+from ...graph.operators.control import waits
 from ..costs import Costs
 from ..errors import PlanError
 from ..plans.plan import Plan
@@ -15,15 +18,16 @@ from ..plans.steps import outline
 from ..plans.variants import variant
 from ..profile import Part, Profile, Record
 from ..profile.timestamps import Timestamps
-from ..shapes.bounds import leeway_in
+from ..shapes.bounds import Template, example_shapes, fed_bounds, largest, leeway_in
 from ..simulation.engine import run
 from ..simulation.lanes import host_of, replicated
 from ..simulation.models import ModelSource, read_models
 from ..simulation.simulation import Simulation
 from ..simulation.workload import Host, Timeline
-from .arguments import check_in_flight
+from .joined_stages import joined_plan
 from .memory.memory_plan import plan_memory
 from .placement import place
+from .request import check_in_flight
 
 MOST_STEPS = 5_000_000
 """Beyond that many, a simulation takes minutes and gigabytes."""
@@ -55,7 +59,8 @@ def simulate(
     Parameters
     ----------
     plan : Plan
-        With known shapes.
+        With known shapes, or bounds of all lengths, those included that functions compute on
+        devices of this process: then of the largest.
     devices : Mapping of str to DeviceModel or path, optional
         What if a device of the plan, or a range of replicas, were this hardware; a path names a
         JSON file of a model.
@@ -96,7 +101,7 @@ def simulate(
     >>> pl.simulate(plan, faster={"Add": 2}).makespan_s < once.makespan_s
     True
     """
-    _check(plan, devices, items, max_in_flight, faster)
+    plan = _check(plan, devices, items, max_in_flight, faster)
     count = plan.in_flight if max_in_flight is None else max_in_flight
     plan = for_items_in_flight(plan, -(-count // plan.variants))
     assert plan.memory is not None
@@ -121,18 +126,20 @@ def _check(
     items: int,
     max_in_flight: int | None,
     faster: Mapping[str, float] | None,
-) -> None:
+) -> Plan:
+    """Return the plan to be simulated, whose shapes are known, if all arguments make sense."""
     if not isinstance(plan, Plan):
         raise PlanError(f"a {type(plan).__name__} is no plan", fix="simulate what plan() returned")
-    if not plan.is_static:
-        raise PlanError(
-            "the plan's shapes are not all known, so nothing is known of times and memory",
-            fix="give shapes to plan(), or simulate plan.for_shapes({...})",
-        )
     if not isinstance(items, int) or items < 1:
         raise PlanError(f"items is {items!r}", fix="use a whole number, 1 or more")
     if max_in_flight is not None:
         check_in_flight(max_in_flight)
+    if not plan.is_static:
+        count = plan.in_flight if max_in_flight is None else max_in_flight
+        joined = joined_plan(plan, -(-count // plan.variants))
+        if joined is None:
+            raise _unknown_shapes_error(plan)
+        plan = joined
     if items * max(len(plan.steps), 1) > MOST_STEPS:
         raise PlanError(
             f"{items:,} items of {len(plan.steps):,} steps are too many to simulate",
@@ -146,6 +153,37 @@ def _check(
             raise PlanError(
                 f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.device_names)}"
             )
+    return plan
+
+
+def _unknown_shapes_error(plan: Plan) -> PlanError:
+    """Return the error for a plan without a memory plan, by what would give it one."""
+    graph, bounds = plan.graph, fed_bounds(plan.graph, plan.computed)
+    if bounds is None:
+        unfixed = [name for name in graph.inputs if not graph.tensors[name].is_static]
+        return PlanError(
+            "the plan's shapes are not all known, so nothing is known of times and memory",
+            at=", ".join(f"input {name!r}: {graph.tensors[name]}" for name in unfixed),
+            fix=Fix("plan for the shapes of inputs: ", example_shapes(graph, *unfixed)),
+        )
+    if bounds:
+        template = Template(graph, plan.prototypes, plan.pins, plan.folds)
+        graph = template.picked(largest(bounds))
+    node = next(
+        node
+        for node in graph.nodes
+        if waits(node)
+        or node.operator.bounded is not None
+        or not all(spec.is_static for spec in graph.output_specs(node))
+    )
+    return PlanError(
+        f"values decide what {node.name!r} yields, so nothing is known of times and memory "
+        "before the run",
+        at=describe(node, graph.call(node)),
+        fix="measure it: Session.profile(), or plait profile; bounds of computed lengths help for "
+        "Python functions on devices of this process alone. What comes before can be predicted "
+        "alone: plan.fetching(...), or --fetch",
+    )
 
 
 def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
@@ -155,6 +193,9 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
     """
     if count is None or count == plan.max_in_flight:
         return plan
+    request = replace(plan.request, max_in_flight=count)
+    if not plan.is_static:
+        return replace(plan, request=request)
     placement = place(plan.graph, plan.partition, plan.prototypes, plan.ends)
     memory = plan_memory(
         plan.graph,
@@ -167,7 +208,6 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
     )
     if memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
-    request = replace(plan.request, max_in_flight=count)
     return replace(plan, request=request, placement=placement, memory=memory)
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-import trio
 
 from ...devices.evaluating import evaluate
 from ...devices.kernels import find_kernel
@@ -18,7 +17,7 @@ from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node, call_of
 from ...graph.operators.bounded_call import is_bounded_call
 from ...graph.operators.control import waits
-from ...graph.state import reading
+from ...graph.state import reading, without_state
 from ...graph.tensor import Array, TensorSpec, frozen_copy, spec_of
 from ...graph.traits import SELECTS
 from ..plans.plan import Plan
@@ -57,6 +56,8 @@ class Stage:
     plan : Plan or None
         None where there is nothing to run before the boundary.
     padded : tuple of PaddedOutputs
+    limits : tuple of (str, int, str, (int, int))
+        The lengths that it computes: tensor, axis, symbol, and the least and the largest.
     loops : sequence of (Node, Entry)
         The loops that are reached then, with the stages of their bodies.
     rest : Entry or None
@@ -67,10 +68,10 @@ class Stage:
         The plan, where nothing is left to do when it has run.
     """
 
-    __slots__ = ("_limits", "constants", "loops", "padded", "plan", "rest", "whole")
+    __slots__ = ("constants", "limits", "loops", "padded", "plan", "rest", "whole")
 
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
-        self._limits = tuple(_limits(graph, graph.producers, plan.computed))
+        self.limits = tuple(_limits(graph, graph.producers, plan.computed))
         parts = cut(graph, plan.computed)
         self.plan = replan_graph(plan, reading(parts.head, variables)) if parts.head.nodes else None
         self.padded: tuple[PaddedOutputs, ...] = parts.padded
@@ -104,7 +105,7 @@ class Stage:
 
     def check(self, known: Mapping[str, Array]) -> None:
         """Raise ShapeError if a length that was computed is out of its bounds."""
-        for tensor, axis, symbol, bound in self._limits:
+        for tensor, axis, symbol, bound in self.limits:
             if tensor in known and not bound[0] <= known[tensor].shape[axis] <= bound[1]:
                 raise count_error(tensor, symbol, known[tensor].shape[axis], bound)
 
@@ -125,7 +126,7 @@ class Bounded(Stage):
         self.padded, self.loops, self.whole = parts.padded, (), None
         self.rest = None if parts.rest is None else Entry(plan, parts.rest, kept)
         made = [name for padded in parts.padded for name in padded.tensors]
-        self._limits = tuple(_limits(graph, made, plan.computed))
+        self.limits = tuple(_limits(graph, made, plan.computed))
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
 
@@ -140,7 +141,7 @@ class Told(Stage):
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, nodes: Sequence[Node]) -> None:
         self.plan, self.padded, self.loops, self.whole = None, (), (), None
         self._graph, self._nodes = graph, nodes
-        self._limits = tuple(_limits(graph, graph.producers, plan.computed))
+        self.limits = tuple(_limits(graph, graph.producers, plan.computed))
         left = [node for node in graph.nodes if node not in nodes]
         self.rest = Entry(plan, graph.extract(left, graph.name), kept) if left else None
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
@@ -192,8 +193,8 @@ class Entry:
 
     Attributes
     ----------
-    planning : trio.Lock
-        Held by whoever calls `make`.
+    lasting : Stage or None
+        The one for whatever is within bounds, if it was made.
     """
 
     def __init__(
@@ -201,20 +202,19 @@ class Entry:
     ) -> None:
         self.graph = graph
         self._variables = variables or {}
-        self.planning = trio.Lock()
         self._plan = plan
         self._kept = kept
         self._deciding: set[str] = set()
         self._switches = switches_of(graph)
         self._settings: set[tuple[bytes, ...]] = set()
         self._set: set[str] = set()
-        self._lasting: Stage | None = None  # for whatever is within bounds
+        self.lasting: Stage | None = None
         self._may_be_bounded = bool(plan.computed) and not self._variables
 
     def find(self, known: Mapping[str, Array]) -> Stage | None:
         """Return the stage for these inputs, if it was made before."""
-        if self._lasting is not None:
-            return self._lasting
+        if self.lasting is not None:
+            return self.lasting
         key = self, self._facts(known)
         stage = self._kept.get(key)
         if stage is not None:
@@ -224,7 +224,7 @@ class Entry:
     def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
         """Keep a stage that was made for these inputs."""
         if isinstance(stage, Bounded | Told):
-            self._lasting = stage
+            self.lasting = stage
             return
         self._kept[self, self._facts(known)] = stage
         while len(self._kept) > KEPT_STAGES:
@@ -317,6 +317,12 @@ class Entry:
             (known[name].shape, known[name].tobytes() if name in deciding else b"")
             for name in self.graph.inputs
         )
+
+
+def entry_of(plan: Plan, max_in_flight: int) -> Entry:
+    """Return the graph of a plan whose shapes depend on values, for so many items at once."""
+    whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
+    return Entry(whole, without_state(plan.graph), OrderedDict(), plan.graph.variables)
 
 
 Kept: TypeAlias = OrderedDict[tuple[Entry, Facts], Stage]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ...graph.ir import Graph, Node
+from ...graph.names import did_you_mean
 from ...graph.nested import all_nodes, graphs_in
 from ...graph.operators.control import CONTROL_FLOW, waits
 from ..errors import PlanError
@@ -36,12 +37,9 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
                 fix=f"pin to one of {', '.join(devices.values())}, or add {device!r} to devices",
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
-            import difflib
-
             known = dict.fromkeys((*_folders(names), *names))
-            close = difflib.get_close_matches(pattern, known, n=3)
-            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _some(names)
-            raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=hint)
+            fix = did_you_mean(pattern, known, _some(names))
+            raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=fix)
         if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
             raise PlanError(
                 f"{nodes[pattern]} is pinned, but control flow runs on no device",

@@ -61,6 +61,16 @@ class Placement:
         works = (step.work for step in self.steps)
         return frozenset(one.tensor for one in works if isinstance(one, Transfer) and one.arrives)
 
+    @property
+    def step_of(self) -> Mapping[str, Step]:
+        """The step that runs each node, by the node's name."""
+        return {
+            node.name: step
+            for step in self.steps
+            if not isinstance(step.work, Transfer)
+            for node in step.work.graph.nodes
+        }
+
     def with_waits(self, edges: Sequence[tuple[int, int]]) -> Placement:
         """Return it with further waits: for each pair of steps the later waits for the earlier."""
         if not edges:

@@ -28,6 +28,7 @@ from .regions import MemoryPlan
 from .replicas import Groups, as_range, every_device, variants
 from .request import PlanRequest
 from .shapes import Bounds, Shapes
+from .stages import PlanStage
 from .steps import Step
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Plan:
     """The graph with its symbols, where other lengths of these run in it."""
     computed: Bounds = field(default_factory=dict)
     """The same where some follow from values: it is planned in stages, when it is opened or run."""
+    stages: tuple[PlanStage, ...] = field(repr=False, default=())
+    """What of `graph` is of which lengths, where some are known only when others have run."""
     applied: tuple[Applied, ...] = field(repr=False, compare=False, default=())
     """What the passes did, one after the other."""
     prologue: Plan | None = field(repr=False, default=None)
@@ -147,6 +150,15 @@ class Plan:
     def costs(self) -> Costs:
         """What nodes and copies were taken to cost."""
         return self.request.costs
+
+    @property
+    def strategy(self) -> str:
+        """The rule by which nodes were given to devices.
+
+        On automatic replicas plans that are made of this one, for other shapes, go by another,
+        ``request.strategy``: what is whole stays so.
+        """
+        return self.request.strategy if self.decision is None else self.decision.strategy
 
     @property
     def ends(self) -> IoDevices:

@@ -45,6 +45,8 @@ def variant(plan: Plan, index: int) -> Plan:
         pins={pattern: device(name) for pattern, name in plan.pins.items()},
         costs=_costs(plan.costs, device, memory),
         memory_limits={memory(device(name)): n for name, n in limits.items()},
+        precision={device(name): kind for name, kind in plan.request.precision.items()},
+        halved={node: device(name) for node, name in plan.request.halved.items()},
     )
     return replace(
         plan,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from .intervals import Lanes, covered_ns
+from .intervals import Lanes, covered_ns, uncovered
 from .records import Order, Orders, Part, Record, Span
 
 
@@ -156,15 +156,15 @@ class _Way:
         turn = min(max(turn, landed), taken)
         self.booked |= {
             "source": given - asked,
-            "feed": fed - admitted,
             "land": landed - finished,
             "order": turn - landed,
             "consumer": released - turn,
         }
         self.book_wait("back_pressure", given, admitted)
+        self.book_wait("feed", admitted, fed)
 
     def book_wait(self, kind: str, begin: int, end: int) -> None:
-        """Book a wait, but for what of it was planning and binding."""
+        """Book a time in which nothing ran, but for what of it was planning and binding."""
         left = end - begin
         for other, started, ended in self._preparing:
             inside = max(0, min(ended, end) - max(started, begin))
@@ -245,7 +245,8 @@ class _Path:
         self._way.booked["compute"] += computing
         self._way.booked["transfer"] += working - computing
         self._way.booked["device_busy"] += busy - working
-        self._way.booked["scheduler"] += self._at - until - busy
+        for begin, end in uncovered((work[:2] for work in works), until, self._at):
+            self._way.book_wait("scheduler", begin, end)
         self._at = until
 
 

@@ -13,8 +13,8 @@ Counter = tuple[str, str, list[tuple[int, int]]]
 
 def counters(records: Sequence[Record]) -> Iterator[Counter]:
     """Yield items in flight, steps that wait for each device, and the bytes that items hold."""
-    flights = [(one.admitted_ns, 1) for one in records] + [(one.landed_ns, -1) for one in records]
-    yield "items in flight", "items", flights
+    changes = [(one.admitted_ns, 1) for one in records] + [(one.landed_ns, -1) for one in records]
+    yield "items in flight", "items", changes
     queues: dict[str, list[tuple[int, int]]] = {}
     held: dict[str, list[tuple[int, int]]] = {}
     for record in records:

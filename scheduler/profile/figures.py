@@ -25,6 +25,7 @@ from ..costs.host import computes_here
 from ..costs.members import parts_of
 from ..costs.signature import Signature, digest, signature
 from ..dispatch.core_shares import seconds_on_one, shares_of_cores
+from ..errors import PlanError
 from .overheads import hops, loop
 
 if TYPE_CHECKING:
@@ -37,7 +38,19 @@ def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Fig
     """Return what a profile says; the plan is the one that ran, its shapes known.
 
     `wholes` is another profile of it, by which subgraphs are timed in place of their nodes.
+
+    Raises
+    ------
+    PlanError
+        If they are not.
     """
+    if not plan.is_static:
+        raise PlanError(
+            "not all shapes of the plan are known, so what was measured cannot be told apart",
+            at=f"graph {plan.graph.name!r}",
+            fix="pass plan.for_shapes(...) of what was fed; where values decide shapes, "
+            "Session.profile() tells what steps took",
+        )
     spans = profile if wholes is None else wholes
     spent, links = _spent(spans)
     stamp_s = _stamp_s()

@@ -26,6 +26,18 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
     return sum(end - start for start, end in merged(intervals))
 
 
+def uncovered(
+    intervals: Iterable[tuple[int, int]], begin: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the times from a beginning to an end in which none of them lasts."""
+    for started, ended in merged(intervals):
+        if begin < started:
+            yield begin, started
+        begin = max(begin, ended)
+    if begin < end:
+        yield begin, end
+
+
 class Work(NamedTuple):
     """What a device did: a step of the item of that number in the profile."""
 

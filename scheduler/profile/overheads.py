@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
+from ..dispatch.estimates import QUICK_NS
 from ..dispatch.inline_policy import inline_steps
-from ..dispatch.quick import QUICK_NS
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan

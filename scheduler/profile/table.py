@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...graph.errors import Argument, Fix, Spelling
 from ...graph.escaping import listing
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ LISTED_ON_PATH = 10
 IDLE = 0.01
 """A larger share of time in which no item was under way is told."""
 
-FEWER_SHAPES = "fix: bound the lengths, plan(..., bounds={'n': 64}), or feed few of them, padded"
+FEWER_SHAPES = Fix(
+    "bound the lengths, ", Argument("bounds", {"n": 64}), ", or feed few of them, padded"
+)
 """What to do where most shapes are new."""
 
 MEANINGS = {
@@ -35,10 +38,10 @@ MEANINGS = {
 }
 
 
-def profile_table(profile: Profile) -> str:
-    """Return the figures of a profile for people."""
+def profile_table(profile: Profile, spell: Spelling = str) -> str:
+    """Return the figures of a profile for people, with arguments of `plan` in a spelling."""
     parts = (
-        _totals(profile),
+        _totals(profile, spell),
         _attribution(profile),
         _critical_path(profile),
         _steps(profile),
@@ -47,7 +50,7 @@ def profile_table(profile: Profile) -> str:
     return "\n\n".join(listing(lines) for lines in map(list, parts) if lines)
 
 
-def _totals(profile: Profile) -> Iterator[str]:
+def _totals(profile: Profile, spell: Spelling) -> Iterator[str]:
     figures = profile.totals()
     yield (
         f"{'the last ' if profile.forgotten else ''}"
@@ -65,7 +68,8 @@ def _totals(profile: Profile) -> Iterator[str]:
             "{misses} for a plan to be made".format(**figures["plans"])
         )
     if profile.mostly_misses:
-        yield f"most items waited for a plan to be made for their shapes; {FEWER_SHAPES}"
+        fix = FEWER_SHAPES.spelled(spell)
+        yield f"most items waited for a plan to be made for their shapes; fix: {fix}"
     if profile.at_open:
         yield f"computed once, before the first item: {profile.at_open_s * 1e3:.2f} ms"
     for device, busy_s in figures["busy_s"].items():

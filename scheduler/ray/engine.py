@@ -20,7 +20,7 @@ from typing import Any
 
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
-from ...graph.extras import import_extra
+from ...graph.extras import how_to_install, import_extra
 from .actors import OnResult, Placing, Ref
 
 REACHED_S = 10.0
@@ -186,7 +186,7 @@ def load_ray() -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Else Ray takes the devices away from processes that ask for none, once they start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    missing, fix = "the package 'ray' is not installed", "pip install 'plait[ray]'"
+    missing, fix = "the package 'ray' is not installed", how_to_install("ray")
     with _quiet():
         ray: ModuleType = import_extra("ray", missing, fix, DeviceUnavailableError)
     return ray

@@ -160,7 +160,7 @@ def _summary(plan: Plan, judge: Plan) -> PlanSummary:
     return PlanSummary(
         plan.graph.name,
         plan.device_names,
-        plan.request.strategy,
+        plan.strategy,
         plan.request.objective,
         plan.in_flight,
         len(plan.subgraphs),

@@ -53,9 +53,10 @@ from .restore import (
     restored_graph,
     restored_partition,
     restored_placement,
+    restored_sections,
     verified,
+    with_restored,
 )
-from .restore_prologue import restored_sections, with_restored
 
 _LENGTH = struct.Struct("<Q")
 

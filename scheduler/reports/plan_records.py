@@ -33,6 +33,7 @@ _NO_RECORDS = frozenset(
         "template",
         "prologue",
         "source",
+        "stages",
     }
 )
 """The fields of a Plan that are not stored as they are."""

@@ -5,32 +5,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from ...devices.device import Device, Remote, Routed, Scaling
+from ...graph.errors import Argument, Spelling
 from ...graph.escaping import listing
+from ...graph.gradients.recomputation import is_again
+from ...graph.infer import cost_of
+from ...graph.ir import Graph, Node
+from ...graph.nested import all_nodes
+from ...graph.operator_lifecycle import HOOKS, has_life
+from ...graph.passes.half_operators import UPDATED, starts_half, updates
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..dispatch.core_shares import shares_of_cores
+from ..planner.replanning import split_ahead
 from ..plans.partition import Subgraph
 from ..plans.plan import Plan
 from ..plans.steps import Transfer
-from ..shapes.bounds import Template, computed_symbols, fed_bounds
-from ..shapes.sync_points import cut, frontier, reason_held_up
+from ..shapes.bounds import EXAMPLE, computed_symbols, example_shapes
+from ..shapes.sync_points import frontier, reason_held_up
 from .decision_text import chooses_again, decision_lines, node_lines, reason_lines
-from .life_text import life_lines
 from .memory_text import memory_lines
 from .pass_text import dead_lines, pass_lines
 from .plain import flops_of
-from .precision_text import precision_lines
 from .prediction import predicted
-from .recompute_text import again_lines
 
 LISTED_OPS = 4
 LISTED_STEPS = 40
 LONGEST_DIM = 40
+LISTED_NODES = 4
+LISTED_REASONS = 6
 
 
-def report(plan: Plan, *, nodes: bool) -> str:
-    """Return a plan as text."""
+def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
+    """Return a plan as text; arguments of `plan` that it lacks are named in a spelling."""
     parts = [_heading(plan)]
     if plan.applied:
         parts.append(pass_lines(plan.applied))
@@ -41,7 +50,7 @@ def report(plan: Plan, *, nodes: bool) -> str:
     if plan.memory is not None:
         parts += [_transfers(plan), memory_lines(plan, plan.memory)]
     else:
-        parts.append(_undecided(plan))
+        parts.append(_undecided(plan, spell))
     parts.append(life_lines(plan))
     if plan.decision is not None:
         parts.append(decision_lines(plan.decision))
@@ -160,26 +169,121 @@ def _way(device: Device, source: str) -> str:
     return f", {device.way_from(source)}"
 
 
-def _undecided(plan: Plan) -> Iterator[str]:
+def _undecided(plan: Plan, spell: Spelling) -> Iterator[str]:
     """Yield why there is no memory plan yet."""
     graph = plan.graph
-    bounds = fed_bounds(graph, plan.computed)
-    if bounds is None:
-        yield "memory: planned when the input shapes are known (shapes=..., or when fed)"
+    parts = split_ahead(plan)
+    if parts is None:
+        unfixed = [name for name in graph.inputs if not graph.tensors[name].is_static]
+        shapes = spell(example_shapes(graph, *unfixed))
+        yield f"memory: planned when the input shapes are known ({shapes}, or when fed)"
         return
-    template = Template(graph, plan.prototypes, plan.pins, plan.folds)
-    parts = template.cut(bounds, plan.computed) if bounds else cut(graph, plan.computed)
     yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
     held = frontier(parts.rest) if parts.rest is not None else ()
     for node in held[:LISTED_STEPS]:
         yield f"  {node.name!r} ({node.op}): {reason_held_up(parts, node)}"
     for symbol, tensor in computed_symbols(graph).items():
-        yield f"  {_computed(symbol, tensor, plan.computed.get(symbol))}"
+        yield f"  {_computed(symbol, tensor, plan.computed.get(symbol), spell)}"
 
 
-def _computed(symbol: str, tensor: str, bound: tuple[int, int] | None) -> str:
+def _computed(symbol: str, tensor: str, bound: tuple[int, int] | None, spell: Spelling) -> str:
     """Return what is known of a length that is computed."""
     if bound is None:
-        return f"length {symbol!r} of {tensor!r}: open, bound it by bounds={{{symbol!r}: 64}}"
+        asked = spell(Argument("bounds", {symbol: EXAMPLE}))
+        return f"length {symbol!r} of {tensor!r}: open, bound it by {asked}"
     low, high = bound
     return f"length {symbol!r} of {tensor!r}: {low} to {high}, planned once for all of them"
+
+
+def life_lines(plan: Plan) -> Iterator[str]:
+    """Yield what is opened and closed with the plan: nothing where no node is of a class."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for path, _, node in all_nodes(plan.graph):
+        if has_life(node.operator):
+            place = plan.assignment.get(path, "the device that runs it")
+            found.setdefault((node.op, place, _hooks(node)), []).append(repr(path))
+    if not found:
+        return
+    count = sum(map(len, found.values()))
+    each = f", on each of {plan.variants} variants" if plan.variants > 1 else ""
+    yield f"owned from opening to closing: {counted(count, 'instance')}, one for a node{each}"
+    for (op, place, hooks), names in found.items():
+        more = ", ..." if len(names) > LISTED_NODES else ""
+        listed = ", ".join(names[:LISTED_NODES]) + more
+        yield f"  {len(names)} {op} on {place}, with {hooks}: {listed}"
+
+
+def _hooks(node: Node) -> str:
+    """Return the hooks that a node's class has, in the order in which they are called."""
+    hooks = [hook for hook in HOOKS if hasattr(node.operator.function, hook)]
+    return ", ".join([*hooks[:-1], "run", *hooks[-1:]] if "close" in hooks else [*hooks, "run"])
+
+
+def again_lines(plan: Plan) -> Iterator[str]:
+    """Yield what recomputation costs, and what need not be kept for it: nothing without any."""
+    graph = plan.graph
+    nodes = [node for node in graph.nodes if is_again(node)]
+    if not nodes:
+        return
+    line = f"  computed again for gradients: {counted(len(nodes), 'node')}"
+    total = flops_of(graph)
+    if total is None:
+        yield line
+        return
+    flops = sum(cost_of(graph, node).flops for node in nodes)
+    seconds = sum(plan.costs.node_s(plan.assignment[n.name], graph, n) for n in nodes)
+    nbytes = sum(_handed_nbytes(graph, node) for node in nodes)
+    yield (
+        f"{line}, {flops / 1e6:.3f} of {total / 1e6:.3f} Mflop, "
+        f"predicted {seconds_text(seconds)}; {bytes_text(nbytes)} are not kept until then"
+    )
+
+
+def _handed_nbytes(graph: Graph, node: Node) -> int:
+    """Return the bytes of what a node writes for gradients to read, not for other copies."""
+    views = {output for output, _ in node.operator.views}
+    return sum(
+        graph.tensors[tensor].nbytes
+        for index, tensor in enumerate(node.outputs)
+        if tensor and index not in views
+        if not all(map(is_again, graph.consumers[tensor]))
+    )
+
+
+def precision_lines(plan: Plan) -> Iterator[str]:
+    """Yield what there is to say of precision: nothing where all is as the graph has it."""
+    if not plan.request.precision:
+        return
+    devices = ", ".join(plan.request.precision)
+    if plan.memory is None:
+        yield f"  float16 is allowed on {devices}; where, is decided when shapes are known"
+        return
+    asked = plan.request.precision
+    nodes = [node for node in plan.graph.nodes if plan.assignment[node.name] in asked]
+    halved = [node for node in nodes if node.name in plan.request.halved]
+    casts = sum(node.op == "Cast" for node in halved)
+    yield (
+        f"  in float16 on {devices}: {len(halved) - casts} of {counted(len(nodes) - casts, 'node')}"
+        f", {counted(casts, 'conversion')}"
+    )
+    updated = updates(plan.graph)
+    single = Counter(
+        (node.op, UPDATED if node.name in updated else _reason(node))
+        for node in nodes
+        if _is_single(plan, node)
+    )
+    for (op, reason), count in single.most_common(LISTED_REASONS):
+        yield f"    {count} {op} in float32: {reason}"
+
+
+def _is_single(plan: Plan, node: Node) -> bool:
+    written = [plan.graph.tensors[name].dtype for name in node.outputs if name]
+    return node.op != "Cast" and node.name not in plan.request.halved and np.float32 in written
+
+
+def _reason(node: Node) -> str:
+    if starts_half(node):
+        return "the device does not compute it in float16, or a constant does not fit"
+    if node.operator.float16.inputs:
+        return "it reads nothing that is float16, or a constant does not fit"
+    return node.operator.float16.reason

@@ -15,11 +15,13 @@ from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
 from ...graph.printing import bytes_text
 from ..errors import DoesNotFitError
-from ..planner.arguments import MOST_IN_FLIGHT
 from ..planner.memory.buffers import alignment_of
 from ..planner.memory.limits import exceeded, limits_of
 from ..planner.memory.verify import verify_memory
+from ..planner.partition.partition import offer
 from ..planner.placement import place
+from ..planner.prologue import split, with_section
+from ..planner.request import MOST_IN_FLIGHT
 from ..plans.io_devices import IoDevices, checked_ends
 from ..plans.partition import SESSION, Partition, Subgraph
 from ..plans.pins import Pins
@@ -217,7 +219,8 @@ def check_assignment(
         if name == SESSION:
             continue
         asked = replace(node, name=path, op=node.operator.bounded or node.op)
-        support = devices[name].supports(asked, around.call(node))
+        # Where shapes are not known yet, nodes that a device lacks are written out for it later.
+        support = offer(around, asked, devices[name], writes_out=not graph.is_static)
         if not support.ok:
             raise ParseError(
                 f"{name} does not run {node} any more: {support.reason}", at=at, fix=AGAIN
@@ -226,7 +229,7 @@ def check_assignment(
 
 def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
     """Raise unless a pool's regions are named, counted and timed as regions can be."""
-    landing = len(plan.steps)
+    completion = len(plan.steps)
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged(f"the pool of memory {name!r} is for something else", at)
     for key, region in pool.regions.items():
@@ -235,7 +238,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
             (region.memory, region.name) != (name, key)
             or region.nbytes < 0
             or not 1 <= region.copies <= MOST_IN_FLIGHT
-            or any(not -1 <= point < landing for point in points)
+            or any(not -1 <= point < completion for point in points)
         ):
             raise damaged(f"the region {key!r} of memory {name!r} makes no sense", at)
 
@@ -293,3 +296,37 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
                 sizes = {name: spec.nbytes for name, spec in specs.items()} | reserved[node.name]
                 for name, nbytes in sizes.items():
                     yield (name, plan.placement.local[SCRATCH, step.device]), nbytes
+
+
+def restored_sections(
+    graph: Graph, assignment: Mapping[str, str], at: str
+) -> tuple[Graph | None, Graph]:
+    """Return what runs once, if anything does, and what runs for each item.
+
+    Raises
+    ------
+    ParseError
+        If other nodes than those of a file can run once.
+    """
+    if not assignment:
+        return None, graph
+    parts = split(graph)
+    if parts is None or {node.name for node in parts.prologue.nodes} != assignment.keys():
+        raise damaged("what runs once does not follow from constants", at)
+    return parts.prologue, parts.rest
+
+
+def with_restored(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
+    """Return a plan with what runs once.
+
+    Raises
+    ------
+    ParseError
+        If a node is not on a device that supports it.
+    DoesNotFitError
+        If a memory is too small for it here.
+    """
+    if once is None:
+        return plan
+    check_assignment(once, assignment, plan.prototypes, at)
+    return with_section(plan, once, assignment)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from ...graph.escaping import listing
+from ...graph.ir import Node
+from ...graph.printing import counted
 from ..costs import Costs
+from ..costs.signature import signature
 from ..errors import SessionError
+from ..planner.joined_stages import joined_plan
 from ..planner.simulate import simulate
+from ..plans.partition import Subgraph
 from ..plans.plan import Plan
 from ..profile.profile import Profile
 from ..profile.records import Record
@@ -18,6 +24,17 @@ from ..simulation.simulation import Simulation
 
 MOST_ITEMS = 256
 """Of longer streams that many items are simulated."""
+
+
+Basis: TypeAlias = Literal["measured", "profiled share", "modelled share", "model"]
+
+_BASES: Mapping[Basis, str] = {
+    "measured": "measured",
+    "profiled share": "a share of the measured time of its subgraph, by its device's own profiler",
+    "modelled share": "a share of the measured time of its subgraph, by the model",
+    "model": "by the model alone: its subgraph did not run",
+}
+"""What may be known of a node's time."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,10 @@ class WhatIf:
         The stream as it was measured, and as it would be.
     source_s, consumer_s : float
         What the source and the consumer took for an item: no stream is faster than they are.
+    basis : Mapping of str to str
+        What is known of the time of each node that the question is about: ``"measured"``, or a
+        share of what its subgraph was measured to take, ``"profiled share"`` where the device's own
+        profiler tells it, ``"modelled share"`` elsewhere; or ``"model"``.
     """
 
     faster: Mapping[str, float]
@@ -39,6 +60,7 @@ class WhatIf:
     after: Simulation = field(repr=False)
     source_s: float
     consumer_s: float
+    basis: Mapping[str, Basis] = field(default_factory=dict)
 
     @property
     def gain(self) -> float:
@@ -65,18 +87,20 @@ class WhatIf:
             "gain": self.gain,
             "latency_gain": self.latency_gain,
             "limit": self.limit,
+            "basis": dict(self.basis),
         }
 
     def __str__(self) -> str:
         question = ", ".join(f"{name} were {factor:g}" for name, factor in self.faster.items())
         limit = f"; then {self.limit} limits it" if self.limit is not None else ""
-        return listing(
-            [
-                f"if {question} times as fast, the stream would be "
-                f"{_changed(self.gain, 'faster', 'slower')} and an item's latency "
-                f"{_changed(self.latency_gain, 'shorter', 'longer')}{limit}"
-            ]
+        answer = (
+            f"if {question} times as fast, the stream would be "
+            f"{_changed(self.gain, 'faster', 'slower')} and an item's latency "
+            f"{_changed(self.latency_gain, 'shorter', 'longer')}{limit}"
         )
+        bases = Counter(self.basis.values()).items()
+        known = [f"time of {counted(count, 'node')}: {_BASES[basis]}" for basis, count in bases]
+        return listing([answer, *known])
 
     def _item_s(self, simulation: Simulation) -> float:
         return max(simulation.makespan_s / simulation.items, self.source_s, self.consumer_s)
@@ -91,7 +115,14 @@ def what_if(
     profile: Profile, plan: Plan, faster: Mapping[str, float], max_in_flight: int | None
 ) -> WhatIf:
     """Return what a stream would gain; see `Profile.what_if`."""
-    if not profile.nodes:
+    plan = plan if plan.is_static else joined_plan(plan, plan.max_in_flight) or plan
+    asked = list(_asked_about(plan, faster))
+    timed = {(node.name, node.device) for node in profile.nodes}
+    if not profile.records or any(
+        (node.name, subgraph.device) not in timed
+        and not plan.prototypes[subgraph.device].capabilities.atomic_programs
+        for subgraph, node in asked
+    ):
         raise SessionError(
             "the profile does not say what nodes take",
             fix="run some items in a Session(plan, measure=True)",
@@ -104,7 +135,29 @@ def what_if(
 
     # With all factors at 1 both predictions add up nodes, neither takes subgraphs as a whole.
     before, after = predicted(dict.fromkeys(faster, 1.0)), predicted(faster)
-    return WhatIf(dict(faster), before, after, *_outside_s(profile.records))
+    basis = {
+        node.name: "measured"
+        if (node.name, subgraph.device) in timed
+        else _basis(costs, subgraph, node)
+        for subgraph, node in asked
+    }
+    return WhatIf(dict(faster), before, after, *_outside_s(profile.records), basis)
+
+
+def _asked_about(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subgraph, Node]]:
+    """Yield the nodes that a question names, by their operators or their own names."""
+    for subgraph in plan.subgraphs:
+        for node in subgraph.graph.nodes:
+            if not faster.keys().isdisjoint((node.op, node.name)):
+                yield subgraph, node
+
+
+def _basis(costs: Costs, subgraph: Subgraph, node: Node) -> Basis:
+    """Return what is known of the time of a node that was not timed by itself."""
+    found = costs.nodes.get(subgraph.device, {}).get(signature(subgraph.graph, node))
+    if found is None:
+        return "model"
+    return "modelled share" if found.is_share else "profiled share"
 
 
 def _outside_s(records: Sequence[Record]) -> tuple[float, float]:

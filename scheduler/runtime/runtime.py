@@ -12,7 +12,7 @@ import trio
 
 from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
-from ..dispatch.quick import ON_LOOP, Limit
+from ..dispatch.estimates import ON_LOOP, Limit
 from ..errors import forked_session
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
@@ -91,17 +91,17 @@ class Runtime:
         self._announcer = announcer
         self.recorder = Recorder(keeps=trace, measures=measure)
         self._devices = OpenDevices(plan)
-        self._pace = VirtualTimeDriver(has_loop_alone=has_loop_alone and plan.is_static)
-        self.now_ns = self._pace.now_ns
-        self.checkpoint = self._pace.checkpoint
-        recovery = self._recovery = Recovery(self._devices, self._pace, faults, announcer)
-        watch = self._watch = Watch(recovery, self._pace)
+        self._driver = VirtualTimeDriver(has_loop_alone=has_loop_alone and plan.is_static)
+        self.now_ns = self._driver.now_ns
+        self.checkpoint = self._driver.checkpoint
+        recovery = self._recovery = Recovery(self._devices, self._driver, faults, announcer)
+        watch = self._watch = Watch(recovery, self._driver)
         self.variables = Variables(
-            plan.fed, self._devices.by_name, self._pace, recovery.examine, watch
+            plan.fed, self._devices.by_name, self._driver, recovery.examine, watch
         )
         self._open_plans = OpenPlans(
             self._devices.by_name,
-            self._pace,
+            self._driver,
             recovery,
             self.recorder,
             self.variables.held.lend,
@@ -109,31 +109,33 @@ class Runtime:
             variants=plan.variants,
             measure=measure,
         )
-        self._by_fetches = FetchPlanCache(plan, self._open_plans, self._pace)
+        self._fetch_plans = FetchPlanCache(plan, self._open_plans, self._driver)
         self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
         recovery.on_loss, recovery.on_return = self._lose, self._open_plans.restore
-        self._flights: set[ItemRun] = set()
-        self._landing = ItemCompletion(self.recorder, self._pace, self._flights, self.variables)
-        self._starter = ItemLauncher(
-            self._pace,
+        self._item_runs: set[ItemRun] = set()
+        self._completion = ItemCompletion(
+            self.recorder, self._driver, self._item_runs, self.variables
+        )
+        self._launcher = ItemLauncher(
+            self._driver,
             self._open_plans,
             recovery,
-            self._landing,
-            self._flights,
+            self._completion,
+            self._item_runs,
             announcer,
             self._dispatcher,
             self.variables,
             watch,
         )
-        self._by_parts = StagedRunner(
-            self._pace,
+        self._staged_runner = StagedRunner(
+            self._driver,
             self._open_plans,
-            self._starter,
-            self._landing,
-            self._flights,
+            self._launcher,
+            self._completion,
+            self._item_runs,
             self.variables,
         )
-        self.copying = self._starter.copying
+        self.copying = self._launcher.copying
         self.spares = InputStagingPool(most_nbytes(plan))
         self._admissions = 0
         self._admitted = trio.Event()
@@ -144,10 +146,10 @@ class Runtime:
     def status(self) -> Status:
         """Return what happens at this moment."""
         done, failed = self.recorder.done, self.recorder.failed
-        devices = device_status(self.plan.every_device, self._flights)
+        devices = device_status(self.plan.every_device, self._item_runs)
         memory = memory_status(self._open_plans.plans, self._open_plans.grown)
         plans = self._open_plans.status()
-        return Status(done, failed, len(self._flights), devices, memory, plans)
+        return Status(done, failed, len(self._item_runs), devices, memory, plans)
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
@@ -168,31 +170,40 @@ class Runtime:
         DeviceError
             If a device refuses; the others are closed again.
         """
-        self._pace.start()
+        self._driver.start()
         give_up_in_children(self)
         try:
             for name in self.plan.every_device:
-                self._pace.add(await self._pace.aside(partial(self._devices.open, name)))
+                self._driver.add(await self._driver.aside(partial(self._devices.open, name)))
                 self._recovery.add(name)
-                if self._pace.is_virtual or self._recovery.watches:  # which the loop sees to
-                    self._pace.has_loop_alone = False
-            self._pace.tell_time_of(self._devices.used)
-            self.now_ns = self._pace.now_ns
+                if self._driver.is_virtual or self._recovery.watches:  # which the loop sees to
+                    self._driver.has_loop_alone = False
+            self._driver.tell_time_of(self._devices.used)
+            self.now_ns = self._driver.now_ns
             is_watched = self._announcer.is_heard or self._recovery.watches
-            self.needs_its_loop = is_watched or self._pace.is_virtual or self.keys.are_read
+            self.needs_its_loop = is_watched or self._driver.is_virtual or self.keys.are_read
             await self.variables.open()
-            if self.plan.is_static:
-                for slots in await self._by_fetches.whole.open_own(self.plan.max_in_flight):
-                    await self._watch.on_thread(slots.fill)
-            else:
-                entry = self._by_fetches.whole.entry(self.plan.max_in_flight)
-                await self._by_parts.prepare(entry, self.plan.variants)
+            await self._open_plan()
         except BaseException as error:
             try:
                 await self.close()
             except Exception as other:
                 error.add_note(f"and then: {other}")
             raise
+
+    async def _open_plan(self) -> None:
+        """Open what is known of the plan before anything is fed."""
+        whole, count = self._fetch_plans.whole, self.plan.max_in_flight
+        if self.plan.is_static:
+            opened = await whole.open_own(count)
+        elif (entry := whole.entry(count)) is not None:
+            opened = await whole.open_joined(count)
+            if not opened:
+                await self._staged_runner.prepare(entry, self.plan.variants)
+        else:
+            return
+        for slots in opened:
+            await self._watch.on_thread(slots.fill)
 
     async def close(self) -> None:
         """Cancel what is under way, wait for it to end, and free everything.
@@ -218,20 +229,20 @@ class Runtime:
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
         self._closing = True
-        self._starter.refuse()
-        self._by_parts.refuse()
+        self._launcher.refuse()
+        self._staged_runner.refuse()
         self._open_plans.refuse()
         self.variables.refuse()
         self._recovery.stop()
         self._watch.close()
         if self._admissions:
             await self._admitted.wait()
-        await self.drain(self._flights)
-        await self._starter.settle()
+        await self.drain(self._item_runs)
+        await self._launcher.settle()
         await self._recovery.wait_stopped()
-        await self._pace.end()
+        await self._driver.end()
         closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
-        errors += await self._pace.aside(partial(_errors_of, chain(*closings)))
+        errors += await self._driver.aside(partial(_errors_of, chain(*closings)))
         closed.set()
 
     def give_up(self) -> None:
@@ -243,13 +254,13 @@ class Runtime:
         self._open_plans.retire(device)
         self.variables.lose(device)
 
-    async def drain(self, flights: set[ItemRun]) -> None:
+    async def drain(self, item_runs: set[ItemRun]) -> None:
         """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
         with trio.CancelScope(shield=True):
-            for flight in list(flights):
-                flight.cancel()
-            for flight in list(flights):
-                await flight.done.wait()
+            for item_run in list(item_runs):
+                item_run.cancel()
+            for item_run in list(item_runs):
+                await item_run.done.wait()
 
     @trio.lowlevel.enable_ki_protection
     def run_at_once(
@@ -270,39 +281,40 @@ class Runtime:
         FeedError, KernelError, DeviceError, SessionError
             If it cannot start, or fails.
         """
-        if self.is_inherited or self._flights or self._admissions or self.keys.are_read:
+        if self.is_inherited or self._item_runs or self._admissions or self.keys.are_read:
             return None
-        by_shapes = self._by_fetches.find(fetched)
-        if by_shapes is None or not by_shapes.may_run_at_once:
+        shape_plans = self._fetch_plans.find(fetched)
+        if shape_plans is None or not shape_plans.may_run_at_once:
             return None
-        arrays = by_shapes.check(inputs)
-        slots, arrays = by_shapes.peek(by_shapes.count(max_in_flight), arrays, 0)
+        arrays = shape_plans.check(inputs)
+        slots, arrays = shape_plans.peek(shape_plans.count(max_in_flight), arrays, 0)
         slot = None if slots is None else slots.resting
         if slot is None:
             return None
-        if slot.calls is None:
-            by_shapes.may_run_at_once = not by_shapes.plan.is_static  # nor for any item
-            return None
         assert slots is not None
+        if slot.calls is None:
+            is_one = shape_plans.plan.is_static or slots.open_plan.stages is not None
+            shape_plans.may_run_at_once = not is_one  # nor for any item
+            return None
         open_plan = slots.open_plan
         is_on_one_lane = len(open_plan.used_lanes) == 1
         if not open_plan.estimates.are_brief(limit.one_lane_ns if is_on_one_lane else limit.ns):
             return None
         self._open_plans.hit()
-        marks.admitted_ns = self._pace.now_ns()
-        for name, target in slot.feeds.items():
-            target[...] = arrays[name]
-        marks.fed_ns = self._pace.now_ns()
+        marks.admitted_ns = self._driver.now_ns()
+        for name, target in slot.feeds.targets.items():
+            target[...] = arrays[name]  # lanes rest: nobody waits for the interpreter
+        marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:
             run_steps(slot.calls, open_plan.estimates, times)
-            marks.finished_ns = self._pace.now_ns()
+            marks.finished_ns = self._driver.now_ns()
             return copies(slot.results)
         except BaseException as failure:
             error = failure
             raise
         finally:
-            marks.landed_ns = self._pace.now_ns()
+            marks.landed_ns = self._driver.now_ns()
             trace = open_plan.outlines, times, open_plan.pools
             self.recorder.record((trace,), marks, error is not None)
 
@@ -311,7 +323,7 @@ class Runtime:
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: ItemRun,
+        item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> None:
         """Start an item, once one of `max_in_flight` slots for its fetches and shapes is free.
@@ -323,8 +335,22 @@ class Runtime:
         """
         self._begin_admission()
         try:
-            by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
-            await self._admit(inputs, by_shapes, by_shapes.count(max_in_flight), flight)
+            shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
+            arrays = shape_plans.check(self.borrowed(inputs))
+            if self._launcher.is_busy:
+                await self._launcher.settle()
+            item_run.variant = self._dispatcher.choose(item_run)
+            count = shape_plans.count(max_in_flight)
+            slots, arrays = shape_plans.find(count, arrays, item_run.variant)
+            if slots is None:
+                slots = await shape_plans.open(count, arrays, item_run.variant, item_run.marks)
+            if slots is None:
+                own = partial(own_feeds, shape_plans.plan.graph, arrays)
+                arrays = await self._launcher.copying(arrays.values(), own)
+                entry = shape_plans.entries[count]
+                await self._staged_runner.start(item_run, arrays, entry, shape_plans.plan.graph)
+            else:
+                await self._launcher.start(item_run, slots, arrays)
         finally:
             self._end_admission()
 
@@ -333,10 +359,12 @@ class Runtime:
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: ItemRun,
+        item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> bool:
         """Start an item if nothing has to be waited for, and say so; inputs are not kept.
+
+        They are `borrowed` where they may be.
 
         Raises
         ------
@@ -345,22 +373,22 @@ class Runtime:
         KernelError
             If it was run at once, and fails.
         """
-        if not flight.holds:
-            results = self.run_at_once(inputs, max_in_flight, flight.marks, fetched)
+        if not item_run.holds:
+            results = self.run_at_once(inputs, max_in_flight, item_run.marks, fetched)
             if results is not None:
-                flight.finish(results)
+                item_run.finish(results)
                 return True
         self._begin_admission()
         try:
-            by_shapes = self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
-            arrays = by_shapes.check(self.borrowed(inputs))
-            flight.variant = self._dispatcher.choose(flight)
-            count = by_shapes.count(max_in_flight)
-            slots, arrays = by_shapes.find(count, arrays, flight.variant)
-            turn = self._starter.turn_nowait(slots)
+            shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
+            arrays = shape_plans.check(inputs)
+            item_run.variant = self._dispatcher.choose(item_run)
+            count = shape_plans.count(max_in_flight)
+            slots, arrays = shape_plans.find(count, arrays, item_run.variant)
+            turn = self._launcher.turn_nowait(slots)
             if slots is None or turn is None:
                 return False
-            await self._starter.begin(flight, slots, turn, arrays)
+            await self._launcher.begin(item_run, slots, turn, arrays)
             return True
         finally:
             self._end_admission()
@@ -391,14 +419,14 @@ class Runtime:
         """
         self._begin_admission()
         try:
-            by_shapes = await self._of(fetched)
-            if by_shapes.plan.is_static:
-                await by_shapes.open_own(by_shapes.count(max_in_flight))
+            shape_plans = await self._of(fetched)
+            if shape_plans.plan.is_static:
+                await shape_plans.open_own(shape_plans.count(max_in_flight))
         finally:
             self._end_admission()
 
     async def _of(self, fetched: frozenset[str]) -> ShapePlanCache:
-        return self._by_fetches.find(fetched) or await self._by_fetches.open(fetched)
+        return self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
 
     def _begin_admission(self) -> None:
         if self.is_inherited:
@@ -409,24 +437,6 @@ class Runtime:
         self._admissions -= 1
         if self._closing and not self._admissions:
             self._admitted.set()
-
-    async def _admit(
-        self, inputs: Mapping[str, Any], by_shapes: ShapePlanCache, count: int, flight: ItemRun
-    ) -> None:
-        arrays = by_shapes.check(self.borrowed(inputs))
-        if self._starter.is_busy:
-            await self._starter.settle()
-        flight.variant = self._dispatcher.choose(flight)
-        slots, arrays = by_shapes.find(count, arrays, flight.variant)
-        if slots is None:
-            slots = await by_shapes.open(count, arrays, flight.variant, flight.marks)
-        if slots is None:
-            own = partial(own_feeds, by_shapes.plan.graph, arrays)
-            arrays = await self._starter.copying(arrays.values(), own)
-            entry = by_shapes.entries[count]
-            await self._by_parts.start(flight, arrays, entry, by_shapes.plan.graph)
-        else:
-            await self._starter.start(flight, slots, arrays)
 
 
 def _errors_of(closings: Iterable[Callable[[], None]]) -> list[Exception]:

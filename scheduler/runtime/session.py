@@ -11,7 +11,7 @@ from typing import Any, overload
 import trio
 
 from ...graph.tensor import Array
-from ..dispatch.quick import WAITED, Limit
+from ..dispatch.estimates import WAITED, Limit
 from ..errors import SessionError, forked_session
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan
@@ -380,7 +380,7 @@ async def run_alone(
         return await run_one(session._open_runtime(), inputs, fetches, None, limit=WAITED)
 
 
-def run_here(
+def run_inline(
     session: object,
     inputs: Mapping[str, Any],
     names: frozenset[str],

@@ -87,10 +87,10 @@ class Status:
         }
 
 
-def device_status(devices: Iterable[str], flights: Iterable[ItemRun]) -> dict[str, DeviceStatus]:
+def device_status(devices: Iterable[str], item_runs: Iterable[ItemRun]) -> dict[str, DeviceStatus]:
     """Return how many steps of these items each device has, and how many wait for it."""
     found = {name: [0, 0] for name in devices}
-    for execution in filter(None, map(_execution, flights)):
+    for execution in filter(None, map(_execution, item_runs)):
         for device, given in execution.pending():
             found.setdefault(device, [0, 0])[0 if given else 1] += 1
     return {name: DeviceStatus(*counts) for name, counts in found.items()}
@@ -117,5 +117,5 @@ def memory_status(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[s
     return found
 
 
-def _execution(flight: ItemRun) -> Any:
-    return (flight if flight.part is None else flight.part).execution
+def _execution(item_run: ItemRun) -> Any:
+    return (item_run if item_run.part is None else item_run.part).execution

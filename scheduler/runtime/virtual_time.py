@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -21,6 +20,7 @@ import trio
 from ...devices.device import Device, OnDone
 from ...devices.event import Event
 from ...devices.sim.clock import VirtualClock, virtual_clock
+from .loop_inbox import LoopInbox
 
 T = TypeVar("T")
 
@@ -81,6 +81,7 @@ class VirtualTimeDriver:
         self.now_ns: Callable[[], int] = time.perf_counter_ns
         self._clocks: list[VirtualClock] = []
         self._lock = threading.Lock()
+        self._inbox = LoopInbox()
         self._busy = 0
         self._turn_ns = 0
         self._mover: int | None = None
@@ -96,7 +97,9 @@ class VirtualTimeDriver:
 
     def start(self) -> None:
         """Begin; the loop must run."""
-        self._token = trio.lowlevel.current_trio_token()
+        self._inbox.start()
+        if not self.has_loop_alone:  # for one item it is not worth its while
+            self._inbox.open()
 
     def add(self, device: Device) -> None:
         """Go along with a device too."""
@@ -118,6 +121,7 @@ class VirtualTimeDriver:
             self._ending = True
             self._woken.set()
             await self._ended.wait()
+        await self._inbox.close()
 
     def wake(self) -> None:
         """Take note that work was submitted on the trio thread."""
@@ -140,8 +144,7 @@ class VirtualTimeDriver:
         if threading.get_ident() == self._mover:
             self._posts.append(function)  # first the clock is through with the moment
         else:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(function)
+            self._inbox.post(function)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function on the trio thread: now, if this is it."""

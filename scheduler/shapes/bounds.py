@@ -17,7 +17,7 @@ import numpy as np
 
 from ...devices.device import Device
 from ...graph.aliasing import runs_of
-from ...graph.errors import ShapeError
+from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import describe
 from ...graph.ir import Graph, Node
 from ..errors import FeedError, PlanError
@@ -42,6 +42,9 @@ MOST = 1 << 40
 _ARITHMETIC = re.compile(r"[-+*/(,]")
 """Part of lengths that follow from others."""
 
+EXAMPLE = 64
+"""A length in examples of how to give some."""
+
 GRAIN = 32
 """Models may take only lengths that are multiples of a power of two, up to this one."""
 
@@ -61,7 +64,10 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
         If they are malformed, or do not bound the shape of each input.
     """
     if not isinstance(bounds, Mapping):
-        raise PlanError(f"bounds is {bounds!r}", fix="map symbols to lengths: bounds={'n': 64}")
+        raise PlanError(
+            f"bounds is {bounds!r}",
+            fix=Fix("map symbols to lengths: ", Argument("bounds", {"n": 64})),
+        )
     found = {symbol: _pair(symbol, bound) for symbol, bound in bounds.items()}
     symbols = dict(_symbols(graph))
     for symbol in found:
@@ -76,9 +82,26 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
             raise PlanError(
                 f"the bounds leave {symbol!r} open",
                 at=f"input {name!r}: {graph.tensors[name]}",
-                fix=f"bound it too: bounds={{{symbol!r}: 64}}, or fix it by shapes=",
+                fix=Fix(
+                    "bound it too: ",
+                    Argument("bounds", {symbol: EXAMPLE}),
+                    ", or fix the shape: ",
+                    example_shapes(graph, name),
+                ),
             )
     return {symbol: found[symbol] for symbol in symbols}
+
+
+def example_shapes(graph: Graph, *names: str) -> Argument:
+    """Return how shapes of inputs are given: an argument with some length for each symbol."""
+    shapes = {name: graph.tensors[name].shape or (1, 3) for name in names}
+    return Argument(
+        "shapes",
+        {
+            name: tuple(dim if isinstance(dim, int) else EXAMPLE for dim in shape)
+            for name, shape in shapes.items()
+        },
+    )
 
 
 def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
@@ -279,7 +302,7 @@ def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
                 raise FeedError(
                     f"input {name!r} has {symbol} = {length}, out of its bounds {low} to {high}",
                     at=f"graph {graph.name!r}, input {name!r}: {graph.tensors[name]}",
-                    fix=f"plan with wider bounds: bounds={{{symbol!r}: {wider}}}",
+                    fix=Fix("plan with wider bounds: ", Argument("bounds", {symbol: wider})),
                 )
 
 
@@ -290,7 +313,7 @@ def count_error(tensor: str, symbol: str, count: int, bound: tuple[int, int]) ->
     return ShapeError(
         f"{symbol!r} is {count} here, out of its bounds {low} to {high}",
         at=f"tensor {tensor!r}",
-        fix=f"plan with wider bounds: bounds={{{symbol!r}: {wider}}}",
+        fix=Fix("plan with wider bounds: ", Argument("bounds", {symbol: wider})),
     )
 
 
@@ -324,7 +347,10 @@ def _pair(symbol: object, bound: object, least: int = 1) -> tuple[int, int]:
 def _no_bound(symbol: object, bound: object) -> PlanError:
     return PlanError(
         f"the bound of {symbol!r} is {bound!r}",
-        fix="give the largest length, or the smallest and the largest: bounds={'n': (8, 64)}",
+        fix=Fix(
+            "give the largest length, or the smallest and the largest: ",
+            Argument("bounds", {"n": (8, 64)}),
+        ),
     )
 
 
@@ -336,7 +362,7 @@ def _symbols(graph: Graph) -> Iterator[tuple[str, str]]:
             raise PlanError(
                 "the rank of an input is not known, so that bounds do not tell its shapes",
                 at=f"input {name!r}",
-                fix=f"fix its shape: shapes={{{name!r}: (1, 3)}}",
+                fix=Fix("fix its shape: ", example_shapes(graph, name)),
             )
         yield from ((dim, name) for dim in shape if isinstance(dim, str))
 

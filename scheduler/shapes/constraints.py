@@ -34,10 +34,16 @@ class DynamicShapeConstraints:
         others: Sequence[Graph] = (),
         growing: frozenset[str] = frozenset(),
     ) -> None:
-        self.apart, self.growing = apart, growing
+        self.apart, self.growing, self.others = apart, growing, others
         self._others = [(other, {node.name: node for node in other.nodes}) for other in others]
         self.is_none = not (apart or others)
         self._scratch: dict[tuple[str, str], tuple[int, ...]] = {}
+
+    def keeps_apart(self, node: Node) -> bool:
+        """Say whether a node shares no bytes: passes may have it touch what grows, too."""
+        if node.name in self.apart:
+            return True
+        return not (self.growing.isdisjoint(node.inputs) and self.growing.isdisjoint(node.outputs))
 
     def scratch(self, device: Device, graph: Graph, node: Node) -> Mapping[str, int]:
         """Return the bytes of a node's scratch buffers, by name.

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from ...graph.evaluation import SHAPES_ALONE, is_known_ahead
+from ...graph.evaluation import is_known_ahead
 from ...graph.ir import Graph, Node
 from ...graph.operators.control import CONTROL_FLOW
+from ...graph.traits import LENGTHS
 from .constraints import DynamicShapeConstraints
 
 LEAST_FIXED = 8
@@ -28,7 +29,7 @@ def fixed_nodes(template: Graph) -> frozenset[str]:
         read = {name for name in node.inputs if name}
         if told.isdisjoint(read) and _has_one_shape(template, node, read):
             found.add(node.name)
-        elif node.op in SHAPES_ALONE or is_known_ahead(node, template.tensors, known):
+        elif LENGTHS in node.operator.traits or is_known_ahead(node, template.tensors, known):
             made = dict.fromkeys(filter(None, node.outputs))
             known.update(made)
             told.update(made)

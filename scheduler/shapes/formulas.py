@@ -7,7 +7,7 @@ lengths first. It always is asked where lengths are computed with, or become val
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ...graph.ir import Graph
@@ -52,12 +52,24 @@ class ShapeFormulas:
 
     def at(self, shapes: Shapes) -> Graph | None:
         """Return the graph for inputs of some shapes, which fit; None where it must be inferred."""
+        lengths = self._agreed_lengths(shapes)
+        return None if lengths is None else replace(self._own, tensors=self._specs(lengths))
+
+    def specs_at(self, shapes: Shapes, names: Iterable[str]) -> dict[str, TensorSpec] | None:
+        """Return the specs of some tensors then; None where they must be inferred."""
+        lengths, own = self._agreed_lengths(shapes), self._own.tensors
+        if lengths is None:
+            return None
+        varying = self._varying
+        return {n: _at(varying[n], lengths) if n in varying else own[n] for n in names}
+
+    def _agreed_lengths(self, shapes: Shapes) -> Mapping[str, int] | None:
+        """Return the lengths of symbols where inference would say no more than they do."""
         if not self._hold or len(self._agreed) < TRIALS:
             return None
         lengths = self._lengths(shapes)
-        if not all(LEAST <= lengths[s] <= largest for s, largest in self._largest.items()):
-            return None
-        return replace(self._own, tensors=self._specs(lengths))
+        fit = all(LEAST <= lengths[s] <= largest for s, largest in self._largest.items())
+        return lengths if fit else None
 
     def compare(self, shapes: Shapes, inferred: Graph) -> None:
         """Take note of what was inferred for some shapes, and is supported."""
@@ -88,10 +100,10 @@ class ShapeFormulas:
 
     def _specs(self, lengths: Mapping[str, int]) -> dict[str, TensorSpec]:
         """Return all specs; what is computed from lengths keeps its symbols, and so is none."""
-        found = dict(self._own.tensors)
-        for name, spec in self._varying.items():
-            dims: list[Dim] = [
-                lengths.get(d, d) if isinstance(d, str) else d for d in spec.shape or ()
-            ]
-            found[name] = TensorSpec(spec.dtype, dims)
-        return found
+        found = {name: _at(spec, lengths) for name, spec in self._varying.items()}
+        return {**self._own.tensors, **found}
+
+
+def _at(spec: TensorSpec, lengths: Mapping[str, int]) -> TensorSpec:
+    dims: list[Dim] = [lengths.get(d, d) if isinstance(d, str) else d for d in spec.shape or ()]
+    return TensorSpec(spec.dtype, dims)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...graph.errors import ShapeError
+from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import asking, describe, infer_node
 from ...graph.ir import Graph, Node, call_of
 from ...graph.operator import Specs, find_operator
@@ -233,8 +233,11 @@ def undecidable(graph: Graph, node: Node) -> PlanError:
     return PlanError(
         f"the shape of {specs} is not known before the run",
         at=describe(node, graph.call(node)),
-        fix="let the operator tell it from its inputs' shapes: @operator(outputs=...), or bound "
-        f"what it returns: bounds={{{symbol!r}: 64}}",
+        fix=Fix(
+            "let the operator tell it from its inputs' shapes: @operator(outputs=...), or bound "
+            "what it returns: ",
+            Argument("bounds", {symbol: 64}),
+        ),
     )
 
 

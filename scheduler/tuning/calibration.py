@@ -2,9 +2,9 @@
 
 How long threads and processes take to wake up, what the loop does for an item, and how much cores
 disturb each other depends on the machine, and hardly on the model. So it is measured with graphs
-made for it, for about a second, on the devices of a plan that compute on the host. Whoever else is
-busy there only adds to what is found: figures are those of runs that nothing seems to have added
-to, and there are none where no runs agree.
+made for it, on the devices of a plan that compute on the host. Whoever else is busy there only adds
+to what is found: figures are those of runs that nothing seems to have added to, and there are none
+where no runs agree before `LIMIT_S` is over.
 """
 
 from __future__ import annotations

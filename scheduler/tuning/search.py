@@ -25,10 +25,11 @@ from ...graph.printing import counted
 from ..bridges.blocking import block_on
 from ..costs import Costs
 from ..costs.host import computes_here
-from ..dispatch.core_shares import shares_of_cores
+from ..dispatch.core_shares import planned_for, shares_of_cores
 from ..errors import PlanError
 from ..planner.api import plan
-from ..planner.arguments import costs_of
+from ..planner.request import costs_of
+from ..planner.scaling_out import on_replicas, scaling, why_single
 from ..plans.plan import Plan
 from ..plans.replicas import replicas_of
 from ..plans.request import Objective
@@ -61,7 +62,8 @@ def tune(
 
     Each device is measured alone. Plans are then made by the costs found, run, and measured again,
     until no other plan comes of it, in three rounds at most. The best single device is tried with
-    more threads, and for streams (``"throughput"``) as replicas.
+    more threads, and for streams (``"throughput"``) as replicas. Those of several devices that
+    `plan` would consider are tried, predicted to be faster or not.
 
     Parameters
     ----------
@@ -145,6 +147,7 @@ class _Tuning:
     options: Mapping[str, Any]
     progress: Progress
     trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     async def run(self, given: Costs | str | os.PathLike[str] | None) -> Tuned:
         costs = costs_of(given, {}) if given is not None else Costs()
@@ -154,18 +157,20 @@ class _Tuning:
         rounds = 0
         for rounds in range(1, MOST_ROUNDS + 1):
             made = self._plan(self.devices, costs=costs)
-            if any(_is_same(made, trial.plan) for trial in self.trials):
+            if self._is_tried(made):
                 break
             trial = self._trial(f"auto, round {rounds}", made)
             await self._compare([trial], self._champion)
             costs = await self._learned(costs, self.trials[-1])
         await self._compare([*self._variations(costs)], self._champion)
+        if self.is_streamed:
+            await self._compare(self._replicas(costs), self._champion)
         best = self._best
-        return Tuned(best.plan, costs, tuple(self.trials), best, rounds)
+        return Tuned(best.plan, costs, tuple(self.trials), best, rounds, tuple(self.notes))
 
     def _singles(self, costs: Costs) -> list[Trial]:
         """Return everything on each device, and what it lacks on others."""
-        found = []
+        found: list[Trial] = []
         for device in self.devices:
             name = _name(device)
             try:
@@ -177,6 +182,8 @@ class _Tuning:
                 except PlanError:  # and auto will say why, if it cannot do better
                     continue
                 share = "most" if len({*made.assignment.values()}) > 1 else "all"
+            if any(_is_same(made, trial.plan) for trial in found):
+                continue
             found.append(self._trial(f"{share} on {name}", made))
         return found
 
@@ -205,10 +212,32 @@ class _Tuning:
                 made = self._plan([devices], costs=costs)
             except PlanError:  # such as that items must not pass each other
                 continue
-            if made.replicas and any(_is_same(made, trial.plan) for trial in self.trials):
+            if made.replicas and self._is_tried(made):
                 continue
             is_priced = scales or isinstance(devices, str)
             yield Trial(_label(devices), made, self.is_streamed, is_priced=is_priced)
+
+    def _replicas(self, costs: Costs) -> list[Trial]:
+        """Return what each scaling device supports on replicas of it, the rest on others'."""
+        found: list[Trial] = []
+        for device in self.devices:
+            others = [one for one in self.devices if one is not device]
+            try:
+                made = self._plan([device, *others], costs=costs, strategy="preference")
+            except PlanError:  # such as that there would be too many subgraphs
+                continue
+            used = sorted(planned_for(made))
+            if len(used) > 1 and not made.replicas and (why := why_single(made)):
+                note = f"no replicas of {' and '.join(used)}: {why}"
+                self.notes += [note] if note not in self.notes else []
+            for one in on_replicas(made) if _name(device) in scaling(made.request) else ():
+                if not self._is_tried(one, *found):
+                    ranges = ", ".join(name for name in one.device_names if ".." in name)
+                    found.append(self._trial(f"all on {ranges}", one))
+        return found
+
+    def _is_tried(self, made: Plan, *more: Trial) -> bool:
+        return any(_is_same(made, trial.plan) for trial in (*self.trials, *more))
 
     def _plan(self, devices: Sequence[str | Device], **more: Any) -> Plan:
         return plan(self.graph, devices, **{**self.options, **more})
@@ -247,8 +276,13 @@ class _Tuning:
 
 
 def _is_same(made: Plan, other: Plan) -> bool:
-    """True when two plans run the same subgraphs on the same devices."""
-    return made.assignment == other.assignment and made.replicas == other.replicas
+    """True when two plans run the same nodes on the same devices."""
+    return made.assignment == other.assignment and _replicas_in_use(made) == _replicas_in_use(other)
+
+
+def _replicas_in_use(plan: Plan) -> set[tuple[str, ...]]:
+    used = planned_for(plan)
+    return {names for names in plan.replicas if names[0] in used}
 
 
 def _on_threads(name: str) -> Iterator[Device]:

@@ -37,6 +37,8 @@ class Tuned:
         The one whose plan it is.
     rounds : int
         How many times plans were made by what had been measured until then.
+    notes : tuple of str
+        What was not tried, and why.
     """
 
     plan: Plan
@@ -44,24 +46,27 @@ class Tuned:
     trials: tuple[Trial, ...]
     best: Trial
     rounds: int
+    notes: tuple[str, ...] = ()
 
     def table(self) -> str:
-        """Return what was tried as a table, the choice marked."""
+        """Return what was tried as a table, the choice marked, and what was not."""
         rows = [_COLUMNS, *(self._row(trial) for trial in self.trials)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
+        lines = (
             "  ".join(
                 f"{text:<{width}}" if place < _LEFT else f"{text:>{width}}"
                 for place, (text, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
         )
+        return "\n".join((*lines, *self.notes))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain values, for JSON."""
         return {
             "chosen": self.best.name,
             "rounds": self.rounds,
+            "notes": [*self.notes],
             "trials": [
                 {
                     "name": trial.name,

@@ -22,7 +22,7 @@ pytest.importorskip("rich")
 
 from command_line import assert_mistake, plait, plait_process
 from plait.cli.output import print_error
-from plait.graph.errors import PlaitError
+from plait.graph.errors import Argument, Fix, PlaitError
 
 OPERATORS = """
 import numpy as np
@@ -497,7 +497,7 @@ def test_without_click_one_line_names_the_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "the command line needs click: pip install 'plait[cli]'\n"
+    assert done.stderr == "the command line needs click: pip install '.[cli]' in a clone of plait\n"
 
 
 @pytest.mark.parametrize(
@@ -546,14 +546,21 @@ def test_an_imported_module_that_exits_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("argument", "shown"),
     [
-        ("bounds={'n': 64}", "--bound n=64"),
-        ("bounds={'a.shape[1]': (2, 64)}", "--bound a.shape[1]=2:64"),
+        (Argument("bounds", {"n": 64}), "--bound n=64"),
+        (Argument("bounds", {"a.shape[1]": (2, 64)}), "--bound 'a.shape[1]=2:64'"),
+        (Argument("shapes", {"x": (1, 3), "y": (2,)}), "--shape x=1,3 --shape y=2"),
     ],
 )
-def test_errors_spell_bounds_as_the_option(
-    told: str, shown: str, capsys: pytest.CaptureFixture[str]
+def test_errors_spell_arguments_as_options(
+    argument: Argument, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_error(PlaitError("too long", fix=f"bound it by {told}"))
-    assert f"bound it by {shown}" in capsys.readouterr().err
+    error = PlaitError("too long", fix=Fix("plan by ", argument, " alone"))
+    print_error(error, where="item 1: ")
+    assert capsys.readouterr().err == f"error: item 1: too long\n  fix: plan by {shown} alone\n"
+
+
+def test_what_a_user_wrote_is_not_taken_for_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error(PlaitError("too long", fix="call it bounds={'n': 64}"))
+    assert "call it bounds={'n': 64}" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_that_no_pass_found_anything_is_said(folder: Path) -> None:
 
 def test_an_unknown_pass_is_a_mistake(folder: Path) -> None:
     done = plait(folder, "plan", "swish.plait", "--passes", "fuse_activations")
-    assert_mistake(done, "did you mean fuse_activation?")
+    assert_mistake(done, "did you mean 'fuse_activation' or")
 
 
 def test_other_passes_contradict_a_saved_plan(folder: Path) -> None:

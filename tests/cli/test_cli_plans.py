@@ -66,13 +66,20 @@ def test_a_plan_with_bounds_is_saved_and_runs_what_is_within(folder: Path) -> No
     assert_mistake(refused, "input 'x' has n = 2, out of its bounds 3 to 64")
 
 
+def test_a_plan_of_open_shapes_says_by_which_option_they_are_given(folder: Path) -> None:
+    told = plait(folder, "plan", "affine.plait").stdout
+    assert "when the input shapes are known (--shape x=64,3" in told
+    report = pl.plan(pl.load(folder / "affine.plait")).report()
+    assert "when the input shapes are known (shapes={'x': (64, 3)" in report
+
+
 def test_lengths_that_are_computed_are_bounded(folder: Path) -> None:
     b = pl.GraphBuilder("kept")
     places = b.op("NonZero", b.input("x", "float32", (4,)), name="kept")
     b.output("y", b.op("Neg", places))
     pl.save(b.build(), folder / "kept.plait")
     shown = plait(folder, "plan", "kept.plait")
-    assert "bound it by bounds={'kept.shape[1]': 64}" in shown.stdout
+    assert "bound it by --bound 'kept.shape[1]=64'" in shown.stdout
     bound = ("--bound", "kept.shape[1]=2", "--save", "kept.plan")
     assert "0 to 2, planned once" in plait(folder, "plan", "kept.plait", *bound).stdout
     for kept in (0, 2, 3):

@@ -117,7 +117,7 @@ def test_mistakes_are_explained(model: Path, arguments: tuple[str, ...], message
 def test_unknown_shapes_are_asked_for(model: Path) -> None:
     answer = CliRunner().invoke(cli, ["simulate", str(model)])
     assert answer.exit_code == 2
-    assert "--shape" in answer.output
+    assert "fix: plan for the shapes of inputs: --shape x=64,1000" in answer.output
 
 
 def test_a_stream_over_replicas_is_simulated(model: Path) -> None:

@@ -51,7 +51,7 @@ def test_without_onnx_it_says_what_to_install(
     monkeypatch.setattr(conformance, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="2"):
         conformance.main([])
-    assert "pip install 'plait[onnx]'" in capsys.readouterr().err
+    assert "pip install '.[onnx]'" in capsys.readouterr().err
 
 
 def model(op: str, domain: str = "") -> Any:

@@ -22,6 +22,7 @@ from plait.graph.operators.bounded_call import BOUNDED_CALL
 from plait.graph.operators.control import CONTROL_FLOW
 from plait.graph.operators.fused import FUSED
 from plait.graph.tensor import Array
+from plait.graph.traits import Part
 
 pytestmark = pytest.mark.slow
 
@@ -61,24 +62,11 @@ REFUSED_BY_CUDA = {
 NEITHER_GENERATED = ("RoiAlign", "ScatterElements", "ScatterND")
 """What remains of these on a GPU, which has generated kernels, too; the double has none."""
 
-NOT_GENERATED = (
-    "AffineGrid",
-    "Cofactors",
-    "Col2Im",
-    "DFT",
-    "DeformConv",
-    "Det",
-    "Einsum",
-    "GRU",
-    "GridSample",
-    "LSTM",
-    "LinearAttention",
-    "MelWeightMatrix",
-    "RNN",
-    "RoiAlign",
-    "STFT",
-)
-REFUSED_BY_OPENCL = {op: f"no kernel for {op!r} is generated" for op in NOT_GENERATED} | {
+REFUSED_BY_OPENCL = {
+    op: f"no kernel for {op!r} is generated: {find_operator(op).lacks[Part.CODEGEN]}"
+    for op in OPERATORS
+    if Part.CODEGEN in find_operator(op).lacks
+} | {
     "Attention": "an output is left out before another one",
     "ScatterElements": "no kernel is generated for scattered updates that are combined",
     "ScatterND": "no kernel is generated for scattered updates that are combined",

@@ -23,6 +23,7 @@ from plait.devices.errors import (
 )
 from plait.devices.kernels import kernel
 from plait.devices.kernels.registry import _kernels
+from plait.graph.extras import how_to_install
 
 from .rig import Rig, chain, some_items
 
@@ -32,7 +33,7 @@ def test_without_cupy_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(DeviceUnavailableError, match="CuPy is not installed") as raised:
         CudaDevice().open()
     assert raised.value.fix is not None
-    assert "plait[cuda]" in raised.value.fix
+    assert how_to_install("cuda") in raised.value.fix
     assert cuda_names() == ("cuda:0",)
     assert devices.probe("cuda:0") == devices.DeviceStatus("cuda:0", False, "CuPy is not installed")
 

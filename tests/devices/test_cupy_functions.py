@@ -26,7 +26,7 @@ from .rig import Rig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # CuPy's, about what it finds on the machine
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install 'plait[cuda]'")
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install '.[cuda]'")
 
 MOST_ELEMENTS = 3000
 """A case of ONNX's that is larger tells no more."""

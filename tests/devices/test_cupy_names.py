@@ -29,7 +29,7 @@ from signatures import Taken, taken
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # CuPy's, about what it finds on the machine
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install 'plait[cuda]'")
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: pip install '.[cuda]'")
 
 CUDA_CLASSES = (
     (cupy_double.Device, cupy.cuda.Device, {"compute_capability", "id"}),

@@ -53,8 +53,8 @@ def test_a_lane_that_is_bound_runs_nothing_elsewhere() -> None:
     for lane in (free, bound):
         lane.open()
     event = devices.event.Event()
-    assert not bound.run_here(event, lambda: None)
-    assert free.run_here(event, lambda: None)
+    assert not bound.run_inline(event, lambda: None)
+    assert free.run_inline(event, lambda: None)
     for lane in (free, bound):
         lane.close()
 

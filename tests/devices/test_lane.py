@@ -186,7 +186,7 @@ def test_every_accepted_piece_of_work_completes_however_closing_races() -> None:
 
 def test_work_runs_on_the_calling_thread_if_the_lane_is_idle(lane: ThreadLane) -> None:
     event, names = Event(), list[str]()
-    assert lane.run_here(event, lambda: names.append(threading.current_thread().name))
+    assert lane.run_inline(event, lambda: names.append(threading.current_thread().name))
     assert event.done
     assert names == [threading.current_thread().name]
 
@@ -201,7 +201,7 @@ def test_work_does_not_run_on_the_calling_thread_beside_the_lane_s(lane: ThreadL
     lane.put(queued, work)
     assert running.wait(WAIT_S)
     refused = Event()
-    assert not lane.run_here(refused, lambda: None)
+    assert not lane.run_inline(refused, lambda: None)
     assert not refused.done
     going.set()
     queued.wait(WAIT_S)
@@ -212,24 +212,24 @@ def test_the_lane_does_not_begin_beside_work_on_another_thread(lane: ThreadLane)
 
     def work() -> None:
         lane.put(queued, lambda: order.append("lane"))
-        assert not lane.run_here(Event(), lambda: order.append("nested"))
+        assert not lane.run_inline(Event(), lambda: order.append("nested"))
         order.append("here")
 
-    assert lane.run_here(Event(), work)
+    assert lane.run_inline(Event(), work)
     queued.wait(WAIT_S)
     assert order == ["here", "lane"]
 
 
 def test_numpy_does_not_warn_of_work_on_the_calling_thread(lane: ThreadLane) -> None:
     event, before = Event(), np.geterr()
-    assert lane.run_here(event, lambda: np.divide(1, np.zeros(1)))
+    assert lane.run_inline(event, lambda: np.divide(1, np.zeros(1)))
     assert event.error is None
     assert np.geterr() == before
 
 
 def test_a_closed_lane_runs_nothing_on_the_calling_thread() -> None:
     lane = ThreadLane("plait-test")
-    assert not lane.run_here(Event(), lambda: None)
+    assert not lane.run_inline(Event(), lambda: None)
 
 
 def test_a_call_waits_for_work_on_the_lane_s_thread(lane: ThreadLane) -> None:

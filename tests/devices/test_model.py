@@ -190,22 +190,34 @@ def test_pocl_is_predicted_to_be_slower_than_the_cpu() -> None:
 # families of kernels
 
 
-def convolution(channels: int, side: int, groups: int) -> Graph:
+def convolution(features: int, side: int, groups: int) -> Graph:
     b = pl.GraphBuilder("convolution")
-    x = b.input("x", "float32", (1, channels, 16, 16))
-    weights = np.ones((channels, channels // groups, side, side), np.float32)
+    x = b.input("x", "float32", (1, 16, 16, 16))
+    weights = np.ones((features, 16 // groups, side, side), np.float32)
     b.output("y", b.op("Conv", x, weights, group=groups))
     return b.build()
 
 
 @pytest.mark.parametrize(
-    ("side", "groups", "expected"),
-    [(3, 1, "Conv"), (1, 1, "Conv pointwise"), (3, 8, "Conv depthwise"), (1, 8, "Conv depthwise")],
+    ("features", "side", "groups", "expected"),
+    [
+        (16, 3, 1, "Conv"),
+        (9, 3, 1, "Conv"),
+        (8, 3, 1, "Conv to 8"),
+        (5, 3, 1, "Conv to 8"),
+        (3, 3, 1, "Conv to 4"),
+        (2, 3, 1, "Conv to 2"),
+        (1, 3, 1, "Conv to 1"),
+        (16, 1, 1, "Conv pointwise"),
+        (1, 1, 1, "Conv pointwise"),
+        (16, 3, 8, "Conv depthwise"),
+        (8, 1, 8, "Conv depthwise"),
+    ],
 )
 def test_convolutions_of_different_forms_have_kernels_of_their_own(
-    side: int, groups: int, expected: str
+    features: int, side: int, groups: int, expected: str
 ) -> None:
-    graph = convolution(8, side, groups)
+    graph = convolution(features, side, groups)
     assert family(graph, graph.nodes[0]) == expected
 
 
@@ -219,5 +231,7 @@ def test_built_in_figures_know_which_device_is_fast_at_what() -> None:
     large = Cost(10**8, 10**6)
     times = {kind: BUILT_IN[kind].kernel_s("LRN", large) for kind in ("cpu", "compiled", "ort")}
     assert times["ort"] > 5 * times["compiled"]
+    times = {k: BUILT_IN[k].kernel_s("Conv to 1", large) for k in ("cpu", "compiled", "ort")}
+    assert times["ort"] > 2 * times["cpu"] > 2 * times["compiled"]
     times = {k: BUILT_IN[k].kernel_s("Conv depthwise", large) for k in ("cpu", "compiled", "ort")}
     assert times["cpu"] > times["compiled"] > times["ort"]

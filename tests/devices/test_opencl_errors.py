@@ -12,6 +12,7 @@ from plait.devices.errors import DeviceLostError, DeviceMemoryError, KernelError
 from plait.devices.errors import DeviceUnavailableError as Unavailable
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.driver import all_devices, device_error, find_device, opencl_names
+from plait.graph.extras import how_to_install
 
 
 class ClError(Exception):
@@ -47,7 +48,7 @@ def test_without_pyopencl_the_message_says_how_to_get_it(monkeypatch: pytest.Mon
     with pytest.raises(Unavailable, match="pyopencl is not installed") as raised:
         OpenClDevice().open()
     assert raised.value.fix is not None
-    assert "plait[opencl]" in raised.value.fix
+    assert how_to_install("opencl") in raised.value.fix
     assert opencl_names() == ("opencl:0",)
     status = devices.probe("opencl:0")
     assert status == devices.DeviceStatus("opencl:0", False, "pyopencl is not installed")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices.errors import DeviceError, KernelError, RemoteError
 from plait.devices.worker.remote_errors import MAX_CAUSES, MAX_TEXT, describe, rebuild
-from plait.graph.errors import GraphError, PlaitError, ShapeError, WireError
+from plait.graph.errors import Argument, Fix, GraphError, PlaitError, ShapeError, WireError
 
 
 class CustomError(Exception):
@@ -38,6 +38,14 @@ def test_a_plait_error_keeps_its_class_and_its_three_parts(kind: type[PlaitError
     assert type(back) is kind
     assert isinstance(back, PlaitError)
     assert (back.what, back.at, back.fix) == ("wrong", "here", "do it right")
+
+
+def test_a_fix_keeps_its_arguments() -> None:
+    fix = Fix("plan with a wider bound: ", Argument("bounds", {"n": (2, 64), "m": 3}))
+    back = sent(KernelError("too long", fix=fix))
+    assert isinstance(back, KernelError)
+    assert isinstance(back.fix, Fix)
+    assert (back.fix, back.fix.parts) == (fix, fix.parts)
 
 
 @pytest.mark.parametrize(

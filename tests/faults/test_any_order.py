@@ -56,7 +56,7 @@ def test_each_item_ends_with_its_own_result_or_an_error_that_it_may_have(
                 for item, _ in items[number % 7 :: 7]:
                     item.cancel()
             else:
-                deadline_s = None if step == "submit" else number / 1e4
+                deadline_s = None if step == "submit" else (number + 1) / 1e4
                 items.append((session.submit(feeds(number), deadline_s=deadline_s), number))
         if waits:
             concurrent.futures.wait([item for item, _ in items], WAIT_S)

@@ -15,7 +15,6 @@ from fake_devices import SteppedDevice
 from patience import WAIT_S
 from plait.devices.sim import SimDevice
 from plait.scheduler.runtime.events import DeviceRestored
-from plait.scheduler.runtime.opened.slot import Slot
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from .fault_devices import Observed, Stubborn, planned, right
@@ -191,7 +190,7 @@ async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
     again, let_go = threading.Event(), threading.Event()
     fed: list[int] = []
 
-    def feed(slot: Slot, arrays: Any) -> None:
+    def feed(*_: object) -> None:
         fed.append(len(fed))
         if len(fed) == 1:
             sim.lose()
@@ -203,7 +202,7 @@ async def test_an_item_that_is_given_up_while_it_is_fed_again_ends_once(
         await trio.to_thread.run_sync(again.wait, WAIT_S)
         mock_clock.jump(2.0)
 
-    monkeypatch.setattr("plait.scheduler.runtime.items.launcher._feed", feed)
+    monkeypatch.setattr("plait.scheduler.runtime.opened.copying.Feeds.write", feed)
     monkeypatch.setattr("plait.scheduler.runtime.opened.copying.INLINE_BYTES", 0)
     async with pl.Session(planned(sim, max_in_flight=2), on_event=observed) as session:
         async with trio.open_nursery() as nursery:

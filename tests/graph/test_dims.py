@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -74,6 +75,60 @@ def test_a_dimension_s_text_means_what_was_computed(
 ) -> None:
     dim, meant = expression
     assert value_of(dim, lengths) == meant(lengths)
+
+
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
+
+
+def _computed(
+    inner: st.SearchStrategy[tuple[Any, Meant]],
+) -> st.SearchStrategy[tuple[Any, Meant]]:
+    def combined(name: str, a: tuple[Any, Meant], b: tuple[Any, Meant]) -> tuple[Any, Meant]:
+        compute = OPERATORS[name]
+        assume(name not in ("//", "%") or b[0] != 0)
+        return compute(a[0], b[0]), lambda lengths: int(compute(a[1](lengths), b[1](lengths)))
+
+    def negated(a: tuple[Any, Meant]) -> tuple[Any, Meant]:
+        return -a[0], lambda lengths: -a[1](lengths)
+
+    return st.builds(combined, st.sampled_from(sorted(OPERATORS)), inner, inner) | st.builds(
+        negated, inner
+    )
+
+
+COMPUTED = st.recursive(
+    st.builds(_number, st.integers(-4, 9))
+    | st.sampled_from(SYMBOLS).map(lambda name: (dims.Symbol(name), _symbol(name)[1])),
+    _computed,
+    max_leaves=6,
+)
+
+
+@given(COMPUTED, LENGTHS)
+def test_a_rule_s_arithmetic_on_symbols_means_what_it_would_on_numbers(
+    computed: tuple[Any, Meant], lengths: Lengths
+) -> None:
+    dim, meant = computed
+    try:
+        wanted = meant(lengths)
+    except ZeroDivisionError:
+        return
+    assert value_of(dim, lengths) == wanted
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+@pytest.mark.parametrize("other", [3, "m", dims.Symbol("m")])
+def test_symbols_are_not_compared_as_text(compare: Any, other: object) -> None:
+    with pytest.raises(TypeError, match="not a number yet"):
+        compare(dims.Symbol("n"), other)
+    with pytest.raises(TypeError, match="not a number yet"):
+        compare(other, dims.Symbol("n"))
 
 
 @given(st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 9))

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 from plait.devices import errors as device_errors
 from plait.graph import errors
 from plait.graph.errors import (
+    Argument,
+    Fix,
     GraphError,
     InternalError,
     OperatorError,
@@ -63,6 +66,25 @@ def test_the_documented_tree_names_every_error_of_its_module(module: object) -> 
         and value.__module__ == getattr(module, "__name__", "")
     }
     assert {name for name in defined if name not in (module.__doc__ or "")} == set()
+
+
+FIX = Fix("bound it: ", Argument("bounds", {"n": (2, 64)}), ", and go on")
+
+
+def test_a_fix_spells_its_arguments_as_python_does_or_as_whoever_prints_it() -> None:
+    error = ShapeError("too long", at="node 'add'", fix=FIX)
+    assert error.fix == "bound it: bounds={'n': (2, 64)}, and go on"
+    assert str(error).endswith(f"fix: {error.fix}")
+    assert error.spelled(lambda one: f"<{one.name}>").endswith("fix: bound it: <bounds>, and go on")
+
+
+@pytest.mark.parametrize("copied", [lambda e: pickle.loads(pickle.dumps(e)), ShapeError.again])
+def test_a_fix_keeps_its_arguments_when_its_error_is_copied(
+    copied: Callable[[ShapeError], ShapeError],
+) -> None:
+    again = copied(ShapeError("too long", fix=FIX))
+    assert isinstance(again.fix, Fix)
+    assert (again.fix, again.fix.parts) == (FIX, FIX.parts)
 
 
 def test_an_error_survives_the_way_to_another_process() -> None:

@@ -102,4 +102,5 @@ def test_a_missing_package_is_named_with_what_installs_it(
         USERS[package]()
     assert "does not load" not in raised.value.what
     assert raised.value.fix is not None
-    assert "pip install 'plait[" in raised.value.fix
+    assert "pip install '.[" in raised.value.fix
+    assert "in a clone of plait" in raised.value.fix

@@ -94,7 +94,7 @@ def test_what_is_registered_wins(add: Install) -> None:
 
 def test_a_typing_error_is_answered_with_what_packages_offer(add: Install) -> None:
     add("lc_near", DOUBLE.format(name="lc.Double"), operator_entry("lc.Double", "lc_near"))
-    with pytest.raises(pl.OperatorError, match=r"did you mean lc\.Double"):
+    with pytest.raises(pl.OperatorError, match=r"did you mean 'lc\.Double"):
         find_operator("lcDouble")
 
 

@@ -202,6 +202,13 @@ def test_an_absent_output_does_not_hold_back_an_absent_input() -> None:
     assert topological_layers(graph) == ((first, other),)
 
 
+def test_what_is_absent_is_read_from_nobody() -> None:
+    first = Node("first", "Pool", ("x",), ("y", ""))
+    other = Node("other", "Clip", ("y", "", "y"), ("z",))
+    graph = graph_of(first, other, inputs=("x",), outputs=("z",))
+    assert graph.producer_indices == [[], [0]]
+
+
 @given(graphs())
 def test_a_node_stands_one_layer_below_its_lowest_producer(graph: Graph) -> None:
     layers = topological_layers(graph)

@@ -184,7 +184,7 @@ def test_a_misspelt_operator_brings_up_the_closest_ones() -> None:
         find_operator("Rellu", at="node 'n'")
     assert caught.value.what == "there is no operator 'Rellu'"
     assert caught.value.at == "node 'n'"
-    assert (caught.value.fix or "").startswith("did you mean Relu")
+    assert (caught.value.fix or "").startswith("did you mean 'Relu'")
 
 
 def test_an_operator_like_no_other_brings_up_the_list() -> None:

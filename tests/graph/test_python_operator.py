@@ -426,14 +426,18 @@ def test_what_is_returned_for_an_absent_output_will_do() -> None:
     assert len(arrays) == 2
 
 
-@pytest.mark.parametrize("results", [(), (np.ones(2), np.ones(2))])
-def test_a_wrong_number_of_results_is_refused(results: Any) -> None:
+@pytest.mark.parametrize(
+    ("results", "got"),
+    [((), "0 arrays"), ((np.ones(2),) * 3, "3 arrays"), (None, "None"), ([1, 2], "one list")],
+    ids=str,
+)
+def test_a_wrong_number_of_results_is_refused(results: Any, got: str) -> None:
     with pytest.raises(GraphError) as caught:
-        check_results("node 'n'", results, [SPEC])
+        check_results("node 'n'", results, [SPEC, SPEC])
     assert str(caught.value) == (
-        f"the function returned {len(results)} arrays, 1 were declared\n"
+        f"the function returned {got}, 2 arrays were declared\n"
         "  at:  node 'n'\n"
-        "  fix: return one array per declared output"
+        "  fix: return a tuple with one array for each declared output"
     )
 
 

@@ -62,7 +62,7 @@ def test_a_model_in_fewer_nodes_gives_the_same_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_compiled_model_gives_the_same_numbers(name: str) -> None:
-    pytest.importorskip("numba", reason="needs numba: pip install 'plait[compiled]'")
+    pytest.importorskip("numba", reason="needs numba: pip install '.[compiled]'")
     graph, path = loaded(name)
     check_like_reference(graph, path, fed(name), "compiled")
     check_like_reference(simplify(graph), path, fed(name), "compiled")

@@ -41,7 +41,7 @@ def test_padded_texts_have_their_features(
     name: str, device: str, expected: dict[str, list[Array]], tmp_path: Path
 ) -> None:
     if device == "compiled":
-        pytest.importorskip("numba", reason="needs numba: pip install 'plait[compiled]'")
+        pytest.importorskip("numba", reason="needs numba: pip install '.[compiled]'")
     plan = pl.plan(pl.load(written(MODELS[name](), tmp_path)), [device], shapes=SHAPES)
     found = [node.op for node in plan.graph.nodes]
     assert found.count("Attention") == LAYERS

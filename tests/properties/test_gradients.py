@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import Draw, Shape
 from plait.graph.gradients import differentiable
-from plait.graph.gradients.registry import is_flat
 from plait.graph.operator import find_operator
+from plait.graph.traits import FLAT
 from single_node import AnyArray
 
 EXAMPLES = int(os.environ.get("PLAIT_GRADIENT_EXAMPLES", "4"))
@@ -71,7 +71,7 @@ FIXED = {"OneHot": (0, 1), "Resize": (1, 2, 3), "Where": (0,)}
 ELSEWHERE = (
     *("After", "Assign", "Compress", "If", "Loop", "Scan"),
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
-    *("RandomUniform", "RandomUniformLike"),
+    *("RandomUniform", "RandomUniformLike", "Range"),
 )
 """Operators of which a node alone tells little; they have tests of their own."""
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -81,7 +81,7 @@ OURS = [
     for op in differentiable()
     if find_operator(op).infer.__module__.startswith("plait.") and not find_operator(op).function
 ]
-OPERATORS = [op for op in OURS if not is_flat(op) and op not in ELSEWHERE]
+OPERATORS = [op for op in OURS if FLAT not in find_operator(op).traits and op not in ELSEWHERE]
 LINEAR = {
     *("Add", "AveragePool", "Cast", "CastLike", "Concat", "CumSum", "DepthToSpace", "Dropout"),
     *("Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Mean", "Neg"),

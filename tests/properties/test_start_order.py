@@ -47,7 +47,7 @@ class WillingDevice(SteppedDevice):
 
     is_working = False
 
-    def run_here(self, program: Program, event: Event) -> bool:
+    def run_inline(self, program: Program, event: Event) -> bool:
         assert not self.queue, "the lane is idle"
         assert isinstance(program, BoundProgram)
         if self.random.random() < 0.3:

@@ -16,8 +16,7 @@ from nested_graphs import doubled, doubling_body, growing_body, running_sum_body
 from plait.graph import nested
 from plait.graph.infer import infer_shapes
 from plait.graph.ir import Graph
-from plait.scheduler.runtime.items import launcher
-from plait.scheduler.runtime.opened.slot import Slot
+from plait.scheduler.runtime.opened.copying import Feeds
 from plait.scheduler.shapes import inlining
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
@@ -239,13 +238,13 @@ async def test_constants_that_a_body_captures_are_not_fed(
 ) -> None:
     monkeypatch.setattr(inlining, "UNROLLED_NODES", 0)
     fed: list[set[str]] = []
-    feed = launcher._feed
+    write = Feeds.write
 
-    def noted(slot: Slot, arrays: Mapping[str, np.ndarray]) -> None:
+    def noted(feeds: Feeds, arrays: Mapping[str, np.ndarray]) -> None:
         fed.append(set(arrays))
-        feed(slot, arrays)
+        write(feeds, arrays)
 
-    monkeypatch.setattr(launcher, "_feed", noted)
+    monkeypatch.setattr(Feeds, "write", noted)
     b = pl.GraphBuilder("captured")
     x, count = b.input("x", "float32", (3,)), b.input("trips", "int64", ())
     weight = np.array([3, 5, 7], np.float32)

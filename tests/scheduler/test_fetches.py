@@ -53,13 +53,13 @@ LEFT, Y = np.array([0, 3], np.float32), np.array([1, 4], np.float32)
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """Return the graphs that are planned from now on."""
     found: list[Graph] = []
-    decide = planner.decide
+    make_plan = planner.make_plan
 
     def listening(graph: Graph, *arguments: Any) -> pl.Plan:
         found.append(graph)
-        return decide(graph, *arguments)
+        return make_plan(graph, *arguments)
 
-    monkeypatch.setattr(planner, "decide", listening)
+    monkeypatch.setattr(planner, "make_plan", listening)
     return found
 
 
@@ -118,7 +118,7 @@ async def test_a_list_that_is_changed_later_changes_no_stream() -> None:
 @pytest.mark.parametrize(
     ("fetches", "message"),
     [
-        ("lift", "graph 'paths' has no tensor 'lift'(.|\n)*such as 'left'"),
+        ("lift", "graph 'paths' has no tensor 'lift'(.|\n)*did you mean 'left'"),
         (["y", "#"], "has no tensor '#'(.|\n)*such as 'y', 'z'"),
         ([], "nothing is fetched"),
         ({"a": ()}, "nothing is fetched"),
@@ -471,7 +471,7 @@ async def test_what_is_no_longer_fetched_is_forgotten(monkeypatch: pytest.Monkey
     async with pl.Session(pl.plan(b.build())) as session:
         for name in (*names, *names[::-1]):
             np.testing.assert_array_equal(await session.run({"x": A}, name), A + int(name[1:]))
-        assert len(session._runtime._by_fetches._found) == 2  # type: ignore[union-attr]
+        assert len(session._runtime._fetch_plans._found) == 2  # type: ignore[union-attr]
 
 
 # state

@@ -5,6 +5,7 @@ Counted in calls of functions, Python's and C's, and in memory: neither depends 
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Callable
 
@@ -141,6 +142,40 @@ def test_what_is_laid_out_without_looking_at_pairs_is_sound(
         verify_memory(plan)
         assert plan.memory is not None
         assert plan.memory.nbytes < sum(p.tensors_nbytes for p in plan.memory.pools.values())
+
+
+def test_garbage_is_looked_for_when_a_plan_is_made_and_there_is_next_to_none() -> None:
+    graph = built(diamonds, 900)
+    pl.plan(graph, ["cpu"])  # what is imported once makes cycles
+    found: list[int] = []
+
+    def note(phase: str, told: dict[str, int]) -> None:
+        found.extend([told["collected"]] if phase == "stop" else [])
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        plan = pl.plan(graph, ["cpu"])
+        assert len(found) <= 1  # when it is over
+        gc.collect()
+    finally:
+        gc.callbacks.remove(note)
+    assert sum(found) < len(plan.graph.nodes)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
+    graph = built(diamonds, 3)
+    try:
+        if not enabled:
+            gc.disable()
+        pl.plan(graph)
+        assert gc.isenabled() == enabled
+        with pytest.raises(pl.PlanError):
+            pl.plan(graph, max_in_flight=0)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 def test_hundreds_of_independent_nodes_are_one_step() -> None:

@@ -80,7 +80,7 @@ class Bound:
         """Copy inputs onto the device."""
         for name, value in inputs.items():
             np.copyto(self.hosts[name].array, value, casting="no")
-            self.device.copy(self.views[name], self.hosts[name]).wait(WAIT_S)
+        _wait([self.device.copy(self.views[name], self.hosts[name]) for name in inputs])
 
     def submit(self, waits: Sequence[Event] = (), on_done: OnDone | None = None) -> Event:
         """Submit the program."""
@@ -90,10 +90,10 @@ class Bound:
     def get(self) -> dict[str, Array]:
         """Copy the outputs back; what the device does not write there stays poison."""
         constants = self.graph.constants
-        for name in self.graph.outputs:
-            if name not in constants:
-                self.hosts[name].array.reshape(-1).view(np.uint8).fill(POISON)
-                self.device.copy(self.hosts[name], self.views[name]).wait(WAIT_S)
+        computed = [name for name in self.graph.outputs if name not in constants]
+        for name in computed:
+            self.hosts[name].array.reshape(-1).view(np.uint8).fill(POISON)
+        _wait([self.device.copy(self.hosts[name], self.views[name]) for name in computed])
         return {
             name: constants[name] if name in constants else self.hosts[name].array.copy()
             for name in self.graph.outputs
@@ -122,6 +122,12 @@ class Bound:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _wait(events: Sequence[Event]) -> None:
+    """Wait for all, the last first: on a lane the others are complete then."""
+    for event in reversed(events):
+        event.wait(WAIT_S)
 
 
 def room(spec: TensorSpec, alignment: int) -> int:

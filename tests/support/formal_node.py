@@ -1,4 +1,4 @@
-"""One node on its own, through its definition on the formal device."""
+"""One node on its own, through its definition, in this thread."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from bound import Bound
-from plait.devices.formal.device import FormalDevice
-from single_node import AnyArray, single_node_graph
+from plait.devices.formal.program import bind_definitions
+from single_node import AnyArray, place, single_node_graph
 
 
 def formal_node(
@@ -18,14 +17,16 @@ def formal_node(
     n_outputs: int = 1,
     constant: Collection[int] = (),
 ) -> list[AnyArray]:
-    """Return what a node yields; `constant` are the inputs whose values infer may see."""
+    """Return what a node yields; `constant` are the inputs whose values infer may see.
+
+    No device is opened: its thread and the ways to it take longer than most definitions.
+    """
     graph = single_node_graph(op, inputs, attributes, n_outputs, constant)
-    fed = {name: np.asarray(inputs[int(name[1:])]) for name in graph.inputs}
-    device = FormalDevice()
-    device.open()
-    try:
-        with Bound(device, graph) as bound:
-            results = bound.run(fed)
-    finally:
-        device.close()
-    return [results[name] for name in graph.outputs]
+    moving = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
+    _, views = place(moving)
+    program = bind_definitions("formal", graph, views, measure=False)
+    for name in graph.inputs:
+        np.copyto(views[name].array, np.asarray(inputs[int(name[1:])]), casting="no")
+    with np.errstate(all="ignore"):
+        program()
+    return [views[name].array.copy() for name in graph.outputs]

@@ -119,7 +119,7 @@ def _run(
     scratch = found.scratch(graph.call(node), graph.output_specs(node)) if found.scratch else ()
     specs = {name: graph.tensors[name] for name in (*fed, *graph.outputs)}
     specs.update({scratch_name(node, i): spec for i, spec in enumerate(scratch)})
-    arena, views = _place(specs)
+    arena, views = place(specs)
     if overwritten is not None:
         views[node.outputs[overwritten[0]]] = views[node.inputs[overwritten[1]]]
     program = bind(np, "cpu", graph, views, graph.constants)
@@ -144,7 +144,7 @@ def _check_equal(found: AnyArray, wanted: AnyArray, message: str) -> None:
     np.testing.assert_array_equal(found, wanted, message)
 
 
-def _place(specs: Mapping[str, TensorSpec]) -> tuple[Arena, dict[str, View]]:
+def place(specs: Mapping[str, TensorSpec]) -> tuple[Arena, dict[str, View]]:
     """Return an arena and views in it, with unused bytes between each two."""
     offsets, end = {}, ALIGNMENT
     for name, spec in specs.items():

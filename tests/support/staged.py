@@ -12,7 +12,7 @@ from fake_devices import POISON, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.dispatch.quick import Estimates
+from plait.scheduler.dispatch.estimates import Estimates
 from plait.scheduler.plans.regions import ADMISSION, Region
 from plait.scheduler.runtime.items.executor import Execution
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
@@ -140,8 +140,7 @@ class Stage:
 
     def _begin(self, guest: Guest) -> None:
         guest.slot = self.open_plan.make_slot(guest.number % self.open_plan.period)
-        for name, array in guest.inputs.items():
-            guest.slot.feeds[name][...] = array
+        guest.slot.feeds.write(guest.inputs)
         ended = partial(self._land, guest)
         guest.execution = Execution(self.open_plan, guest.slot, ended, guest.number)
         guest.execution.start()

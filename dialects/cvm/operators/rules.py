@@ -12,7 +12,7 @@ from ....graph.errors import OperatorError, ShapeError
 from ....graph.operator import AliasRule, Call, CostRule, Pairs, define, elements
 from ....graph.operators.inputs import present
 from ....graph.tensor import Shape, TensorSpec
-from ....graph.traits import NO_FLOATS, NO_TRAITS, Trait
+from ....graph.traits import NO_FLOATS, NO_TRAITS, PRIMITIVE, Part, Trait
 
 PREFIX = "cvm."
 
@@ -94,6 +94,7 @@ def exact(
             inplace=inplace,
             traits=traits,
             float16=NO_FLOATS,
+            lacks=PRIMITIVE | {Part.GRADIENT: "integers are no numbers to change a little"},
         )(infer)
         return rule
 

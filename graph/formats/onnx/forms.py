@@ -190,13 +190,14 @@ def _mismatches(
     for formals, specs in ((schema.inputs, inputs), (schema.outputs, outputs)):
         for index, spec in enumerate(specs):
             formal = formals[min(index, len(formals) - 1)]
-            if spec is not None and _type_name(spec) not in formal.types:
+            if spec is not None and _type_name(spec.dtype) not in formal.types:
                 yield f"{form} does not take {spec.dtype.name} as {formal.name}"
     change = _CHANGES.get(node.op)
     if change is not None and opset < change.opset and change.concerns(node, inputs):
         yield f"{form} leaves open what becomes of {change.what}"
 
 
-def _type_name(spec: TensorSpec) -> str:
-    name = spec.dtype.name.replace("_", "")  # float8_e5m2 is float8e5m2 there
+@cache  # numpy makes the name of a dtype anew whenever it is asked for
+def _type_name(dtype: np.dtype[Any]) -> str:
+    name = dtype.name.replace("_", "")  # float8_e5m2 is float8e5m2 there
     return f"tensor({_TYPE_NAMES.get(name, name)})"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...check import check
 from ...errors import GraphError
-from ...extras import import_extra
+from ...extras import how_to_install, import_extra
 from ...ir import Graph
 from ...nested import all_nodes, graphs_in
 from ...operators.control import uncaptured
@@ -121,7 +121,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 
 def _onnx() -> Any:
     missing = "writing ONNX models takes the package 'onnx'"
-    return import_extra("onnx", missing, "pip install 'plait[onnx]'", GraphError)
+    return import_extra("onnx", missing, how_to_install("onnx"), GraphError)
 
 
 def _version(graph: Graph, opset: int | None, newest: int) -> int:

@@ -141,7 +141,7 @@ class _Collector:
         """Give the node's outputs and scratch their buffers."""
         taken: dict[Buffer, bool] = {}  # by outputs, and whether one overwrites what was there
         views = self._views(node)
-        may_share = node.name not in self._leeway.apart
+        may_share = not self._leeway.keeps_apart(node)
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -208,7 +208,7 @@ class _Collector:
         return any(
             name in self._parts(reader, memory)
             for reader in self._graph.consumers[name]
-            if reader.operator.joins is not None and reader.name not in self._leeway.apart
+            if reader.operator.joins is not None and not self._leeway.keeps_apart(reader)
         )
 
     def _parts(self, node: Node, memory: str) -> frozenset[str]:

@@ -41,11 +41,11 @@ def beside(
     plan: MemoryPlan,
     sizes: Mapping[Replica, int],
     slots: int,
-    landing: int,
+    completion: int,
     constants: Mapping[str, int],
     devices: Mapping[str, Device],
 ) -> MemoryPlan:
-    """Return a plan for so many items with the region in each memory; `landing` follows all steps.
+    """Return a plan for so many items with the region in each memory; `completion` follows all.
 
     `constants` are the bytes of those by memory.
     """
@@ -54,7 +54,7 @@ def beside(
     locations, ends = _laid_out(sizes, devices)
     pools = dict(plan.pools)
     for memory, nbytes in ends.items():
-        region = Region(memory, GROWING, nbytes, copies, (ADMISSION,), (landing,))
+        region = Region(memory, GROWING, nbytes, copies, (ADMISSION,), (completion,))
         empty = Pool(memory, {}, slots, "joint", 0, 0, 0, constants_nbytes=constants.get(memory, 0))
         pool = pools.get(memory, empty)
         pools[memory] = replace(pool, regions={**pool.regions, GROWING: region})

@@ -89,11 +89,13 @@ class Flow:
     def __init__(self, steps: Sequence[Step], order: HappensBefore, slots: int) -> None:
         self.steps, self.order = steps, order
         self._slots = min(slots, MAX_PERIOD)
+        # Steps are numbered as in `HappensBefore`: 0 is the feeding, the last one the landing.
         self._levels = [0, *([1] * len(steps)), 1]
         for step in steps:
             waited = (self._levels[wait + 1] for wait in step.waits)
             self._levels[step.index + 1] = 1 + max(waited, default=0)
         self._levels[-1] = 1 + max(self._levels)
+        # A copy between two memories runs beside its device's programs: each route is a lane.
         lanes = {(step.device, _route(step)) for step in steps}
         self.n_lanes = len(lanes)
 
@@ -112,6 +114,7 @@ class Flow:
 
     def copies(self, span: tuple[int, int], *, small: bool) -> int:
         """Return how many items can make use of a copy each."""
+        # As many copies as items: there is nothing to wait for, and it costs next to nothing.
         if small:
             return self._slots
         return min(self._slots, span[1] - span[0] + 1, self.n_lanes + 1)
@@ -147,11 +150,14 @@ class Layouts:
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[Group, ...]]:
         """Return the layouts by name that come into question; `room` are the bytes there are."""
         layouts = {"joint": self.joint}
+        # Apart, groups share no bytes with each other: that pays only where some need fewer copies.
         if self._small or self.joint[0].copies == 1:
             return layouts
         lanes, crossing, rings = self._apart()
         layouts["split"] = (*lanes, *crossing)
         layouts["rings"] = (*lanes, *named_apart(rings))
+        # In these no lane waits for a landing. Those that follow are made only where bytes call for
+        # it.
         least = min(sum(group.nbytes for group in groups) for groups in layouts.values())
         narrow = replace(self.joint[0], copies=min(self.joint[0].copies, self._flow.window))
         if least > WIDE * narrow.nbytes or (room is not None and least > room):
@@ -185,6 +191,8 @@ class Layouts:
         if group.is_lane:
             return Region(self._memory, group.name, nbytes, 1)
         copies = rounded(group.copies, period)
+        # An item holds a copy from the first of these steps to the last; the next one with the same
+        # copy waits for that.
         touched = self._touched(group.indices)
         claims, releases = self._flow.claims(touched), self._flow.releases(touched)
         return Region(self._memory, group.name, nbytes, copies, claims, releases)
@@ -210,6 +218,7 @@ class Layouts:
                 (a, b, self._ring(tuple(sorted(a.indices + b.indices))))
                 for a, b in combinations(rings, 2)
             ]
+            # Groups merge for the waits they save: ties are merged as well, growth ends it.
             a, b, both = min(pairs, key=lambda pair: _growth(*pair))
             if _growth(a, b, both) > 0:
                 break
@@ -254,10 +263,13 @@ def choose(
     respects the limits if one does.
     """
     costs: dict[int, list[tuple[int, str]]] = {}
+    # Item n has copy n modulo the copies of each region. With a common multiple as the period, the
+    # combinations repeat after so many items, and a program is bound for each of them.
     for period in range(1, MAX_PERIOD + 1):
         found = _costs(memories, period)
         if found is not None:
             costs[period] = found
+    # Where no period keeps the limits, the best is returned that there is: the caller sees it.
     fitting = {period: found for period, found in costs.items() if _fits(found, limits)}
     costs = fitting or costs
     totals = {period: sum(nbytes for nbytes, _ in found) for period, found in costs.items()}

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ....devices.device import Device
+from ....devices.memory import HOST
 from ....graph.ir import Graph, Node
 from ...costs.costs import Costs
 from ...plans.placement import Placement
@@ -20,7 +21,6 @@ from ...plans.regions import Location, MemoryPlan, Pool, Replica
 from ...plans.steps import Transfer
 from ...shapes.constraints import NONE, DynamicShapeConstraints
 from .buffers import Buffer, alignment_of, collect_buffers
-from .constants import constants_by_memory
 from .control_edges import (
     Edge,
     durations_of,
@@ -87,6 +87,7 @@ def plan_memory(
     costs = costs or Costs.of(devices)
     planner = _Planner(graph, placement, devices, slots, bounds, leeway)
     plan = planner.plan_within_limits(costs)
+    # The last resort: with one item at a time in a memory, little is left of their overlap.
     if slots > 1 and exceeded(plan, bounds):
         planner.serial = True
         plan = planner.plan_within_limits(costs)
@@ -111,7 +112,7 @@ class _Planner:
     def __post_init__(self) -> None:
         self.order = HappensBefore(self.placement.steps)
         self.flow = Flow(self.placement.steps, self.order, self.slots)
-        self.constants = constants_by_memory(self.graph, self.placement, self.devices)
+        self.constants = _constants_by_memory(self.graph, self.placement, self.devices)
         self.prepared = Prepared.of(self.graph, self.placement, self.devices)
         self.way = _Way({}, self.prepared)
         self._scratch: dict[tuple[str, str], Mapping[str, int]] = {}
@@ -134,7 +135,7 @@ class _Planner:
         """Return the tensors and scratch buffers that have no largest size."""
         found = set(self.leeway.growing)
         for device, node in self._nodes() if found else ():
-            if node.name in self.leeway.apart:
+            if self.leeway.keeps_apart(node):
                 found.update(self.scratch_of(device, node))
         return frozenset(found)
 
@@ -151,14 +152,19 @@ class _Planner:
         In the order of preference: the first that nothing else beats by more than a copy is worth.
         """
         ways = [self._collect(joins=True)]
+        # Concatenations that are written in place spare copies, but may keep more bytes alive: both
+        # ways are laid out, and the bytes decide.
         if any(len(one.writers) > 1 for inside in ways[0].buffers.values() for one in inside):
             ways.append(self._collect(joins=False))
         few = sum(map(len, ways[0].buffers.values())) <= MAX_CONFINED
+        # Inputs that only their own step overwrites let items pass each other sooner, if there are
+        # several, and several steps for them to be in.
         if few and self.slots > 1 and len(self.placement.steps) > 1:
             joins = (True, False)[: len(ways)]
             ways += [self._collect(joins=joined, confined=True) for joined in joins]
         plans = [self._lay_out(way, {}).plan for way in ways]
         fitting = [i for i, plan in enumerate(plans) if not exceeded(plan, self.bounds)]
+        # Where none fits, the smallest is what waits have to make smaller.
         tried = fitting or range(len(plans))
         least = min(plans[i].nbytes for i in tried)
         best = next(i for i in tried if plans[i].nbytes <= COPY_WORTH * least)
@@ -177,7 +183,9 @@ class _Planner:
         """Return the fastest plan whose waits keep all limits, or the smallest if none does."""
         tight = exceeded(plan, self.bounds)
         durations = durations_of(self.placement.steps, costs)
+        # Where no order is enough, the error says by how much the smallest plan is too large.
         smallest = plan
+        # The orders come cheapest first: the first group in which one keeps the limits decides.
         for orders in stricter_orders(self.order, self.placement.steps, durations):
             drafts = [self._lay_out(self.way, dict.fromkeys(tight, one)) for one in orders]
             smallest = min(smallest, *(one.plan for one in drafts), key=lambda one: one.nbytes)
@@ -201,6 +209,7 @@ class _Planner:
         steps, found = self.placement.steps, set[Edge]()
         for memory in memories:
             inside = self.way.buffers[memory]
+            # By the order that holds without more waits: what it keeps apart anyway needs none.
             sizes, relation = self._sizes(memory, inside), relate(inside, steps, self.order)
             found.update(relied_upon(inside, draft.groups[memory], sizes, relation, strict))
         edges = reduced(self.order, steps, found)
@@ -244,6 +253,7 @@ class _Planner:
         alternatives = {
             memory: one.all(rooms[memory], serial=self.serial) for memory, one in layouts.items()
         }
+        # One period for all memories: a program is bound to copies in several of them at once.
         names, period = choose([*alternatives.values()], [*rooms.values()])
         pools: dict[str, Pool] = {}
         locations: dict[Replica, Location] = {}
@@ -264,9 +274,9 @@ class _Planner:
             )
             locations.update(_locations(memory, buffers[memory], groups))
         plan = MemoryPlan(locations, pools)
-        landing, slots = len(steps), self.slots
-        plan = way.prepared.beside(plan, slots, landing, self.constants)
-        plan = beside(plan, way.growing, slots, landing, self.constants, self.devices)
+        completion, slots = len(steps), self.slots
+        plan = way.prepared.beside(plan, slots, completion, self.constants)
+        plan = beside(plan, way.growing, slots, completion, self.constants, self.devices)
         return _Draft(plan, chosen)
 
     def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: Prepared) -> bool:
@@ -314,3 +324,26 @@ def _locations(
             for replica, inner in buffers[index].offsets.items():
                 locations[replica] = Location(memory, group.name, offset + inner)
     return locations
+
+
+def _constants_by_memory(
+    graph: Graph, placement: Placement, devices: Mapping[str, Device]
+) -> dict[str, int]:
+    """Return the bytes of constants that the steps read, by the memory they are kept in.
+
+    They lie there for as long as a plan is open, beside all regions. Devices of this process share
+    the arrays of the graph, so that each constant counts once in host memory; any other device has
+    what its programs read for itself.
+    """
+    kept: dict[tuple[str, str], set[str]] = {}
+    for step in placement.steps:
+        if not isinstance(step.work, Transfer):
+            memory = devices[step.device].capabilities.memory
+            owner = "" if memory == HOST else step.device
+            read = (name for node in step.work.graph.nodes for name in node.inputs)
+            kept.setdefault((memory, owner), set()).update(graph.constants.keys() & set(read))
+    nbytes: dict[str, int] = {}
+    for (memory, _), names in kept.items():
+        needed = sum(graph.tensors[name].nbytes for name in names)
+        nbytes[memory] = nbytes.get(memory, 0) + needed
+    return nbytes

@@ -117,7 +117,7 @@ class Prepared:
         return replace(self, locations=locations, next_sizes=sizes), some
 
     def beside(
-        self, plan: MemoryPlan, slots: int, landing: int, constants: Mapping[str, int]
+        self, plan: MemoryPlan, slots: int, completion: int, constants: Mapping[str, int]
     ) -> MemoryPlan:
         """Return a plan for items in flight with these regions, too; `landing` follows all steps.
 
@@ -127,7 +127,7 @@ class Prepared:
         pools = dict(plan.pools)
         regions = [Region(*key, nbytes, copies=1) for key, nbytes in self.sizes.items()]
         regions += [
-            Region(*key, nbytes, copies=1, claims=(ADMISSION,), releases=(landing,))
+            Region(*key, nbytes, copies=1, claims=(ADMISSION,), releases=(completion,))
             for key, nbytes in self.next_sizes.items()
         ]
         for one in regions:

@@ -65,6 +65,7 @@ def relate(
     """Compare the buffers of one memory with each other; list `most` conflicts at most."""
     touched = [_mask(buffer) for buffer in buffers]
     lanes = [_lane(mask, steps) for mask in touched]
+    # A point is a place in a step's program; they are numbered through all steps.
     begins = _begins(buffers, len(order.earlier))
     writers = [[_number(point, begins) for point in buffer.writers] for buffer in buffers]
     accesses = [[_number(point, begins) for point in buffer.accesses] for buffer in buffers]
@@ -107,6 +108,8 @@ def _number(point: Point, begins: Sequence[int]) -> int:
 def _predecessors(begins: Sequence[int], order: HappensBefore) -> Iterator[list[int]]:
     """Yield for every point what comes directly before it."""
     for step, earlier in enumerate(order.earlier):
+        # A step begins when those that it waits for have ended, at their last point; inside of it
+        # one point follows the other.
         yield [begins[other + 1] - 1 for other in order.direct(step)] if earlier else []
         for point in range(begins[step] + 1, begins[step + 1]):
             yield [point - 1]
@@ -121,6 +124,7 @@ def _mask(buffer: Buffer) -> int:
 
 def _lane(mask: int, steps: Sequence[Step]) -> str | None:
     """Return the device of the one step that touches a buffer, if it is one."""
+    # Feeding and landing, the first and the last step, belong to no device.
     step = mask.bit_length() - 1
     if mask != 1 << step or not 1 <= step <= len(steps):
         return None
@@ -150,6 +154,7 @@ class _Apart:
         self._end = len(order.earlier) - 1
         self._connected = _connected(order)
         self._places = np.diff(begins)
+        # The feeding comes before all others: `_earliest` counts it as one.
         self._places[0] = 0
         self._before, self._after = np.zeros((2, self._end + 1), np.int64)
         for step in range(1, self._end):
@@ -172,6 +177,7 @@ class _Apart:
                 lives = [self._widest(self._buffers[index], part) for index in indices]
             else:
                 lives = [self._in_order(self._buffers[index]) for index in indices]
+            # When these are alive is not known: each is alive with all others.
             if part is None:
                 lives = [(0, 1)] * len(indices)
             lower, upper = zip(*lives, strict=True)
@@ -181,6 +187,7 @@ class _Apart:
 
     def _part(self, index: int) -> int | None:
         """Return which connected steps touch a buffer; None where that is not one set of them."""
+        # Feeding and landing are before and after everything: they connect no steps.
         ends = 1 | 1 << self._end
         found = {int(self._connected[step]) for step in members(self._touched[index] & ~ends)}
         return found.pop() if len(found) == 1 else None
@@ -221,6 +228,7 @@ def _connected(order: HappensBefore) -> npt.NDArray[np.int64]:
 
     def find(step: int) -> int:
         while root[step] != step:
+            # Each look halves the way of the next.
             root[step] = root[root[step]]
             step = root[step]
         return step

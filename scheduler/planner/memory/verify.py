@@ -129,6 +129,8 @@ class _Check:
                 if low >= end or high <= begin or not nbytes or not self._pair(other, replica):
                     left.append((low, high, other))
                     continue
+                # Only the bytes that this one takes change hands; the other keeps what lies beside
+                # them.
                 left += [(low, begin, other)] if low < begin else []
                 left += [(end, high, other)] if end < high else []
             held = [*left, (begin, end, replica)] if nbytes else left
@@ -147,6 +149,8 @@ class _Check:
 
     def between_items(self, region: Region, replicas: Iterable[Replica]) -> None:
         """Raise unless items cannot meet in a copy of a region."""
+        # Nobody waits to enter such a region: what keeps items apart is that one step at a time
+        # runs on a device, so that nothing in it may outlive its step.
         if not region.claims:
             steps = [self._steps(replica) for replica in replicas]
             devices = {device for touching in steps for _, device in touching}
@@ -192,6 +196,7 @@ class _Check:
         node, graph = self._uses[b].node, self._plan.graph
         if node is None or self._memory.locations[a] != self._memory.locations[b]:
             return False
+        # An input that is read twice may be needed after the first bytes of the output are written.
         if graph.tensors.get(a[0]) != graph.tensors.get(b[0]) or node.inputs.count(a[0]) != 1:
             return False
         return any(
@@ -212,6 +217,8 @@ class _Check:
             places = self._places(step)
             for earlier, later in zip([FEED, *places], [*places, FETCH], strict=True):
                 self._next[earlier].append(later)
+            # Known to come first is only what steps wait for. That a device runs one at a time says
+            # not which one is first; `_pair` allows for it.
             for index in step.dependents:
                 after = placement.steps[index]
                 self._next[places[-1]].append(self._places(after)[0])
@@ -282,6 +289,8 @@ class _Check:
     def _search(self) -> list[int]:
         """Return for every place, by its number, the set of those that come after it."""
         reached = [0] * len(self._at)
+        # From the end: what comes after a place's successors is known by then. Sets are bits of a
+        # number, so that joining two takes no loop.
         for place, index in reversed(self._at.items()):
             for later in self._next[place]:
                 assert index < self._at[later], "steps are in a topological order"

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .ranks import by_rank, upward_ranks
+from .ranks import by_rank
 from .tasks import TaskGraph, Timeline
 
 
 def hbmct(graph: TaskGraph) -> Timeline:
     """Return the schedule of balanced groups."""
     timeline = Timeline(graph)
-    for group in _groups(graph, by_rank(upward_ranks(graph))):
+    for group in _groups(graph, by_rank(graph.upward_s)):
         _balance(timeline, group)
     return timeline
 

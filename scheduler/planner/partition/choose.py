@@ -17,11 +17,10 @@ from ...costs import Costs
 from ...costs.host import computes_here
 from ...errors import PlanError
 from ...plans.decision import Decision
-from ...plans.io_devices import ON_HOST, IoDevices
 from ...plans.partition import Partition
-from ...plans.pins import Pins
 from ...plans.placement import Placement
 from ...plans.regions import MemoryPlan
+from ...plans.request import PlanRequest
 from .capacity import Capacity, filled
 from .improvement import improve
 from .judge import PATIENCE, SAME, Judge, Judged
@@ -111,24 +110,11 @@ class Choice:
         return self.judged.judge.seconds(placement, memory.regions)
 
 
-def choose(
-    graph: Graph,
-    devices: Mapping[str, Device],
-    pins: Pins,
-    costs: Costs,
-    *,
-    objective: str = "latency",
-    max_in_flight: int = 1,
-    max_subgraphs: int | None = None,
-    memory_limits: Mapping[str, int] | None = None,
-    ends: IoDevices = ON_HOST,
-    apart: frozenset[str] = frozenset(),
-    writes_out: bool = False,
-    template: Graph | None = None,
-) -> Iterator[Choice]:
+def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) -> Iterator[Choice]:
     """Yield partitions of a graph with known shapes, the best first.
 
     There are several so that one which turns out to need too much memory can be passed over.
+    `template` is the graph with its symbols, where the same nodes are for other shapes too.
 
     Raises
     ------
@@ -137,24 +123,23 @@ def choose(
     PlanError
         If there is none of so few subgraphs.
     """
-    ranks = {name: rank for rank, name in enumerate(devices)}
-    devices = {name: devices[name] for name in sorted(devices)}  # their order decides ties alone
-    offers = ask(graph, devices, pins, writes_out=writes_out, template=template)
-    in_flight = max_in_flight if objective == "throughput" else 0
+    costs = request.costs
+    ranks = {name: rank for rank, name in enumerate(request.devices)}
+    devices = {name: request.devices[name] for name in sorted(ranks)}  # ranks decide ties alone
+    offers = ask(graph, devices, request.pins, writes_out=request.writes_out, template=template)
     told = partial(options, graph, devices, costs, offers.forms)
-    decision = Decision("auto", objective, "", "", ask=told)
-    judge = Judge(
-        graph, devices, costs, in_flight, max_subgraphs, ends, apart, offers.forms, max_in_flight
-    )
+    decision = Decision("auto", request.objective, "", "", ask=told)
+    judge = Judge.of(offers, request)
     if offers.is_settled:
         yield from _settled(offers, judge, decision)
         return
     seconds = offers.seconds(costs)
     judge = replace(judge, costs=offers.priced(costs, seconds))
     problem = Problem(
-        graph, devices, costs, seconds, in_flight, max_subgraphs,
-        Capacity.of(graph, devices, memory_limits, max_in_flight),
-        _margin(devices, costs), ends, MARGIN_EACH * any(map(computes_here, devices.values())),
+        graph, devices, costs, seconds, judge.in_flight, request.max_subgraphs,
+        Capacity.of(graph, devices, request.memory_limits, request.max_in_flight),
+        _margin(devices, costs), request.ends,
+        MARGIN_EACH * any(map(computes_here, devices.values())),
     )  # fmt: skip
     single, split = _candidates(problem)
     assignments = {**single, **split}

@@ -43,12 +43,12 @@ MOST_APART = 256
 def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
     """Return the subgraphs by the early levels, in a topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
-    return extracted(graph, devices, components(producers_of(graph), devices))
+    return extracted(graph, devices, components(graph.producer_indices, devices))
 
 
 def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
     """Return the different cuts of an assignment, the freest first."""
-    producers = producers_of(graph)
+    producers = graph.producer_indices
     early = _early(producers, devices)
     late = _late(producers, devices, early)
     distinct = dict.fromkeys(map(tuple, (map(add, early, late), early, late, _in_order(devices))))
@@ -68,7 +68,7 @@ def joined(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
     part_of = {node: index for index, part in enumerate(parts) for node in part}
     reads: list[set[int]] = [set() for _ in parts]
     read_by: list[set[int]] = [set() for _ in parts]
-    for node, sources in enumerate(producers_of(graph)):
+    for node, sources in enumerate(graph.producer_indices):
         for source in sources:
             if part_of[source] != part_of[node]:
                 reads[part_of[node]].add(source)
@@ -79,15 +79,6 @@ def joined(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
         key = (kind, around) if kind is not None and all(around) else index
         found.setdefault(key, []).extend(part)
     return [sorted(part) for part in found.values()]
-
-
-def producers_of(graph: Graph) -> list[list[int]]:
-    """Return for every node the nodes whose results it reads, by index."""
-    indices = {node.name: index for index, node in enumerate(graph.nodes)}
-    return [
-        sorted({indices[graph.producers[t].name] for t in node.inputs if t in graph.producers})
-        for node in graph.nodes
-    ]
 
 
 def extracted(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:

@@ -15,11 +15,13 @@ from ...plans.io_devices import ON_HOST, IoDevices
 from ...plans.partition import Partition, Subgraph
 from ...plans.placement import Placement
 from ...plans.regions import Region
+from ...plans.request import PlanRequest
 from ...simulation.engine import run
 from ...simulation.lanes import host_of, workload
 from ..memory.lower_bound import lower_bounds
 from ..placement import place
 from .cutting import Parts, cuts, extracted, joined
+from .offers import Offers
 from .written_out import Forms, WrittenOut
 
 PACED_STEPS, MOST_ROUNDS = 1000, 8
@@ -142,6 +144,21 @@ class Judge:
     forms: Forms | None = None
     max_in_flight: int = 1
 
+    @classmethod
+    def of(cls, offers: Offers, request: PlanRequest) -> Judge:
+        """Return who judges assignments of a graph, by what a plan is to be like."""
+        return cls(
+            offers.graph,
+            offers.devices,
+            request.costs,
+            in_flight=request.max_in_flight if request.objective == "throughput" else 0,
+            max_subgraphs=request.max_subgraphs,
+            ends=request.ends,
+            apart=request.apart,
+            forms=offers.forms,
+            max_in_flight=request.max_in_flight,
+        )
+
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
         """Return an assignment, by the cut that is fastest."""
         return self._fastest(self._first(name, devices))
@@ -211,12 +228,12 @@ class Judge:
         landed = run(
             work, items=items, max_in_flight=self.in_flight, regions=regions, host=host
         ).landed
-        pace = (landed[-1] - landed[first]) / 1e9 / paced
+        interval = (landed[-1] - landed[first]) / 1e9 / paced
         # Items that land in bursts seem faster than a lane can go on.
         loads = [0.0] * len(work.lanes)
         for lane, seconds in zip(work.lane, work.duration_s, strict=True):
             loads[lane] += seconds
-        return max([pace, *loads])
+        return max([interval, *loads])
 
     def _first(self, name: str, devices: Sequence[str]) -> Judged:
         first, *others = self._cuts(devices)

@@ -1,4 +1,4 @@
-"""One item's passage through the subgraphs of an assignment, estimated."""
+"""One item's way through the subgraphs of an assignment, estimated."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class LatencyEstimate:
         ):
             source = assignment[producer] if producer >= 0 else fed_at
             own = part_of[producer] if producer >= 0 else -1
+            if not fetched and all(part_of[reader] == own for reader in readers):
+                continue
             targets: dict[int, list[int]] = {}
             for reader in readers:
                 part = part_of[reader]

@@ -12,7 +12,7 @@ from math import inf
 from typing import TypeAlias
 
 from .balancing import hbmct
-from .ranks import Weigh, by_rank, downward_ranks, optimistic_costs, upward_ranks
+from .ranks import Weigh, by_rank, downward_ranks, upward_ranks
 from .ready_tasks import dls, etf, max_min, min_min, sufferage
 from .tasks import TaskGraph, Timeline, decode
 
@@ -29,7 +29,7 @@ def heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> T
 
 def cpop(graph: TaskGraph) -> Timeline:
     """As HEFT, but the critical path goes to the one machine that runs it fastest."""
-    up, down = upward_ranks(graph), downward_ranks(graph)
+    up, down = graph.upward_s, downward_ranks(graph)
     through = [a + b for a, b in zip(up, down, strict=True)]
     longest = max(through, default=0.0)
     critical = {task for task, way in enumerate(through) if way >= longest * (1 - 1e-9)}
@@ -44,7 +44,7 @@ def cpop(graph: TaskGraph) -> Timeline:
 
 def peft(graph: TaskGraph) -> Timeline:
     """By a table of optimistic ways to the end (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014)."""
-    table = optimistic_costs(graph)
+    table = graph.optimistic_s
     ranks = [
         sum(table[task][m] for m in graph.machines[task]) / len(graph.machines[task])
         for task in range(graph.n_tasks)
@@ -57,16 +57,16 @@ def peft(graph: TaskGraph) -> Timeline:
 
 def lookahead_heft(graph: TaskGraph) -> Timeline:
     """HEFT's order, but each task goes where the optimistic way to the end is shortest."""
-    table = optimistic_costs(graph)
+    table = graph.optimistic_s
     timeline = Timeline(graph)
-    for task in by_rank(upward_ranks(graph)):
+    for task in by_rank(graph.upward_s):
         timeline.place_best(task, table[task])
     return timeline
 
 
 def bil(graph: TaskGraph) -> Timeline:
     """By best imaginary levels: what the rest takes from here at best (Oh and Ha, 1996)."""
-    table = optimistic_costs(graph)
+    table = graph.optimistic_s
     ranks = [
         min(table[task][m] + graph.seconds[task][m] for m in graph.machines[task])
         for task in range(graph.n_tasks)
@@ -80,13 +80,13 @@ def bil(graph: TaskGraph) -> Timeline:
 def rigid(graph: TaskGraph) -> Timeline:
     """Every task where it alone is fastest, whatever that costs in copies."""
     fastest = [min((s, m) for m, s in enumerate(row))[1] for row in graph.seconds]
-    return decode(graph, by_rank(upward_ranks(graph)), fastest)
+    return decode(graph, by_rank(graph.upward_s), fastest)
 
 
 def single(graph: TaskGraph, machine: int) -> Timeline:
     """Everything on one machine, but what cannot run there."""
     wanted = [machine if row[machine] < inf else -1 for row in graph.seconds]
-    return decode(graph, by_rank(upward_ranks(graph)), wanted)
+    return decode(graph, by_rank(graph.upward_s), wanted)
 
 
 def clusters(graph: TaskGraph) -> Timeline:
@@ -94,7 +94,7 @@ def clusters(graph: TaskGraph) -> Timeline:
 
     The idea of linear clustering (Kim and Browne, 1988), with clusters assigned one by one.
     """
-    ranks = upward_ranks(graph)
+    ranks = graph.upward_s
     order = by_rank(ranks)
     machine = [-1] * graph.n_tasks
     taken = [False] * graph.n_tasks

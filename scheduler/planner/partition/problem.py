@@ -19,7 +19,7 @@ from ....graph.ir import Graph
 from ...costs import Costs
 from ...plans.io_devices import ON_HOST, IoDevices
 from .capacity import Capacity
-from .cutting import Parts, components, producers_of
+from .cutting import Parts, components
 from .latency_estimate import LatencyEstimate, Way
 from .tasks import TaskGraph
 
@@ -99,7 +99,7 @@ class Problem:
         self._offers = [device.capabilities for device in devices.values()]
         self._costs = costs
         self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
-        self.producers = producers_of(graph)
+        self.producers = graph.producer_indices
 
     @property
     def n_nodes(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from .tasks import TaskGraph
+if TYPE_CHECKING:
+    from .tasks import TaskGraph
 
 Weigh: TypeAlias = Callable[[Sequence[float]], float]
 """One time for a task, given its times on the machines that can run it."""
@@ -41,20 +42,19 @@ def downward_ranks(graph: TaskGraph) -> list[float]:
 
 def optimistic_costs(graph: TaskGraph) -> list[list[float]]:
     """Return for every task and machine the way to the end if all that follows ran at its best."""
-    machines = range(graph.n_machines)
+    machines, latency, per_byte = range(graph.n_machines), graph.latency_s, graph.s_per_byte
     table = [[0.0] * graph.n_machines for _ in range(graph.n_tasks)]
     for task in range(graph.n_tasks - 1, -1, -1):
-        for here in machines:
-            worst = graph.exit_s[task][here] if graph.exit_s else 0.0
-            for consumer, nbytes in graph.consumers[task]:
-                best = min(
-                    table[consumer][there]
-                    + graph.seconds[consumer][there]
-                    + graph.copy_s(here, there, nbytes)
-                    for there in graph.machines[consumer]
-                )
-                worst = max(worst, best)
-            table[task][here] = worst
+        row = table[task]
+        if graph.exit_s:
+            row[:] = graph.exit_s[task]
+        for consumer, nbytes in graph.consumers[task]:
+            after, seconds = table[consumer], graph.seconds[consumer]
+            ends = [(there, after[there] + seconds[there]) for there in graph.machines[consumer]]
+            for here in machines:
+                slow, slower = latency[here], per_byte[here]
+                best = min([end + (slow[there] + nbytes * slower[there]) for there, end in ends])
+                row[here] = max(row[here], best)
     return table
 
 

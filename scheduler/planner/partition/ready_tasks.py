@@ -68,7 +68,7 @@ def sufferage(graph: TaskGraph) -> Timeline:
 
 def etf(graph: TaskGraph) -> Timeline:
     """The ready task that can start first; of equals the longer way (Hwang and others, 1989)."""
-    ranks = upward_ranks(graph)
+    ranks = graph.upward_s
     return dynamic(graph, lambda task, ends: (min(one[1] for one in ends), -ranks[task]))
 
 

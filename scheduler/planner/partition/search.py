@@ -170,10 +170,11 @@ def _joined(problem: Problem, assignment: Sequence[int], known: Estimate) -> lis
             for other, nbytes in (*tasks.producers[node], *tasks.consumers[node])
             if other not in inside
         ]
-        if any(locked[other] for other, _ in around):
+        devices = {own, *(assignment[other] for other, _ in around)}
+        if len(devices) == 1 or any(locked[other] for other, _ in around):
             continue
         prices = {}
-        for device in {own, *(assignment[other] for other, _ in around)}:
+        for device in devices:
             seconds = sum(problem.seconds[node][device] for node in nodes)
             copies = sum(tasks.copy_s(assignment[o], device, nbytes) for o, nbytes in around)
             prices[device] = seconds + copies

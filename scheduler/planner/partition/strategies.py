@@ -15,7 +15,7 @@ from ...plans.request import PlanRequest
 from .choose import Choice, choose
 from .cutting import cut
 from .judge import PATIENCE, Judge
-from .offers import Offers, ask, by_order, options
+from .offers import ask, by_order, options
 from .partition import by_preference, may_merge
 from .tengine import by_runs
 
@@ -23,22 +23,6 @@ from .tengine import by_runs
 def merging(request: PlanRequest) -> Placing:
     """Return the rule by which passes make one node of several."""
     return may_merge(request.devices, request.kept, writes_out=request.writes_out)
-
-
-def judge(request: PlanRequest, offers: Offers) -> Judge:
-    """Return who judges assignments of a graph."""
-    in_flight = request.max_in_flight if request.objective == "throughput" else 0
-    return Judge(
-        offers.graph,
-        request.devices,
-        request.costs,
-        in_flight,
-        request.max_subgraphs,
-        request.ends,
-        request.apart,
-        offers.forms,
-        request.max_in_flight,
-    )
 
 
 def choices(
@@ -56,22 +40,9 @@ def choices(
         If there is no partition of so few subgraphs.
     """
     if request.strategy == "auto" and is_static:
-        yield from choose(
-            graph,
-            request.devices,
-            request.pins,
-            request.costs,
-            objective=request.objective,
-            max_in_flight=request.max_in_flight,
-            max_subgraphs=request.max_subgraphs,
-            memory_limits=request.memory_limits,
-            ends=request.ends,
-            apart=request.apart,
-            writes_out=request.writes_out,
-            template=template,
-        )
-        return
-    yield from _by_rule(graph, request, is_static, template)
+        yield from choose(graph, request, template)
+    else:
+        yield from _by_rule(graph, request, is_static, template)
 
 
 def _by_rule(
@@ -103,7 +74,7 @@ def _by_rule(
     decision = replace(decision, ask=told)
     rule = by_runs if request.strategy == "tengine" else by_order
     assignment, reasons = rule(offers)
-    best = judge(request, offers)("", [assignment[node.name] for node in graph.nodes])
+    best = Judge.of(offers, request)("", [assignment[node.name] for node in graph.nodes])
     _check_count(best.partition.subgraphs, request)
     for one in best.ways(PATIENCE):
         yield Choice.of(one, reasons, decision)

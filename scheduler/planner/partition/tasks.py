@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
+from .ranks import optimistic_costs, upward_ranks
+
 Matrix = Sequence[Sequence[float]]
 
 
@@ -87,6 +89,16 @@ class TaskGraph:
             sum(self.latency_s[a][b] for a, b in pairs) / len(pairs),
             sum(self.s_per_byte[a][b] for a, b in pairs) / len(pairs),
         )
+
+    @cached_property
+    def upward_s(self) -> Sequence[float]:
+        """For every task the longest way from its start to the end, by mean times."""
+        return upward_ranks(self)
+
+    @cached_property
+    def optimistic_s(self) -> Matrix:
+        """For every task and machine the way to the end if all that follows ran at its best."""
+        return optimistic_costs(self)
 
     def copy_s(self, source: int, target: int, nbytes: float) -> float:
         """Return how long a result takes from one machine to another."""

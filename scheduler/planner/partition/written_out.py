@@ -19,6 +19,7 @@ from ....graph.passes import written_out
 from ....graph.passes.merging import with_nodes
 from ....graph.passes.rewriting import Rewriter
 from ....graph.tensor import Array, spec_of
+from ....graph.traits import LENGTHS
 from .cutting import Parts
 from .partition import WRITTEN_OUT
 
@@ -88,8 +89,8 @@ class Forms:
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
             return answer
         made = written_out(self._rewriter, known, partial(why_not, device))
-        if made is None or any(one.op == "Shape" for one in made):  # shapes are known ahead
-            return answer
+        if made is None or any(LENGTHS in one.operator.traits for one in made):
+            return answer  # shapes are known ahead
         self._found[name, node.name] = made
         return Support(True, WRITTEN_OUT)
 

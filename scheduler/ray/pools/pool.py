@@ -15,7 +15,7 @@ from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
-from ...dispatch.quick import ON_LOOP, Limit
+from ...dispatch.estimates import ON_LOOP, Limit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class _Entry:
     """An item that was admitted and has not ended."""
 
-    flight: ItemRun
+    item_run: ItemRun
     inputs: dict[str, Array]
     fetches: tuple[str, ...] | None
 
@@ -130,7 +130,7 @@ class Pool:
         """Cancel what is under way, and admit no more."""
         self._refusal = session_closed
         for entry in list(self._entries.values()):
-            entry.flight.cancel()
+            entry.item_run.cancel()
 
     async def checkpoint(self) -> None:
         """Let other tasks run."""
@@ -173,7 +173,7 @@ class Pool:
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: ItemRun,
+        item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> None:
         """Let an item wait for a replica; callers see to it that there are not too many.
@@ -188,8 +188,8 @@ class Pool:
         if self._refusal is not None:
             raise self._refusal()
         own = partial(copied, arrays, self.spares.room_for(arrays))
-        entry = _Entry(flight, await self.copying(arrays.values(), own), _names(fetched))
-        if self._refusal is not None or flight.cancelled:  # meanwhile
+        entry = _Entry(item_run, await self.copying(arrays.values(), own), _names(fetched))
+        if self._refusal is not None or item_run.cancelled:  # meanwhile
             raise session_closed() if self._refusal is None else self._refusal()
         self._put(entry)
 
@@ -197,31 +197,31 @@ class Pool:
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: ItemRun,
+        item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> bool:
         """Do as `admit`, which has nothing to wait for."""
-        await self.admit(inputs, max_in_flight, flight, fetched)
+        await self.admit(inputs, max_in_flight, item_run, fetched)
         return True
 
-    async def drain(self, flights: set[ItemRun]) -> None:
+    async def drain(self, item_runs: set[ItemRun]) -> None:
         """Cancel items; what of them has begun ends where it is, with nobody waiting for it."""
-        for flight in list(flights):
-            flight.cancel()
+        for item_run in list(item_runs):
+            item_run.cancel()
         with trio.CancelScope(shield=True):
-            for flight in list(flights):
-                await flight.done.wait()
+            for item_run in list(item_runs):
+                await item_run.done.wait()
 
     @trio.lowlevel.enable_ki_protection
     def _put(self, entry: _Entry) -> None:
-        number, flight = self._count, entry.flight
+        number, item_run = self._count, entry.item_run
         self._count += 1
         self._entries[number] = entry
-        flight.age = number
-        flight.marks.admitted_ns = self.now_ns()
-        flight.on_cancel = partial(self._give_up, number)
+        item_run.age = number
+        item_run.marks.admitted_ns = self.now_ns()
+        item_run.on_cancel = partial(self._give_up, number)
         nbytes = sum(array.nbytes for array in entry.inputs.values())
-        self._dealer.put(number, nbytes, in_order=flight.marks.stream in self.ordered)
+        self._dealer.put(number, nbytes, in_order=item_run.marks.stream in self.ordered)
         self._deal()
 
     def _deal(self) -> None:
@@ -236,7 +236,7 @@ class Pool:
 
     def _asked(self, number: int) -> Asked:
         entry = self._entries[number]
-        entry.flight.marks.fed_ns = self.now_ns()
+        entry.item_run.marks.fed_ns = self.now_ns()
         return Asked(number, entry.inputs, entry.fetches)
 
     def _answered(
@@ -264,28 +264,28 @@ class Pool:
         """End an item that a replica is through with."""
         replica.done += 1
         replica.starts = 0
-        flight = self._pop(number)
-        flight.marks.finished_ns = self.now_ns()
+        item_run = self._pop(number)
+        item_run.marks.finished_ns = self.now_ns()
         if outcome.error is not None:
-            flight.finish(error=rebuild(outcome.error, f"replica {replica.name!r}"))
+            item_run.finish(error=rebuild(outcome.error, f"replica {replica.name!r}"))
         elif outcome.results is None:
-            flight.finish(error=session_closed())
+            item_run.finish(error=session_closed())
         else:
             try:
-                taken = flight.take(outcome.results)
+                taken = item_run.take(outcome.results)
             except (MemoryError, PlaitError) as error:
-                flight.finish(error=error)
+                item_run.finish(error=error)
             else:
-                flight.marks.landed_ns = self.now_ns()
-                flight.land(taken, None, _nothing)
+                item_run.marks.landed_ns = self.now_ns()
+                item_run.land(taken, None, _nothing)
 
     def _give_up(self, number: int) -> None:
         """End an item that was cancelled; what of it has begun is told to end."""
         call = self._dealer.drop(number)
-        flight = self._pop(number)
+        item_run = self._pop(number)
         if call is not None and call.replica in self._fleet.ready:
             self._fleet.replicas[call.replica].cancel([number])
-        flight.finish(error=session_closed())
+        item_run.finish(error=session_closed())
 
     def _fail(self, number: int, error: BaseException) -> None:
         own = error.again() if isinstance(error, PlaitError) else error
@@ -294,7 +294,7 @@ class Pool:
     def _pop(self, number: int) -> ItemRun:
         entry = self._entries.pop(number)
         self.spares.take_back(entry.inputs.values())
-        return entry.flight
+        return entry.item_run
 
     def _join(self, replica: Replica) -> None:
         if self._refusal is not session_closed:

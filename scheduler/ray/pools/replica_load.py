@@ -67,8 +67,8 @@ class ReplicaLoad:
     @property
     def place(self) -> Place:
         """Its place among others: those that nobody knows first, the about as fast are equals."""
-        pace = 2 ** round(log2(self.item_s)) if self.item_s else NO_TIME_S
-        return pace * max(self.in_flight, self.under_way + 1), self.dealt, self.name
+        item_s = 2 ** round(log2(self.item_s)) if self.item_s else NO_TIME_S
+        return item_s * max(self.in_flight, self.under_way + 1), self.dealt, self.name
 
     def learn(self, item_s: float) -> None:
         """Take note of how long it took for an item."""

@@ -36,7 +36,7 @@ class Recovery:
     Parameters
     ----------
     devices : OpenDevices
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     policy : FaultPolicy
     announcer : Announcer
 
@@ -51,7 +51,7 @@ class Recovery:
     def __init__(
         self,
         devices: OpenDevices,
-        pace: VirtualTimeDriver,
+        driver: VirtualTimeDriver,
         policy: FaultPolicy,
         announcer: Announcer,
     ) -> None:
@@ -60,7 +60,7 @@ class Recovery:
         self.on_loss: Retire = _ignore
         self.on_return: Retire = _ignore
         self._devices = devices
-        self._pace = pace
+        self._driver = driver
         self._announcer = announcer
         self._restartable: dict[str, Restartable] = {}
         self._lives: dict[str, int] = {}
@@ -73,7 +73,7 @@ class Recovery:
         self._scopes: set[trio.CancelScope] = set()
         self._ended = trio.Event()
         self._stopped = False
-        self._on_failure = partial(pace.post, self.examine)
+        self._on_failure = partial(driver.post, self.examine)
 
     def add(self, name: str) -> None:
         """Look after a device that is open, if it may die."""
@@ -135,6 +135,7 @@ class Recovery:
             if self._stopped:
                 raise session_closed()
             stand_in = await self._standby(plan, lost) if self.policy.standby else None
+            # Planning takes a while: meanwhile other devices may have died, or these come back.
             if self._lost_of(plan) != lost:
                 continue
             if stand_in is not None:
@@ -231,7 +232,7 @@ class Recovery:
 
     async def _start(self, name: str) -> None:
         try:
-            await self._pace.on_thread(partial(self._devices.reopen, name))
+            await self._driver.on_thread(partial(self._devices.reopen, name))
         except Exception as error:  # whatever it is, the loop must survive, and try again
             self.lost[name].__cause__ = error
         else:
@@ -240,7 +241,7 @@ class Recovery:
     async def _standby(self, plan: Plan, lost: frozenset[str]) -> Plan | None:
         key = id(plan), lost
         if key not in self._standbys:
-            made = await self._pace.on_thread(partial(standby, plan, lost))
+            made = await self._driver.on_thread(partial(standby, plan, lost))
             # Forgotten with the plan: then another may get its identity.
             known = self._standbys
             known[key] = ref(plan, lambda _: known.pop(key, None)), made

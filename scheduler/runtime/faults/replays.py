@@ -121,6 +121,8 @@ class Replays:
 
     def guards(self, slots: Slots) -> bool:
         """True when the items of an open plan may have to run again, or be ended by force."""
+        if not self._recovery.watches:
+            return False
         try:
             kept = self._kept[slots.open_plan.arenas]
         except KeyError:
@@ -136,6 +138,7 @@ class Replays:
         assert kept is not None, "guarded"
         if owned or not self._recovery.policy.replays:
             return Attempt(self._count, inputs, slots)
+        # What lies on a device is not copied: it is lost with the device, or still there.
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
         free = kept.free.setdefault(on_host, [])
         room = _room(slots, on_host, free.pop() if free else {})
@@ -146,19 +149,19 @@ class Replays:
         if attempt.room:
             attempt.free.append(attempt.room)
 
-    def begin(self, flight: ItemRun, slots: Slots, attempt: Attempt) -> None:
+    def begin(self, item_run: ItemRun, slots: Slots, attempt: Attempt) -> None:
         """Take note that an item is about to start."""
         attempt.slots = slots
-        self._attempts[flight] = attempt
+        self._attempts[item_run] = attempt
 
-    def abandon(self, flight: ItemRun) -> None:
+    def abandon(self, item_run: ItemRun) -> None:
         """Take note that it did not."""
-        if self._attempts.pop(flight, None) is not None:
+        if self._attempts.pop(item_run, None) is not None:
             self._land()
 
-    def take(self, flight: ItemRun) -> bool:
+    def take(self, item_run: ItemRun) -> bool:
         """Take over an item that has left its slot if it is to run again; say whether it is."""
-        attempt, execution = self._attempts.pop(flight, None), flight.execution
+        attempt, execution = self._attempts.pop(item_run, None), item_run.execution
         if attempt is None:
             return False
         assert execution is not None
@@ -169,24 +172,27 @@ class Replays:
             return False
         if isinstance(error, DeviceLostError):
             self._recovery.examine()
-            if attempt.slots.are_lost and not flight.cancelled:
+            if attempt.slots.are_lost and not item_run.cancelled:
+                # Work that was still queued is not what the device died of.
                 attempt.deaths += not error.queued
                 refusal = self._refusal(attempt, execution, error)
                 if refusal is None:
-                    self._queue(flight, attempt)
+                    self._queue(item_run, attempt)
                     return True
                 execution.error = refusal
         self.drop(attempt)
         return False
 
-    def cancel(self, flight: ItemRun) -> None:
+    def cancel(self, item_run: ItemRun) -> None:
         """Start an item no more."""
-        attempt = self._waiting.pop(flight, None)
+        attempt = self._waiting.pop(item_run, None)
         if attempt is not None:
             attempt.scope.cancel()
-            self._give_up(flight, attempt, session_closed())
+            self._give_up(item_run, attempt, session_closed())
 
     def _land(self) -> None:
+        # Whoever waits looks again; an event of trio cannot be cleared, so that the next gets a new
+        # one.
         self._landed.set()
         self._landed = trio.Event()
 
@@ -216,42 +222,45 @@ class Replays:
                 return _because(error, f"{node} has effects, so the item was not run again")
         return None
 
-    def _queue(self, flight: ItemRun, attempt: Attempt) -> None:
+    def _queue(self, item_run: ItemRun, attempt: Attempt) -> None:
         """Have an item start again."""
-        flight.execution = None
-        self._waiting[flight] = attempt
+        item_run.execution = None
+        self._waiting[item_run] = attempt
         lost = devices_of(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
         self._announcer.tell(ItemReplayed(", ".join(sorted(lost))))
+        # One task starts them all, the oldest first, however many are lost while it does.
         if self._settled is None:
             self._settled = trio.Event()
             trio.lowlevel.spawn_system_task(self._start_all, self._settled)
 
     async def _start_all(self, settled: trio.Event) -> None:
         while self._waiting:
+            # Items that are still in the lost plans may be older, and are to start before this one.
             while self._is_any_lost():
                 await self._landed.wait()
             if self._waiting:
-                flight = min(self._waiting, key=lambda flight: self._waiting[flight].number)
-                await self._start_again(flight, self._waiting[flight])
+                item_run = min(self._waiting, key=lambda item_run: self._waiting[item_run].number)
+                await self._start_again(item_run, self._waiting[item_run])
         self._settled = None
         settled.set()
 
     def _is_any_lost(self) -> bool:
         return any(attempt.slots.are_lost for attempt in self._attempts.values())
 
-    async def _start_again(self, flight: ItemRun, attempt: Attempt) -> None:
+    async def _start_again(self, item_run: ItemRun, attempt: Attempt) -> None:
+        # A device may die under an item again, and a scope is entered only once.
         attempt.scope = trio.CancelScope()
         try:
             with attempt.scope:
-                await self._start(flight, attempt)
-                self._waiting.pop(flight, None)
+                await self._start(item_run, attempt)
+                self._waiting.pop(item_run, None)
         except Exception as error:  # whatever it is, it is the item's
-            if self._waiting.pop(flight, None) is not None:
-                self._give_up(flight, attempt, error)
+            if self._waiting.pop(item_run, None) is not None:
+                self._give_up(item_run, attempt, error)
 
-    def _give_up(self, flight: ItemRun, attempt: Attempt, error: BaseException) -> None:
+    def _give_up(self, item_run: ItemRun, attempt: Attempt, error: BaseException) -> None:
         self.drop(attempt)
-        self._fail(flight, error)
+        self._fail(item_run, error)
 
 
 def _effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:

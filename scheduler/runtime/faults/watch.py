@@ -31,20 +31,20 @@ class Watch:
     Parameters
     ----------
     recovery : Recovery
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     """
 
-    def __init__(self, recovery: Recovery, pace: VirtualTimeDriver) -> None:
+    def __init__(self, recovery: Recovery, driver: VirtualTimeDriver) -> None:
         self._recovery = recovery
-        self._pace = pace
+        self._driver = driver
         self._grace_s = recovery.policy.grace_s
         self._patience = 1
         self._scopes: set[trio.CancelScope] = set()
         self._closing = False
 
-    def over(self, flight: ItemRun, steps: tuple[Step, ...]) -> None:
+    def over(self, item_run: ItemRun, steps: tuple[Step, ...]) -> None:
         """Watch an item that was cancelled until it has ended."""
-        trio.lowlevel.spawn_system_task(self._watch, flight, steps)
+        trio.lowlevel.spawn_system_task(self._watch, item_run, steps)
 
     def close(self) -> None:
         """Give up whatever plans are opened for: the session is left."""
@@ -59,13 +59,13 @@ class Watch:
         with it when this is cancelled or the session is left, it is killed.
         """
         if not self._recovery.watches:
-            return await self._pace.on_thread(function)
+            return await self._driver.on_thread(function)
         await trio.lowlevel.checkpoint_if_cancelled()
         call, ended = BlockingCall(), trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.until, ended, call.end)
             try:
-                outcome = await self._pace.try_on_thread(partial(call.run, function))
+                outcome = await self._driver.try_on_thread(partial(call.run, function))
             finally:
                 ended.set()
         if isinstance(outcome, Raised):
@@ -105,13 +105,13 @@ class Watch:
                 if not ended.is_set() and kill(reason):
                     self._patience = min(2 * self._patience, MOST_PATIENCE)
 
-    async def _watch(self, flight: ItemRun, steps: tuple[Step, ...]) -> None:
-        while not flight.done.is_set():
+    async def _watch(self, item_run: ItemRun, steps: tuple[Step, ...]) -> None:
+        while not item_run.done.is_set():
             with trio.move_on_after(self._grace_s):
-                await flight.done.wait()
-            if flight.execution is not None:
+                await item_run.done.wait()
+            if item_run.execution is not None:
                 reason = f"it went on for {self._grace_s:g} s after its item was given up"
-                self.kill(flight.execution, steps, reason)
+                self.kill(item_run.execution, steps, reason)
 
     def kill(self, execution: Execution, steps: tuple[Step, ...], reason: str) -> bool:
         """Kill what works at an execution; say whether something did."""

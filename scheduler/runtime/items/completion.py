@@ -28,9 +28,9 @@ class ItemCompletion:
     Parameters
     ----------
     recorder : Recorder
-    pace : VirtualTimeDriver
-    flights : set of ItemRun
-        Those that are under way; whoever lands is taken out.
+    driver : VirtualTimeDriver
+    item_runs : set of ItemRun
+        Those that are under way; those that end are taken out.
     variables : Variables
         Told what items assigned that have ended well.
     """
@@ -38,93 +38,97 @@ class ItemCompletion:
     def __init__(
         self,
         recorder: Recorder,
-        pace: VirtualTimeDriver,
-        flights: set[ItemRun],
+        driver: VirtualTimeDriver,
+        item_runs: set[ItemRun],
         variables: Variables,
     ) -> None:
         self._recorder = recorder
-        self._pace = pace
-        self._flights = flights
+        self._driver = driver
+        self._item_runs = item_runs
         self._variables = variables
 
-    def take(self, flight: ItemRun, slot: Slot) -> None:
+    def take(self, item_run: ItemRun, slot: Slot) -> None:
         """Copy an item's results out where its last step ended, unless that takes long.
 
         They lie in that thread's caches, and the loop has one turn for the item, not three. Not
         when a consumer asks for them: a slow consumer would keep slots from other callers.
         """
-        assert flight.execution is not None
-        flight.marks.finished_ns = self._pace.now_ns()
-        if not flight.execution.is_complete:
+        assert item_run.execution is not None
+        item_run.marks.finished_ns = self._driver.now_ns()
+        if not item_run.execution.is_complete:
             return
         most = INLINE_BYTES if trio.lowlevel.in_trio_run() else AFTER_LAST_BYTES
-        if flight.holds or nbytes_of(slot.results.values()) <= most:
-            flight.outcome = _taken(flight, slot)
+        if item_run.holds or nbytes_of(slot.results.values()) <= most:
+            item_run.outcome = _taken(item_run, slot)
 
-    def land(self, flight: ItemRun, slots: Slots, turn: Turn) -> None:
+    def land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
         """End an item, with its results where `take` has them, and free its slot."""
-        assert flight.execution is not None
-        flight.traces = (self._recorder.trace(slots.open_plan, flight.execution),)
-        if not flight.execution.is_complete:
-            self._finish(flight, slots, turn, {}, _reason(flight.execution))
-        elif flight.outcome is None or not self._variables.is_quick(turn.slot):
-            trio.lowlevel.spawn_system_task(self._land_large, flight, slots, turn)
+        execution, open_plan = item_run.execution, slots.open_plan
+        assert execution is not None
+        item_run.traces = (self._recorder.trace(open_plan, execution),)
+        if not execution.is_complete:
+            self._finish(item_run, slots, turn, {}, _reason(execution))
+        elif item_run.outcome is None or (
+            open_plan.keeps and not self._variables.is_quick(turn.slot)
+        ):
+            trio.lowlevel.spawn_system_task(self._land_large, item_run, slots, turn)
         else:
-            results, error = flight.outcome
-            if may_commit(flight, error):
-                self._variables.commit_now(turn.slot, slots.open_plan)
-            self._finish(flight, slots, turn, results, error)
+            results, error = item_run.outcome
+            if open_plan.keeps and may_commit(item_run, error):
+                self._variables.commit_now(turn.slot, open_plan)
+            self._finish(item_run, slots, turn, results, error)
 
-    def record(self, flight: ItemRun, error: BaseException | None) -> None:
+    def record(self, item_run: ItemRun, error: BaseException | None) -> None:
         """Keep the times of an item."""
-        flight.marks.landed_ns = self._pace.now_ns()
-        self._recorder.record(flight.traces, flight.marks, error is not None)
+        item_run.marks.landed_ns = self._driver.now_ns()
+        self._recorder.record(item_run.traces, item_run.marks, error is not None)
 
-    async def _land_large(self, flight: ItemRun, slots: Slots, turn: Turn) -> None:
-        outcome = flight.outcome
+    async def _land_large(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
+        outcome = item_run.outcome
         if outcome is None:
-            outcome = await self._pace.on_thread(partial(_taken, flight, turn.slot))
+            outcome = await self._driver.on_thread(partial(_taken, item_run, turn.slot))
         results, error = outcome
-        if turn.slot.assigns and may_commit(flight, error):
+        if slots.open_plan.keeps and may_commit(item_run, error):
             try:
                 await self._variables.commit(turn.slot, slots.open_plan)
-                flight.cause = None  # it is done, whatever came meanwhile
+                item_run.cause = None  # it is done, whatever came meanwhile
             except PlaitError as failure:
                 results, error = {}, failure
-        self._finish(flight, slots, turn, results, error)
+        self._finish(item_run, slots, turn, results, error)
 
     def _finish(
         self,
-        flight: ItemRun,
+        item_run: ItemRun,
         slots: Slots,
         turn: Turn,
         results: Mapping[str, Array],
         error: BaseException | None,
     ) -> None:
-        if not flight.is_part:
-            self.record(flight, flight.cause or error)
-        self._flights.discard(flight)
-        self._variables.leave(flight)
-        flight.land(results, error, partial(_release, flight, slots, turn))
+        if not item_run.is_part:
+            self.record(item_run, item_run.cause or error)
+        self._item_runs.discard(item_run)
+        if slots.open_plan.reads:
+            self._variables.leave(item_run)
+        item_run.land(results, error, partial(_release, item_run, slots, turn))
 
 
-def may_commit(flight: ItemRun, error: BaseException | None) -> bool:
+def may_commit(item_run: ItemRun, error: BaseException | None) -> bool:
     """True unless an item failed, or was given up before its end."""
-    return error is None and flight.cause is None and not flight.cancelled
+    return error is None and item_run.cause is None and not item_run.cancelled
 
 
-def _release(flight: ItemRun, slots: Slots, turn: Turn) -> None:
+def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
     """Free an item's slot; devices wait for who reads what was held there."""
-    if flight.holds and turn.slot.departures:
+    if item_run.holds and turn.slot.departures:
         follow_readers(turn.slot.departures)
     slots.release(turn)
 
 
-def _taken(flight: ItemRun, slot: Slot) -> Outcome:
+def _taken(item_run: ItemRun, slot: Slot) -> Outcome:
     """Return an item's results, or why there is no room for them."""
     try:
-        taken = flight.take(slot.results)
-        return {**taken, **flight.departed} if flight.departed else taken, None
+        taken = item_run.take(slot.results)
+        return {**taken, **item_run.departed} if item_run.departed else taken, None
     except (MemoryError, PlaitError) as error:
         return {}, error
 

@@ -74,14 +74,14 @@ class DeviceInput:
     step : int
     device : Exchange
     target : View
-    pace : VirtualTimeDriver or None
+    driver : VirtualTimeDriver or None
         Of the session.
     """
 
     step: int
     device: Exchange
     target: View
-    pace: VirtualTimeDriver | None
+    driver: VirtualTimeDriver | None
 
     def launch_of(self, value: Loan | Array) -> Launch:
         """Return what launches the step for one item."""
@@ -91,7 +91,7 @@ class DeviceInput:
             spec = self.target.spec
             array = np.ascontiguousarray(value, spec.dtype).reshape(spec.static_shape)
             source = self.device.stage(array)
-        return _paced(self.pace, self.device, partial(self.device.copy, self.target, source))
+        return _paced(self.driver, self.device, partial(self.device.copy, self.target, source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class DeviceOutput:
     source : View
     nothing : View
         An empty array: what a step copies whose result is read where it is.
-    pace : VirtualTimeDriver or None
+    driver : VirtualTimeDriver or None
         Of the session.
     """
 
@@ -114,12 +114,12 @@ class DeviceOutput:
     device: Exchange
     source: View
     nothing: View
-    pace: VirtualTimeDriver | None
+    driver: VirtualTimeDriver | None
 
     def launch_to(self, target: View | None) -> Launch:
         """Return what launches the step for one item; None as target leaves the result there."""
         ends = (self.nothing, self.nothing) if target is None else (target, self.source)
-        return _paced(self.pace, self.device, partial(self.device.copy, *ends))
+        return _paced(self.driver, self.device, partial(self.device.copy, *ends))
 
 
 Departures: TypeAlias = Mapping[str, DeviceOutput]
@@ -128,7 +128,7 @@ ViewOf: TypeAlias = Callable[[Device, Replica, TensorSpec], View]
 
 
 def arrivals_of(
-    plan: Plan, devices: Mapping[str, Device], view: ViewOf, pace: VirtualTimeDriver | None
+    plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
     """Return the steps of a plan that bring what is handed over, by input."""
     found = {}
@@ -136,12 +136,12 @@ def arrivals_of(
         if isinstance(step.work, Transfer) and step.work.arrives:
             device, name = cast(Exchange, devices[step.device]), step.work.tensor
             target = view(device, (name, step.work.target), plan.graph.tensors[name])
-            found[name] = DeviceInput(step.index, device, target, pace)
+            found[name] = DeviceInput(step.index, device, target, driver)
     return found
 
 
 def departures_of(
-    plan: Plan, devices: Mapping[str, Device], view: ViewOf, pace: VirtualTimeDriver | None
+    plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
     """Return the outputs of a plan that are taken on devices; blocks where they are constants."""
     assert plan.placement is not None
@@ -161,12 +161,12 @@ def departures_of(
             replica = name, plan.placement.local[name, OUTSIDE]
             source = view(device, replica, spec)
         nothing = device.room(TensorSpec(spec.dtype, (0,)))
-        found[name] = DeviceOutput(steps.get(name), device, source, nothing, pace)
+        found[name] = DeviceOutput(steps.get(name), device, source, nothing, driver)
     return found
 
 
-def _paced(pace: VirtualTimeDriver | None, device: Device, launch: Launch) -> Launch:
-    return launch if pace is None else pace.launching(device, launch)
+def _paced(driver: VirtualTimeDriver | None, device: Device, launch: Launch) -> Launch:
+    return launch if driver is None else driver.launching(device, launch)
 
 
 def nothing_handed(waits: Sequence[Event], on_done: OnDone) -> Event:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ....devices.event import Event
+from ...dispatch.estimates import SLOW_NS
 from ...dispatch.progress import Progress
-from ...dispatch.quick import SLOW_NS
 from ..opened.open_plan import OpenPlan
 from ..opened.slot import Slot
+from ..opened.stage_bindings import ItemStages
 from .trampoline import Trampoline
 
-MOST_HERE = 8
+MOST_INLINE = 8
 """So many quick steps a thread runs in a row that is another lane's, or the loop's."""
 
 _this_thread = Trampoline()
@@ -41,6 +42,8 @@ class Execution:
     age : int, optional
         Which items go first where they meet on a lane: those of a lower age. The order in which
         executions are made when left out.
+    stages : ItemStages, optional
+        Those of the item, where it computes lengths on its way.
 
     Attributes
     ----------
@@ -55,6 +58,7 @@ class Execution:
 
     __slots__ = (
         "_age",
+        "_bound",
         "_complete",
         "_gates",
         "_lock",
@@ -63,7 +67,7 @@ class Execution:
         "_on_finish",
         "_open_plan",
         "_progress",
-        "_slot",
+        "_stages",
         "_stopped",
         "error",
         "events",
@@ -77,10 +81,12 @@ class Execution:
         on_finish: Callable[[], None],
         number: int = 0,
         age: int | None = None,
+        stages: ItemStages | None = None,
     ) -> None:
         self._open_plan = open_plan
         self._gates = open_plan.gates
-        self._slot = slot
+        self._stages = stages
+        self._bound = stages or slot
         self._number = number
         self._age = open_plan.lanes.next_age() if age is None else age
         self._on_finish = on_finish
@@ -134,14 +140,14 @@ class Execution:
 
         Those that a lane is not given now will be by whoever makes room there.
         """
-        plan, gates, here = self._open_plan, self._gates, self._slot.here
+        plan, gates, inline = self._open_plan, self._gates, self._bound.inline
         for step in ready:  # grows on the way
             if gates is not None and step in gates.claiming and not self._may_start(step):
                 continue
             self.times[3 * step] = plan.now_ns[step]()
             if plan.lane[step].offer(self._age, plan.order.rank[step], (self, step)):
-                if here[step] is not None and plan.estimates.is_quick(step):
-                    _this_thread.later.append(partial(self._run_here, step))
+                if inline[step] is not None and plan.estimates.is_quick(step):
+                    _this_thread.later.append(partial(self._run_inline, step))
                 else:
                     ready += self._launch(step)
             elif self._stopped:  # whoever stopped the item may not have seen this step wait
@@ -151,8 +157,9 @@ class Execution:
         """Give a step to its lane; return those that are ready with that."""
         plan = self._open_plan
         try:
-            waits = self._waits(plan.order.ahead[step])
-            event = self._slot.launches[step](waits, partial(self._ended, step))
+            ahead = plan.order.ahead[step]
+            waits = self._waits(ahead) if ahead else ()
+            event = self._bound.launches[step](waits, partial(self._ended, step))
         except BaseException as error:  # a lane must survive, and the item must end
             self._ended(step, _failed(error))
             return ()
@@ -167,11 +174,11 @@ class Execution:
             return newly
         return ()
 
-    def _run_here(self, step: int) -> None:
+    def _run_inline(self, step: int) -> None:
         """Run a quick step on this thread, unless that has worked for others long enough."""
-        run = self._slot.here[step]
+        run = self._bound.inline[step]
         assert run is not None
-        if _this_thread.n_later <= MOST_HERE:
+        if _this_thread.n_later <= MOST_INLINE:
             event = self.events[step] = Event(partial(self._ended, step))
             if self._stopped:
                 event.cancel()
@@ -199,15 +206,18 @@ class Execution:
         started, ended = event.started_ns, event.ended_ns
         self.times[3 * step + 1] = started
         self.times[3 * step + 2] = ended
+        error = event.error
+        if self._stages is not None and error is None and step in self._stages.computes:
+            error = _lengths_error(self._stages, step)
         with self._lock:
-            if event.error is not None:
-                self.error = self.error or event.error
+            if error is not None:
+                self.error = self.error or error
                 self._stopped = True
             else:
                 self._complete += 1
             ready = [] if self._stopped else self._progress.complete(step)
             self._obligations += len(ready)
-        if self._slot.here[step] is not None:
+        if self._bound.inline[step] is not None:
             spent_ns = ended - started
             if event.error is None or spent_ns > SLOW_NS:  # others may have been cut short
                 self._open_plan.estimates.note(step, spent_ns)
@@ -259,6 +269,15 @@ class Execution:
             waiting += self._gates.withdraw(self._number)
         for _ in range(waiting):
             self._release()
+
+
+def _lengths_error(stages: ItemStages, step: int) -> BaseException | None:
+    """Bind what has to know the lengths that a step has computed; return what that raises."""
+    try:
+        stages.take_lengths(step)
+    except BaseException as error:  # a lane must survive, and the item must end
+        return error
+    return None
 
 
 def _failed(error: BaseException) -> Event:

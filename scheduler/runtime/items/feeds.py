@@ -44,7 +44,8 @@ def check_feeds(
             raise _wrong_names(graph, inputs, unneeded)
         value, wanted = inputs[name], graph.tensors[name].dtype
         array = value if type(value) is np.ndarray else _as_array(name, value)
-        if array.dtype != wanted and array.dtype.newbyteorder("=") != wanted:
+        dtype = array.dtype
+        if dtype is not wanted and dtype != wanted and dtype.newbyteorder("=") != wanted:
             raise _wrong_dtype(graph, name, value, array)
         arrays[name] = array
     return arrays

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import TypeAlias
 
 from ....graph.tensor import Array
-from ...dispatch.quick import SLOW_NS, Estimates
+from ...dispatch.estimates import SLOW_NS, Estimates
 
 Call: TypeAlias = Callable[[], object]
 """Runs a step on the calling thread; its lane rests."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import trio
 
 from ....graph.tensor import Array
@@ -27,7 +26,7 @@ Outcome: TypeAlias = tuple[Results, BaseException | None]
 
 def copies(results: Results) -> Results:
     """Return results that outlive their slot."""
-    return {name: np.array(array) for name, array in results.items()}
+    return {name: array.copy("K") for name, array in results.items()}
 
 
 def views(results: Results) -> Results:
@@ -47,7 +46,9 @@ class ItemRun:
     holds : bool, default False
         Keep the slot, which what was taken lies in, until `let_go`.
     on_done : callable, optional
-        Called with the flight once `done` is set.
+        Called with it once `done` is set.
+    marks : Timestamps, optional
+        What is known of it already.
 
     Attributes
     ----------
@@ -66,6 +67,8 @@ class ItemRun:
         When it was where.
     variant : int
         Which replicas it runs on, once it was admitted.
+    is_over : bool
+        True when it has ended and holds no slot.
     cancelled : bool
         True when no further one may be started.
     cause : BaseException or None
@@ -93,6 +96,7 @@ class ItemRun:
         "execution",
         "holds",
         "index",
+        "is_over",
         "is_part",
         "marks",
         "on_cancel",
@@ -112,6 +116,7 @@ class ItemRun:
         take: Callable[[Results], Results] = copies,
         holds: bool = False,
         on_done: Callable[[ItemRun], object] | None = None,
+        marks: Timestamps | None = None,
     ) -> None:
         self.is_part = is_part
         self.take = take
@@ -119,7 +124,7 @@ class ItemRun:
         self.on_done = on_done
         self.index = 0
         self.age: int | None = None
-        self.marks = Timestamps()
+        self.marks = Timestamps() if marks is None else marks
         self.done = trio.Event()
         self.results: Results = {}
         self.error: BaseException | None = None
@@ -129,16 +134,11 @@ class ItemRun:
         self.part: ItemRun | None = None
         self.traces: Sequence[Trace] = ()
         self.variant = 0
-        self.cancelled = False
+        self.is_over = self.cancelled = False
         self.cause: BaseException | None = None
         self.on_cancel: Callable[[], object] | None = None
         self.batch: Batch | None = None
         self._release_slot: Callable[[], object] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """True when it has ended and holds no slot."""
-        return self.done.is_set() and self._release_slot is None
 
     def land(
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
@@ -157,6 +157,7 @@ class ItemRun:
         self.results = {} if self.error is not None else results or {}
         self.outcome, self.departed = None, {}
         self.execution = self.on_cancel = None  # which may know the item, and thereby its results
+        self.is_over = self._release_slot is None
         self.done.set()
         if self.on_done is not None:
             self.on_done(self)
@@ -186,6 +187,7 @@ class ItemRun:
         release_slot, self._release_slot = self._release_slot, None
         if release_slot is not None:
             release_slot()
+            self.is_over = True
 
 
 class Item:

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from ...dispatch.quick import ON_LOOP, Limit
+from ...dispatch.estimates import ON_LOOP, Limit
 from ...errors import DeadlineError
 from ...plans.fetches import Fetched, Fetches
 from ...profile.timestamps import Timestamps
@@ -34,26 +34,25 @@ async def run_one(
     fetched = None if fetches is None else Fetched(fetches, carrier.plan.fetchable)
     names = ALL if fetched is None else fetched.names
     asked_ns = carrier.now_ns()
+    marks = Timestamps(asked_ns, asked_ns)
     if deadline_s is None and place is None:
-        marks = Timestamps(asked_ns, asked_ns)
         results = run_now(carrier, inputs, marks, names, limit)
         if results is not None:
             await carrier.checkpoint()
             marks.taken_ns = marks.released_ns = carrier.now_ns()
             return results if fetched is None else fetched.arranged(results)
-    flight = ItemRun(on_done=lambda done: carrier.announce(done.marks, done.error))
-    flight.marks.asked_ns = flight.marks.given_ns = asked_ns
+    item_run = ItemRun(on_done=lambda done: carrier.announce(done.marks, done.error), marks=marks)
     try:
         if deadline_s is None:
-            await run_item(carrier, inputs, flight, names, place=place)
+            await run_item(carrier, inputs, item_run, names, place=place)
         else:
-            await run_item_within(deadline_s, carrier, inputs, flight, names, place)
-        flight.marks.taken_ns = flight.marks.released_ns = carrier.now_ns()
-        if flight.error is not None:
-            raise flight.error
-        return dict(flight.results) if fetched is None else fetched.arranged(flight.results)
+            await run_item_within(deadline_s, carrier, inputs, item_run, names, place)
+        marks.taken_ns = marks.released_ns = carrier.now_ns()
+        if item_run.error is not None:
+            raise item_run.error
+        return dict(item_run.results) if fetched is None else fetched.arranged(item_run.results)
     finally:
-        flight.let_go()
+        item_run.let_go()
 
 
 def run_now(
@@ -79,20 +78,20 @@ async def run_item_within(
     deadline_s: float,
     runtime: Carrier,
     inputs: Mapping[str, Any],
-    flight: ItemRun,
+    item_run: ItemRun,
     fetched: frozenset[str],
     place: Place | None = None,
 ) -> None:
     """Take an item to its end, and give it up after so many seconds."""
     with trio.move_on_after(deadline_s) as scope:
         late = deadline_passed(deadline_s)
-        await run_item(runtime, inputs, flight, fetched, late, scope, place)
+        await run_item(runtime, inputs, item_run, fetched, late, scope, place)
 
 
 async def run_item(
     runtime: Carrier,
     inputs: Mapping[str, Any],
-    flight: ItemRun,
+    item_run: ItemRun,
     fetched: frozenset[str],
     late: DeadlineError | None = None,
     scope: trio.CancelScope | None = None,
@@ -102,19 +101,19 @@ async def run_item(
     try:
         if place is not None:
             await place.wait_first()
-        await runtime.admit(runtime.keys.added(inputs), 1, flight, fetched)
+        await runtime.admit(runtime.keys.added(inputs), 1, item_run, fetched)
         if place is not None:
             place.leave()
     except BaseException as error:
-        flight.cause = late if scope is not None and scope.cancel_called else None
-        flight.finish(error=error)
+        item_run.cause = late if scope is not None and scope.cancel_called else None
+        item_run.finish(error=error)
         raise
     try:
-        if flight.done.is_set():
+        if item_run.done.is_set():
             await runtime.checkpoint()
         else:
-            await flight.done.wait()
+            await item_run.done.wait()
     except BaseException:
-        flight.cause = late if scope is not None and scope.cancel_called else None
-        await runtime.drain({flight})
+        item_run.cause = late if scope is not None and scope.cancel_called else None
+        await runtime.drain({item_run})
         raise

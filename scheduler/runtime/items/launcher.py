@@ -7,6 +7,7 @@ or when it is under way there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -22,8 +23,8 @@ from ..faults.replays import Attempt, Replays
 from ..faults.watch import Watch
 from ..opened.copying import are_small
 from ..opened.open_plans import OpenPlans
-from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn, session_closed
+from ..opened.stage_bindings import ItemStages
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
 from .completion import ItemCompletion
@@ -38,11 +39,11 @@ class ItemLauncher:
 
     Parameters
     ----------
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     open_plans : OpenPlans
     recovery : Recovery
-    landing : ItemCompletion
-    flights : set of ItemRun
+    completion : ItemCompletion
+    item_runs : set of ItemRun
         Those that are under way; who starts is put in.
     announcer : Announcer
     dispatcher : Dispatcher
@@ -53,21 +54,21 @@ class ItemLauncher:
 
     def __init__(
         self,
-        pace: VirtualTimeDriver,
+        driver: VirtualTimeDriver,
         open_plans: OpenPlans,
         recovery: Recovery,
-        landing: ItemCompletion,
-        flights: set[ItemRun],
+        completion: ItemCompletion,
+        item_runs: set[ItemRun],
         announcer: Announcer,
         dispatcher: Dispatcher,
         variables: Variables,
         watch: Watch,
     ) -> None:
-        self._pace = pace
+        self._driver = driver
         self._open_plans = open_plans
         self._recovery = recovery
-        self._landing = landing
-        self._flights = flights
+        self._completion = completion
+        self._item_runs = item_runs
         self._dispatcher = dispatcher
         self._variables = variables
         self._replays = Replays(recovery, announcer, self._start_again, self._fail)
@@ -89,7 +90,7 @@ class ItemLauncher:
 
     async def start(
         self,
-        flight: ItemRun,
+        item_run: ItemRun,
         slots: Slots,
         arrays: Mapping[str, Array],
         attempt: Attempt | None = None,
@@ -103,8 +104,8 @@ class ItemLauncher:
         """
         turn = self.turn_nowait(slots)
         if turn is None:
-            slots, turn = await self._turn(flight, slots, again=attempt is not None)
-        await self.begin(flight, slots, turn, arrays, attempt)
+            slots, turn = await self._turn(item_run, slots, again=attempt is not None)
+        await self.begin(item_run, slots, turn, arrays, attempt)
 
     def turn_nowait(self, slots: Slots | None) -> Turn | None:
         """Return a slot that an item can start on at once; None if something is to be waited for.
@@ -120,7 +121,7 @@ class ItemLauncher:
 
     async def begin(
         self,
-        flight: ItemRun,
+        item_run: ItemRun,
         slots: Slots,
         turn: Turn,
         arrays: Mapping[str, Array],
@@ -133,44 +134,52 @@ class ItemLauncher:
         DeviceError, SessionError
             If it cannot start; it holds no slot then.
         """
-        flight.marks.admitted_ns = self._pace.now_ns()
+        open_plan, feeds, marks = slots.open_plan, turn.slot.feeds, item_run.marks
+        stages: ItemStages | None = None
+        marks.admitted_ns = self._driver.now_ns()
         if turn.bound_ns is not None:
-            flight.marks.prepare("binding", *turn.bound_ns)
+            marks.prepare("binding", *turn.bound_ns)
         try:
-            if are_small(arrays.values()):
-                _feed(turn.slot, arrays)
+            if open_plan.stages is not None:
+                index = turn.number % open_plan.period
+                stages = open_plan.stages.of_item(turn.slot, index, marks)
+                feeds = stages.feeds_of(arrays)
+            if feeds.are_small:
+                feeds.write(arrays)
             else:
-                await self._pace.on_thread(partial(_feed, turn.slot, arrays))
+                await self._driver.on_thread(partial(feeds.write, arrays))
             if self._replays.guards(slots):
-                await self._guard(flight, slots, arrays, attempt)
-            turn = await self._variables.enter(flight, slots.open_plan, turn)
+                await self._guard(item_run, slots, arrays, attempt)
+            if open_plan.reads:
+                turn = await self._variables.enter(item_run, open_plan, turn)
             slot = turn.slot
             if slot.arrivals:
                 slot = await self.copying(arrays.values(), partial(slot.handed, arrays))
             if slot.departures:
-                slot, flight.departed = slot.left(copy=not flight.holds)
-            flight.marks.fed_ns = self._pace.now_ns()
-            if self._closing or flight.done.is_set():  # it was given up meanwhile
+                slot, item_run.departed = slot.left(copy=not item_run.holds)
+            marks.fed_ns = self._driver.now_ns()
+            if self._closing or item_run.done.is_set():  # it was given up meanwhile
                 raise session_closed()
         except BaseException:
-            self._replays.abandon(flight)
-            self._variables.leave(flight)
+            self._replays.abandon(item_run)
+            self._variables.leave(item_run)
             slots.release(turn)
             raise
-        flight.outcome = None  # it may have been started before
-        ended = partial(self._over, flight, slots, turn)
-        if flight.age is None:
-            flight.age = slots.open_plan.lanes.next_age()
-        flight.execution = Execution(slots.open_plan, slot, ended, turn.number, flight.age)
-        self._flights.add(flight)
-        flight.execution.start()
-        self._pace.wake()
+        item_run.outcome = None  # it may have been started before
+        ended = partial(self._over, item_run, slots, turn, stages)
+        if item_run.age is None:
+            item_run.age = open_plan.lanes.next_age()
+        execution = Execution(open_plan, slot, ended, turn.number, item_run.age, stages)
+        item_run.execution = execution
+        self._item_runs.add(item_run)
+        execution.start()
+        self._driver.wake()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
         """Call what copies arrays, on a thread if they are large."""
-        return copy() if are_small(arrays) else await self._pace.on_thread(copy)
+        return copy() if are_small(arrays) else await self._driver.on_thread(copy)
 
-    async def _turn(self, flight: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
+    async def _turn(self, item_run: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
         """Wait for a slot; devices may die while it is made, or before."""
         deaths = 0
         while True:
@@ -178,7 +187,7 @@ class ItemLauncher:
                 if slots.are_lost:
                     if not again:
                         await self._replays.settle()
-                    slots = await self._redirected(flight, slots)
+                    slots = await self._redirected(item_run, slots)
                 turn = await slots.acquire()
             except DeviceLostError:
                 deaths += 1
@@ -192,59 +201,59 @@ class ItemLauncher:
 
     async def _guard(
         self,
-        flight: ItemRun,
+        item_run: ItemRun,
         slots: Slots,
         arrays: Mapping[str, Array],
         attempt: Attempt | None,
     ) -> None:
         """Be prepared for the loss of a device that an item runs on."""
         if attempt is None:
-            attempt = self._replays.keep(slots, arrays, owned=flight.is_part)
+            attempt = self._replays.keep(slots, arrays, owned=item_run.is_part)
             if attempt.inputs is not arrays:
                 room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
                 await self.copying(arrays.values(), partial(_copy, room, arrays))
-        self._replays.begin(flight, slots, attempt)
-        flight.on_cancel = partial(self._given_up, flight, slots)
+        self._replays.begin(item_run, slots, attempt)
+        item_run.on_cancel = partial(self._given_up, item_run, slots)
 
-    def _given_up(self, flight: ItemRun, slots: Slots) -> None:
-        self._replays.cancel(flight)
-        if flight.execution is not None:
-            self._watch.over(flight, slots.open_plan.plan.steps)
+    def _given_up(self, item_run: ItemRun, slots: Slots) -> None:
+        self._replays.cancel(item_run)
+        if item_run.execution is not None:
+            self._watch.over(item_run, slots.open_plan.plan.steps)
 
-    def _over(self, flight: ItemRun, slots: Slots, turn: Turn) -> None:
+    def _over(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
         """Take what came of an item, on the thread that ended it, and tell the loop."""
-        self._landing.take(flight, turn.slot)
-        self._pace.call(partial(self._land, flight, slots, turn))
+        if stages is not None:
+            turn = turn._replace(slot=replace(turn.slot, results=stages.results))
+        self._completion.take(item_run, turn.slot)
+        self._driver.call(partial(self._land, item_run, slots, turn, stages))
 
-    def _land(self, flight: ItemRun, slots: Slots, turn: Turn) -> None:
+    def _land(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
         """End an item, or start it again."""
-        if self._replays.take(flight):
+        if stages is not None:
+            self._open_plans.count(was_bound=stages.was_bound)
+        if self._replays.take(item_run):
             if not slots.open_plan.keeps:  # who assigns keeps its turn: it is started again
-                self._variables.leave(flight)
+                self._variables.leave(item_run)
             slots.release(turn)
         else:
-            self._landing.land(flight, slots, turn)
+            self._completion.land(item_run, slots, turn)
 
-    async def _redirected(self, flight: ItemRun, slots: Slots) -> Slots:
+    async def _redirected(self, item_run: ItemRun, slots: Slots) -> Slots:
         """Return slots in place of those of a plan that was lost."""
-        flight.variant = self._dispatcher.move(flight)
-        return await self._open_plans.again(slots, flight.variant)
+        item_run.variant = self._dispatcher.move(item_run)
+        return await self._open_plans.again(slots, item_run.variant)
 
     @trio.lowlevel.enable_ki_protection
-    async def _start_again(self, flight: ItemRun, attempt: Attempt) -> None:
-        slots = await self._redirected(flight, attempt.slots)
-        await self.start(flight, slots, attempt.inputs, attempt)
+    async def _start_again(self, item_run: ItemRun, attempt: Attempt) -> None:
+        slots = await self._redirected(item_run, attempt.slots)
+        await self.start(item_run, slots, attempt.inputs, attempt)
 
-    def _fail(self, flight: ItemRun, error: BaseException) -> None:
-        if not flight.is_part:
-            self._landing.record(flight, flight.cause or error)
-        self._variables.leave(flight)
-        self._flights.discard(flight)
-        flight.finish(error=error)
-
-
-def _feed(slot: Slot, arrays: Mapping[str, Array]) -> None:
-    _copy(slot.feeds, arrays)
+    def _fail(self, item_run: ItemRun, error: BaseException) -> None:
+        if not item_run.is_part:
+            self._completion.record(item_run, item_run.cause or error)
+        self._variables.leave(item_run)
+        self._item_runs.discard(item_run)
+        item_run.finish(error=error)
 
 
 def _copy(targets: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:

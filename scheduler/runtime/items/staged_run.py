@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import trio
 
 from ....graph.ir import Graph
 from ....graph.tensor import Array, frozen_copy
+from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Entry, Stage
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
@@ -24,7 +26,7 @@ from ..virtual_time import VirtualTimeDriver
 from .completion import ItemCompletion, may_commit
 from .item import ItemRun
 from .launcher import ItemLauncher
-from .staged_passage import Passage, own_results
+from .stage_sequence import StageSequence, own_results
 
 LATEST_TRACES = 10_000
 """Of an item that loops for long, the profile knows the latest parts."""
@@ -35,11 +37,11 @@ class StagedRunner:
 
     Parameters
     ----------
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     open_plans : OpenPlans
-    starter : ItemLauncher
-    landing : ItemCompletion
-    flights : set of ItemRun
+    launcher : ItemLauncher
+    completion : ItemCompletion
+    item_runs : set of ItemRun
         Those that are under way; who starts is put in.
     variables : Variables
         Items keep their turn with them through all plans.
@@ -47,19 +49,20 @@ class StagedRunner:
 
     def __init__(
         self,
-        pace: VirtualTimeDriver,
+        driver: VirtualTimeDriver,
         open_plans: OpenPlans,
-        starter: ItemLauncher,
-        landing: ItemCompletion,
-        flights: set[ItemRun],
+        launcher: ItemLauncher,
+        completion: ItemCompletion,
+        item_runs: set[ItemRun],
         variables: Variables,
     ) -> None:
-        self._pace = pace
+        self._driver = driver
         self._open_plans = open_plans
-        self._starter = starter
-        self._landing = landing
-        self._flights = flights
+        self._launcher = launcher
+        self._completion = completion
+        self._item_runs = item_runs
         self._variables = variables
+        self._locks: WeakKeyDictionary[Entry, trio.Lock] = WeakKeyDictionary()
         self._closing = False
 
     def refuse(self) -> None:
@@ -74,19 +77,16 @@ class StagedRunner:
         PlaitError
             If that cannot be: no item could ever start.
         """
-        while entry is not None:
-            stage = await self._pace.on_thread(entry.make_ahead)
-            if stage is None:
-                return
-            entry.keep({}, stage)
+        await self._driver.on_thread(partial(plan_ahead, entry))
+        while entry is not None and (stage := entry.lasting) is not None:
             if stage.plan is not None:
                 for index in range(variants):
                     slots = await self._whole(stage.plan, index)
-                    await self._pace.on_thread(slots.fill)
+                    await self._driver.on_thread(slots.fill)
             entry = stage.rest
 
     async def start(
-        self, flight: ItemRun, arrays: Mapping[str, Array], entry: Entry, graph: Graph
+        self, item_run: ItemRun, arrays: Mapping[str, Array], entry: Entry, graph: Graph
     ) -> None:
         """Start an item, whose inputs stay as they are, where its stages begin.
 
@@ -97,77 +97,82 @@ class StagedRunner:
         DeviceError, SessionError
             If it cannot start.
         """
-        flight.marks.admitted_ns = self._pace.now_ns()
-        held = await self._variables.enter_parts(flight, graph)
-        if self._closing or flight.done.is_set():  # it was given up meanwhile
-            self._variables.leave(flight)
+        item_run.marks.admitted_ns = self._driver.now_ns()
+        held = await self._variables.enter_parts(item_run, graph)
+        if self._closing or item_run.done.is_set():  # it was given up meanwhile
+            self._variables.leave(item_run)
             raise session_closed()
-        self._flights.add(flight)
+        self._item_runs.add(item_run)
         known = {**arrays, **held}
-        trio.lowlevel.spawn_system_task(self._pass, flight, known, entry, graph)
+        trio.lowlevel.spawn_system_task(self._pass, item_run, known, entry, graph)
 
     async def _pass(
-        self, flight: ItemRun, known: Mapping[str, Array], entry: Entry, graph: Graph
+        self, item_run: ItemRun, known: Mapping[str, Array], entry: Entry, graph: Graph
     ) -> None:
         """Take an item through the stages of a graph."""
         results: Mapping[str, Array] = {}
         failure: BaseException | None = None
         traces: deque[Trace] = deque(maxlen=LATEST_TRACES)
-        flight.traces = traces
+        item_run.traces = traces
         try:
-            run_part = partial(self._run_part, flight, traces)
-            check = partial(self._check, flight)
-            passage = Passage(run_part, partial(self._planning, flight), check)
-            found = await passage.run(entry, known)
-            results, assigned = await self._starter.copying(
+            run_part = partial(self._run_part, item_run, traces)
+            check = partial(self._check, item_run)
+            on_thread = partial(self._planning, item_run)
+            sequence = StageSequence(run_part, on_thread, self._lock_of, check)
+            found = await sequence.run(entry, known)
+            results, assigned = await self._launcher.copying(
                 found.values(), partial(_parted, graph, found)
             )
-            await self._commit(flight, assigned)
+            await self._commit(item_run, assigned)
         except BaseException as error:  # whatever it is, it is the item's
             failure = error
-        self._landing.record(flight, flight.cause or failure)
-        self._flights.discard(flight)
-        self._variables.leave(flight)
-        flight.finish(results, failure)
+        self._completion.record(item_run, item_run.cause or failure)
+        self._item_runs.discard(item_run)
+        self._variables.leave(item_run)
+        item_run.finish(results, failure)
 
-    async def _commit(self, flight: ItemRun, assigned: Mapping[str, Array]) -> None:
+    async def _commit(self, item_run: ItemRun, assigned: Mapping[str, Array]) -> None:
         """Have variables hold what an item assigned, unless it was given up."""
-        if assigned and may_commit(flight, None):
+        if assigned and may_commit(item_run, None):
             await self._variables.hold(assigned)
-            flight.cause = None  # it is done, whatever came meanwhile
+            item_run.cause = None  # it is done, whatever came meanwhile
 
-    def _check(self, flight: ItemRun) -> None:
-        if flight.cancelled or self._closing:
+    def _check(self, item_run: ItemRun) -> None:
+        if item_run.cancelled or self._closing:
             raise session_closed()
 
-    async def _planning(self, flight: ItemRun, make: Callable[[], Stage]) -> Stage:
+    def _lock_of(self, entry: Entry) -> trio.Lock:
+        """Return what is held while a stage behind an entry is made, lest that is done twice."""
+        return self._locks.setdefault(entry, trio.Lock())
+
+    async def _planning(self, item_run: ItemRun, make: Callable[[], Stage]) -> Stage:
         """Plan a stage on a thread."""
-        begin_ns = self._pace.now_ns()
-        stage = await self._pace.on_thread(make)
-        flight.marks.prepare("planning", begin_ns, self._pace.now_ns())
+        begin_ns = self._driver.now_ns()
+        stage = await self._driver.on_thread(make)
+        item_run.marks.prepare("planning", begin_ns, self._driver.now_ns())
         return stage
 
     async def _run_part(
-        self, flight: ItemRun, traces: deque[Trace], plan: Plan, inputs: Mapping[str, Array]
+        self, item_run: ItemRun, traces: deque[Trace], plan: Plan, inputs: Mapping[str, Array]
     ) -> Mapping[str, Array]:
         """Run one of the plans that an item goes through."""
         with trio.CancelScope() as starting:
-            flight.on_cancel = starting.cancel  # it may wait for a device to come back
+            item_run.on_cancel = starting.cancel  # it may wait for a device to come back
             key, shapes = _key(plan, inputs)
-            slots = self._open_plans.find(key, flight.variant)
+            slots = self._open_plans.find(key, item_run.variant)
             if slots is None:
-                slots = await self._open(plan, key, shapes, flight)
+                slots = await self._open(plan, key, shapes, item_run)
             assert slots is not None, "the plan of a part is static"
-            self._check(flight)
-            part = flight.part = ItemRun(is_part=True)
-            part.age, part.variant = flight.age, flight.variant
-            await self._starter.start(part, slots, inputs)
-            flight.age = part.age
-            flight.marks.preparing += part.marks.preparing
-        flight.on_cancel = None
+            self._check(item_run)
+            part = item_run.part = ItemRun(is_part=True)
+            part.age, part.variant = item_run.age, item_run.variant
+            await self._launcher.start(part, slots, inputs)
+            item_run.age = part.age
+            item_run.marks.preparing += part.marks.preparing
+        item_run.on_cancel = None
         if starting.cancelled_caught:
             raise session_closed()
-        if flight.cancelled:
+        if item_run.cancelled:
             part.cancel()
         await part.done.wait()
         traces.extend(part.traces)
@@ -176,10 +181,10 @@ class StagedRunner:
         return part.results
 
     async def _open(
-        self, plan: Plan, key: Hashable, shapes: Shapes, flight: ItemRun
+        self, plan: Plan, key: Hashable, shapes: Shapes, item_run: ItemRun
     ) -> Slots | None:
         """Open a part's plan for an item, or within its bounds that for some shapes."""
-        index, marks = flight.variant, flight.marks
+        index, marks = item_run.variant, item_run.marks
         base = await self._whole(plan, index, marks)
         if key == id(plan):
             return base

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def prepare(
     open_plan: OpenPlan,
     section: OpenPlan,
-    pace: VirtualTimeDriver,
+    driver: VirtualTimeDriver,
     recorder: Recorder,
     watch: Watch,
 ) -> None:
@@ -42,12 +42,12 @@ async def prepare(
     KernelError, DeviceError
         If a node or a copy fails.
     """
-    marks = Timestamps(admitted_ns=pace.now_ns())
+    marks = Timestamps(admitted_ns=driver.now_ns())
     marks.fed_ns = marks.admitted_ns
     done = trio.Event()
-    execution = Execution(section, section.slots[0], partial(pace.call, done.set))
+    execution = Execution(section, section.slots[0], partial(driver.call, done.set))
     execution.start()
-    pace.wake()
+    driver.wake()
     try:
         steps = section.plan.steps
         await watch.until(done, partial(watch.kill, execution, steps), execution.cancel)
@@ -58,12 +58,12 @@ async def prepare(
                 raise error
             finally:
                 del error, execution  # it holds this frame, and with it arenas
-        marks.finished_ns = pace.now_ns()
-        await copy_all([*_copies(open_plan, section)], pace)
+        marks.finished_ns = driver.now_ns()
+        await copy_all([*_copies(open_plan, section)], driver)
     except PlaitError as error:
         error.add_note("this is computed once, when the plan is opened")
         raise
-    marks.landed_ns = pace.now_ns()
+    marks.landed_ns = driver.now_ns()
     recorder.record_opening(section, execution, marks)
 
 

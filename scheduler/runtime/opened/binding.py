@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, cast
 
-from ....devices.device import Device, Program, Scaling, StatefulDevice, scratch_specs
+from ....devices.device import (
+    Device,
+    Program,
+    Rebindable,
+    Scaling,
+    StatefulDevice,
+    scratch_specs,
+)
 from ....devices.errors import DeviceError
 from ....devices.host import HostDevice
 from ....devices.memory import View
@@ -25,7 +34,7 @@ from ..items.device_io import nothing_handed
 from ..items.inline import Call
 from ..virtual_time import Launch, VirtualTimeDriver
 from .arenas import Arenas, Turned, copy_of
-from .slot import Here
+from .slot import InlineRun
 
 Key: TypeAlias = tuple[int, ...]
 """A step, and the copy of each region that it touches."""
@@ -34,13 +43,15 @@ Key: TypeAlias = tuple[int, ...]
 class Bound(NamedTuple):
     """What launches a step on the memory of a slot.
 
-    Where any thread of this process may run it: `here` if its lane is idle, `call` by who knows
-    that.
+    Where any thread of this process may run it: `inline` if its lane is idle, `call` by who knows
+    that. There are no program and views where it is a copy.
     """
 
     launch: Launch
-    here: Here | None = None
+    inline: InlineRun | None = None
     call: Call | None = None
+    program: Program | None = None
+    views: Mapping[str, View] = MappingProxyType({})
 
 
 class _BoundStep(NamedTuple):
@@ -64,7 +75,7 @@ class Bindings:
         self,
         plan: Plan,
         devices: Mapping[str, Device],
-        pace: VirtualTimeDriver | None,
+        driver: VirtualTimeDriver | None,
         lives: OperatorInstances,
         base: Bindings | None = None,
         *,
@@ -74,7 +85,7 @@ class Bindings:
         assert plan.memory is not None
         self._plan = plan
         self._placement, self._memory = plan.placement, plan.memory
-        self._devices, self._pace, self._lives = devices, pace, lives
+        self._devices, self._driver, self._lives = devices, driver, lives
         self._measure = measure
         self._inline, self._cores = _rules_of(plan, devices) if base is None else base._rules(plan)
         of_base: Sequence[_BoundStep] = () if base is None else base._steps
@@ -106,6 +117,64 @@ class Bindings:
             key = one.step.index, *copies
             found[key] = one.kept.get(key) or self._bind(one, arenas)
         return found
+
+    def own_of(self, arenas: Arenas) -> dict[int, Bound]:
+        """Return the steps that are no other plan's, by number, bound to a slot; none is kept.
+
+        Raises
+        ------
+        DeviceError
+            If a device refuses.
+        """
+        return {one.step.index: self._bind(one, arenas) for one in self._own}
+
+    def rebound(
+        self,
+        arenas: Arenas,
+        before: Mapping[int, Bound],
+        programs: Mapping[int, Rebindable | None],
+        specs: Mapping[str, TensorSpec],
+    ) -> dict[int, Bound] | None:
+        """Return these steps for other lengths of the same nodes; None if that takes planning.
+
+        Parameters
+        ----------
+        arenas : Arenas
+        before : Mapping of int to Bound
+            The steps as they were bound there.
+        programs : Mapping of int to Rebindable or None
+            Those of the steps at some lengths; None where they cannot be had again.
+        specs : Mapping of str to TensorSpec
+            Of what they touch that is not as it was.
+
+        Raises
+        ------
+        DeviceError
+            If a device refuses.
+        """
+        found: dict[int, Bound] = {}
+        for one in self._own:
+            step, device = one.step, self._devices[one.step.device]
+            assert not isinstance(step.work, Transfer), "all is in this process"
+            views = dict(before[step.index].views)
+            for replica, _ in one.touched:
+                if replica[0] in specs:
+                    views[replica[0]] = self.view(arenas, device, replica, specs[replica[0]])
+            prototype = programs[step.index]
+            program = None if prototype is None else prototype.rebound(views)
+            if program is None:
+                if device.capabilities.atomic_programs:  # what lies inside is not known
+                    return None
+                inner = step.work.graph
+                tensors = {name: specs.get(name, spec) for name, spec in inner.tensors.items()}
+                program = self._program(device, replace(inner, tensors=tensors), views)
+            found[step.index] = self._launched(step, program, views)
+        return found
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """All tensors that steps touch which are no other plan's."""
+        return frozenset(replica[0] for one in self._own for replica, _ in one.touched)
 
     def keep(self, bound: Mapping[Key, Bound]) -> None:
         """Keep steps for other slots."""
@@ -164,24 +233,26 @@ class Bindings:
         views = [
             (replica[0], self.view(arenas, device, replica, spec)) for replica, spec in one.touched
         ]
-        launch: Launch
-        here: Here | None = None
-        call: Call | None = None
-        if isinstance(step.work, Transfer) and (step.work.arrives or step.work.leaves):
+        if not isinstance(step.work, Transfer):
+            named = dict(views)
+            return self._launched(step, self._program(device, step.work.graph, named), named)
+        if step.work.arrives or step.work.leaves:
             return Bound(nothing_handed)
-        if isinstance(step.work, Transfer):
-            (_, source), (_, target) = views
-            launch = partial(device.copy, target, source)
-        else:
-            program = self._program(device, step.work.graph, dict(views))
-            launch = partial(device.submit, program)
-            if step.index in self._inline:
-                assert isinstance(device, HostDevice)
-                here = partial(device.run_here, program)
-                call = device.calling(program)
-        if self._pace is not None:
-            launch = self._pace.launching(device, launch)
-        return Bound(launch, here, call)
+        (_, source), (_, target) = views
+        return Bound(self._paced(device, partial(device.copy, target, source)))
+
+    def _launched(self, step: Step, program: Program, views: Mapping[str, View]) -> Bound:
+        """Return what launches a step that runs a program."""
+        device = self._devices[step.device]
+        launch = self._paced(device, partial(device.submit, program))
+        if step.index not in self._inline:
+            return Bound(launch, program=program, views=views)
+        assert isinstance(device, HostDevice)
+        inline, call = partial(device.run_inline, program), device.calling(program)
+        return Bound(launch, inline, call, program, views)
+
+    def _paced(self, device: Device, launch: Launch) -> Launch:
+        return launch if self._driver is None else self._driver.launching(device, launch)
 
     def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
         if not has_lives(graph):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ from ....devices.memory import HOST_MEMORIES, View
 from ....graph.tensor import Array
 from ...costs.host import INLINE_BYTES
 from ..virtual_time import VirtualTimeDriver
+
+GIVES_UP_SIZE, KEEPS_BYTES = 500, 1 << 16
+"""For more elements than this, numpy gives up the interpreter while it copies. To get that back may
+take longer than to copy so many bytes, 5 µs."""
 
 
 class Copy(NamedTuple):
@@ -55,7 +60,7 @@ class Copies:
         for target, source in self._arrays:
             np.copyto(target, source)
 
-    async def make(self, pace: VirtualTimeDriver) -> None:
+    async def make(self, driver: VirtualTimeDriver) -> None:
         """Copy everything, within the host last; what has begun ends, also when this is cancelled.
 
         Raises
@@ -63,8 +68,8 @@ class Copies:
         DeviceError
             If a device fails.
         """
-        begun = [_begun(one, pace) for one in self._others]
-        pace.wake()
+        begun = [_begun(one, driver) for one in self._others]
+        driver.wake()
         events = [event for _, event in begun]
         for done, _ in begun:
             await ended(done, partial(_cancel, events))
@@ -74,7 +79,62 @@ class Copies:
         if self.is_quick:
             self.make_here()
         else:
-            await pace.on_thread(self.make_here)
+            await driver.on_thread(self.make_here)
+
+
+class Feeds:
+    """Where an item's inputs are written to.
+
+    Parameters
+    ----------
+    targets : Mapping of str to Array
+        By the names of inputs.
+
+    Attributes
+    ----------
+    targets : Mapping of str to Array
+    nbytes : int
+    are_small : bool
+        True when they may be written on the loop's thread.
+    """
+
+    __slots__ = ("_rooms", "are_small", "nbytes", "targets")
+
+    def __init__(self, targets: Mapping[str, Array]) -> None:
+        self.targets = targets
+        self._rooms = [(name, array, _room_of(array)) for name, array in targets.items()]
+        self.nbytes = nbytes_of(targets.values())
+        self.are_small = self.nbytes <= INLINE_BYTES
+
+    def shortened(self, arrays: Mapping[str, Array]) -> Feeds:
+        """Return where these are written, which are as long as there is room, or shorter."""
+        shapes = {name: arrays[name].shape for name in self.targets}
+        if all(target.shape == shapes[name] for name, target in self.targets.items()):
+            return self
+        return Feeds({name: beginning(one, shapes[name]) for name, one in self.targets.items()})
+
+    def write(self, arrays: Mapping[str, Array]) -> None:
+        """Copy inputs, which have the shapes of the targets."""
+        for name, target, room in self._rooms:
+            source = arrays[name]
+            # numpy would give up the interpreter for the copy, and often have to wait for it then.
+            if room is None or source.dtype is not target.dtype or not source.flags.c_contiguous:
+                target[...] = source
+            else:
+                room[:] = source.data.cast("B")
+
+
+def beginning(array: Array, shape: Sequence[int]) -> Array:
+    """Return the first bytes of an array as one of a shape: where smaller ones lie."""
+    if array.shape == shape:
+        return array
+    return array.reshape(-1)[: prod(shape)].reshape(shape)
+
+
+def _room_of(array: Array) -> memoryview | None:
+    """Return the bytes of an array where they are copied soonest without numpy."""
+    is_between = array.size > GIVES_UP_SIZE and array.nbytes <= KEEPS_BYTES
+    return array.data.cast("B") if is_between and array.dtype.kind in "biuf" else None
 
 
 def are_small(arrays: Iterable[Array]) -> bool:
@@ -90,7 +150,7 @@ def nbytes_of(arrays: Iterable[Array]) -> int:
     return nbytes
 
 
-async def copy_all(copies: Iterable[Copy], pace: VirtualTimeDriver) -> None:
+async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
     """Make copies, as `Copies.make` does.
 
     Raises
@@ -98,7 +158,7 @@ async def copy_all(copies: Iterable[Copy], pace: VirtualTimeDriver) -> None:
     DeviceError
         If a device fails.
     """
-    await Copies(copies).make(pace)
+    await Copies(copies).make(driver)
 
 
 async def ended(done: trio.Event, cancel: Callable[[], object]) -> None:
@@ -120,10 +180,10 @@ def mover(devices: Iterable[Device], memory: str) -> Device:
     return next(owners, None) or next(reaching)
 
 
-def _begun(one: Copy, pace: VirtualTimeDriver) -> tuple[trio.Event, Event]:
+def _begun(one: Copy, driver: VirtualTimeDriver) -> tuple[trio.Event, Event]:
     done = trio.Event()
-    launch = pace.launching(one.device, partial(one.device.copy, one.target, one.source))
-    return done, launch((), lambda _: pace.call(done.set))
+    launch = driver.launching(one.device, partial(one.device.copy, one.target, one.source))
+    return done, launch((), lambda _: driver.call(done.set))
 
 
 def _cancel(events: Sequence[Event]) -> None:

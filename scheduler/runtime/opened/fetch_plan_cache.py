@@ -27,13 +27,13 @@ class FetchPlanCache:
     plan : Plan
         For all outputs.
     open_plans : OpenPlans
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     """
 
-    def __init__(self, plan: Plan, open_plans: OpenPlans, pace: VirtualTimeDriver) -> None:
+    def __init__(self, plan: Plan, open_plans: OpenPlans, driver: VirtualTimeDriver) -> None:
         self._plan = plan
         self._open_plans = open_plans
-        self._pace = pace
+        self._driver = driver
         self.whole = ShapePlanCache(plan, open_plans)
         self._found: OrderedDict[frozenset[str], ShapePlanCache] = OrderedDict()
         self._planning = trio.Lock()
@@ -59,7 +59,7 @@ class FetchPlanCache:
             found = self.find(names)
             if found is None:
                 make = partial(self._plan.fetching, *sorted(names))
-                plan = await self._pace.on_thread(make)
+                plan = await self._driver.on_thread(make)
                 is_all = plan is self._plan
                 found = self.whole if is_all else ShapePlanCache(plan, self._open_plans, names)
                 self._found[names] = found

@@ -7,6 +7,7 @@ from functools import partial
 
 from ....devices.device import Device
 from ....devices.errors import DeviceError
+from ....devices.host import core_count, may_run_anywhere
 from ....devices.registry import find
 from ....graph.errors import PlaitError, named_text
 from ...dispatch.core_shares import equal_share, planned_for
@@ -47,9 +48,28 @@ class OpenDevices:
             open_shared(device, equal_share(self._plan))
         else:
             device = find(name)
+            self._share_thread(name, device)
             device.open(equal_share(self._plan))
         self.by_name[name] = device
         return device
+
+    def _share_thread(self, name: str, device: Device) -> None:
+        """Have the devices of a set of replicas share a thread, where sets keep all cores busy.
+
+        An item goes from one to the next without a change of threads then. Further threads would
+        take turns on the cores, and wait for each other to have the interpreter.
+        """
+        groups = self._plan.replicas
+        if len(groups) < 2 or {*map(len, groups)} != {self._plan.variants}:
+            return
+        if self._plan.variants < core_count() or len(groups) < len(self._plan.devices):
+            return
+        place = next(names.index(name) for names in groups if name in names)
+        for names in groups:
+            other = self.by_name.get(names[place])
+            if may_run_anywhere(device) and other is not None and may_run_anywhere(other):
+                device.share_thread(other)
+                return
 
     def reopen(self, name: str) -> None:
         """Open a device again that was lost.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeAlias
 
 from ....devices.cpu import CpuDevice
@@ -18,7 +19,7 @@ from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
 from ....graph.tensor import Array
 from ...dispatch.core_shares import shares_of_cores
-from ...dispatch.quick import Estimates
+from ...dispatch.estimates import Estimates
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
 from ...plans.placement import OUTSIDE, Commit
 from ...plans.plan import Plan
@@ -30,10 +31,11 @@ from ..items.inline import MOST_STEPS, Call, are_few
 from ..virtual_time import VirtualTimeDriver, clock_of
 from .arenas import Arenas, Lend, OpenArenas, Turned
 from .binding import Bindings, Bound
-from .copying import Copies, Copy
+from .copying import Copies, Copy, Feeds
 from .lanes import OpenLanes
 from .region_guard import RegionGuard
 from .slot import Slot
+from .stage_bindings import StageBindings
 
 if TYPE_CHECKING:
     from ..items.executor import Execution
@@ -52,7 +54,7 @@ class OpenPlan:
     ----------
     plan : Plan
     devices : Mapping of str to Device
-    pace : VirtualTimeDriver, optional
+    driver : VirtualTimeDriver, optional
         Of the session that the plan is opened in.
     lanes : OpenLanes, optional
         Of that session.
@@ -98,6 +100,10 @@ class OpenPlan:
     binds_briefly : bool
         True where only Python functions on `cpu` are bound for this plan alone, in the arenas of
         another one: nothing is prepared for them.
+    item_clock : callable
+        The clock that items are timed with.
+    stages : StageBindings or None
+        What binds steps to lengths that items compute on their way; None where there are none.
     slots : Mapping of int to Slot
         The slots made so far, of `period` ones, for where variables are now.
     """
@@ -106,7 +112,7 @@ class OpenPlan:
         self,
         plan: Plan,
         devices: Mapping[str, Device],
-        pace: VirtualTimeDriver | None = None,
+        driver: VirtualTimeDriver | None = None,
         lanes: Lanes | None = None,
         *,
         measure: bool = False,
@@ -118,7 +124,7 @@ class OpenPlan:
         self.plan = plan
         self._placement, self._memory = plan.placement, plan.memory
         self._devices = devices
-        self._pace = pace
+        self._driver = driver
         self._measure = measure
         self._lend = lend
         self.outlines = tuple(map(outline, plan.steps))
@@ -143,11 +149,13 @@ class OpenPlan:
             self._take_order(base)
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
-            plan, devices, pace, self._lives, others, measure=measure
+            plan, devices, driver, self._lives, others, measure=measure
         )
         self.binds_briefly = base is not None and all(
             _binds_briefly(step, devices[step.device]) for step in self.own_steps
         )
+        self.item_clock = perf_counter_ns if driver is None else driver.now_ns
+        self.stages = StageBindings(self) if plan.stages else None
 
     def _plan_order(self) -> None:
         plan = self.plan
@@ -156,7 +164,7 @@ class OpenPlan:
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
         python = [step.index for step in plan.steps if step.calls_python]
-        is_only_one = self._pace is not None and self._pace.has_loop_alone
+        is_only_one = self._driver is not None and self._driver.has_loop_alone
         self.estimates = Estimates(work.duration_s, python, believes=is_only_one)
         in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
         self.gates = RegionGuard(self._memory.regions) if in_turn else None
@@ -174,7 +182,13 @@ class OpenPlan:
     def resized(self, plan: Plan) -> OpenPlan:
         """Return a plan of the same steps for smaller shapes, open as long as this one is."""
         return OpenPlan(
-            plan, self._devices, self._pace, self.lanes, measure=self._measure, base=self
+            plan, self._devices, self._driver, self.lanes, measure=self._measure, base=self
+        )
+
+    def bindings_of(self, plan: Plan) -> Bindings:
+        """Return the bindings of a plan of the same steps, some of them for smaller shapes."""
+        return Bindings(
+            plan, self._devices, self._driver, self._lives, self._bindings, measure=self._measure
         )
 
     @property
@@ -222,13 +236,13 @@ class OpenPlan:
             view = partial(self._bindings.view, arenas)
             feeds, results = self._feeds(arenas), self._results(arenas)
             slot = Slot(
-                feeds,
+                Feeds(feeds),
                 results,
                 tuple(one.launch for one in bound.values()),
-                tuple(one.here for one in bound.values()),
+                tuple(one.inline for one in bound.values()),
                 self._calls(bound.values()) if are_few(feeds, results) else None,
-                arrivals_of(self.plan, self._devices, view, self._pace),
-                departures_of(self.plan, self._devices, view, self._pace),
+                arrivals_of(self.plan, self._devices, view, self._driver),
+                departures_of(self.plan, self._devices, view, self._driver),
                 Copies(self._commits(arenas)),
                 dict(self._swaps(arenas)),
             )
@@ -262,6 +276,8 @@ class OpenPlan:
         self._slots.clear()
         self.slots = self._slots[self._turned] = {}
         self._bindings.clear()
+        if self.stages is not None:
+            self.stages.clear()
 
     def _calls(self, bound: Collection[Bound]) -> tuple[Call, ...] | None:
         """Return what runs the steps one after the other, unless an item needs more than that.
@@ -270,7 +286,7 @@ class OpenPlan:
         """
         plan = self.plan
         is_shared = not plan.request.given.isdisjoint(plan.devices)
-        is_more = self._measure or plan.ends.devices or self.reads or self.keeps
+        is_more = self._measure or plan.ends.devices or plan.stages or self.reads or self.keeps
         calls = tuple(one.call for one in bound if one.call is not None)
         if is_shared or is_more or not len(calls) == len(bound) <= MOST_STEPS:
             return None

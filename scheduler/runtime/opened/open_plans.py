@@ -58,7 +58,7 @@ class OpenPlans:
     ----------
     devices : Mapping of str to Device
         Open.
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     recovery : Recovery
     recorder : Recorder
     lend : callable
@@ -68,12 +68,17 @@ class OpenPlans:
         Of every plan; each is opened for itself.
     measure : bool
         Time every node.
+
+    Attributes
+    ----------
+    hit : callable
+        Counts that a plan was open when it was looked for.
     """
 
     def __init__(
         self,
         devices: Mapping[str, Device],
-        pace: VirtualTimeDriver,
+        driver: VirtualTimeDriver,
         recovery: Recovery,
         recorder: Recorder,
         lend: Lend,
@@ -83,11 +88,11 @@ class OpenPlans:
         measure: bool,
     ) -> None:
         self._opener = Opener(
-            devices, pace, recovery, self._with_room, recorder, lend, watch, measure=measure
+            devices, driver, recovery, self._with_room, recorder, lend, watch, measure=measure
         )
         self._origins: WeakKeyDictionary[Slots, PlanProvenance] = WeakKeyDictionary()
         self._retired: list[Slots] = []
-        self._pace = pace
+        self._driver = driver
         self._watch = watch
         self._variants = variants
         self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
@@ -95,6 +100,7 @@ class OpenPlans:
         self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
         self._opening = trio.Lock()
         self._lookups = CacheStatistics(variants)
+        self.hit = self._lookups.hit
         self._closing = False
         self._unclosed: list[PlaitError] = []
 
@@ -131,9 +137,12 @@ class OpenPlans:
             self.hit()
         return slots
 
-    def hit(self) -> None:
-        """Count that a plan was open when it was looked for."""
-        self._lookups.hit()
+    def count(self, *, was_bound: bool) -> None:
+        """Count if all steps were bound to the lengths that an item computed on its way."""
+        if was_bound:
+            self.hit()
+        else:
+            self._lookups.miss(None, 0)
 
     def peek(self, key: Hashable, variant: int) -> Slots | None:
         """Do as `find` does, but count nothing."""
@@ -181,9 +190,9 @@ class OpenPlans:
         else:
             slots = self.peek(key, variant)
         if slots is None:
-            begin_ns = self._pace.now_ns()
+            begin_ns = self._driver.now_ns()
             slots = await self._open_whole(key, make, variant, kept=kept, within=within)
-            _mark(marks, "planning", begin_ns, self._pace.now_ns())
+            _mark(marks, "planning", begin_ns, self._driver.now_ns())
         return slots
 
     async def _open_whole(
@@ -208,7 +217,7 @@ class OpenPlans:
             most = (kept or KEPT_PLANS) * self._variants + self._lookups.more
             await self._evict(keep=most - 1)
             open_plan = await self._opener.open(plan)
-            slots = Slots(open_plan, self._with_room, self._pace)
+            slots = Slots(open_plan, self._with_room, self._driver)
             self._origins[slots] = PlanProvenance(
                 key, make, kept, open_plan.plan is not plan, within
             )
@@ -227,11 +236,11 @@ class OpenPlans:
         while True:
             base = await self.open(within.key, within.make, variant, marks=marks)
             assert base is not None, "its shapes are known"
-            begin_ns = self._pace.now_ns()
+            begin_ns = self._driver.now_ns()
             async with self._opening:
                 found = self.peek(key, variant)
                 if found is not None:  # another item was ahead
-                    _mark(marks, "binding", begin_ns, self._pace.now_ns())
+                    _mark(marks, "binding", begin_ns, self._driver.now_ns())
                     return found
                 fit = partial(self._resized.make, base, within.shapes, base.following)
                 is_brief = self._resized.is_brief(base)
@@ -245,7 +254,7 @@ class OpenPlans:
                 self._origins[slots] = PlanProvenance(
                     key, make, None, stands_in=False, within=within
                 )
-                _mark(marks, "binding", begin_ns, self._pace.now_ns())
+                _mark(marks, "binding", begin_ns, self._driver.now_ns())
                 return slots
 
     async def again(self, slots: Slots, variant: int) -> Slots:
@@ -301,7 +310,7 @@ class OpenPlans:
         if key in self._refusals:
             raise copy(self._refusals[key])
         try:
-            return make() if here else await self._pace.on_thread(make)
+            return make() if here else await self._driver.on_thread(make)
         except (PlanError, ShapeError) as error:
             self._refusals[key] = copy(error)
             if len(self._refusals) > KEPT_REFUSALS:
@@ -349,7 +358,7 @@ class OpenPlans:
         """Close a plan; if what its nodes own cannot be, the end of the session will tell."""
         with trio.CancelScope(shield=True):
             try:
-                await self._pace.on_thread(slots.open_plan.close)
+                await self._driver.on_thread(slots.open_plan.close)
             except PlaitError as error:
                 self._unclosed.append(error)
 

@@ -42,7 +42,7 @@ class Opener:
     ----------
     devices : Mapping of str to Device
         Open.
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     recovery : Recovery
     with_room : callable
     recorder : Recorder
@@ -57,7 +57,7 @@ class Opener:
     def __init__(
         self,
         devices: Mapping[str, Device],
-        pace: VirtualTimeDriver,
+        driver: VirtualTimeDriver,
         recovery: Recovery,
         with_room: WithRoom,
         recorder: Recorder,
@@ -67,7 +67,7 @@ class Opener:
         measure: bool,
     ) -> None:
         self._devices = devices
-        self._pace = pace
+        self._driver = driver
         self._recovery = recovery
         self._with_room = with_room
         self._recorder = recorder
@@ -125,19 +125,19 @@ class Opener:
         """Compute what an open plan needs; the memory that this takes is freed again."""
         section = await self._with_room(partial(self._open, once, n_slots=1))
         try:
-            await prepare(open_plan, section, self._pace, self._recorder, self._watch)
+            await prepare(open_plan, section, self._driver, self._recorder, self._watch)
         finally:
             await self._close(section)
 
     async def _close(self, open_plan: OpenPlan) -> None:
         with trio.CancelScope(shield=True):
-            await self._pace.on_thread(open_plan.close)
+            await self._driver.on_thread(open_plan.close)
 
     def _open(self, plan: Plan, n_slots: int = 0) -> OpenPlan:
         """Open a plan, with some slots; nothing stays open if that fails."""
         measure, lend = self._measure, self._lend
-        lanes, pace = self._lanes, self._pace
-        open_plan = OpenPlan(plan, self._devices, pace, lanes, measure=measure, lend=lend)
+        lanes, driver = self._lanes, self._driver
+        open_plan = OpenPlan(plan, self._devices, driver, lanes, measure=measure, lend=lend)
         open_plan.open()
         try:
             for index in range(n_slots):

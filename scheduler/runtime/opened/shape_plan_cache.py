@@ -5,19 +5,17 @@ Dtypes are the graph's own: what is fed in another one is refused.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 from ....graph.errors import ShapeError
-from ....graph.state import without_state
 from ....graph.tensor import Array
 from ...errors import PlanError
+from ...planner.joined_stages import join_stages
 from ...planner.replanning import replan_beside
-from ...planner.staged_plans import Entry
+from ...planner.staged_plans import Entry, entry_of
 from ...plans.io_devices import not_decided
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
@@ -32,6 +30,12 @@ from .provenance import BoundedParent
 from .slots import Slots
 
 _shape = attrgetter("shape")
+
+KEPT_SHAPES = 256
+"""Shapes that were found to fit are remembered, so many."""
+
+_JOINED = "joined"
+"""Marks the keys of plans for all stages."""
 
 _SHARED = "shared"
 """Marks the keys of plans beside which others run."""
@@ -73,6 +77,9 @@ class ShapePlanCache:
         self._open_plans = open_plans
         self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
         self.entries: dict[int, Entry] = {}
+        self._joined: dict[int, bool] = {}  # the stages are one plan, by number of slots
+        self._plan_joined = lru_cache(KEPT_PLANS)(self._joined_plan)
+        self._check_shapes = lru_cache(KEPT_SHAPES)(self._shapes_checked)
         self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_shared, plan))
         self._first: dict[int, Key] = {}
         self._shares = _shares(plan)
@@ -97,7 +104,7 @@ class ShapePlanCache:
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one open plan that these inputs need, and what it is fed."""
         found = self.peek(count, arrays, index)
-        if found[0] is not None:
+        if found[0] is not None and found[0].open_plan.stages is None:  # items tell at their end
             self._open_plans.hit()
         return found
 
@@ -105,7 +112,12 @@ class ShapePlanCache:
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Do so without counting that the plan is open."""
-        slots = self._open_plans.peek(self._key(arrays, count), index)
+        slots = None
+        if count in self._joined:
+            self._check_shapes(tuple(map(_shape, arrays.values())))
+            slots = self._open_plans.peek((_JOINED, count, self._fetched), index)
+        if slots is None:
+            slots = self._open_plans.peek(self._key(arrays, count), index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     async def open(
@@ -130,6 +142,27 @@ class ShapePlanCache:
         found = self.entries.get(count)
         return self._enter(count) if found is None and self._is_bounded else found
 
+    async def open_joined(self, count: int, marks: Timestamps | None = None) -> list[Slots]:
+        """Open the variants of the one plan for all stages; empty where they run as plans apart."""
+        found = [await self._open_joined(count, i, marks) for i in range(self.variants)]
+        return [slots for slots in found if slots is not None]
+
+    async def _open_joined(self, count: int, index: int, marks: Timestamps | None) -> Slots | None:
+        if not self._joined.setdefault(count, True):
+            return None
+        key, make = (_JOINED, count, self._fetched), partial(self._joined_variant, count)
+        slots = await self._open_plans.open(key, make, index, marks=marks)
+        self._joined[count] = slots is not None
+        return slots
+
+    def _joined_variant(self, count: int, index: int) -> Plan:
+        """Return one of the variants of a plan for all stages; without shapes if there is none."""
+        joined = self._plan_joined(count)
+        return self.plan if joined is None else variant(joined, index)
+
+    def _joined_plan(self, count: int) -> Plan | None:
+        return join_stages(self.entries[count])
+
     async def open_own(self, count: int) -> list[Slots]:
         """Open the variants of a plan whose shapes are all known."""
         own = self._own_key(count)
@@ -150,10 +183,9 @@ class ShapePlanCache:
 
     async def _slots(self, key: Key, index: int, marks: Timestamps | None = None) -> Slots | None:
         shapes, count = dict(zip(self._fed.inputs, key[0], strict=True)), key[1]
-        bind_inputs(self._fed, shapes)
-        check_within(self._fed, self.plan.computed, shapes)
+        self._check_shapes(key[0])
         if self.entry(count) is not None:
-            return None
+            return await self._open_joined(count, index, marks) if self._is_bounded else None
         if self.plan.bounds:
             within = self._within(key, shapes)
         else:
@@ -164,12 +196,16 @@ class ShapePlanCache:
             self._enter(count)
         return slots
 
+    def _shapes_checked(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Raise FeedError if shapes do not fit their inputs, or the bounds of computed lengths."""
+        named = dict(zip(self._fed.inputs, shapes, strict=True))
+        bind_inputs(self._fed, named)
+        check_within(self._fed, self.plan.computed, named)
+
     def _enter(self, count: int) -> Entry:
         if self.plan.ends.devices:
             raise not_decided(self.plan.graph)
-        whole = replace(self.plan, request=replace(self.plan.request, max_in_flight=count))
-        graph, variables = without_state(whole.graph), whole.graph.variables
-        return self.entries.setdefault(count, Entry(whole, graph, OrderedDict(), variables))
+        return self.entries.setdefault(count, entry_of(self.plan, count))
 
     def _within(self, key: Key, shapes: Shapes) -> BoundedParent | None:
         """Return the plan with bounds in which others may run; None for that one itself."""

@@ -13,9 +13,9 @@ from ....graph.tensor import Array
 from ..items.device_io import DeviceInput, DeviceOutput
 from ..items.inline import Call
 from ..virtual_time import Launch
-from .copying import Copies
+from .copying import Copies, Feeds
 
-Here: TypeAlias = Callable[[Event], bool]
+InlineRun: TypeAlias = Callable[[Event], bool]
 """Runs a step on the calling thread, if its lane is idle; says whether that was so."""
 
 
@@ -25,11 +25,13 @@ class Slot:
 
     Attributes
     ----------
-    feeds, results : Mapping of str to Array
-        Where inputs are written to and outputs read from, by name.
+    feeds : Feeds
+        Where inputs are written to.
+    results : Mapping of str to Array
+        Where outputs are read from, by name.
     launches : tuple of callable
         One per step of the plan.
-    here : tuple of callable or None
+    inline : tuple of callable or None
         The same for those that may run on any thread of this process.
     calls : tuple of callable or None
         What runs the steps on the calling thread while all lanes rest; None where some do not.
@@ -43,20 +45,15 @@ class Slot:
         For variables in memories: where such values are written, and stay.
     """
 
-    feeds: Mapping[str, Array]
+    feeds: Feeds
     results: Mapping[str, Array]
     launches: tuple[Launch, ...]
-    here: tuple[Here | None, ...]
+    inline: tuple[InlineRun | None, ...]
     calls: tuple[Call, ...] | None = None
     arrivals: Mapping[str, DeviceInput] = field(default_factory=dict)
     departures: Mapping[str, DeviceOutput] = field(default_factory=dict)
     commits: Copies = field(default_factory=Copies)
     swaps: Mapping[tuple[str, str], Arena] = field(default_factory=dict)
-
-    @property
-    def assigns(self) -> bool:
-        """True when variables hold something else once the item has ended well."""
-        return bool(self.swaps or self.commits)
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         """Return it for an item to which these are handed over."""

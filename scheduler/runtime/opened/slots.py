@@ -81,13 +81,13 @@ class Slots:
         self,
         open_plan: OpenPlan,
         on_thread: Callable[[Callable[[], Slot]], Awaitable[Slot]],
-        pace: VirtualTimeDriver,
+        driver: VirtualTimeDriver,
         base: Slots | None = None,
     ) -> None:
         self.open_plan = open_plan
         self.plan: Plan = open_plan.plan if base is None else base.plan
         self._on_thread = on_thread
-        self._pace = pace
+        self._driver = driver
         count = open_plan.plan.max_in_flight
         free = list(range(count))[::-1]
         self._holders: _Holders = (
@@ -123,13 +123,15 @@ class Slots:
 
     def beside(self, open_plan: OpenPlan) -> Slots:
         """Return the slots of a plan that runs in the arenas of this one."""
-        return Slots(open_plan, self._on_thread, self._pace, self)
+        return Slots(open_plan, self._on_thread, self._driver, self)
 
     def fill(self) -> None:
         """Make the slots now, within reason; blocks."""
         for turned in {frozenset(), self.open_plan.turning}:
             for index in range(min(self.open_plan.period, MADE_AHEAD)):
                 self.open_plan.make_slot(index, turned)
+        if self.open_plan.stages is not None:
+            self.open_plan.stages.bind_ahead()
 
     def refuse(self) -> None:
         """Give no more slots, and turn away whoever waits for one."""
@@ -156,14 +158,16 @@ class Slots:
         """
         if self._holders.closing:
             raise session_closed()
-        if self._permits.value == 0 or not (self._gates is None or self._gates.has_room(ADMISSION)):
+        gates, open_plan = self._gates, self.open_plan
+        if self._permits.value == 0 or not (gates is None or gates.has_room(ADMISSION)):
             return None
-        slot = self.open_plan.slots.get(self.following)
+        number = self._free[-1] if gates is None else gates.following
+        slot = open_plan.slots.get(number % open_plan.period)
         if slot is None:
             return None
         self._permits.acquire_nowait()
         self._holders.claims += 1
-        return Turn(slot, self._free.pop() if self._gates is None else self._gates.admit())
+        return Turn(slot, self._free.pop() if gates is None else gates.admit())
 
     async def acquire(self) -> Turn:
         """Wait for a slot that may be fed.
@@ -207,13 +211,13 @@ class Slots:
             slot = self.open_plan.slots.get(index)
             if slot is not None:
                 return Turn(slot, number)
-            begin_ns = self._pace.now_ns()
+            begin_ns = self._driver.now_ns()
             if self.open_plan.binds_briefly:
                 with suppress(DeviceError):  # for want of memory, say, which the other way may find
                     slot = self.open_plan.make_slot(index)
-                    return Turn(slot, number, (begin_ns, self._pace.now_ns()))
+                    return Turn(slot, number, (begin_ns, self._driver.now_ns()))
             slot = await self._on_thread(partial(self.open_plan.make_slot, index))
-            return Turn(slot, number, (begin_ns, self._pace.now_ns()))
+            return Turn(slot, number, (begin_ns, self._driver.now_ns()))
         except BaseException:
             self._leave(number)
             raise
@@ -237,7 +241,7 @@ class Slots:
         if trio.lowlevel.in_trio_run():
             reached.set()  # saves a turn of the loop
         else:
-            self._pace.post(reached.set)
+            self._driver.post(reached.set)
 
     def _leave(self, number: int) -> None:
         if self._gates is None:

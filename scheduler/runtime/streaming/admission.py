@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from ....graph.tensor import Array
+from ...profile.timestamps import Timestamps
 from ..items.input_staging import copied
 from ..items.item import ItemRun, copies, views
 from ..opened.slots import session_closed
@@ -74,27 +75,30 @@ class AdmissionQueue:
         """True when items may start, and end, without having been in the line."""
         return self._batching is None and self.deadlines is None and self._options.copy
 
-    def new_flight(self) -> ItemRun:
-        """Return an item that is to be put in."""
+    def new_flight(self, index: int, marks: Timestamps) -> ItemRun:
+        """Return an item that is to be put in, given its place in the source."""
         copy = self._options.copy
-        return ItemRun(take=copies if copy else views, holds=not copy, on_done=self._done)
+        take = copies if copy else views
+        item_run = ItemRun(take=take, holds=not copy, on_done=self._done, marks=marks)
+        item_run.index = index
+        return item_run
 
     @trio.lowlevel.enable_ki_protection
-    async def put(self, flight: ItemRun, inputs: Mapping[str, Any]) -> None:
+    async def put(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> None:
         """Start an item, or have it wait at the end of the line; its source may go on."""
         if self.deadlines is not None:
-            self.deadlines.add(flight)
+            self.deadlines.add(item_run)
         is_first = not self._waiting and self._admitting is None and self._batching is None
-        if is_first and await self._start_at_once(flight, inputs):
+        if is_first and await self._start_at_once(item_run, inputs):
             return
         try:
             room = self._spares.room_for(inputs)
             own = partial(copied, inputs, room)
-            self._waiting[flight] = await self._runtime.copying(room.values(), own)
+            self._waiting[item_run] = await self._runtime.copying(room.values(), own)
         except Exception as error:  # there may be no memory for it
-            flight.finish(error=error)
+            item_run.finish(error=error)
             return
-        self._rooms[flight] = room
+        self._rooms[item_run] = room
         if self._arrivals:
             self._arrivals.unpark_all()
 
@@ -114,18 +118,18 @@ class AdmissionQueue:
         batching = self._batching
         if batching is None:
             while await self._arrived():
-                flight, inputs = self._pop()
-                await self._admit(flight, inputs)
+                item_run, inputs = self._pop()
+                await self._admit(item_run, inputs)
         else:
             while (batch := await self._gather(batching)).members:
-                await self._admit(batch.flight, batch)
+                await self._admit(batch.item_run, batch)
 
     async def drain(self) -> None:
         """Cancel everything and wait for what runs to end; nobody may `run` it any more."""
         while self._waiting:
-            flight, _ = self._pop()
-            self._take_back(flight)
-            flight.finish(error=session_closed())
+            item_run, _ = self._pop()
+            self._take_back(item_run)
+            item_run.finish(error=session_closed())
         await self._runtime.drain(self._under_way)
 
     async def _gather(self, batching: Batching) -> Batch:
@@ -137,7 +141,7 @@ class AdmissionQueue:
                 if patience_s is not None and len(batch.members) == 1:
                     until = trio.current_time() + patience_s
         except BaseException as error:
-            batch.flight.finish(error=error)
+            batch.item_run.finish(error=error)
             raise
         return batch
 
@@ -157,98 +161,98 @@ class AdmissionQueue:
 
     def _join(self, batch: Batch) -> bool:
         """Take the first in the line into a batch; False, and leave it there, if it has to wait."""
-        flight, inputs = next(iter(self._waiting.items()))
+        item_run, inputs = next(iter(self._waiting.items()))
         try:
-            if not batch.add(flight, inputs):
+            if not batch.add(item_run, inputs):
                 return False
         except Exception as error:  # whatever is wrong with it is its own
-            self._take_back(flight)
-            flight.finish(error=error)
+            self._take_back(item_run)
+            item_run.finish(error=error)
         self._pop()
         return True
 
-    def _take_back(self, flight: ItemRun) -> None:
+    def _take_back(self, item_run: ItemRun) -> None:
         """Keep the arrays that an item waited with for others."""
-        self._spares.take_back(self._rooms.pop(flight, {}).values())
+        self._spares.take_back(self._rooms.pop(item_run, {}).values())
 
     def _pop(self) -> tuple[ItemRun, Mapping[str, Any]]:
-        flight = next(iter(self._waiting))
-        return flight, self._waiting.pop(flight)
+        item_run = next(iter(self._waiting))
+        return item_run, self._waiting.pop(item_run)
 
-    async def _start_at_once(self, flight: ItemRun, inputs: Mapping[str, Any]) -> bool:
+    async def _start_at_once(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> bool:
         """Start an item if there is a slot for it, and say whether it needs to wait no more."""
-        self._admitting = flight
-        self._under_way.add(flight)
+        self._admitting = item_run
+        self._under_way.add(item_run)
         is_started = False
         try:
             options = self._options
             is_started = await self._runtime.admit_at_once(
-                inputs, options.slots, flight, options.names
+                inputs, options.slots, item_run, options.names
             )
         except Exception as error:
-            flight.finish(error=error)
+            item_run.finish(error=error)
             return True
         finally:
             self._admitting = None
             if not is_started:
-                self._under_way.discard(flight)
-        if is_started and flight.was_given_up():  # meanwhile
-            flight.cancel()
+                self._under_way.discard(item_run)
+        if is_started and item_run.was_given_up():  # meanwhile
+            item_run.cancel()
         return is_started
 
-    async def _admit(self, flight: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
+    async def _admit(self, item_run: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
         """Start an item as soon as there is a slot."""
-        self._admitting = flight
-        self._under_way.add(flight)
+        self._admitting = item_run
+        self._under_way.add(item_run)
         try:
-            if flight.was_given_up() or (isinstance(inputs, Batch) and inputs.is_deserted):
-                flight.finish()
+            if item_run.was_given_up() or (isinstance(inputs, Batch) and inputs.is_deserted):
+                item_run.finish()
             elif self.deadlines is None:
-                await self._start(flight, inputs)
+                await self._start(item_run, inputs)
             else:
                 with trio.CancelScope() as self._admission:
-                    await self._start(flight, inputs)
+                    await self._start(item_run, inputs)
                 if self._admission.cancelled_caught:
-                    flight.finish()
+                    item_run.finish()
         except BaseException as error:
-            flight.finish(error=error)
+            item_run.finish(error=error)
             if not isinstance(error, Exception):  # a cancellation, not a failure of the item
                 raise
         finally:
             self._admitting = None
-            for member in inputs.members if isinstance(inputs, Batch) else (flight,):
+            for member in inputs.members if isinstance(inputs, Batch) else (item_run,):
                 self._take_back(member)
-        if flight.was_given_up():  # at the last moment
-            flight.cancel()
+        if item_run.was_given_up():  # at the last moment
+            item_run.cancel()
 
-    async def _start(self, flight: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
+    async def _start(self, item_run: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
         if isinstance(inputs, Batch):
             inputs = await self._runtime.copying(inputs.arrays(), inputs.stacked)
-        await self._runtime.admit(inputs, self._options.slots, flight, self._options.names)
+        await self._runtime.admit(inputs, self._options.slots, item_run, self._options.names)
 
-    def _give_up(self, flight: ItemRun, cause: BaseException) -> None:
+    def _give_up(self, item_run: ItemRun, cause: BaseException) -> None:
         """Fail an item, wherever it is; what runs of it ends first."""
-        flight.cause = cause
-        if self._waiting.pop(flight, None) is not None:
-            self._take_back(flight)
-            flight.finish()
-        elif flight.batch is None:
-            self._abandon(flight)
+        item_run.cause = cause
+        if self._waiting.pop(item_run, None) is not None:
+            self._take_back(item_run)
+            item_run.finish()
+        elif item_run.batch is None:
+            self._abandon(item_run)
         else:
-            flight.finish()  # the others of the batch go on
-            shared = flight.batch.flight
-            if flight.batch.is_deserted and shared in self._under_way:  # nobody joins it any more
+            item_run.finish()  # the others of the batch go on
+            shared = item_run.batch.item_run
+            if item_run.batch.is_deserted and shared in self._under_way:  # nobody joins it any more
                 shared.cause = cause
                 self._abandon(shared)
 
-    def _abandon(self, flight: ItemRun) -> None:
-        if flight is self._admitting:
+    def _abandon(self, item_run: ItemRun) -> None:
+        if item_run is self._admitting:
             self._admission.cancel()
         else:
-            flight.cancel()
+            item_run.cancel()
 
-    def _done(self, flight: ItemRun) -> None:
-        self._under_way.discard(flight)
-        self._runtime.announce(flight.marks, flight.error)
-        self._on_done(flight)
+    def _done(self, item_run: ItemRun) -> None:
+        self._under_way.discard(item_run)
+        self._runtime.announce(item_run.marks, item_run.error)
+        self._on_done(item_run)
         self.look_again()

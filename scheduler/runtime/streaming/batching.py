@@ -114,7 +114,7 @@ class Batch:
     Attributes
     ----------
     members : list of ItemRun
-    flight : ItemRun
+    item_run : ItemRun
         Theirs in common.
     """
 
@@ -122,7 +122,7 @@ class Batch:
         self._batching = batching
         self._on_done = on_done
         self.members: list[ItemRun] = []
-        self.flight = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
+        self.item_run = ItemRun(take=self._take, holds=not batching.copy, on_done=self._end)
         self._feeds: list[Mapping[str, Array]] = []
         self._lengths: list[int] = []
         self._rows = 0
@@ -168,7 +168,7 @@ class Batch:
         self._lengths.append(length)
         self._rows += length
         self.members.append(member)
-        marks, first = self.flight.marks, self.members[0].marks
+        marks, first = self.item_run.marks, self.members[0].marks
         marks.asked_ns, marks.stream = first.asked_ns, first.stream
         marks.given_ns = member.marks.given_ns
         member.batch = self
@@ -201,30 +201,30 @@ class Batch:
             for length, end in zip(self._lengths, ends, strict=True)
         ]
 
-    def _end(self, flight: ItemRun) -> None:
+    def _end(self, item_run: ItemRun) -> None:
         """End the items that have not ended before."""
-        self._on_done(flight)
+        self._on_done(item_run)
         self._feeds = []
-        error, divided = flight.error, self._divided
+        error, divided = item_run.error, self._divided
         if error is None and divided is None:  # the results lie in no slot
             try:
-                divided = self._divide(flight.results)
+                divided = self._divide(item_run.results)
             except ShapeError as failure:
                 error = failure
         pairs = zip(self.members, divided or [{}] * len(self.members), strict=True)
         ending = [(member, part) for member, part in pairs if not member.done.is_set()]
         self._left = len(ending)
         if not ending:
-            flight.let_go()
+            item_run.let_go()
         for member, part in ending:
-            _share_marks(member, flight)
+            _share_marks(member, item_run)
             own = error.again() if isinstance(error, PlaitError) else error
             member.land(part, own, self._leave)
 
     def _leave(self) -> None:
         self._left -= 1
         if not self._left:
-            self.flight.let_go()
+            self.item_run.let_go()
 
 
 def _share_marks(member: ItemRun, batch: ItemRun) -> None:

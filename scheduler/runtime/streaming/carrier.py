@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from ....graph.tensor import Array
-from ...dispatch.quick import ON_LOOP, Limit
+from ...dispatch.estimates import ON_LOOP, Limit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.input_staging import InputStagingPool
@@ -78,7 +78,7 @@ class Carrier(Protocol):
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: ItemRun,
+        item_run: ItemRun,
         fetched: frozenset[str],
     ) -> None:
         """Start an item, once there is room for it; raise if it cannot start."""
@@ -88,12 +88,12 @@ class Carrier(Protocol):
         self,
         inputs: Mapping[str, Any],
         max_in_flight: int,
-        flight: ItemRun,
+        item_run: ItemRun,
         fetched: frozenset[str],
     ) -> bool:
         """Start an item if nothing has to be waited for, and say so; inputs are not kept."""
         ...
 
-    async def drain(self, flights: set[ItemRun]) -> None:
+    async def drain(self, item_runs: set[ItemRun]) -> None:
         """Cancel items and wait until the last of them has ended; not to be cancelled itself."""
         ...

@@ -48,10 +48,10 @@ class Deadlines:
         self._pending: deque[tuple[float, ItemRun]] = deque()
         self._added = trio.lowlevel.ParkingLot()
 
-    def add(self, flight: ItemRun) -> None:
+    def add(self, item_run: ItemRun) -> None:
         """Let an item's time begin."""
         self._forget_done()
-        self._pending.append((trio.current_time() + self._deadline_s, flight))
+        self._pending.append((trio.current_time() + self._deadline_s, item_run))
         if self._added:
             self._added.unpark_all()
 
@@ -62,12 +62,12 @@ class Deadlines:
             if not self._pending:
                 await self._added.park()
                 continue
-            moment, flight = self._pending[0]
+            moment, item_run = self._pending[0]
             if trio.current_time() < moment:
                 await trio.sleep_until(moment)
             else:
                 self._pending.popleft()
-                self._give_up(flight, deadline_passed(self._deadline_s))
+                self._give_up(item_run, deadline_passed(self._deadline_s))
 
     def _forget_done(self) -> None:
         while self._pending and self._pending[0][1].done.is_set():

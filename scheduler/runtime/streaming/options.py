@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from ....graph.state import assigns
 from ...errors import SessionError
-from ...planner.arguments import MOST_IN_FLIGHT
+from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches
 from ...plans.plan import Plan
 from ..items.item import Results

@@ -67,6 +67,8 @@ class Puller:
 
     Attributes
     ----------
+    may_wait : bool
+        True where the source has to be awaited.
     pulled : Pulled or None
         What the source gave last, until it has been run or handed over.
     is_exhausted : bool
@@ -91,14 +93,11 @@ class Puller:
         self._iterator: Iterator[Mapping[str, Any]] | None = None
         self._asynchronous: AsyncIterator[Mapping[str, Any]] | None = None
         self._count = 0
+        # It takes long to tell: once for all items.
+        self.may_wait = isinstance(source, AsyncIterable)
         self.pulled: Pulled | None = None
         self.is_exhausted = False
         self.error: Exception | None = None
-
-    @property
-    def may_wait(self) -> bool:
-        """True where the source has to be awaited."""
-        return isinstance(self._source, AsyncIterable)
 
     def pull(self) -> bool:
         """Ask a source that need not be awaited for an item; False if there is none."""
@@ -121,11 +120,12 @@ class Puller:
     async def pull_soon(self) -> bool:
         """Ask any source for an item; False if there is none."""
         # It repeats the end of `pull`: what both called would be one call more for each item.
-        if not isinstance(self._source, AsyncIterable):
+        if not self.may_wait:
             return self.pull()
         asked_ns = self._now_ns()
         try:
             if self._asynchronous is None:
+                assert isinstance(self._source, AsyncIterable)
                 self._asynchronous = aiter(self._source)
             inputs = await anext(self._asynchronous)
         except StopAsyncIteration:

@@ -82,7 +82,7 @@ class Results:
         if self._is_over_at_once or self._is_ready:
             await self._runtime.checkpoint()
         if self._is_over_at_once and self._may_run_here and self._keep_permit():
-            item = self._item = self._run_here()
+            item = self._item = self._run_inline()
             if item is not None:
                 return item if item.error is None else item.checked(self._options.on_error)
         self._release_last()
@@ -104,14 +104,14 @@ class Results:
                 await self._take_permit()
                 if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
                     break
-                flight = self.line.new_flight()
-                flight.index, flight.marks, inputs = puller.take()
+                index, marks, inputs = puller.take()
+                item_run = self.line.new_flight(index, marks)
                 inputs = self._runtime.keys.added(self._runtime.borrowed(inputs))
                 self._unfinished += 1
                 if self._options.ordered:
-                    self._queue.append(flight)
-                await self.line.put(flight, inputs)
-                self._is_over_at_once = may_be_at_once and flight.done.is_set()
+                    self._queue.append(item_run)
+                await self.line.put(item_run, inputs)
+                self._is_over_at_once = may_be_at_once and item_run.done.is_set()
         except Exception as error:
             puller.error = error
         finally:
@@ -124,12 +124,11 @@ class Results:
         """Wait for room for one more item; the consumer may pull some meanwhile."""
         self._wants_permit = True
         try:
-            try:
+            if self._permits.value:
                 self._permits.acquire_nowait()
-            except trio.WouldBlock:
-                await self._permits.acquire()
-            else:
                 await self._runtime.checkpoint()
+            else:
+                await self._permits.acquire()
         finally:
             self._wants_permit = False
 
@@ -149,7 +148,7 @@ class Results:
             self._permits.acquire_nowait()
         return True
 
-    def _run_here(self) -> Item | None:
+    def _run_inline(self) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
         None if there is none, or it may take longer: then the feeding task goes on with it.
@@ -193,22 +192,22 @@ class Results:
         """Say whether source and consumer both wait for something to be done."""
         return bool(self._news) and self._permits.statistics().tasks_waiting > 0
 
-    def _note(self, flight: ItemRun) -> None:
+    def _note(self, item_run: ItemRun) -> None:
         """Take note that an item is done."""
         self._unfinished -= 1
         if not self._options.ordered:
-            self._queue.append(flight)
+            self._queue.append(item_run)
         if self._news and self._is_ready:
             self._news.unpark_all()
 
     @trio.lowlevel.enable_ki_protection  # whoever has no place in the line any more is released
     def _hand_out(self) -> Item:
-        flight = self._queue.popleft()
-        for marks in _marks(flight):
+        item_run = self._queue.popleft()
+        for marks in _marks(item_run):
             marks.taken_ns = self._runtime.now_ns()
-        release = partial(self._release, flight)
+        release = partial(self._release, item_run)
         self._item = Item(
-            flight.index, flight.results, flight.error, release, self._options.arrange
+            item_run.index, item_run.results, item_run.error, release, self._options.arrange
         )
         return self._item
 
@@ -219,12 +218,12 @@ class Results:
             self._item = None
 
     @trio.lowlevel.enable_ki_protection
-    def _release(self, flight: ItemRun, item: Item) -> None:
-        for marks in _marks(flight):
+    def _release(self, item_run: ItemRun, item: Item) -> None:
+        for marks in _marks(item_run):
             marks.released_ns = self._runtime.now_ns()
         if not self._options.copy:
             item.forget()
-        flight.let_go()
+        item_run.let_go()
         self._leave_room(item)
 
 
@@ -263,6 +262,10 @@ async def open_stream(
         raise failure  # outside of the handler: it keeps its own cause
 
 
-def _marks(flight: ItemRun) -> list[Timestamps]:
+def _marks(item_run: ItemRun) -> list[Timestamps]:
     """Return where to note what becomes of an item: a batch has the marks of its last one."""
-    return [flight.marks] if flight.batch is None else [flight.marks, flight.batch.flight.marks]
+    return (
+        [item_run.marks]
+        if item_run.batch is None
+        else [item_run.marks, item_run.batch.item_run.marks]
+    )

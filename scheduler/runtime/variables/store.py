@@ -89,7 +89,7 @@ class VariableStore:
     variables : Mapping of str to Node
     devices : Mapping of str to Device
         Those that are open.
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
 
     Attributes
     ----------
@@ -100,10 +100,13 @@ class VariableStore:
     """
 
     def __init__(
-        self, variables: Mapping[str, Node], devices: Mapping[str, Device], pace: VirtualTimeDriver
+        self,
+        variables: Mapping[str, Node],
+        devices: Mapping[str, Device],
+        driver: VirtualTimeDriver,
     ) -> None:
         self._devices = devices
-        self._pace = pace
+        self._driver = driver
         self.changes = 0
         self.turned: Turned = frozenset()
         self._lending = threading.Lock()
@@ -212,7 +215,7 @@ class VariableStore:
                 device.view(one, 0, held.spec) for one in (held.places[memory].arena, arena)
             )
             copies.append(Copy(target, source, device))
-        await copy_all(copies, self._pace)
+        await copy_all(copies, self._driver)
         for name, memory in missing:
             self._held[name].places[memory].is_current = True
 
@@ -280,7 +283,7 @@ class VariableStore:
         if memory in HOST_MEMORIES:
             return source.array
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
-        await copy_all([Copy(target, source, device)], self._pace)
+        await copy_all([Copy(target, source, device)], self._driver)
         if held.places[memory].is_current:
             held.value = frozen_copy(target.array)
         return target.array

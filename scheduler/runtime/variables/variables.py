@@ -64,7 +64,7 @@ class Variables:
         All of it, variables as nodes.
     devices : Mapping of str to Device
         Those that are open.
-    pace : VirtualTimeDriver
+    driver : VirtualTimeDriver
     examine : callable
         Called when a device may have died.
     watch : Watch
@@ -80,20 +80,20 @@ class Variables:
         self,
         graph: Graph,
         devices: Mapping[str, Device],
-        pace: VirtualTimeDriver,
+        driver: VirtualTimeDriver,
         examine: Callable[[], object],
         watch: Watch,
     ) -> None:
         self._nodes = variables_of(graph)
         self._devices = devices
-        self._pace = pace
+        self._driver = driver
         self._examine = examine
         self._watch = watch
         self._turns = VariableLock()
         self._bringing = trio.Lock()
         self._committing = False
         self.values = Values(self._nodes.keys(), self._read)
-        self.held = VariableStore(self._nodes, devices, pace)
+        self.held = VariableStore(self._nodes, devices, driver)
         self.refuse = self._turns.refuse
         self.closings = self.held.closings
 
@@ -106,10 +106,10 @@ class Variables:
             If a graph that is to compute one cannot.
         """
         if self._nodes:
-            self.held.hold(await self._pace.on_thread(partial(initial_values, self._nodes)))
+            self.held.hold(await self._driver.on_thread(partial(initial_values, self._nodes)))
 
-    async def enter(self, flight: ItemRun, open_plan: OpenPlan, turn: Turn) -> Turn:
-        """Wait until an item may start, and bring what it reads to where it does.
+    async def enter(self, item_run: ItemRun, open_plan: OpenPlan, turn: Turn) -> Turn:
+        """Wait until an item that reads variables may start, and bring them to where it does.
 
         Return its turn with the slot bound to where variables are then.
 
@@ -122,10 +122,8 @@ class Variables:
         SessionError
             If the session is being closed.
         """
-        if not open_plan.reads:
-            return turn
-        if not flight.is_part:
-            await self._enter(flight, assigns=bool(open_plan.keeps))
+        if not item_run.is_part:
+            await self._enter(item_run, assigns=bool(open_plan.keeps))
         try:
             if open_plan.brought != self.held.changes:
                 async with self._bringing:
@@ -139,10 +137,10 @@ class Variables:
                 slot = await self._watch.on_thread(partial(open_plan.make_slot, index))
             return Turn(slot, turn.number)
         except BaseException as error:
-            self._refused(flight, error)
+            self._refused(item_run, error)
             raise
 
-    async def enter_parts(self, flight: ItemRun, graph: Graph) -> dict[str, Array]:
+    async def enter_parts(self, item_run: ItemRun, graph: Graph) -> dict[str, Array]:
         """Wait until an item that goes through several plans may start; return what it reads.
 
         By the names of tensors. It stays as it is until the item leaves.
@@ -154,7 +152,7 @@ class Variables:
         """
         if not graph.variables:
             return {}
-        await self._enter(flight, assigns=bool(graph.assigned))
+        await self._enter(item_run, assigns=bool(graph.assigned))
         try:
             return {
                 tensor: await self.held.fetch(node.name)
@@ -162,32 +160,31 @@ class Variables:
                 if tensor in graph.prepared
             }
         except BaseException as error:
-            self._refused(flight, error)
+            self._refused(item_run, error)
             raise
 
-    async def _enter(self, flight: ItemRun, *, assigns: bool) -> None:
-        await (self._turns.take(flight) if assigns else self._turns.share(flight))
+    async def _enter(self, item_run: ItemRun, *, assigns: bool) -> None:
+        await (self._turns.take(item_run) if assigns else self._turns.share(item_run))
 
-    def _refused(self, flight: ItemRun, error: BaseException) -> None:
+    def _refused(self, item_run: ItemRun, error: BaseException) -> None:
         """Take note that an item cannot start, whose turn it is."""
-        self.leave(flight)
+        self.leave(item_run)
         if isinstance(error, DeviceLostError):
             self._examine()
 
-    def leave(self, flight: ItemRun) -> None:
+    def leave(self, item_run: ItemRun) -> None:
         """Let others have the turn of an item that is over; what it assigned is forgotten."""
-        self._turns.leave(flight)
+        self._turns.leave(item_run)
 
     def is_quick(self, slot: Slot) -> bool:
         """True when what an item on a slot assigns can be committed at once."""
         is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
-        return is_here and not (slot.assigns and self._turns.is_read)
+        return is_here and not self._turns.is_read
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
         """Have variables hold what an item assigned, which `is_quick`."""
-        if slot.assigns:
-            slot.commits.make_here()
-            self._keep(slot, open_plan)
+        slot.commits.make_here()
+        self._keep(slot, open_plan)
 
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
         """Have variables hold what an item assigned, once nobody reads them; not to be cancelled.
@@ -201,7 +198,7 @@ class Variables:
             self._committing = True
             try:
                 if slot.commits:
-                    await slot.commits.make(self._pace)
+                    await slot.commits.make(self._driver)
                 self.held.check(slot.swaps.items())
             except BaseException:
                 lost = {n: where - HOST_MEMORIES for n, where in open_plan.overwrites.items()}
@@ -309,7 +306,7 @@ class Variables:
         if isinstance(names, str) or not isinstance(names, Iterable | None):
             raise FeedError(f"{names!r} is no list of variables", fix="list their names")
         nodes = self._nodes if names is None else {name: self._node(name) for name in names}
-        await self.assign(await self._pace.on_thread(partial(initial_values, nodes)))
+        await self.assign(await self._driver.on_thread(partial(initial_values, nodes)))
 
     async def hold(self, arrays: Mapping[str, Array]) -> None:
         """Have variables hold arrays that nobody changes, once nobody reads; for who has the turn.

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generated_cases import all_cases
-from plait.devices.codegen.float64 import computes_float64
-from plait.devices.codegen.registry import generate, generated_ops, why_not
+from plait.devices.codegen.registry import computes_float64, generate, generated_ops, why_not
 from plait.graph.ir import Graph, Node
 from single_node import single_node_graph
 

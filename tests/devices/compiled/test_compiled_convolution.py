@@ -18,7 +18,7 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from single_node import single_node_graph
 
-pytest.importorskip("numba", reason="needs numba: pip install 'plait[compiled]'")
+pytest.importorskip("numba", reason="needs numba: pip install '.[compiled]'")
 
 from plait.devices.compiled import convolution, depthwise
 from plait.devices.compiled.device import CompiledDevice

@@ -9,16 +9,17 @@ import pytest
 from patience import WAIT_S
 from plait import devices
 from plait.devices.compiled import device as module
+from plait.graph.extras import how_to_install
 from small_graphs import unary
 
-NUMBA_MISSING = "needs numba: pip install 'plait[compiled]'"
+NUMBA_MISSING = "needs numba: pip install '.[compiled]'"
 
 
 def test_without_numba_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(pl.DeviceUnavailableError, match="needs Numba") as caught:
         pl.plan(unary("Relu"), ["compiled"])
-    assert "plait[compiled]" in str(caught.value)
+    assert how_to_install("compiled") in str(caught.value)
 
 
 def test_a_device_that_lacks_numba_is_probed_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:

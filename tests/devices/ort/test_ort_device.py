@@ -23,6 +23,7 @@ from plait.devices.ort import support
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
 from plait.graph.dtypes import dtype_of
+from plait.graph.extras import how_to_install
 from plait.graph.ir import Graph
 from plait.graph.passes import PASSES
 from plait.graph.tensor import TensorSpec
@@ -88,7 +89,7 @@ def test_without_its_packages_it_says_what_to_install(
     monkeypatch.setattr("plait.devices.ort.device.newest_opset", runtimes.newest_opset)
     with pytest.raises(pl.DeviceUnavailableError, match=f"'{package}', which is not") as raised:
         pl.plan(doubling(), ["ort"])
-    assert raised.value.fix == "pip install 'plait[onnx,ort]'"
+    assert raised.value.fix == how_to_install("onnx", "ort")
 
 
 def test_a_runtime_that_runs_nothing_is_said_to_be_of_no_use(

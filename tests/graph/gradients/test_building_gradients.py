@@ -9,7 +9,8 @@ import plait as pl
 import pytest
 from numpy.typing import NDArray
 from plait.graph.gradients import Adjoint, Formula, Term, gradient
-from plait.graph.gradients.registry import find_rule, flat
+from plait.graph.operator import unregister_operator
+from plait.graph.traits import FLAT
 
 Array = NDArray[Any]
 
@@ -258,9 +259,33 @@ def test_rules_are_registered_once() -> None:
 
     with pytest.raises(pl.GraphError, match="two gradients of 'Relu'"):
         gradient("Relu")(rule)
-    with pytest.raises(pl.GraphError, match="two gradients of 'Floor'"):
-        flat("Floor")
-    assert find_rule("Floor") is None
+
+
+def test_no_gradient_flows_through_functions_that_are_flat() -> None:
+    @pl.operator(name="test_building.steps", traits=FLAT)
+    def steps(x: Array) -> Array:
+        floors: Array = np.floor(x * 10)
+        return floors
+
+    try:
+        b = pl.GraphBuilder("steps")
+        x = b.input("x", "float32", (2,))
+        y = b.op("ReduceSum", b.op("Add", b.call(steps, x), b.op("Mul", x, np.float32(3))))
+        b.output("dx", pl.gradients(b, y, x))
+        found = pl.run(b.build(), {"x": np.array([1, 2], np.float32)})
+    finally:
+        unregister_operator("test_building.steps")
+    assert found["dx"].tolist() == [3, 3]
+
+
+def test_a_range_hands_its_gradient_to_where_it_begins_and_to_its_step() -> None:
+    b = pl.GraphBuilder("range")
+    start, delta = b.input("start", "float32", ()), b.input("delta", "float32", ())
+    y = b.op("ReduceSum", b.op("Range", start, np.float32(5.2), delta))
+    for name, dx in zip(("ds", "dd"), pl.gradients(b, y, [start, delta]), strict=True):
+        b.output(name, dx)
+    found = pl.run(b.build(), {"start": np.float32(0.5), "delta": np.float32(0.5)})
+    assert (found["ds"], found["dd"]) == (10, 45)
 
 
 def test_equal_numbers_in_formulas_are_one_constant() -> None:

@@ -122,7 +122,7 @@ def test_names_behind_a_plus_run_ahead_of_all_others() -> None:
 
 
 def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:
-    with pytest.raises(GraphError, match="did you mean fold_scale"):
+    with pytest.raises(GraphError, match="did you mean 'fold_scale'"):
         selected(["fold_scales"])
 
 

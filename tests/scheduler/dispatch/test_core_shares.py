@@ -81,6 +81,16 @@ def test_replicas_divide_the_cores() -> None:
     assert shares_of_cores(plan) == {"ort:0": 2, "ort:1": 2, "ort:2": 2}
 
 
+def test_replicas_beside_others_divide_the_cores_where_each_set_has_one_item() -> None:
+    pins = {"first": "cpu:0..1", "*": "ort:0..1"}
+    names = ("cpu:0", "cpu:1", "ort:0", "ort:1")
+    shares = shares_of_cores(diamond(pins, max_in_flight=2))
+    assert shares == dict(zip(names, (1, 1, 4, 4), strict=True))
+    assert shares_of_cores(diamond(pins, max_in_flight=4)) == dict.fromkeys(names, 1), "two on each"
+    shared = diamond({"first": "cpu", "*": "ort:0..1"}, max_in_flight=2)
+    assert shares_of_cores(shared) == {"cpu": 2, "ort:0": 2, "ort:1": 2}, "one cpu for both"
+
+
 def test_while_shapes_are_not_known_any_two_devices_may_overlap() -> None:
     b = pl.GraphBuilder("open")
     b.output("y", b.op("Neg", b.op("Exp", b.input("x", "float32", ("n",)), name="e"), name="n"))

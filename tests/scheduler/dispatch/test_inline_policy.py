@@ -33,7 +33,7 @@ async def agreed(plan: pl.Plan) -> list[str]:
     assert workload(plan.steps, plan.prototypes, plan.costs).inline == found
     async with pl.Session(plan) as session:
         (slots,) = session._open_runtime()._open_plans._slots.values()
-        bound = slots.open_plan.make_slot(0).here
+        bound = slots.open_plan.make_slot(0).inline
         assert {index for index, here in enumerate(bound) if here is not None} == found
     return [plan.steps[index].name for index in sorted(found)]
 

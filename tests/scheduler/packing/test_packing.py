@@ -21,6 +21,7 @@ from packing_problems import (
 )
 from patience import WAIT_S
 from plait.graph.errors import InternalError
+from plait.graph.extras import how_to_install
 from plait.scheduler.packing import (
     Block,
     Conflicts,
@@ -110,7 +111,7 @@ def test_a_perfect_packing_is_found_again(seed: int) -> None:
 
 @pytest.mark.slow
 def test_the_compiled_search_takes_the_same_steps_as_python() -> None:
-    pytest.importorskip("numba", reason="needs numba: pip install 'plait[compiled]'")
+    pytest.importorskip("numba", reason="needs numba: pip install '.[compiled]'")
     for seed in range(3):
         sizes, lives = guillotine(60, seed)
         ways = [pack(sizes, lives, deadline_s=WAIT_S, solver=s) for s in ("python", "compiled")]
@@ -118,7 +119,7 @@ def test_the_compiled_search_takes_the_same_steps_as_python() -> None:
 
 
 def test_cpsat_finds_a_perfect_packing() -> None:
-    pytest.importorskip("ortools", reason="needs OR-Tools: pip install 'plait[cpsat]'")
+    pytest.importorskip("ortools", reason="needs OR-Tools: pip install '.[cpsat]'")
     sizes, lives = guillotine(30, 1)
     blocks = [Block(64 * size, 64) for size in sizes]
     packing = pack(blocks, lives, deadline_s=WAIT_S, solver="cpsat")
@@ -134,7 +135,7 @@ def test_a_solver_that_is_missing_is_named_with_its_extra(
         monkeypatch.setattr(f"plait.scheduler.packing.{place}.find_spec", lambda name: None)
     with pytest.raises(PackingError, match="not installed") as caught:
         pack([1], Intervals([0], [1]), solver=solver)  # type: ignore[arg-type]
-    assert caught.value.fix == f"pip install 'plait[{solver}]'"
+    assert caught.value.fix == how_to_install(solver)
 
 
 @pytest.mark.parametrize("module", ["numba", "ortools"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,42 @@ def products(length: int = 20, **more: Any) -> Graph:
     return b.build()
 
 
+@pl.operator(pl.TensorSpec("float32", (SIDE, SIDE)), inputs=[pl.TensorSpec("uint8", ("bytes",))])
+def decoded(file: Any) -> Any:
+    return np.full((SIDE, SIDE), len(file), np.float32)
+
+
+@pl.operator(pl.TensorSpec("float32", ()), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))])
+def largest(y: Any) -> Any:
+    return y.max()
+
+
+def pipeline(decode: Any = decoded, then: Any = largest) -> Graph:
+    """Return a graph of a function, a network, and another function."""
+    b = pl.GraphBuilder("pipeline")
+    file = b.input("file", "uint8", ("bytes",))
+    image = b.call(decode, file, name="decode")
+    made = b.include(products(), {"x": image}, prefix="net/")
+    b.output("found", b.call(then, made["y"], name="then"))
+    return b.build()
+
+
+STREAM: Mapping[str, Any] = {
+    "bounds": {"bytes": 1000},
+    "max_in_flight": 4,
+    "objective": "throughput",
+}
+
+
+LENGTHS = [1, 5, 2, 1000, 7, 3, 1, 8, 2, 9, 4, 11, 6, 3, 2, 10]
+
+
+def found(plan: pl.Plan) -> list[int]:
+    files = [{"file": np.zeros(length, np.uint8)} for length in LENGTHS]
+    with pl.BlockingSession(plan) as session, session.stream(files) as results:
+        return [int(item["found"]) for item in results]
+
+
 def test_a_stream_has_replicas_of_a_device_that_is_named_without_a_number() -> None:
     plan = pl.plan(products(), ["ort", "cpu"], max_in_flight=4, objective="throughput")
     assert plan.device_names == ("ort:0..3", "cpu")
@@ -58,6 +97,114 @@ def test_where_one_item_is_to_be_fast_it_is_no_slower_on_replicas() -> None:
     plan = pl.plan(products(), ["ort"], max_in_flight=4)
     one = pl.plan(products(), ["ort:0"], max_in_flight=4)
     assert pl.simulate(plan).makespan_s <= (1 + scaling_out.SAME) * pl.simulate(one).makespan_s
+
+
+@pytest.mark.parametrize("devices", [["ort", "cpu"], ["cpu", "ort"]])
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_functions_around_a_network_have_replicas_with_it_and_it_stays_whole(
+    devices: list[str], objective: str
+) -> None:
+    plan = pl.plan(pipeline(), devices, **{**STREAM, "objective": objective})
+    assert sorted(plan.device_names) == ["cpu:0..3", "ort:0..3"]
+    assert [one.device for one in plan.subgraphs] == ["cpu:0", "ort:0", "cpu:0"]
+    assert found(plan) == LENGTHS
+
+
+def test_the_report_says_what_came_of_weighing_replicas(tmp_path: Path) -> None:
+    plan = pl.plan(pipeline(), ["ort", "cpu"], **STREAM)
+    one = pl.plan(pipeline(), ["ort:0", "cpu:0"], **STREAM)
+    rates = [pl.simulate(made, items=16).items_per_s for made in (plan, one)]
+    assert rates[0] > (1 + scaling_out.GAIN) * rates[1]
+    chosen = "most on ort on 4 replicas"
+    assert f"strategy auto, for throughput: {chosen}\n" in plan.report()
+    gain = f"a stream is predicted {rates[0] / rates[1]:.1f} times as fast on 4 as on one"
+    assert f"  what ort supports is there, whole; {gain}\n" in plan.report()
+    assert plan.decision is not None
+    assert one.decision is not None
+    first, *others = plan.decision.candidates
+    assert (first.name, first.devices) == (chosen, plan.device_names)
+    assert first.seconds == pytest.approx(1 / rates[0], rel=0.01)
+    (before,) = [other for other in others if other.note == "the best on one"]
+    assert before.name == one.decision.chosen
+    compared = pl.diff(one, plan)
+    assert compared.before.strategy == compared.after.strategy == "auto"
+    plan.save(tmp_path / "a.plan")
+    loaded = pl.load_plan(tmp_path / "a.plan")
+    assert loaded.report() == plan.report()
+    assert loaded.strategy == "auto"
+    assert found(loaded) == LENGTHS
+
+
+@pl.operator(pl.TensorSpec("float32", ("rows",)), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))])
+def counted(y: Any) -> Any:
+    """Return as many numbers as the file had bytes."""
+    return np.full(int(y[0, 0]), y[0, 0], np.float32)
+
+
+def test_where_a_function_decides_lengths_what_comes_before_tells(tmp_path: Path) -> None:
+    bounds = {"bytes": 1000, "rows": 1000}
+    plan = pl.plan(pipeline(then=counted), ["ort", "cpu"], **{**STREAM, "bounds": bounds})
+    assert not plan.is_static
+    assert sorted(plan.device_names) == ["cpu:0..3", "ort:0..3"]
+    assert "as fast on 4 as on one, up to where values decide lengths\n" in plan.report()
+    plan.save(tmp_path / "a.plan")
+    for one in (plan, pl.load_plan(tmp_path / "a.plan")):
+        files = [{"file": np.zeros(length, np.uint8)} for length in LENGTHS]
+        with pl.BlockingSession(one) as session, session.stream(files) as results:
+            assert [item["found"].tolist() for item in results] == [[n] * n for n in LENGTHS]
+
+
+def test_a_function_may_run_for_two_items_at_once() -> None:
+    calls, second = count(), Event()
+
+    @pl.operator(pl.TensorSpec("float32", ()), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))])
+    def overtaken(y: Any) -> Any:
+        if next(calls):
+            second.set()
+        assert second.wait(60), "the second call comes while the first one is under way"
+        return y.max()
+
+    assert found(pl.plan(pipeline(then=overtaken), ["ort", "cpu"], **STREAM)) == LENGTHS
+
+
+@pl.operator(pl.TensorSpec("float32", ()), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))])
+class Largest:
+    def run(self, y: Any) -> Any:
+        return y.max()
+
+
+@pl.operator(
+    pl.TensorSpec("float32", ()), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))], effects=True
+)
+def told(y: Any) -> Any:
+    return y.max()
+
+
+@pytest.mark.parametrize(
+    ("devices", "then", "more"),
+    [
+        (("ort", "cpu"), Largest, {}),
+        (("ort", "cpu"), told, {}),
+        (("ort", "cpu"), largest, {"pin": {"decode": "cpu"}}),
+        (("ort", "cpu"), largest, {"pin": {"net/*": "ort"}}),
+        (("ort", "cpu:0"), largest, {}),
+        (("ort:0", "cpu"), largest, {}),
+        (("ort", pl.device("cpu")), largest, {}),
+        (("ort", "worker"), largest, {}),
+    ],
+)
+def test_functions_run_one_at_a_time_for_who_asks_for_that(
+    devices: Any, then: Any, more: Any
+) -> None:
+    plan = pl.plan(pipeline(then=then), devices, **STREAM, **more)
+    assert plan.replicas == ()
+
+
+def test_what_is_made_of_such_a_plan_is_on_replicas_too() -> None:
+    plan = pl.plan(pipeline(), ["ort", "cpu"], **STREAM, precision={"ort": "float16"})
+    for other in (plan.replan(2), plan.fetching("net/y"), plan.for_shapes({"file": (7,)})):
+        assert other.replicas == plan.replicas
+        assert {one.device for one in other.subgraphs} == {"cpu:0", "ort:0"}
 
 
 @pytest.mark.parametrize(

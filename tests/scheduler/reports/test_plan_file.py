@@ -80,7 +80,7 @@ def test_nothing_is_planned_when_a_plan_is_loaded_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pl.plan(small(), max_in_flight=2).save(tmp_path / "p.plan")
-    monkeypatch.setattr(planner, "decide", _refuse)
+    monkeypatch.setattr(planner, "make_plan", _refuse)
     plan = Plan.load(tmp_path / "p.plan")
     assert pl.run(plan, {"x": np.zeros(4, "float32")})["y"].tolist() == [0, 1, 2, 3]
 

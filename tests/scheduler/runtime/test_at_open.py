@@ -53,7 +53,7 @@ class Counting(CpuDevice):
         self.runs.update(self._nodes[id(program)])
         return super().submit(program, waits, on_done)
 
-    def run_here(self, program: Program, event: Event) -> bool:
+    def run_inline(self, program: Program, event: Event) -> bool:
         return False
 
 

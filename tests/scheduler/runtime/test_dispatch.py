@@ -21,12 +21,12 @@ def test_an_item_goes_where_fewest_are_under_way_and_no_device_is_lost(
     under_way: list[tuple[ItemRun, int]] = []
     for ending in endings:
         loads = [sum(one == index for _, one in under_way) for index in range(3)]
-        flight = ItemRun()
-        chosen = dispatcher.choose(flight)
+        item_run = ItemRun()
+        chosen = dispatcher.choose(item_run)
         alive = [index for index in range(3) if f"w:{index}" not in lost] or [0, 1, 2]
         assert chosen in alive
         assert loads[chosen] == min(loads[index] for index in alive)
-        under_way.append((flight, chosen))
+        under_way.append((item_run, chosen))
         if ending < len(under_way):
             under_way.pop(ending)[0].finish()
 
@@ -35,9 +35,9 @@ def test_of_equals_the_next_in_turn_is_taken() -> None:
     dispatcher = Dispatcher(GROUPS, ())
     chosen = []
     for _ in range(5):
-        flight = ItemRun()
-        chosen.append(dispatcher.choose(flight))
-        flight.finish()
+        item_run = ItemRun()
+        chosen.append(dispatcher.choose(item_run))
+        item_run.finish()
     assert chosen == [0, 1, 2, 0, 1]
 
 
@@ -52,9 +52,9 @@ def test_an_item_that_finds_no_slot_keeps_its_turn() -> None:
 
 
 def test_a_shorter_group_begins_again() -> None:
-    flights = [ItemRun() for _ in range(3)]
+    item_runs = [ItemRun() for _ in range(3)]
     dispatcher = Dispatcher(GROUPS, {"v:4"})  # of variants 0 and 2
-    assert [dispatcher.choose(flight) for flight in flights] == [1, 1, 1]
+    assert [dispatcher.choose(item_run) for item_run in item_runs] == [1, 1, 1]
 
 
 def test_a_slot_that_is_held_counts_until_it_is_let_go() -> None:

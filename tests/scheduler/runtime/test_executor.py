@@ -125,7 +125,7 @@ def test_a_device_that_refuses_work_fails_the_item() -> None:
 
     slot = stage.open_plan.make_slot(0)
     stage.open_plan.slots[0] = Slot(
-        slot.feeds, slot.results, (refuse,) * len(stage.plan.steps), slot.here  # type: ignore[arg-type]
+        slot.feeds, slot.results, (refuse,) * len(stage.plan.steps), slot.inline  # type: ignore[arg-type]
     )  # fmt: skip
     execution = stage.start(0, {"x": np.arange(4, dtype=np.int32)}).execution
     assert stage.finished == [0]

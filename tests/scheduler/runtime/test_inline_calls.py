@@ -13,7 +13,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from plait.scheduler.dispatch.quick import Estimates
+from plait.scheduler.dispatch.estimates import Estimates
 from plait.scheduler.runtime.opened.shape_plan_cache import ShapePlanCache
 
 ITEMS, WARMING = 40, 20
@@ -62,9 +62,9 @@ async def test_items_that_never_run_at_once_are_looked_up_once(
     checked: list[object] = []
     check = ShapePlanCache.check
 
-    def noted(by_shapes: ShapePlanCache, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def noted(shape_plans: ShapePlanCache, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         checked.append(inputs)
-        return check(by_shapes, inputs)
+        return check(shape_plans, inputs)
 
     monkeypatch.setattr(ShapePlanCache, "check", noted)
     async with pl.Session(pl.plan(b.build(), ["cpu"])) as session:

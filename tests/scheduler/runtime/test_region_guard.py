@@ -255,7 +255,7 @@ def test_a_device_that_refuses_work_fails_the_item_and_frees_its_copies() -> Non
         raise pl.DeviceLostError("gone")
 
     refusing = (*slot.launches[:3], refuse, *slot.launches[4:])
-    on.open_plan.slots[0] = Slot(slot.feeds, slot.results, refusing, slot.here)  # type: ignore[arg-type]
+    on.open_plan.slots[0] = Slot(slot.feeds, slot.results, refusing, slot.inline)  # type: ignore[arg-type]
     guests = [on.start(index, fed(index)) for index in range(4)]
     on.run_all(Random(0))
     assert on.finished == [0, 1, 2, 3]
@@ -325,7 +325,7 @@ def test_an_item_ends_after_the_step_that_waited_is_known_to_be_offered() -> Non
         return event
 
     launches[steps["a"]] = at_once
-    second.execution._slot = replace(second.slot, launches=tuple(launches))
+    second.execution._bound = replace(second.slot, launches=tuple(launches))
     known: list[object] = []
     second.execution._on_finish = lambda: known.extend(second.execution.events)
     on.devices["a"].step()

@@ -17,7 +17,8 @@ from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.scheduler.dispatch import core_shares
-from plait.scheduler.runtime.items import completion, launcher
+from plait.scheduler.runtime.items import completion
+from plait.scheduler.runtime.items.item import ItemRun
 from plait.scheduler.runtime.opened import copying, open_plans
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
 from trio.testing import wait_all_tasks_blocked
@@ -280,14 +281,14 @@ async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.Monkey
     """The item being fed on a thread when the stream is left is not started, or awaited."""
     monkeypatch.setattr(copying, "INLINE_BYTES", 0)
     feeding, left = threading.Event(), threading.Event()
-    feed = launcher._feed
+    write = copying.Feeds.write
 
-    def slow_feed(*arguments: Any) -> None:
+    def write_slowly(*arguments: Any) -> None:
         feeding.set()
         left.wait(WAIT_S)
-        feed(*arguments)
+        write(*arguments)
 
-    monkeypatch.setattr(launcher, "_feed", slow_feed)
+    monkeypatch.setattr(copying.Feeds, "write", write_slowly)
     device = SteppedDevice("stepped")
     steps = 0
 
@@ -340,7 +341,7 @@ async def test_no_memory_for_the_results_fails_the_item(monkeypatch: pytest.Monk
 
     async with pl.Session(pl.plan(relu(2))) as session:
         with monkeypatch.context() as patch:
-            patch.setattr(np, "array", full)
+            patch.setitem(ItemRun.__init__.__kwdefaults__ or {}, "take", full)
             with pytest.raises(MemoryError):
                 await session.run({"x": X})
         assert (await session.run({"x": X}))["y"].tolist() == [0, 2]

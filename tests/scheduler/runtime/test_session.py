@@ -10,7 +10,7 @@ import trio
 from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.errors import KernelError
 from plait.graph.ir import Graph
-from plait.scheduler.planner.arguments import MOST_IN_FLIGHT
+from plait.scheduler.planner.request import MOST_IN_FLIGHT
 from plait.scheduler.runtime.items.feeds import as_array
 from plait.scheduler.runtime.items.input_staging import copied
 from trio.testing import wait_all_tasks_blocked

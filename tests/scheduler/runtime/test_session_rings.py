@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -23,8 +22,8 @@ from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import SimModel
 from plait.graph.ir import Graph
 from plait.scheduler.planner.memory import memory_plan
-from plait.scheduler.runtime.items import launcher
 from plait.scheduler.runtime.opened import slots
+from plait.scheduler.runtime.opened.copying import Feeds
 from random_graphs import expected, feeds, graphs
 from staged import ringed
 from trio.testing import wait_all_tasks_blocked
@@ -229,14 +228,14 @@ def test_control_c_while_an_item_waits_to_be_fed_ends_the_program() -> None:
 async def test_an_item_that_cannot_be_fed_gives_its_turn_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    feed: Callable[..., None] = launcher._feed
+    write = Feeds.write
 
-    def failing(slot: Any, arrays: Any) -> None:
+    def failing(feeds: Feeds, arrays: Any) -> None:
         if arrays["x"][0] == 7:
             raise MemoryError("no room to copy")
-        feed(slot, arrays)
+        write(feeds, arrays)
 
-    monkeypatch.setattr(launcher, "_feed", failing)
+    monkeypatch.setattr(Feeds, "write", failing)
     with trio.fail_after(WAIT_S):
         async with pl.Session(planned(*lanes())) as session:
             for _ in range(5):

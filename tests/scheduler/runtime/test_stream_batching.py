@@ -383,17 +383,17 @@ def test_a_batch_divides_into_what_went_in(
     while waiting:
         batch, members = Batch(batching, lambda _: None), []
         while waiting and not batch.is_full:
-            flight = ItemRun()
-            if not batch.add(flight, waiting[0]):
+            item_run = ItemRun()
+            if not batch.add(item_run, waiting[0]):
                 break
-            members.append((flight, waiting.pop(0)))
+            members.append((item_run, waiting.pop(0)))
         assert members
         fed = batch.stacked()
         rows = sum(len(one["x"]) for _, one in members)
         assert len(fed["x"]) in (1, 2, 4, 8, 16, size, rows) if rows else not len(fed["x"])
         found = {"sum": fed["x"] + fed["a"], "product": fed["x"] * fed["a"]}
-        batch.flight.land(batch.flight.take(found), None, lambda: None)
-        for flight, one in members:
-            assert flight.done.is_set()
-            np.testing.assert_array_equal(flight.results["sum"], one["x"] + one["a"])
-            np.testing.assert_array_equal(flight.results["product"], one["x"] * one["a"])
+        batch.item_run.land(batch.item_run.take(found), None, lambda: None)
+        for item_run, one in members:
+            assert item_run.done.is_set()
+            np.testing.assert_array_equal(item_run.results["sum"], one["x"] + one["a"])
+            np.testing.assert_array_equal(item_run.results["product"], one["x"] * one["a"])

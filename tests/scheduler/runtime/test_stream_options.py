@@ -267,7 +267,7 @@ async def test_an_item_that_never_started_took_no_time(monkeypatch: pytest.Monke
 
     heard: list[Any] = []
     async with pl.Session(pl.plan(relu()), on_event=heard.append) as session:
-        monkeypatch.setattr("plait.scheduler.runtime.items.launcher._feed", failing)
+        monkeypatch.setattr("plait.scheduler.runtime.opened.copying.Feeds.write", failing)
         with pytest.raises(MemoryError):
             await session.run(item(0))
     assert [event.latency_s for event in heard] == [0]

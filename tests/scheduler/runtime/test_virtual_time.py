@@ -291,7 +291,7 @@ async def test_the_clock_can_still_be_moved_by_hand() -> None:
 
 
 async def turns(
-    pace: VirtualTimeDriver, calls: int, monkeypatch: pytest.MonkeyPatch, ns_each: int
+    driver: VirtualTimeDriver, calls: int, monkeypatch: pytest.MonkeyPatch, ns_each: int
 ) -> int:
     """Return how often another task ran while a pace was asked for checkpoints."""
     now_ns = TURN_NS
@@ -307,7 +307,7 @@ async def turns(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
         for _ in range(calls):
-            await pace.checkpoint()
+            await driver.checkpoint()
             now_ns += ns_each
         nursery.cancel_scope.cancel()
     return count
@@ -322,14 +322,14 @@ async def test_what_waits_for_nothing_lets_others_run_in_due_time(
 
 
 async def test_what_waits_for_nothing_can_be_cancelled_always() -> None:
-    pace = VirtualTimeDriver()
-    await pace.checkpoint()  # others have just run
+    driver = VirtualTimeDriver()
+    await driver.checkpoint()  # others have just run
     with trio.CancelScope() as scope:
         scope.cancel()
         for _ in range(2):
             with pytest.raises(trio.Cancelled):
-                await pace.checkpoint()
-        await pace.checkpoint()
+                await driver.checkpoint()
+        await driver.checkpoint()
     assert scope.cancelled_caught
 
 

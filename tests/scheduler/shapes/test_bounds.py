@@ -17,7 +17,7 @@ from plait.devices.device import scratch_specs
 from plait.graph.errors import ParseError
 from plait.graph.ir import Graph
 from plait.graph.tensor import TensorSpec
-from plait.scheduler.planner import planner
+from plait.scheduler.planner import prepare
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
@@ -94,7 +94,7 @@ def test_what_fits_is_sound_and_most_of_it_does(
 
 def test_where_bytes_are_shared_otherwise_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that allows for the largest shapes alone would write over what is still read."""
-    monkeypatch.setattr(planner, "leeway_of", lambda *_, **__: NONE)
+    monkeypatch.setattr(prepare, "leeway_of", lambda *_, **__: NONE)
     plan = planned(stacked())
     assert BoundedShapes(plan).fit({"x": (64, WIDTH)}) is not None
     assert BoundedShapes(plan).fit({"x": (63, WIDTH)}) is None

@@ -91,21 +91,16 @@ def test_one_plan_serves_all_counts(
 ) -> None:
     make, symbol = KINDS[kind]
     plan = pl.plan(make(), device, bounds={symbol: 7})
-    planned: list[str] = []
-    within, decide = planner.within, planner.decide
+    planned: list[Graph] = []
+    make_plan = planner.make_plan
 
-    def noted(graph: Graph, *rest: Any, **others: Any) -> pl.Plan:
-        planned.append("within")
-        return within(graph, *rest, **others)
-
-    def noted_too(graph: Graph, *rest: Any, **others: Any) -> pl.Plan:
-        planned.append("decide")
-        return decide(graph, *rest, **others)
+    def noted(graph: Graph, *rest: Any) -> pl.Plan:
+        planned.append(graph)
+        return make_plan(graph, *rest)
 
     with pl.BlockingSession(plan) as session:
         check(session.run(feeds(3)), kind, feeds(3), 3)
-        monkeypatch.setattr(planner, "within", noted)
-        monkeypatch.setattr(planner, "decide", noted_too)
+        monkeypatch.setattr(planner, "make_plan", noted)
         for count in (7, 0, 1, 5, 2, 0, 7):
             check(session.run(feeds(count, count)), kind, feeds(count, count), count)
     assert planned == []
@@ -238,3 +233,22 @@ def test_saved_plans_keep_bounds_of_computed_lengths(kind: str, tmp_path: Path) 
     check(pl.run(plan, feeds(0)), kind, feeds(0), 0)
     with pytest.raises(pl.PlaitError, match=f"{symbol.replace('[', '.')[:4]}.*is 5"):
         pl.run(plan, feeds(5))
+
+
+@pl.operator(pl.TensorSpec("float32", (1,)), inputs=[pl.TensorSpec("float32", ("n",))])
+def longest(x: Any) -> Any:
+    return np.full(1, len(x), np.float32)
+
+
+@pl.operator(pl.TensorSpec("float32", ("rows",)), inputs=[pl.TensorSpec("float32", (1,))])
+def as_many(x: Any) -> Any:
+    return np.ones(int(x[0]), np.float32)
+
+
+def test_lengths_of_any_number_go_into_one_and_come_out_of_what_is_of_one_shape() -> None:
+    b = pl.GraphBuilder("between")
+    b.output("y", b.call(as_many, b.call(longest, b.input("x", "float32", ("n",)))))
+    bounds = {"n": 40, "rows": 40}
+    with pl.BlockingSession(pl.plan(b.build(), bounds=bounds, max_in_flight=2)) as session:
+        for length in (*range(1, 41), *range(1, 41)):
+            assert session.run({"x": np.zeros(length, np.float32)})["y"].tolist() == [1] * length

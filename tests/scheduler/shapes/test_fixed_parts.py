@@ -18,11 +18,13 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.growing import GROWING
+from plait.scheduler.planner.memory.memory_plan import plan_memory
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.replanning import replan_beside
 from plait.scheduler.plans.regions import Region
 from plait.scheduler.runtime.opened.arenas import OpenArenas
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
+from plait.scheduler.shapes.constraints import DynamicShapeConstraints
 from plait.scheduler.shapes.fixed import fixed_nodes, is_mostly_fixed
 from varying_shapes import WIDTH, finding, open_graphs, rows, two_steps
 
@@ -270,3 +272,18 @@ async def test_a_profile_of_one_shape_has_nothing_to_say_of_plans() -> None:
         for _ in range(20):
             await session.run(rows(4))
         assert "plans" not in session.profile().table()
+
+
+def test_what_grows_shares_bytes_with_nothing_even_where_passes_have_fixed_nodes_touch_it() -> None:
+    b = pl.GraphBuilder("bypassed")
+    h = b.input("x", "float32", (1, 4))
+    for index in range(3):
+        h = b.op("Neg", h, name=f"n{index}")
+    b.output("y", h)
+    plan = pl.plan(b.build(), "cpu", passes=())
+    assert plan.placement is not None
+    grown = plan.graph.nodes[0].outputs[0]
+    leeway = DynamicShapeConstraints(growing=frozenset({grown}))
+    memory = plan_memory(plan.graph, plan.placement, plan.prototypes, 2, leeway=leeway)
+    places = {name: at for (name, _), at in memory.locations.items()}
+    assert [name for name, at in places.items() if at.region == GROWING] == [grown]

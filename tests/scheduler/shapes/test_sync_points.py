@@ -18,7 +18,7 @@ from plait.scheduler.costs.host import INLINE_BYTES
 from plait.scheduler.planner import staged_plans
 from plait.scheduler.planner.replanning import replan_graph
 from plait.scheduler.runtime.items import staged_run
-from plait.scheduler.runtime.items.staged_passage import Passage
+from plait.scheduler.runtime.items.stage_sequence import StageSequence
 from plait.scheduler.shapes.specialise import specialise
 from plait.scheduler.shapes.sync_points import cut
 
@@ -288,20 +288,20 @@ def test_arrays_in_the_other_byte_order_are_converted() -> None:
 async def test_inputs_that_need_one_plan_take_no_further_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    passages: list[object] = []
-    run = Passage.run
+    sequences: list[object] = []
+    run = StageSequence.run
 
-    async def counted(passage: Passage, *arguments: Any) -> Any:
-        passages.append(passage)
-        return await run(passage, *arguments)
+    async def counted(sequence: StageSequence, *arguments: Any) -> Any:
+        sequences.append(sequence)
+        return await run(sequence, *arguments)
 
-    monkeypatch.setattr(Passage, "run", counted)
+    monkeypatch.setattr(StageSequence, "run", counted)
     feeds = {"x": np.arange(6, dtype=np.float32), "shape": np.array([2, 3])}
     async with pl.Session(pl.plan(reshaping())) as session:
         for _ in range(3):
             found = await session.run(feeds)
             np.testing.assert_array_equal(found["y"], -feeds["x"].reshape(2, 3))
-    assert len(passages) == 1
+    assert len(sequences) == 1
 
 
 def held_up(b: pl.GraphBuilder) -> list[str]:

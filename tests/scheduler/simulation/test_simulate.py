@@ -167,8 +167,31 @@ def test_a_plan_with_unknown_shapes_is_refused() -> None:
     builder = pl.GraphBuilder("symbolic")
     x = builder.input("x", "float32", ("n",))
     builder.output("y", builder.op("Relu", x))
-    with pytest.raises(pl.PlanError, match="shapes are not all known"):
-        pl.simulate(pl.plan(builder.build()))
+    graph = builder.build()
+    with pytest.raises(pl.PlanError, match="shapes are not all known") as raised:
+        pl.simulate(pl.plan(graph))
+    assert raised.value.fix == "plan for the shapes of inputs: shapes={'x': (64,)}"
+    assert pl.simulate(pl.plan(graph, shapes={"x": (64,)})).makespan_s > 0
+    assert pl.simulate(pl.plan(graph, bounds={"n": 64})).makespan_s > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"shapes": {"x": (5,)}}, {"bounds": {"n": 5}}, {"bounds": {"n": 5, "kept.shape[1]": 5}}],
+)
+def test_a_plan_whose_lengths_values_decide_is_predicted_up_to_there(
+    options: dict[str, Any],
+) -> None:
+    builder = pl.GraphBuilder("counted")
+    above = builder.op("Relu", builder.input("x", "float32", ("n",)))
+    kept = builder.op("NonZero", above, name="kept")
+    builder.output("y", builder.op("Cast", kept, to="float32"))
+    plan = pl.plan(builder.build(), **options)
+    with pytest.raises(pl.PlanError, match="values decide what 'kept' yields") as raised:
+        pl.simulate(plan)
+    assert "node 'kept'" in (raised.value.at or "")
+    assert "plan.fetching" in (raised.value.fix or "")
+    assert pl.simulate(plan.fetching(above)).makespan_s > 0
 
 
 def test_where_one_item_fits_more_follow_each_other() -> None:

@@ -154,6 +154,85 @@ def test_a_stream_is_tried_on_threads_on_replicas_and_one_item_at_a_time() -> No
     assert sorted(tried) == [2, 4], "once each, whoever came by them"
 
 
+@pl.operator(pl.TensorSpec("float32", (64, 64)), inputs=[pl.TensorSpec("float32", (64, 64))])
+def halved(x: Any) -> Any:
+    return x / 2
+
+
+@pl.operator(pl.TensorSpec("float32", ("rows", 64)), inputs=[pl.TensorSpec("float32", (64, 64))])
+def positive(y: Any) -> Any:
+    return y[y[:, 0] > 0]
+
+
+def around(then: Any = halved) -> Graph:
+    """Return products between two functions."""
+    b = pl.GraphBuilder("around")
+    x = b.input("x", "float32", (64, 64))
+    made = b.include(products(), {"x": b.call(halved, x, name="before")}, prefix="net/")
+    b.output("y", b.call(then, made["y"], name="after"))
+    return b.build()
+
+
+STREAM: dict[str, Any] = {"feeds": FEEDS, "objective": "throughput", "max_in_flight": 4}
+
+
+@pytest.mark.usefixtures("_four_cores")
+@pytest.mark.parametrize(
+    ("graph", "bounds"),
+    [(around(), {}), (around(positive), {"rows": 64})],
+    ids=["lengths known", "lengths computed"],
+)
+def test_functions_around_a_network_are_tried_on_replicas_with_it(
+    graph: Graph, bounds: dict[str, int]
+) -> None:
+    tuned = pl.tune(graph, ["ort", "cpu"], bounds=bounds, **STREAM)
+    whole = [trial.plan for trial in tuned.trials if len(trial.plan.replicas) == 2]
+    assert sorted(plan.variants for plan in whole) == [2, 4], "once each, whoever came by them"
+    for plan in whole:
+        assert {plan.assignment[name] for name in ("before", "after")} == {"cpu:0"}
+        assert {plan.assignment[f"net/product {index}"] for index in range(4)} == {"ort:0"}
+        with pl.BlockingSession(plan) as session, session.stream([FEEDS] * 8) as results:
+            for item in results:
+                np.testing.assert_array_equal(item["y"], FEEDS["x"] / (4 if not bounds else 2))
+    assert tuned.notes == ()
+
+
+@pytest.mark.usefixtures("_four_cores")
+@pytest.mark.parametrize(
+    ("devices", "more", "note"),
+    [
+        (["ort", "cpu:0"], {}, "cpu:0 is pinned to, has a number"),
+        (["ort", "cpu"], {"pin": {"before": "cpu"}}, "cpu is pinned to, has a number"),
+        (["ort", "cpu"], {"memory_limits": {"cpu": 1 << 30}}, "memory is limited"),
+        (["ort", "cpu"], {"max_in_flight": 1}, "there is one core, or one item under way"),
+    ],
+)
+def test_what_is_not_tried_on_replicas_is_noted(
+    devices: list[str], more: dict[str, Any], note: str
+) -> None:
+    tuned = pl.tune(around(), devices, **{**STREAM, **more})
+    assert not any(len(trial.plan.replicas) > 1 for trial in tuned.trials)
+    (said,) = tuned.notes
+    assert said.startswith(f"no replicas of {' and '.join(sorted(devices))}: {note}")
+    assert str(tuned).splitlines()[-1] == said
+    assert tuned.to_dict()["notes"] == [said]
+
+
+@pytest.mark.usefixtures("_four_cores")
+def test_what_cannot_be_planned_is_not_tried_on_replicas() -> None:
+    tuned = pl.tune(around(), ["ort", "cpu"], max_subgraphs=1, **STREAM)
+    assert {*tuned.plan.assignment.values()} == {"cpu"}
+    assert tuned.notes == ()
+
+
+@pytest.mark.usefixtures("_four_cores")
+def test_ranges_with_pins_are_tried_once() -> None:
+    pins = {"net/*": "ort:0..1", "*": "cpu:0..1"}
+    tuned = pl.tune(around(), ["ort:0..1", "cpu:0..1"], pin=pins, **STREAM)
+    assert names(tuned) == ["most on ort:0..1"]
+    assert tuned.notes == ()
+
+
 def test_graphs_whose_shapes_depend_on_values_are_run_too() -> None:
     builder = pl.GraphBuilder("found")
     found = builder.op("NonZero", builder.input("x", "float32", ("n", 64)))

@@ -523,7 +523,7 @@ def test_without_the_onnx_package_the_extra_is_named(tmp_path: Path) -> None:
     answer = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
 
     assert "takes the package 'onnx'" in answer.stdout
-    assert "pip install 'plait[onnx]'" in answer.stdout
+    assert "pip install '.[onnx]'" in answer.stdout
 
 
 def test_a_file_beyond_protobufs_limit_is_not_read(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from plait.scheduler.planner.partition.choose import GUESSED_MARGIN, MARGIN, cho
 from plait.scheduler.planner.partition.judge import Judge
 from plait.scheduler.planner.partition.ranking import EQUAL
 from plait.scheduler.plans.decision import Decision
+from plait.scheduler.plans.request import PlanRequest
 
 SEEDS = range(200)
 OBJECTIVES = (("latency", 1), ("latency", 3), ("throughput", 1), ("throughput", 4))
@@ -48,7 +49,8 @@ def test_no_split_is_predicted_slower_than_the_best_device_alone(seeds: range) -
         graph, machine, asked = drawn(seed)
         devices = {device.name: device for device in machine}
         costs = Costs.of(devices)
-        chosen = next(choose(graph, devices, {}, costs, **asked))  # type: ignore[arg-type]
+        request = PlanRequest(devices=devices, costs=costs, **asked)  # type: ignore[arg-type]
+        chosen = next(choose(graph, request))
         in_flight = asked["max_in_flight"] if asked["objective"] == "throughput" else 0
         assert isinstance(in_flight, int)
 
@@ -127,7 +129,7 @@ def test_small_graphs_are_shared_out_as_well_as_by_trying_everything(seed: int) 
     machine = random_machine(random, 2, lacks=False)
     devices = {device.name: device for device in machine}
     costs = Costs.of(devices)
-    chosen = next(choose(graph, devices, {}, costs)).decision
+    chosen = next(choose(graph, PlanRequest(devices=devices, costs=costs))).decision
     judge, names = Judge(graph, devices, costs), [*devices]
     best = min(
         judge("", [names[device] for device in one]).seconds for one in every_assignment(graph, 2)
@@ -284,5 +286,6 @@ def test_a_thousand_nodes_are_shared_out_with_little_work() -> None:
     random = Random(1)
     graph = random_graph(random, 1000)
     devices = {device.name: device for device in random_machine(random, 3)}
-    calls = calls_of(lambda: next(choose(graph, devices, {}, Costs.of(devices))))
+    request = PlanRequest(devices=devices, costs=Costs.of(devices))
+    calls = calls_of(lambda: next(choose(graph, request)))
     assert calls < CALLS_PER_NODE * len(graph.nodes)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.planner.partition.cutting import cuts, joined, producers_of
+from plait.scheduler.planner.partition.cutting import cuts, joined
 
 pytest.importorskip("onnxruntime")
 
@@ -78,7 +78,7 @@ def placed_graphs(draw: st.DrawFn) -> tuple[Graph, list[str]]:
 def test_no_joined_part_waits_for_itself(placed: tuple[Graph, list[str]]) -> None:
     graph, devices = placed
     kinds = [None if name == "c" else name for name in devices]
-    producers = producers_of(graph)
+    producers = graph.producer_indices
     for parts in cuts(graph, devices):
         made = joined(graph, parts, kinds)
         assert sorted(node for part in made for node in part) == list(range(len(devices)))

@@ -9,7 +9,7 @@ from fake_devices import PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
-from plait.scheduler.planner.partition.cutting import components, cuts, producers_of
+from plait.scheduler.planner.partition.cutting import components, cuts
 from random_graphs import graphs
 
 
@@ -53,7 +53,7 @@ def test_parts_of_one_device_in_a_row_are_apart_only_to_wait_for_another(
 ) -> None:
     random = np.random.default_rng(seed)
     devices = [int(random.integers(2)) for _ in graph.nodes]
-    producers = producers_of(graph)
+    producers = graph.producer_indices
     for part in components(producers, devices):
         read = {producer for node in part for producer in producers[node]} - {*part}
         own = devices[part[0]]
@@ -66,7 +66,7 @@ def test_however_it_is_cut_parts_are_connected_and_come_in_a_topological_order(
 ) -> None:
     random = np.random.default_rng(seed)
     devices = ["ab"[int(random.integers(2))] for _ in graph.nodes]
-    producers = producers_of(graph)
+    producers = graph.producer_indices
     for parts in cuts(graph, devices):
         home = {node: index for index, part in enumerate(parts) for node in part}
         assert sorted(home) == list(range(len(devices))), "each node is in one part"

@@ -25,7 +25,7 @@ OnThread: TypeAlias = Callable[[Callable[[], Stage]], Awaitable[Stage]]
 """Calls what makes a stage, beside the loop: it takes long."""
 
 
-class Passage:
+class StageSequence:
     """Takes one item through the stages, one part after the other.
 
     Parameters
@@ -34,13 +34,22 @@ class Passage:
         Runs the plan of one stage.
     on_thread : callable
         Calls a function on a thread.
+    lock_of : callable
+        Returns what is held while a stage behind an entry is made.
     check : callable
         Raises when the item is cancelled.
     """
 
-    def __init__(self, run_part: RunPart, on_thread: OnThread, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        run_part: RunPart,
+        on_thread: OnThread,
+        lock_of: Callable[[Entry], trio.Lock],
+        check: Callable[[], None],
+    ) -> None:
         self._run_part = run_part
         self._on_thread = on_thread
+        self._lock_of = lock_of
         self._check = check
 
     async def run(self, entry: Entry, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -74,7 +83,7 @@ class Passage:
         return {name: results[name] for name in entry.graph.outputs}
 
     async def _make(self, entry: Entry, known: Known) -> Stage:
-        async with entry.planning:
+        async with self._lock_of(entry):
             stage = entry.find(known)
             if stage is None:
                 stage = await self._on_thread(partial(entry.make, known))

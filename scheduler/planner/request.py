@@ -1,9 +1,10 @@
-"""Arguments of `plan`: checked, found and completed before anything is decided."""
+"""Arguments of `plan`: checked, found and completed, then the request that all else goes by."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import get_args
 
 import numpy as np
@@ -11,9 +12,24 @@ import numpy as np
 from ...devices.device import Device
 from ...devices.registry import find
 from ...graph.ir import Graph
+from ...graph.passes import Pass, expand_unsupported, fuse_chains
 from ..costs import Costs
 from ..errors import PlanError
+from ..plans.io_devices import On, checked_ends
+from ..plans.pins import Pins, check_pins
+from ..plans.replicas import (
+    Groups,
+    as_named,
+    check_in_turn,
+    check_no_effects,
+    grouped,
+    shared_limits,
+    variants,
+    without_ranges,
+)
 from ..plans.request import Objective, PlanRequest, Strategy
+from .memory.limits import limits_of
+from .mixed_precision import Precision, checked_precision
 
 MOST_IN_FLIGHT = 1 << 16
 """Items under way at a time; there is a slot for each."""
@@ -46,6 +62,59 @@ def check_arguments(
         )
 
 
+def make_request(
+    graph: Graph,
+    devices: str | Device | Iterable[str | Device],
+    passes: tuple[Pass, ...],
+    *,
+    pin: Pins | None,
+    max_in_flight: int,
+    strategy: Strategy,
+    objective: Objective,
+    costs: Costs | str | os.PathLike[str] | None,
+    max_subgraphs: int | None,
+    memory_limits: Mapping[str, int] | None,
+    inputs_on: On,
+    outputs_on: On,
+    precision: Precision,
+) -> tuple[PlanRequest, Groups]:
+    """Return what a plan is to be like, and the replicas that its devices stand for.
+
+    Raises
+    ------
+    PlanError, DeviceUnavailableError, ParseError
+        As `plait.plan`.
+    """
+    listed, replicas = grouped(devices)
+    prototypes, given = _prototypes_of(listed)
+    pins = without_ranges(pin or {}, replicas)
+    check_pins(graph, as_named(prototypes, replicas), pins)
+    limits = _limits_of(memory_limits, prototypes)
+    if max_in_flight > 1 or replicas:
+        check_in_turn(graph)
+    if replicas:
+        check_no_effects(graph)
+        limits = shared_limits(limits, prototypes, replicas)
+    in_turn = frozenset(chain.from_iterable(replicas))
+    request = PlanRequest(
+        devices=prototypes,
+        given=given,
+        pins=pins,
+        max_in_flight=-(-max_in_flight // variants(replicas)),
+        strategy=strategy,
+        objective=objective,
+        costs=costs_of(costs, prototypes),
+        max_subgraphs=max_subgraphs,
+        memory_limits=limits,
+        ends=checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
+        precision=checked_precision(precision, prototypes, replicas),
+        fuses_chains=fuse_chains in passes,
+        writes_out=expand_unsupported in passes,
+    )
+    _check_request(request)
+    return request, replicas
+
+
 def check_in_flight(count: object) -> None:
     """Raise PlanError unless so many items may be under way at a time."""
     if not isinstance(count, int) or not 1 <= count <= MOST_IN_FLIGHT:
@@ -54,7 +123,7 @@ def check_in_flight(count: object) -> None:
         )
 
 
-def prototypes_of(
+def _prototypes_of(
     devices: str | Device | Iterable[str | Device],
 ) -> tuple[dict[str, Device], frozenset[str]]:
     """Return the devices by name, and the names of those that were given as objects."""
@@ -80,7 +149,16 @@ def prototypes_of(
     return dict(zip(names, found, strict=True)), given
 
 
-def check_request(request: PlanRequest) -> None:
+def _limits_of(given: object, prototypes: Mapping[str, Device]) -> dict[str, int]:
+    """Return the bytes that devices and memories may take."""
+    if not isinstance(given, Mapping | None):
+        raise PlanError(f"memory_limits is {given!r}", fix="map devices or memories to bytes")
+    limits = dict(given or {})
+    limits_of(limits, prototypes)  # raises now if one names nothing
+    return limits
+
+
+def _check_request(request: PlanRequest) -> None:
     """Raise PlanError if strategy, objective or max_subgraphs is none."""
     for name, value, known in (
         ("strategy", request.strategy, get_args(Strategy)),

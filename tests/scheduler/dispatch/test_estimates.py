@@ -16,7 +16,7 @@ from fake_devices import SteppedDevice
 from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.devices.event import Event
-from plait.scheduler.dispatch.quick import MOST_NS, QUICK_NS, SLOW_NS, Estimates
+from plait.scheduler.dispatch.estimates import MOST_NS, QUICK_NS, SLOW_NS, Estimates
 from plait.scheduler.runtime.items import executor
 from plait.scheduler.runtime.items.executor import Execution
 from plait.scheduler.runtime.items.trampoline import Trampoline
@@ -229,7 +229,7 @@ def test_quick_steps_run_on_the_thread_that_made_them_ready(here: Stage) -> None
 def test_a_thread_runs_so_many_quick_steps_in_a_row(
     here: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "MOST_HERE", 2)
+    monkeypatch.setattr(executor, "MOST_INLINE", 2)
     here.run()
     assert ran_on[:2] == [threading.current_thread().name] * 2
     assert ran_on[2] == "plait-cpu"
@@ -349,7 +349,7 @@ async def test_a_device_that_cannot_run_a_step_here_fails_the_item(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Broken(CpuDevice):
-        def run_here(self, program: object, event: Event) -> bool:
+        def run_inline(self, program: object, event: Event) -> bool:
             raise OSError("broken")
 
     monkeypatch.setattr(Estimates, "is_quick", lambda *_: True)

@@ -1,0 +1,191 @@
+"""One plan of several stages, where all their lengths have bounds.
+
+Planned for themselves, stages have memory of their own: what crosses from one to the next is
+copied, and an item takes a turn on the event loop. Joined, they are the steps of one plan for the
+largest lengths, in one memory, and an item's lengths are bound on the way, by the threads that it
+is on: `StageBindings`. Devices have to be of this process for that. The stages' partitions stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ...devices.host import may_run_anywhere
+from ...devices.sim.clock import virtual_clock
+from ...graph.ir import Graph
+from ..errors import DoesNotFitError
+from ..plans.partition import Partition, Subgraph
+from ..plans.placement import Placement
+from ..plans.plan import Plan
+from ..plans.stages import ComputedLengths, PlanStage
+from ..shapes.bounds import leeway_in
+from ..shapes.constraints import DynamicShapeConstraints
+from ..shapes.sync_points import PaddedOutputs
+from .memory.memory_plan import plan_memory
+from .placement import place
+from .staged_plans import Bounded, Entry, entry_of
+
+
+def joined_plan(plan: Plan, max_in_flight: int) -> Plan | None:
+    """Return one static plan for a graph whose lengths depend on values, and all have bounds.
+
+    None where its stages cannot be joined.
+
+    Raises
+    ------
+    ShapeError, PlanError
+        As `plan_ahead`.
+    """
+    return join_stages(entry_of(plan, max_in_flight)) if plan.computed else None
+
+
+def plan_ahead(entry: Entry | None) -> None:
+    """Plan the stages from an entry on that no value decides; blocks, so call it on a thread.
+
+    Raises
+    ------
+    ShapeError, PlanError
+        If that cannot be: no item could ever start.
+    """
+    while entry is not None and (stage := entry.lasting or entry.make_ahead()) is not None:
+        entry.keep({}, stage)
+        entry = stage.rest
+
+
+def join_stages(entry: Entry) -> Plan | None:
+    """Return one static plan of all stages behind an entry; None if they cannot be joined.
+
+    Plans them ahead; blocks, so call it on a thread.
+
+    Raises
+    ------
+    ShapeError, PlanError
+        As `plan_ahead`.
+    """
+    plan_ahead(entry)
+    stages, following = list[Bounded](), entry
+    while True:
+        stage = following.lasting
+        if not isinstance(stage, Bounded) or stage.constants or not _may_be_joined(stage):
+            return None
+        stages.append(stage)
+        if stage.rest is None:
+            break
+        following = stage.rest
+    plans = [stage.plan for stage in stages if stage.plan is not None]
+    told = tuple(padded.shapes for stage in stages for padded in stage.padded)
+    graph = _joined_graph(entry.graph, [plan.graph for plan in plans], told)
+    return None if graph is None else _joined(graph, stages, plans)
+
+
+def _may_be_joined(stage: Bounded) -> bool:
+    """True where an item's lengths can be bound on whatever thread it is on.
+
+    What is computed up to a length has to begin where the largest does: only the first axis varies.
+    """
+    plan = stage.plan
+    if plan is None or not plan.is_static or plan.prologue is not None or plan.ends.devices:
+        return False
+    devices = plan.prototypes.values()
+    if not all(may_run_anywhere(one) and virtual_clock(one) is None for one in devices):
+        return False
+    if plan.graph.variables or any(step.owns or step.has_effects for step in plan.steps):
+        return False
+    return all(axis == 0 for _, axis, _, _ in stage.limits)
+
+
+def _joined_graph(whole: Graph, graphs: Sequence[Graph], told: tuple[str, ...]) -> Graph | None:
+    """Return the graph of all stages for the largest lengths; None where names are not enough.
+
+    What tells lengths is among its outputs: an item has to find it there at any time.
+    """
+    nodes = tuple(node for graph in graphs for node in graph.nodes)
+    written = [name for node in nodes for name in node.outputs if name]
+    if len({node.name for node in nodes}) < len(nodes) or len(set(written)) < len(written):
+        return None
+    joined = Graph(
+        whole.name,
+        whole.inputs,
+        (*whole.outputs, *told),
+        nodes,
+        {name: spec for graph in graphs for name, spec in graph.tensors.items()},
+        {name: value for graph in graphs for name, value in graph.constants.items()},
+        {name: bits for graph in graphs for name, bits in graph.precisions.items()},
+    )
+    specs = joined.tensors
+    alike = all(specs[n] == spec for graph in graphs for n, spec in graph.tensors.items())
+    return joined if alike and specs.keys() >= {*whole.inputs, *whole.outputs} else None
+
+
+def _joined(graph: Graph, stages: Sequence[Bounded], plans: Sequence[Plan]) -> Plan | None:
+    first = plans[0]
+    assignment, reasons = dict[str, str](), dict[str, str]()
+    for plan in plans:
+        assignment.update(plan.assignment)
+        reasons.update(plan.reasons)
+    partition = Partition(assignment, reasons, tuple(_renumbered(plans)))
+    described = [_described(stage, plan) for stage, plan in zip(stages, plans, strict=True)]
+    devices, request = first.prototypes, first.request
+    placement = place(graph, partition, devices, first.ends)
+    placement = placement.with_waits(list(_edges(placement, described)))
+    try:
+        memory = plan_memory(
+            graph,
+            placement,
+            devices,
+            request.max_in_flight,
+            limits=request.memory_limits,
+            costs=first.costs,
+            leeway=_leeway(plans),
+        )
+    except DoesNotFitError:  # one after the other they may
+        return None
+    if memory.added_edges:
+        placement = placement.with_waits(memory.added_edges)
+    return replace(
+        first,
+        graph=graph,
+        partition=partition,
+        placement=placement,
+        memory=memory,
+        bounds={},
+        template=None,
+        stages=tuple(described),
+    )
+
+
+def _renumbered(plans: Sequence[Plan]) -> Iterator[Subgraph]:
+    """Yield the subgraphs of all plans, numbered through."""
+    subgraphs = (one for plan in plans for one in plan.subgraphs)
+    for index, one in enumerate(subgraphs):
+        graph = replace(one.graph, name=f"{index}:{one.device}")
+        yield replace(one, index=index, graph=graph)
+
+
+def _described(stage: Bounded, plan: Plan) -> PlanStage:
+    computes = tuple(_computed(plan.graph, padded) for padded in stage.padded)
+    return PlanStage(plan.graph, plan.template, computes, stage.limits, plan.bounds)
+
+
+def _computed(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
+    ranks = tuple(graph.tensors[name].rank or 0 for name in padded.tensors)
+    node = graph.producers[padded.shapes].name
+    return ComputedLengths(node, padded.tensors, padded.shapes, ranks)
+
+
+def _edges(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
+    """Yield what must be over before what: lengths are all known before a stage is bound."""
+    step_of = placement.step_of
+    earlier = set[int]()
+    for stage in stages:
+        if stage.template is not None:
+            for later in {step_of[node.name].index for node in stage.graph.nodes}:
+                yield from ((one, later) for one in earlier)
+        earlier |= {step_of[one.node].index for one in stage.computes}
+
+
+def _leeway(plans: Sequence[Plan]) -> DynamicShapeConstraints:
+    every = [leeway_in(plan) for plan in plans]
+    apart = frozenset[str]().union(*(one.apart for one in every))
+    return DynamicShapeConstraints(apart, [other for one in every for other in one.others])

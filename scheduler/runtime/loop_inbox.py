@@ -1,0 +1,96 @@
+"""Calls that other threads have the trio thread make, in the order in which they come.
+
+A thread that tells the loop by `TrioToken.run_sync_soon` writes to a socket, and gives up the
+interpreter for that. The loop then works for as long as it has something to do, while the lane
+whose step has ended waits to start the next one. So the loop is woken here by a call that keeps the
+interpreter: the lane goes on, and gives it up when its next step runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+
+def _find_eventfd_write() -> Callable[[int, int], object] | None:
+    """Return C's function, called with the interpreter kept; None where there is none."""
+    try:
+        found = ctypes.PyDLL(None).eventfd_write
+    except (AttributeError, OSError, TypeError):  # not Linux
+        return None
+    found.argtypes = ctypes.c_int, ctypes.c_uint64
+    return found if hasattr(os, "eventfd") else None
+
+
+_write = _find_eventfd_write()
+
+
+class LoopInbox:
+    """Opened and closed on the trio thread; any thread may `post`.
+
+    It takes a task and a descriptor while it is open. Before and after, and where the system has no
+    eventfd, trio is told in its own way.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], object]] = deque()
+        self._is_due = False  # somebody has told the loop, or is about to
+        self._lock = threading.Lock()  # so that nobody writes to a descriptor that was closed
+        self._fd: int | None = None
+        self._serving = trio.CancelScope()
+        self._closed = trio.Event()
+
+    def start(self) -> None:
+        """Begin; the loop must run."""
+        self._token = trio.lowlevel.current_trio_token()
+
+    def open(self) -> None:
+        """Be told without trio's own way."""
+        if _write is not None:
+            fd = self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            trio.lowlevel.spawn_system_task(self._serve, fd)
+
+    async def close(self) -> None:
+        """Give up what `open` took."""
+        if self._fd is not None:
+            self._serving.cancel()
+            await self._closed.wait()
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have the trio thread make a call; nothing happens where the loop has ended."""
+        self._calls.append(call)
+        if not self._is_due:
+            self._is_due = True
+            with self._lock:
+                if self._fd is not None:
+                    assert _write is not None
+                    _write(self._fd, 1)
+                    return
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._make_calls)
+
+    def _make_calls(self) -> None:
+        """Make the calls that have come until now; those that come meanwhile wait for a turn."""
+        self._is_due = False  # first: who comes now is seen, or tells the loop again
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+
+    async def _serve(self, fd: int) -> None:
+        try:
+            with self._serving:
+                while True:
+                    await trio.lowlevel.wait_readable(fd)
+                    os.eventfd_read(fd)
+                    self._make_calls()
+        finally:
+            with self._lock:
+                self._fd = None
+            os.close(fd)
+            self._make_calls()
+            self._closed.set()

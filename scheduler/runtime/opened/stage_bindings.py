@@ -1,0 +1,406 @@
+"""Steps bound to lengths that are known only when an item is under way.
+
+The plan is for the largest lengths. Where a stage of it begins, its steps are bound to views of the
+same memory for the item's own, by the thread that the item is on: nothing crosses the event loop,
+nothing is copied. What was bound is kept, by stage, lengths and slot.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ....devices.device import Rebindable
+from ....graph.errors import PlaitError, ShapeError
+from ....graph.tensor import Array
+from ...errors import PlanError
+from ...planner.bounded_shapes import BoundedShapes
+from ...plans.shapes import Shapes
+from ...plans.stages import ComputedLengths, PlanStage
+from ...profile.timestamps import Timestamps
+from ...shapes.bounds import count_error
+from ..virtual_time import Launch
+from .arenas import Arenas
+from .binding import Bindings, Bound
+from .copying import Feeds, beginning
+from .slot import InlineRun, Slot
+
+if TYPE_CHECKING:
+    from .open_plan import OpenPlan
+
+KEPT_BOUND = 256
+"""For so many lengths and slots a stage is kept bound, those that were met last."""
+
+BOUND_AHEAD = 4
+"""So many lengths: one more than are inferred before symbols alone tell shapes."""
+
+KEPT_FITS = 64
+"""For so many lengths it is kept what the nodes of a stage are."""
+
+Lengths: TypeAlias = dict[str, int]
+"""Of symbols, as far as an item knows them."""
+
+
+class _BoundStage(NamedTuple):
+    """The steps of a stage at some lengths, bound to a slot, and the shapes of what is fetched."""
+
+    steps: Mapping[int, Bound]
+    shapes: Shapes
+
+
+class _Rebinding(NamedTuple):
+    """The steps of a stage at some lengths, their programs, and which of their tensors vary."""
+
+    bindings: Bindings
+    programs: Mapping[int, Rebindable | None]
+    varying: Sequence[str]
+
+
+class _OnSlot(NamedTuple):
+    """The memory of a slot, and the steps of a stage as they were bound there first."""
+
+    arenas: Arenas
+    steps: Mapping[int, Bound]
+
+
+class _OpenStage:
+    """A stage of an open plan.
+
+    Attributes
+    ----------
+    symbols : tuple of str
+        Those of the lengths that it reads.
+    """
+
+    def __init__(self, open_plan: OpenPlan, stage: PlanStage) -> None:
+        self._open_plan = open_plan
+        self._bounds = stage.bounds
+        self._fits = None if stage.template is None else BoundedShapes(open_plan.plan, stage)
+        template = stage.template
+        self._specs = {} if template is None else template.tensors
+        read = () if template is None else template.inputs
+        self._dims = {} if template is None else {n: template.tensors[n].shape or () for n in read}
+        dims = chain.from_iterable(self._dims.values())
+        self.symbols = tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, str)))
+        fetched = set(open_plan.plan.graph.outputs).intersection(stage.graph.tensors)
+        told = ((*one.tensors, one.shapes) for one in stage.computes)
+        self._fetched = fetched.difference(*told)
+        self._kept: OrderedDict[tuple[int, tuple[int, ...]], _BoundStage] = OrderedDict()
+        self._at: OrderedDict[tuple[int, ...], tuple[Bindings, Shapes]] = OrderedDict()
+        self._again: _Rebinding | None = None
+        self._slots: dict[int, _OnSlot] = {}
+
+    def find(self, lengths: tuple[int, ...], slot: int) -> _BoundStage | None:
+        """Return its steps for some lengths of its symbols, if they are bound to a slot."""
+        found = self._kept.get((slot, lengths))
+        if found is not None:
+            self._kept.move_to_end((slot, lengths))
+        return found
+
+    def bind(self, lengths: tuple[int, ...], slot: int) -> _BoundStage:
+        """Bind its steps for some lengths of its symbols to a slot.
+
+        Raises
+        ------
+        ShapeError
+            If they do not fit together inside the graph.
+        PlanError
+            If the plan has no room for them.
+        DeviceError, KernelError
+            If a device refuses.
+        """
+        known = dict(zip(self.symbols, lengths, strict=True))
+        shapes = {
+            name: [known[dim] if isinstance(dim, str) else dim for dim in dims]
+            for name, dims in self._dims.items()
+        }
+        bound = self._bind_again(slot, shapes)
+        if bound is None:
+            with self._open_plan.arenas.of(slot) as arenas:
+                bound = self._bind(arenas, lengths, shapes)
+                self._slots.setdefault(slot, _OnSlot(arenas, bound.steps))
+        self._kept[slot, lengths] = bound
+        if len(self._kept) > KEPT_BOUND:
+            self._kept.popitem(last=False)
+        return bound
+
+    def bind_ahead(self) -> None:
+        """Bind it to its largest lengths but a few, if there are such."""
+        for less in range(1, BOUND_AHEAD + 1) if self.symbols else ():
+            bounds = [self._bounds[symbol] for symbol in self.symbols]
+            lengths = tuple([high - less for _, high in bounds])
+            if all(max(low, 1) <= n for n, (low, _) in zip(lengths, bounds, strict=True)):
+                with suppress(PlaitError):  # items of such lengths will tell
+                    self.bind(lengths, 0)
+
+    def _bind_again(self, slot: int, shapes: Shapes) -> _BoundStage | None:
+        """Bind the programs of other lengths to shorter views; None where that is not enough."""
+        again, before = self._again, self._slots.get(slot)
+        if again is None or before is None:
+            return None
+        assert self._fits is not None, "it has symbols"
+        specs = self._fits.specs_at(shapes, again.varying)
+        if specs is None:
+            return None
+        steps = again.bindings.rebound(before.arenas, before.steps, again.programs, specs)
+        if steps is None:
+            return None
+        return _BoundStage(steps, {n: specs[n].static_shape for n in self._fetched & specs.keys()})
+
+    def _bind(self, arenas: Arenas, lengths: tuple[int, ...], shapes: Shapes) -> _BoundStage:
+        bindings, fetched = self._at.get(lengths) or self._fit(lengths, shapes)
+        steps = bindings.own_of(arenas)
+        if self._again is None or bindings is not self._again.bindings:
+            programs = {
+                index: one.program if isinstance(one.program, Rebindable) else None
+                for index, one in steps.items()
+            }
+            told, specs = bindings.touched | self._fetched, self._specs
+            varying = [n for n in told if not (n in specs and specs[n].is_static)]
+            self._again = _Rebinding(bindings, programs, varying)
+        return _BoundStage(steps, fetched)
+
+    def _fit(self, lengths: tuple[int, ...], shapes: Shapes) -> tuple[Bindings, Shapes]:
+        assert self._fits is not None, "it has symbols"
+        plan = self._fits.fit(shapes)
+        if plan is None:
+            named = zip(self.symbols, lengths, strict=True)
+            raise PlanError(
+                f"the graph has other nodes for {', '.join(f'{s} = {n}' for s, n in named)} than "
+                "for the largest lengths",
+                at=f"graph {self._open_plan.plan.graph.name!r}",
+                fix="plan without bounds: shapes are planned as they come up then",
+            )
+        fetched = {name: plan.graph.tensors[name].static_shape for name in self._fetched}
+        self._at[lengths] = self._open_plan.bindings_of(plan), fetched
+        if len(self._at) > KEPT_FITS:
+            self._at.popitem(last=False)
+        return self._at[lengths]
+
+    def clear(self) -> None:
+        """Let go of all programs."""
+        self._kept.clear()
+        self._at.clear()
+        self._slots.clear()
+        self._again = None
+
+
+class StageBindings:
+    """Binds the stages of an open plan; on any thread.
+
+    Parameters
+    ----------
+    open_plan : OpenPlan
+        Of a plan with stages.
+
+    Attributes
+    ----------
+    computes : Mapping of int to sequence of (int, ComputedLengths)
+        For steps that compute lengths: in which stage, and where they are.
+    counts : tuple of int
+        How many of them each stage has.
+    shapes : set of str
+        The outputs that say how long others are: no results.
+    lock : threading.Lock
+        Held by whoever binds, and by items that take lengths in.
+    """
+
+    def __init__(self, open_plan: OpenPlan) -> None:
+        plan = open_plan.plan
+        self._open_plan = open_plan
+        self._stages = [_OpenStage(open_plan, stage) for stage in plan.stages]
+        self._limits = {
+            (tensor, axis): (symbol, bound)
+            for stage in plan.stages
+            for tensor, axis, symbol, bound in stage.limits
+        }
+        assert plan.placement is not None, "shapes are known"
+        step_of = plan.placement.step_of
+        self.computes: dict[int, list[tuple[int, ComputedLengths]]] = {}
+        for index, stage in enumerate(plan.stages):
+            for one in stage.computes:
+                self.computes.setdefault(step_of[one.node].index, []).append((index, one))
+        self.counts = tuple(len(stage.computes) for stage in plan.stages)
+        self.shapes = {one.shapes for stage in plan.stages for one in stage.computes}
+        self._inputs = {
+            name: stage.template.tensors[name].shape or ()
+            for stage in plan.stages
+            if stage.template is not None
+            for name in stage.template.inputs
+            if name in plan.graph.inputs
+        }
+        self.lock = threading.Lock()
+
+    def of_item(self, slot: Slot, index: int, marks: Timestamps) -> ItemStages:
+        """Return the stages of an item that is to start on a slot, which has that number."""
+        return ItemStages(self, slot, index, marks, self._open_plan.item_clock)
+
+    def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
+        """Return the lengths of inputs whose shapes were checked."""
+        return {
+            dim: length
+            for name, dims in self._inputs.items()
+            for dim, length in zip(dims, arrays[name].shape, strict=True)
+            if isinstance(dim, str)
+        }
+
+    def shapes_told(
+        self, one: ComputedLengths, told: Sequence[int], lengths: Lengths
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield what a node has computed, with its shape, and take the lengths in.
+
+        Raises
+        ------
+        ShapeError
+            If one is out of its bounds, or contradicts what was known.
+        """
+        start = 0
+        for tensor, rank in zip(one.tensors, one.ranks, strict=True):
+            shape = tuple(told[start : start + rank])
+            start += rank
+            for axis, length in enumerate(shape):
+                symbol, bound = self._limits.get((tensor, axis), ("", (0, 0)))
+                if not symbol:
+                    continue
+                if not bound[0] <= length <= bound[1]:
+                    raise count_error(tensor, symbol, length, bound)
+                if lengths.setdefault(symbol, length) != length:
+                    raise contradiction_error(tensor, symbol, length, lengths[symbol])
+            yield tensor, shape
+
+    def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[_BoundStage, bool]:
+        """Bind a stage's own steps to a slot, and say whether they were; the lock is held.
+
+        Raises
+        ------
+        ShapeError, PlanError, DeviceError, KernelError
+            As `_OpenStage.bind`.
+        """
+        open_stage = self._stages[stage]
+        known = tuple([lengths[symbol] for symbol in open_stage.symbols])
+        found = open_stage.find(known, slot)
+        return (open_stage.bind(known, slot), False) if found is None else (found, True)
+
+    def bind_ahead(self) -> None:
+        """Bind each stage to a few lengths, so that items find models loaded and shapes agreed."""
+        with self.lock:
+            for stage in self._stages:
+                stage.bind_ahead()
+
+    def has_symbols(self, stage: int) -> bool:
+        """True where a stage is not the same for all items."""
+        return bool(self._stages[stage].symbols)
+
+    def clear(self) -> None:
+        """Let go of all programs."""
+        for stage in self._stages:
+            stage.clear()
+
+
+class ItemStages:
+    """The steps of one item on a slot, bound to lengths as these become known.
+
+    Parameters
+    ----------
+    bindings : StageBindings
+    slot : Slot
+        For the largest lengths.
+    index : int
+        The slot's.
+    marks : Timestamps
+        The item's: told when steps were bound.
+    now_ns : callable
+
+    Attributes
+    ----------
+    launches, inline, results
+        As those of a slot, as far as lengths are known.
+    computes : Mapping of int to sequence of (int, ComputedLengths)
+        The steps after which `take_lengths` is to be called.
+    was_bound : bool
+        True while nothing had to be bound for the item.
+    """
+
+    def __init__(
+        self,
+        bindings: StageBindings,
+        slot: Slot,
+        index: int,
+        marks: Timestamps,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._bindings, self._slot, self._index = bindings, slot, index
+        self._marks, self._now_ns = marks, now_ns
+        self._lengths: Lengths = {}
+        self._left = list(bindings.counts)
+        self._next = 0
+        self.computes = bindings.computes
+        self.launches: Sequence[Launch] = slot.launches
+        self.inline: Sequence[InlineRun | None] = slot.inline
+        self.results = {n: a for n, a in slot.results.items() if n not in bindings.shapes}
+        self.was_bound = True
+
+    def feeds_of(self, arrays: Mapping[str, Array]) -> Feeds:
+        """Take the lengths of inputs in, and return where these are to be written.
+
+        Raises
+        ------
+        ShapeError, PlanError, DeviceError, KernelError
+            If the first stage cannot be bound to them.
+        """
+        with self._bindings.lock:
+            self._lengths = self._bindings.of_inputs(arrays)
+            self._bind_ready()
+        return self._slot.feeds.shortened(arrays)
+
+    def take_lengths(self, step: int) -> None:
+        """Take in what a step has computed, and bind the stages that waited for it alone.
+
+        To be called before the step's memory may be used for something else.
+
+        Raises
+        ------
+        ShapeError, PlanError, DeviceError, KernelError
+            If lengths are out of bounds, or a stage cannot be bound to them.
+        """
+        with self._bindings.lock:
+            for stage, one in self.computes[step]:
+                told = self._slot.results[one.shapes].tolist()
+                for tensor, shape in self._bindings.shapes_told(one, told, self._lengths):
+                    if tensor in self.results:
+                        self.results[tensor] = beginning(self._slot.results[tensor], shape)
+                self._left[stage] -= 1
+            self._bind_ready()
+
+    def _bind_ready(self) -> None:
+        """Bind the stages all of whose lengths are known."""
+        while self._next < len(self._left) and not any(self._left[: self._next]):
+            if self._bindings.has_symbols(self._next):
+                self._bind(self._next)
+            self._next += 1
+
+    def _bind(self, stage: int) -> None:
+        begin_ns = self._now_ns()
+        (steps, shapes), was_bound = self._bindings.bind(stage, self._lengths, self._index)
+        launches, inline = [*self.launches], [*self.inline]
+        for step, bound in steps.items():
+            launches[step], inline[step] = bound.launch, bound.inline
+        self.launches, self.inline = launches, inline
+        for name, shape in shapes.items():
+            self.results[name] = beginning(self._slot.results[name], shape)
+        if not was_bound:
+            self.was_bound = False
+            self._marks.prepare("binding", begin_ns, self._now_ns())
+
+
+def contradiction_error(tensor: str, symbol: str, length: int, known: int) -> ShapeError:
+    """Return the error of a length that was computed twice, and is not the same."""
+    return ShapeError(
+        f"{symbol!r} is {length} here, and was {known} before",
+        at=f"tensor {tensor!r}",
+        fix="return as many, or declare another symbol",
+    )

@@ -1,0 +1,137 @@
+"""Calls that other threads have the trio thread make."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+from patience import WAIT_S
+from plait.scheduler.runtime import loop_inbox
+from plait.scheduler.runtime.loop_inbox import LoopInbox
+from resources import held, left_since
+
+WAYS = ["eventfd", "trio's own"]
+
+
+@pytest.fixture(params=WAYS)
+def opened(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], LoopInbox]:
+    if request.param != "eventfd":
+        monkeypatch.setattr(loop_inbox, "_write", None)
+
+    def make() -> LoopInbox:
+        inbox = LoopInbox()
+        inbox.start()
+        inbox.open()
+        return inbox
+
+    return make
+
+
+async def test_calls_are_made_on_the_loops_thread_in_their_order(
+    opened: Callable[[], LoopInbox],
+) -> None:
+    inbox, done = opened(), trio.Event()
+    made: list[tuple[int, int, int]] = []
+
+    def post(poster: int) -> None:
+        for number in range(200):
+            inbox.post(partial(note, poster, number))
+
+    def note(poster: int, number: int) -> None:
+        made.append((poster, number, threading.get_ident()))
+        if len(made) == 800:
+            done.set()
+
+    with trio.fail_after(WAIT_S):
+        async with trio.open_nursery() as nursery:
+            for poster in range(4):
+                nursery.start_soon(trio.to_thread.run_sync, post, poster)
+        await done.wait()
+        await inbox.close()
+    assert {ident for *_, ident in made} == {threading.get_ident()}
+    for poster in range(4):
+        assert [number for one, number, _ in made if one == poster] == list(range(200))
+
+
+async def test_what_a_call_posts_is_called_after_others_had_their_turn(
+    opened: Callable[[], LoopInbox],
+) -> None:
+    inbox, done = opened(), trio.Event()
+    made: list[str] = []
+
+    def first() -> None:
+        made.append("first")
+        inbox.post(last)
+
+    def last() -> None:
+        made.append("last")
+        done.set()
+
+    with trio.fail_after(WAIT_S):
+        inbox.post(first)
+        inbox.post(lambda: made.append("second"))
+        await done.wait()
+        await inbox.close()
+    assert made == ["first", "second", "last"]
+
+
+async def test_what_comes_when_it_is_closed_is_called_all_the_same(
+    opened: Callable[[], LoopInbox],
+) -> None:
+    inbox, done = opened(), trio.Event()
+    made: list[str] = []
+    with trio.fail_after(WAIT_S):
+        inbox.post(lambda: made.append("before"))
+        await inbox.close()
+        inbox.post(done.set)
+        await done.wait()
+    assert made == ["before"]
+
+
+async def test_closing_gives_up_the_descriptor_and_the_task(
+    opened: Callable[[], LoopInbox],
+) -> None:
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    before = held()
+    inbox = opened()
+    await inbox.close()
+    await trio.lowlevel.checkpoint()
+    assert trio.lowlevel.current_statistics().tasks_living == tasks
+    assert not left_since(before)
+
+
+def test_nothing_is_called_once_the_loop_has_ended(opened: Callable[[], LoopInbox]) -> None:
+    async def leave() -> LoopInbox:
+        return opened()
+
+    inbox = trio.run(leave)
+    inbox.post(pytest.fail)
+
+
+@pytest.mark.skipif(loop_inbox._write is None, reason="there is no eventfd here")
+async def test_the_loop_is_told_once_for_all_that_comes_before_it_is_awake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[int] = []
+    write = loop_inbox._write
+    assert write is not None
+
+    def counted(fd: int, value: int) -> object:
+        written.append(value)
+        return write(fd, value)
+
+    monkeypatch.setattr(loop_inbox, "_write", counted)
+    inbox, done = LoopInbox(), trio.Event()
+    inbox.start()
+    inbox.open()
+    for call in (lambda: None, lambda: None, done.set):
+        inbox.post(call)
+    with trio.fail_after(WAIT_S):
+        await done.wait()
+        await inbox.close()
+    assert written == [1]
