@@ -36,6 +36,7 @@ def run(
     devices: str | Device | Iterable[str | Device] = ("cpu",),
     *,
     pin: Pins | None = None,
+    bounds: Mapping[str, int | tuple[int, int]] | None = None,
     fetches: None = None,
     seed: int = 0,
 ) -> dict[str, Array]: ...
@@ -48,6 +49,7 @@ def run(
     devices: str | Device | Iterable[str | Device] = ("cpu",),
     *,
     pin: Pins | None = None,
+    bounds: Mapping[str, int | tuple[int, int]] | None = None,
     fetches: Fetches,
     seed: int = 0,
 ) -> Any: ...
@@ -59,6 +61,7 @@ def run(
     devices: str | Device | Iterable[str | Device] = ("cpu",),
     *,
     pin: Pins | None = None,
+    bounds: Mapping[str, int | tuple[int, int]] | None = None,
     fetches: Fetches | None = None,
     seed: int = 0,
 ) -> Any:
@@ -67,10 +70,10 @@ def run(
     Parameters
     ----------
     graph : Graph or Plan
-        A plan has its devices and pins: none may be given beside it.
+        A plan has its devices, pins and bounds: none may be given beside it.
     inputs : Mapping of str to array
         One array per graph input.
-    devices, pin
+    devices, pin, bounds
         As in `plan`.
     fetches : str, list, tuple or Mapping, optional
         What to compute instead of all outputs, as for `Session.run`.
@@ -91,11 +94,14 @@ def run(
     nothing is open between calls. For more than one item keep a `Session` open: opening one costs
     more than running a small graph.
     """
-    if isinstance(graph, Plan) and (pin is not None or devices != ("cpu",)):
+    if not isinstance(graph, Plan):
+        planned = _plans.find(graph, devices, pin, bounds)
+    elif pin is None and bounds is None and devices == ("cpu",):
+        planned = graph
+    else:
         raise PlanError(
-            "a plan has its devices and pins already", fix="run the graph, or plan it anew"
+            "a plan has its devices, pins and bounds already", fix="run the graph, or plan it anew"
         )
-    planned = graph if isinstance(graph, Plan) else _plans.find(graph, devices, pin)
 
     once = partial(run_alone, planned, inputs, fetches, seed)
     return block_on(

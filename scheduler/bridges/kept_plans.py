@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ...devices.device import Device
@@ -35,7 +35,11 @@ class KeptPlans:
         self._lock = threading.Lock()
 
     def find(
-        self, graph: Graph, devices: str | Device | Iterable[str | Device], pin: Pins | None
+        self,
+        graph: Graph,
+        devices: str | Device | Iterable[str | Device],
+        pin: Pins | None,
+        bounds: Mapping[str, int | tuple[int, int]] | None = None,
     ) -> Plan:
         """Return the plan of a graph, made anew if something was registered since.
 
@@ -47,19 +51,20 @@ class KeptPlans:
         if isinstance(devices, Iterable) and not isinstance(devices, str):
             devices = tuple(devices)
         try:
-            key: _Key = id(graph), devices, None if pin is None else tuple(pin.items())
+            decided = (None if one is None else tuple(one.items()) for one in (pin, bounds))
+            key: _Key = id(graph), devices, *decided
             hash(key)
             keeps = _nbytes(graph) <= MOST_NBYTES
         except (AttributeError, TypeError):  # planning tells what is wrong with them
             keeps = False
         if not keeps:
-            return plan(graph, devices, pin=pin)
+            return plan(graph, devices, pin=pin, bounds=bounds)
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None and kept.registrations == registrations():
                 self._kept.move_to_end(key)
                 return kept.plan
-        made = plan(graph, devices, pin=pin)
+        made = plan(graph, devices, pin=pin, bounds=bounds)
         with self._lock:
             self._kept[key] = _Kept(graph, made, registrations())
             self._kept.move_to_end(key)

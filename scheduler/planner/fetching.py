@@ -10,7 +10,6 @@ from ...graph.names import did_you_mean
 from ...graph.nested import has_effects
 from ...graph.passes.merging import with_nodes
 from ..errors import FetchError
-from ..plans.fetches import no_name
 from ..plans.io_devices import IoDevices
 from ..plans.plan import Plan
 from ..shapes.bounds import computed_symbols
@@ -73,7 +72,7 @@ def needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Gr
     FetchError
         If there is no such tensor.
     """
-    check_names(graph, names)
+    _check_names(graph, names)
     outputs = tuple(dict.fromkeys(names))
     wanted = set(outputs)
     kept = []
@@ -85,13 +84,11 @@ def needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Gr
     return with_nodes(replace(graph, inputs=inputs, outputs=outputs), kept[::-1])
 
 
-def check_names(graph: Graph, names: Collection[object]) -> None:
+def _check_names(graph: Graph, names: Collection[str]) -> None:
     """Raise FetchError unless all are tensors of a graph."""
     if not names:
         raise FetchError("nothing is fetched", fix="name a tensor")
     for name in names:
-        if not isinstance(name, str):
-            raise no_name(name)
         if name not in graph.tensors:
             listed = f"fetch one that it has, such as {', '.join(map(repr, graph.outputs))}"
             fix = did_you_mean(name, graph.tensors, listed)

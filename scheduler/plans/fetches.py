@@ -38,16 +38,10 @@ class Fetched:
     __slots__ = ("_fetches", "_graph", "names")
 
     def __init__(self, fetches: Fetches, graph: Graph) -> None:
-        names: set[str] = set()
-
-        def note(name: str) -> str:
-            names.add(name)
-            return name
-
-        self._fetches = _replaced(fetches, note)
+        self._fetches = _replaced(fetches, str)
         self._graph = graph
-        self.names = frozenset(names)
-        if not names:
+        self.names = frozenset(names_in(fetches))
+        if not self.names:
             raise FetchError(
                 "nothing is fetched", fix="name a tensor, or leave fetches out for all outputs"
             )
@@ -62,12 +56,17 @@ class Fetched:
         return _replaced(self._fetches, result)
 
 
-def no_name(fetched: object) -> FetchError:
-    """Return what users see who fetch something else than tensors by name."""
-    return FetchError(
-        f"what is fetched is {fetched!r}, which is no name of a tensor",
-        fix="name tensors, alone or in lists, tuples and mappings",
-    )
+def names_in(fetches: Fetches) -> tuple[str, ...]:
+    """Return the names of what is fetched, each once, in the order in which they are there.
+
+    Raises
+    ------
+    FetchError
+        If something else is among them.
+    """
+    names = dict[str, None]()
+    _replaced(fetches, names.setdefault)
+    return tuple(names)
 
 
 def _replaced(fetches: Any, result: Callable[[str], Any]) -> Any:
@@ -81,4 +80,7 @@ def _replaced(fetches: Any, result: Callable[[str], Any]) -> Any:
     if isinstance(fetches, tuple):
         make = getattr(fetches, "_make", tuple)
         return make(_replaced(one, result) for one in fetches)
-    raise no_name(fetches)
+    raise FetchError(
+        f"what is fetched is {fetches!r}, which is no name of a tensor",
+        fix="name tensors, alone or in lists, tuples and mappings",
+    )

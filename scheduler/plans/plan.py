@@ -20,6 +20,7 @@ from ...graph.printing import bytes_text, counted
 from ...graph.state import taken_back
 from ..costs import Costs
 from .decision import Decision
+from .fetches import Fetches, names_in
 from .io_devices import IoDevices
 from .partition import Partition, Subgraph
 from .pins import Pins
@@ -227,9 +228,10 @@ class Plan:
 
         return replan_for_shapes(self, shapes, max_in_flight)
 
-    def fetching(self, *names: str) -> Plan:
+    def fetching(self, *fetches: Fetches) -> Plan:
         """Return the plan for some tensors of the graph: only what they need runs, and is fed.
 
+        They are named as in ``fetches`` of `Session.run`: alone, or in lists, tuples and mappings.
         They are those of the graph that was planned, whatever passes made of it; of a plan from a
         file only those that passes left. It is the plan itself where all of that is needed.
 
@@ -242,7 +244,7 @@ class Plan:
         """
         from ..planner.fetching import fetching
 
-        return fetching(self, names)
+        return fetching(self, names_in(fetches))
 
     def replan(self, max_in_flight: int | None = None) -> Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""

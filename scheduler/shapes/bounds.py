@@ -299,10 +299,13 @@ def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
             low, high = bounds[symbol]
             if not low <= length <= high:
                 wider = min(low, length), max(high, length)
+                advice = "plan with wider bounds: "
+                if not length:
+                    advice = "feed no empty arrays, or plan for these, too: "
                 raise FeedError(
                     f"input {name!r} has {symbol} = {length}, out of its bounds {low} to {high}",
                     at=f"graph {graph.name!r}, input {name!r}: {graph.tensors[name]}",
-                    fix=Fix("plan with wider bounds: ", Argument("bounds", {symbol: wider})),
+                    fix=Fix(advice, Argument("bounds", {symbol: wider})),
                 )
 
 

@@ -205,7 +205,17 @@ def test_the_plan_for_a_tensor_has_only_what_it_needs() -> None:
     with pytest.raises(pl.FetchError):
         part.fetching("z")
     with pytest.raises(pl.FetchError, match="which is no name"):
-        part.fetching(["left"])  # type: ignore[arg-type]
+        part.fetching(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fetches", ["left", ["z", "left"], ("z", {1: "left", 2: ["a"]})])
+def test_plans_are_asked_for_tensors_as_runs_are(fetches: Any) -> None:
+    plan = pl.plan(two_paths())
+    part = plan.fetching(fetches)
+    fetched = pl.run(part, {name: BOTH[name] for name in part.graph.inputs}, fetches=fetches)
+    whole = pl.run(plan, BOTH, fetches=fetches)
+    assert repr(fetched) == repr(whole)
+    assert plan.fetching(["z", "left"], "a").graph.outputs == ("z", "left", "a")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"bounds": {"n": 4}}])

@@ -5,6 +5,7 @@ Shapes are checked once per combination of shapes, by `bind_inputs`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,6 +102,10 @@ def _wrong_dtype(graph: Graph, name: str, value: Any, array: Array) -> FeedError
     if isinstance(value, bytes | bytearray | memoryview):
         got = type(value).__name__
         fix = f"say what the bytes are: np.frombuffer(value, {dtype!r}), and reshape it"
+    elif isinstance(value, os.PathLike):
+        got = "a path"
+        fix = f"feed what the file holds: np.fromfile(value, {dtype!r})"
+        fix += "" if wanted.rank == 1 else ", reshaped, or np.load(value) of an .npy file"
     elif value is None or array.dtype.kind in "US":
         got = "None" if value is None else "text"
         fix = f"feed an array of {dtype}"

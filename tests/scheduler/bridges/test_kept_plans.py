@@ -32,8 +32,9 @@ def test_a_graph_is_planned_once() -> None:
         lambda kept, graph: kept.find(relu(), ("cpu",), None),
         lambda kept, graph: kept.find(graph, ("cpu", "sim:npu"), None),
         lambda kept, graph: kept.find(graph, ("cpu",), {"relu": "cpu"}),
+        lambda kept, graph: kept.find(graph, ("cpu",), None, {}),
     ],
-    ids=["graph", "devices", "pins"],
+    ids=["graph", "devices", "pins", "bounds"],
 )
 def test_what_else_is_asked_for_has_a_plan_of_its_own(
     asked: Callable[[KeptPlans, Graph], pl.Plan],

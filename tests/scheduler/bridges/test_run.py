@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import numpy as np
 import plait as pl
@@ -31,6 +32,22 @@ def test_run_takes_devices_and_pins() -> None:
     assert pl.run(graph(), {"x": X}, ["cpu"], pin={"n": "cpu"})["y"].tolist() == [0, 2]
 
 
+def test_run_takes_the_bounds_that_its_errors_ask_for(forget_operators: None) -> None:
+    @pl.operator(pl.TensorSpec("float32", ("found",)), name="test_run.positive")
+    def positive(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return x[x > 0]
+
+    builder = pl.GraphBuilder("counted")
+    builder.output("y", builder.call(positive, builder.input("x", "float32", (2,))))
+    counted = builder.build()
+    with pytest.raises(pl.PlanError) as raised:
+        pl.run(counted, {"x": X})
+    assert "bounds={'found': 64}" in (raised.value.fix or "")
+    assert pl.run(counted, {"x": X}, bounds={"found": 64})["y"].tolist() == [2]
+    with pytest.raises(pl.KernelError, match="its bound is 0"):
+        pl.run(counted, {"x": X}, bounds={"found": 0})
+
+
 def test_run_works_where_an_asyncio_loop_runs_as_in_a_notebook() -> None:
     async def cell() -> list[float]:
         return pl.run(graph(), {"x": X})["y"].tolist()  # type: ignore[no-any-return]
@@ -56,9 +73,12 @@ def test_run_raises_the_users_mistakes_bare() -> None:
         pl.run(graph(), {"x": X, "z": X})
 
 
-def test_a_plan_is_run_as_it_was_planned() -> None:
-    with pytest.raises(pl.PlanError, match="has its devices and pins already"):
-        pl.run(pl.plan(graph()), {"x": X}, devices=["worker:0"])
+@pytest.mark.parametrize(
+    "given", [{"devices": ["worker:0"]}, {"pin": {"n": "cpu"}}, {"bounds": {"n": 4}}]
+)
+def test_a_plan_is_run_as_it_was_planned(given: dict[str, Any]) -> None:
+    with pytest.raises(pl.PlanError, match="has its devices, pins and bounds already"):
+        pl.run(pl.plan(graph()), {"x": X}, **given)
 
 
 def test_a_small_graph_is_run_without_waiting_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,7 @@ async def test_an_input_and_a_constant_can_be_fetched() -> None:
         ([X], "an item is a list"),
         ({"x": b"abc"}, r"got bytes(.|\n)*np.frombuffer\(value, 'float32'\)"),
         ({"x": bytearray(b"abc")}, r"got bytearray(.|\n)*np.frombuffer\(value, 'float32'\)"),
+        ({"x": Path("x.bin")}, r"got a path\n(.|\n)*np.fromfile\(value, 'float32'\)$"),
         ({"x": None}, r"got None\n(.|\n)*feed an array of float32"),
         ({"x": "abc"}, r"got text\n(.|\n)*feed an array of float32"),
         ({"x": ["a", "b"]}, r"got text\n(.|\n)*feed an array of float32"),
@@ -129,6 +131,17 @@ async def test_a_text_is_no_file() -> None:
     async with pl.Session(pl.plan(of_bytes("n"))) as session:
         with pytest.raises(pl.FeedError, match=r"got text\n(.|\n)*read_bytes\(\)"):
             await session.run({"file": "photo.jpg"})
+
+
+async def test_a_path_is_no_file_and_the_hint_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(b"abc\0\xff")
+    async with pl.Session(pl.plan(of_bytes("n"))) as session:
+        with pytest.raises(pl.FeedError, match="got a path") as raised:
+            await session.run({"file": path})
+        hint = (raised.value.fix or "").partition(": ")[2]
+        found = await session.run({"file": eval(hint, {"np": np, "value": path})})
+    assert found["y"].tobytes() == b"abc\0\xff"
 
 
 async def test_symbols_must_stand_for_one_length() -> None:
