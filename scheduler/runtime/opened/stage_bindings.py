@@ -81,6 +81,7 @@ class _OpenStage:
         self._bounds = stage.bounds
         self._fits = None if stage.template is None else BoundedShapes(open_plan.plan, stage)
         template = stage.template
+        self._tensors = stage.graph.tensors.keys()
         self._specs = {} if template is None else template.tensors
         read = () if template is None else template.inputs
         self._dims = {} if template is None else {n: template.tensors[n].shape or () for n in read}
@@ -159,7 +160,8 @@ class _OpenStage:
                 index: one.program if isinstance(one.program, Rebindable) else None
                 for index, one in steps.items()
             }
-            told, specs = bindings.touched | self._fetched, self._specs
+            # Tensors alone: of what is bound again only fixed nodes have scratch, which stays.
+            told, specs = self._tensors & (bindings.touched | self._fetched), self._specs
             varying = [n for n in told if not (n in specs and specs[n].is_static)]
             self._again = _Rebinding(bindings, programs, varying)
         return _BoundStage(steps, fetched)
