@@ -3,7 +3,7 @@
 Every node of `real_models`, and graphs of one operator for what these lack, on one thread of each
 device: the shortest of many runs, by the node's own clock, or ONNX Runtime's profiler. For each
 family of kernels it says by what factor they take longer than by the roofline of `BASE`: that is
-what `operators` of `plait.devices.model.BUILT_IN` holds.
+what `operators` of `plait.devices.kinds.MODELS` holds.
 """
 
 from __future__ import annotations

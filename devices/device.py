@@ -344,6 +344,11 @@ class StatefulDevice(Protocol):
         ...
 
 
+def device_kind(name: str) -> str:
+    """Return the kind of a device: the part of its name before the colon."""
+    return name.partition(":")[0]
+
+
 def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorSpec]:
     """Return the specs of a node's scratch buffers, by the names that they have in `views`."""
     call = graph.call(node)

@@ -1,22 +1,16 @@
-"""Models of devices: how fast they compute and copy, how much they hold.
-
-The built-in figures of processors are those of one core of a server of 2023 or so, and by what
-factor each operator's kernels are slower than that on each device; of others, orders of magnitude.
-Measured ones replace them: `plait devices --measure`.
-"""
+"""Models of devices: how fast they compute and copy, how much they hold."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, Self
 
 from ..graph.ir import Graph, Node
 from ..graph.operator import Cost
 from .errors import DeviceError
-from .kernel_factors import FACTORS
 
 MOST_OPERATORS = 10_000
 """How many operators a model in a file may name."""
@@ -255,62 +249,6 @@ _READ: Mapping[str, Callable[[str, object, str | None], Any]] = {
     "peers": _memories,
 }
 
-_HOST = DeviceModel(
-    flops_per_s=150e9,
-    bytes_per_s=20e9,
-    operators=FACTORS["cpu"],
-    copy_bytes_per_s=5e9,
-    copy_latency_s=20e-6,
-    launch_s=3e-6,
-    submit_s=25e-6,
-    copy_queues=0,
-    is_guess=True,
-)
-
-_UNKNOWN = DeviceModel(is_guess=True)
-
-OPENCL = DeviceModel(
-    flops_per_s=1e12,
-    bytes_per_s=50e9,
-    copy_bytes_per_s=5e9,
-    copy_latency_s=50e-6,
-    launch_s=10e-6,
-    submit_s=50e-6,
-    is_guess=True,
-)
-"""A graphics card of the smaller sort: the devices themselves say more, once they are found."""
-
-BUILT_IN: Mapping[str, DeviceModel] = {
-    "cpu": _HOST,
-    "worker": replace(_HOST, submit_s=60e-6, copy_queues=1),
-    "compiled": replace(_HOST, operators=FACTORS["compiled"], launch_s=2e-6),
-    "ort": replace(
-        _HOST,
-        operators=FACTORS["ort"],
-        launch_s=2e-6,
-        submit_s=40e-6,
-        layout_bytes_per_s=5e9,  # a YOLO cut into 36 programs: 0.19 ms for each MB
-    ),
-    "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, operators={}, launch_s=20e-6),
-    "cuda": DeviceModel(
-        flops_per_s=8e12,
-        bytes_per_s=400e9,
-        copy_bytes_per_s=10e9,
-        copy_latency_s=20e-6,
-        launch_s=8e-6,
-        submit_s=20e-6,
-        is_guess=True,
-    ),
-    "opencl": OPENCL,
-    "sim": DeviceModel(memory_bytes=4 << 30, is_guess=True),
-}
-"""The models of the kinds of devices that plait comes with.
-
-A table rather than a fact of each device: it is asked of names, also of kinds that are not here.
-A device that knows better says so as its own `model`, as do those of packages.
-"""
-
-
 FEW_CHANNELS = 8
 """Kernels compute so many output channels together, or twice as many: fewer take as long."""
 
@@ -333,16 +271,3 @@ def family(graph: Graph, node: Node) -> str:
     if not isinstance(features, int) or not 0 < features <= FEW_CHANNELS:
         return "Conv"
     return f"Conv to {1 << (features - 1).bit_length()}"
-
-
-def model_of(device: object, name: str) -> DeviceModel:
-    """Return a device's own model if it has one, else that of its kind."""
-    own = getattr(device, "model", None)
-    if isinstance(own, DeviceModel):
-        return own
-    return guess(name)
-
-
-def guess(name: str) -> DeviceModel:
-    """Return the model of a kind of devices, of which nothing but the name is known."""
-    return BUILT_IN.get(name.split(":", 1)[0], _UNKNOWN)

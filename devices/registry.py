@@ -21,7 +21,7 @@ from ..graph.installed import DEVICES, load, offered, package_of
 from ..graph.ir import Graph, Node
 from ..graph.registrations import note_registration
 from ..graph.tensor import TensorSpec
-from .device import Device
+from .device import Device, device_kind
 from .errors import DeviceError, DeviceUnavailableError
 from .memory import ALIGNMENT, host_arena, host_view
 from .options import Option, checked
@@ -152,7 +152,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     slip = _ALMOST_RANGE.fullmatch(name)
     if slip is not None and name not in _factories:
         raise _range_error(name, slip)
-    kind = name.split(":", 1)[0]
+    kind = device_kind(name)
     factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
     if factory is None:
         raise _unknown_device_error(name)

@@ -195,6 +195,14 @@ def test_typing_and_lazy_imports_of_the_scheduler_are_seen() -> None:
     assert ("plans/plan.py", "reports.plan_file") in seen
 
 
+@pytest.mark.parametrize("kind", ["cpu", "formal", "ort", "cuda", "opencl", "worker.device"])
+def test_the_scheduler_asks_devices_what_they_are_like_and_names_no_class(kind: str) -> None:
+    strays = [
+        one for one in importers(f"plait.devices.{kind}") if one.file.startswith("scheduler/")
+    ]
+    assert [str(one) for one in strays] == []
+
+
 def test_the_package_imports_itself_relatively() -> None:
     """An absolute import would find another installed plait, or none."""
     own = ("plait", *LAYERS)

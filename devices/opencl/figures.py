@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..model import OPENCL, DeviceModel
+from ..kinds import OPENCL
+from ..model import DeviceModel
 from .driver import ClDevice
 
 ON_PROCESSOR = 2

@@ -18,7 +18,8 @@ import numpy as np
 
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
-from ..model import family, guess
+from ..kinds import guess
+from ..model import family
 from .runtime import options
 from .session import Model, Session
 from .threads import Threads

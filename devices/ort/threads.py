@@ -19,7 +19,8 @@ from math import inf
 
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
-from ..model import family, guess
+from ..kinds import guess
+from ..model import family
 
 WORTH_S = {True: 1e-4, False: 1e-3}
 """So much work on one core is worth a thread that spins, or one that sleeps: networks of 0.6 ms

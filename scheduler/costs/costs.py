@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from ...devices.device import Device
+from ...devices.device import Device, device_kind
+from ...devices.kinds import guess, kernels_of, model_of, usual_memory
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
-from ...devices.model import DeviceModel, family, guess, model_of
+from ...devices.model import DeviceModel, family
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
@@ -35,8 +36,6 @@ Basis: TypeAlias = Literal["measured", "scaled", "model"]
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-
-_ON_HOST = frozenset({"cpu", "compiled", "ort", "formal"})
 
 PYTHON_S = 1e-4
 """What a Python operator is taken to cost where nobody measured it."""
@@ -177,7 +176,7 @@ class Costs(Figures):
 
     def model(self, device: str) -> DeviceModel:
         """Return a device's model: its own, that of its kind, or the built-in one."""
-        found = self.models.get(device) or self.models.get(_kind(device))
+        found = self.models.get(device) or self.models.get(device_kind(device))
         return found or guess(device)
 
     def is_guess(self, device: str) -> bool:
@@ -186,10 +185,7 @@ class Costs(Figures):
 
     def memory_of(self, device: str) -> str:
         """Return the memory of a device."""
-        if device in self.memories:
-            return self.memories[device]
-        kind = _kind(device)
-        return SHARED if kind == "worker" else HOST if kind in _ON_HOST else device
+        return self.memories.get(device) or usual_memory(device)
 
     def node_s(self, device: str, graph: Graph, node: Node) -> float:
         """Return how long a node's kernel takes; its shapes must be static.
@@ -231,11 +227,10 @@ class Costs(Figures):
         """
         if (source, target) in self.hops:
             return self.hops[source, target]
-        kinds = _kind(source), _kind(target), source == target
         if not (self._is_alike(source) and self._is_alike(target)):
             return None
-        alike = [hop for (a, b), hop in self.hops.items() if (_kind(a), _kind(b), a == b) == kinds]
-        return min(alike, default=None)
+        kinds = _kinds(source, target)
+        return min((s for ends, s in self.hops.items() if _kinds(*ends) == kinds), default=None)
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
         """Say what a node's time rests on."""
@@ -287,11 +282,11 @@ class Costs(Figures):
     def _nodes_like(self, device: str) -> Mapping[Signature, Measured]:
         """Return measured nodes of a device, and of those that have the same kernels."""
         if device not in self._known:
-            kind, kernels = _kind(device), _kernels(device)
+            kind, kernels = device_kind(device), kernels_of(device)
             alike = sorted(
-                (name != device, name != kind, _kind(name) != kind, name)
+                (name != device, name != kind, device_kind(name) != kind, name)
                 for name in self.nodes
-                if name == device or (kernels == _kernels(name) and self._is_alike(device))
+                if name == device or (kernels == kernels_of(name) and self._is_alike(device))
             )
             known: dict[Signature, Measured] = {}
             for *_, name in reversed(alike):
@@ -320,11 +315,11 @@ class Costs(Figures):
 
     def _found(self, device: str, table: Mapping[str, object]) -> str:
         """Return where a device's measurements stand: its name, its kind, or one of its kind."""
-        kind = _kind(device)
+        kind = device_kind(device)
         if device in table or not table:
             return device
         alike = self._is_alike(device)
-        others = sorted(name for name in table if _kind(name) == kind and alike)
+        others = sorted(name for name in table if device_kind(name) == kind and alike)
         return kind if kind in table else next(iter(others), device)
 
     def _is_alike(self, device: str) -> bool:
@@ -335,13 +330,8 @@ class Costs(Figures):
         return next((name for name, own in self.memories.items() if own == memory), memory)
 
 
-def _kind(device: str) -> str:
-    return device.split(":", 1)[0]
-
-
-def _kernels(device: str) -> str:
-    kind = _kind(device)
-    return "cpu" if kind == "worker" else kind
+def _kinds(source: str, target: str) -> tuple[str, str, bool]:
+    return device_kind(source), device_kind(target), source == target
 
 
 def _joined(

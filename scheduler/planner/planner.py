@@ -1,7 +1,7 @@
-"""The planner: every stage from a graph to its plan, in the order in which they come.
+"""The planner: every phase from a graph to its plan, in the order in which they come.
 
 ==================  ======================================================  =======================
-stage               decides                                                 in
+phase               decides                                                 in
 ==================  ======================================================  =======================
 `prepare`           the graph that is planned: simpler, with known lengths  `prepare`
 `convert_to_half`   what is computed in float16, where that is allowed      `mixed_precision`
@@ -11,7 +11,7 @@ stage               decides                                                 in
 `plan_memory`       every offset                                            `memory.memory_plan`
 ==================  ======================================================  =======================
 
-Where a stage knows several ways to go on, the first is taken for which there is memory. What users
+Where a phase knows several ways to go on, the first is taken for which there is memory. What users
 ask for becomes a request before that (`api`, `request`); the plan may then be put on replicas
 (`scaling_out`).
 """
@@ -164,7 +164,7 @@ def _lay_out(lowered: Lowered, request: PlanRequest, lengths: Lengths) -> _LaidO
 def _assemble(
     lowered: Lowered, request: PlanRequest, memory: MemoryPlan | None, lengths: Lengths
 ) -> Plan:
-    """Return what the stages decided as a plan; there is no memory while shapes are unknown."""
+    """Return what the phases decided as a plan; there is no memory while shapes are unknown."""
     choice = lowered.choice
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:

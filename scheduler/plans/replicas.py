@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ...devices.device import Capabilities, Device
+from ...devices.device import Capabilities, Device, device_kind
 from ...devices.host import core_count
+from ...devices.kinds import model_of
 from ...devices.memory import HOST, SHARED
-from ...devices.model import DeviceModel, model_of
+from ...devices.model import DeviceModel
 from ...devices.registry import find
 from ...graph.ir import ASSIGN, Graph
 from ...graph.nested import acts_outside
@@ -163,7 +164,7 @@ def replicas_of(name: str, max_in_flight: int) -> Iterator[str]:
     """Yield ranges of the device's kind: 2, 4, 8 of them, as far as there are cores and items."""
     count = 2
     while count <= min(core_count(), max_in_flight):
-        yield f"{name.partition(':')[0]}:0..{count - 1}"
+        yield f"{device_kind(name)}:0..{count - 1}"
         count *= 2
 
 

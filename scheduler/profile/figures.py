@@ -16,7 +16,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device, Profiled
-from ...devices.model import DeviceModel, family, model_of
+from ...devices.kinds import model_of
+from ...devices.model import DeviceModel, family
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
 from ...graph.operators.fused import FUSED

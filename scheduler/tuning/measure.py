@@ -22,8 +22,9 @@ from typing import Any, TypeAlias
 from ...devices.device import Device, Scaling, scratch_specs
 from ...devices.errors import DeviceError
 from ...devices.host import core_count
+from ...devices.kinds import model_of
 from ...devices.memory import ALIGNMENT, HOST, SHARED, Arena, SharedArena, View, host_arena
-from ...devices.model import DeviceModel, model_of
+from ...devices.model import DeviceModel
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.operator import Cost

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices import find
 from plait.devices.errors import DeviceError
-from plait.devices.model import BUILT_IN, LONGEST_S, DeviceModel, family, model_of
+from plait.devices.kinds import MODELS, model_of
+from plait.devices.model import LONGEST_S, DeviceModel, family
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.figures import model_from
 from plait.devices.sim import SimDevice, SimModel
@@ -136,8 +137,8 @@ def test_a_device_with_a_model_of_its_own_is_taken_at_its_word() -> None:
 
 
 def test_kinds_have_built_in_models() -> None:
-    assert model_of(find("cpu"), "cpu") is BUILT_IN["cpu"]
-    assert model_of(object(), "worker:3") is BUILT_IN["worker"]
+    assert model_of(find("cpu"), "cpu") is MODELS["cpu"]
+    assert model_of(object(), "worker:3") is MODELS["worker"]
     assert model_of(object(), "npu:0") == DeviceModel()
 
 
@@ -229,9 +230,9 @@ def test_a_family_has_its_operators_factor_unless_it_has_one() -> None:
 
 def test_built_in_figures_know_which_device_is_fast_at_what() -> None:
     large = Cost(10**8, 10**6)
-    times = {kind: BUILT_IN[kind].kernel_s("LRN", large) for kind in ("cpu", "compiled", "ort")}
+    times = {kind: MODELS[kind].kernel_s("LRN", large) for kind in ("cpu", "compiled", "ort")}
     assert times["ort"] > 5 * times["compiled"]
-    times = {k: BUILT_IN[k].kernel_s("Conv to 1", large) for k in ("cpu", "compiled", "ort")}
+    times = {k: MODELS[k].kernel_s("Conv to 1", large) for k in ("cpu", "compiled", "ort")}
     assert times["ort"] > 2 * times["cpu"] > 2 * times["compiled"]
-    times = {k: BUILT_IN[k].kernel_s("Conv depthwise", large) for k in ("cpu", "compiled", "ort")}
+    times = {k: MODELS[k].kernel_s("Conv depthwise", large) for k in ("cpu", "compiled", "ort")}
     assert times["cpu"] > times["compiled"] > times["ort"]

@@ -27,7 +27,7 @@ from .judge import PATIENCE, SAME, Judge, Judged
 from .list_scheduling import portfolio
 from .min_cut import least_work
 from .offers import Offers, ask, options
-from .pipeline import stages
+from .pipeline import pipelines
 from .problem import Problem
 from .ranking import Ranking
 from .reasons import settled_reasons, weighed_reasons, written_reasons
@@ -221,7 +221,7 @@ def _seeds(problem: Problem, bases: Sequence[list[int]]) -> dict[str, list[int]]
     for index, base in enumerate(bases[: 1 if len(problem.names) == 2 else 2]):
         found[f"least work{', again' * index}"] = least_work(problem, base)
     if problem.in_flight > 1:
-        found |= stages(problem)
+        found |= pipelines(problem)
     return found | filled(problem)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from ....devices.device import Device, Support, support, why_not
+from ....devices.device import Device, Support, device_kind, support, why_not
 from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes, waits
 from ....graph.passes import Placing, attempts, can_be_written_out
@@ -181,7 +181,7 @@ def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: 
         given = dict.fromkeys(pin_of(each.node, pins) for each in homeless)
         changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
         return f"change the pin {changed}: {able[0]!r} runs them"
-    if any(name.split(":")[0] == "cpu" for name in devices):
+    if "cpu" in map(device_kind, devices):
         return "register kernels for them, or change the graph"
     return "add a device that supports them ('cpu'), change the pins, or register kernels"
 

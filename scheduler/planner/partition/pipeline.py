@@ -1,4 +1,4 @@
-"""Stages for a stream: the nodes in order, cut into one run per device, none too long.
+"""Pipelines for a stream: the nodes in order, cut into one run per device, none too long.
 
 The longest stage decides how many items pass per second. For every order of up to four devices the
 best cuts are found by dynamic programming over all places to cut.
@@ -18,7 +18,7 @@ MOST_ORDERS = 24
 MOST_NODES = 1500
 
 
-def stages(problem: Problem) -> dict[str, list[int]]:
+def pipelines(problem: Problem) -> dict[str, list[int]]:
     """Return assignments by name, one for each order of devices that serves."""
     count = len(problem.names)
     if problem.n_nodes > MOST_NODES or not problem.n_nodes:
@@ -31,7 +31,7 @@ def stages(problem: Problem) -> dict[str, list[int]]:
         assignment = _cut(problem, order, crossing)
         if assignment is not None:
             names = ", ".join(problem.names[device] for device in dict.fromkeys(assignment))
-            found[f"stages on {names}"] = assignment
+            found[f"pipeline on {names}"] = assignment
     return found
 
 

@@ -18,6 +18,7 @@ from ....devices import program as programs
 from ....devices.device import Capabilities, OnDone, Program, Support
 from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.event import Event
+from ....devices.kinds import kernels_of
 from ....devices.memory import HOST_MEMORIES, Arena, View, check_fits, host_view
 from ....devices.model import DeviceModel
 from ....devices.operator_instances import OperatorInstances
@@ -126,7 +127,7 @@ class RayDevice:
         except DeviceLostError:
             raise
         except DeviceError as error:
-            kernels = programs.supports(node, self._kind.split(":")[0], runs_python=True, call=call)
+            kernels = programs.supports(node, kernels_of(self._kind), runs_python=True, call=call)
             return Support(False, error.what if kernels.ok else kernels.reason)
         verdict = self._verdict(node, call, None)
         return Support(verdict.ok, verdict.reason)

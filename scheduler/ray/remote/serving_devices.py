@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from ....devices.device import Device, StatefulDevice
 from ....devices.host import core_count
-from ....devices.model import model_of
+from ....devices.kinds import model_of
 from ....devices.operator_instances import OperatorInstances
 from ....devices.registry import find
 from ....devices.worker.modules import Source, import_sources

@@ -13,8 +13,8 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeAlias
 
-from ....devices.cpu import CpuDevice
 from ....devices.device import Device
+from ....devices.host import may_run_anywhere
 from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
 from ....graph.tensor import Array
@@ -98,8 +98,8 @@ class OpenPlan:
     no_times : array of int
         The times of an item before its first step, to be copied: no time yet.
     binds_briefly : bool
-        True where only Python functions on `cpu` are bound for this plan alone, in the arenas of
-        another one: nothing is prepared for them.
+        True where only Python functions that any thread of this process may run are bound for this
+        plan alone, in the arenas of another one: nothing is prepared for them.
     item_clock : callable
         The clock that items are timed with.
     stages : StageBindings or None
@@ -345,6 +345,6 @@ class OpenPlan:
 
 
 def _binds_briefly(step: Step, device: Device) -> bool:
-    if isinstance(step.work, Transfer) or not isinstance(device, CpuDevice) or step.owns:
+    if isinstance(step.work, Transfer) or not may_run_anywhere(device) or step.owns:
         return False
     return all(node.operator.function is not None for node in step.work.graph.nodes)

@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from contextlib import suppress
 from weakref import WeakKeyDictionary, WeakSet
 
-from ....devices.cpu import CpuDevice
 from ....devices.errors import DeviceError
+from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
 from ...plans.shapes import Shapes
 from ...plans.steps import Transfer
@@ -56,8 +56,8 @@ class ShapeVariants:
     def is_brief(self, base: Slots) -> bool:
         """Say whether what runs in the arenas of a plan is likely to be made at once.
 
-        So it is where only Python functions on `cpu` see lengths, and it has taken little before:
-        to hand it to a thread, and the loop awake again, takes half as long.
+        So it is where only Python functions of this process see lengths, and it has taken little
+        before: to hand it to a thread, and the loop awake again, takes half as long.
         """
         return base in self._brief
 
@@ -114,7 +114,8 @@ class ShapeVariants:
 def _nbytes(open_plan: OpenPlan) -> int:
     """Estimate what an open plan takes for itself: steps that are the base's are not counted.
 
-    Programs of other devices may hold copies of constants.
+    Constants lie in the host's memory: programs that do not read them there, or have forms of their
+    own of what they read, may hold copies.
     """
     nbytes = 0
     for step in open_plan.own_steps:
@@ -122,6 +123,7 @@ def _nbytes(open_plan: OpenPlan) -> int:
             continue
         graph = step.work.graph
         nbytes += open_plan.period * len(graph.nodes) * NODE_NBYTES
-        if not isinstance(open_plan.plan.prototypes[step.device], CpuDevice):
+        offers = open_plan.plan.prototypes[step.device].capabilities
+        if offers.atomic_programs or HOST not in offers.accesses:
             nbytes += sum(graph.tensors[name].nbytes for name in graph.constants)
     return nbytes

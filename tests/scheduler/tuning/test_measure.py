@@ -11,8 +11,9 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
 from plait.devices.host import core_count
+from plait.devices.kinds import guess
 from plait.devices.memory import View
-from plait.devices.model import DeviceModel, guess
+from plait.devices.model import DeviceModel
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.infer import cost_of

@@ -1,4 +1,4 @@
-"""Tengine's rule, the minimum cut, and stages for streams."""
+"""Tengine's rule, the minimum cut, and pipelines for streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plait.graph.ir import Graph
 from plait.scheduler.planner.partition.capacity import Capacity
 from plait.scheduler.planner.partition.min_cut import least_work
 from plait.scheduler.planner.partition.offers import ask
-from plait.scheduler.planner.partition.pipeline import stages
+from plait.scheduler.planner.partition.pipeline import pipelines
 from plait.scheduler.planner.partition.problem import Problem
 
 
@@ -118,7 +118,7 @@ def test_of_two_devices_no_assignment_has_less_work_than_the_cut(seed: int) -> N
 def test_stages_are_as_even_as_they_can_be() -> None:
     model = SimModel(flops_per_s=1e9, bytes_per_s=1e9, launch_s=0, copy_latency_s=0)
     machine = [SimDevice(f"sim:{name}", model) for name in "abc"]
-    found = stages(problem(chain(9, 64, "Exp"), machine, 4))
+    found = pipelines(problem(chain(9, 64, "Exp"), machine, 4))
     assert len(found) == 6
     for assignment in found.values():
         assert sorted(map(assignment.count, range(3))) == [3, 3, 3]

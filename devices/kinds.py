@@ -1,0 +1,98 @@
+"""Facts about the kinds of devices that plait comes with, known from a name alone.
+
+They are asked of names, also of devices that are not on this machine, or no longer: tables rather
+than facts of each device. A device that is there knows better, by its own `model` and
+`capabilities`; so do those of packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .device import device_kind
+from .kernel_factors import FACTORS
+from .memory import HOST, SHARED
+from .model import DeviceModel
+
+_HOST = DeviceModel(
+    flops_per_s=150e9,
+    bytes_per_s=20e9,
+    operators=FACTORS["cpu"],
+    copy_bytes_per_s=5e9,
+    copy_latency_s=20e-6,
+    launch_s=3e-6,
+    submit_s=25e-6,
+    copy_queues=0,
+    is_guess=True,
+)
+
+_UNKNOWN = DeviceModel(is_guess=True)
+
+OPENCL = DeviceModel(
+    flops_per_s=1e12,
+    bytes_per_s=50e9,
+    copy_bytes_per_s=5e9,
+    copy_latency_s=50e-6,
+    launch_s=10e-6,
+    submit_s=50e-6,
+    is_guess=True,
+)
+"""A graphics card of the smaller sort: the devices themselves say more, once they are found."""
+
+MODELS: Mapping[str, DeviceModel] = {
+    "cpu": _HOST,
+    "worker": replace(_HOST, submit_s=60e-6, copy_queues=1),
+    "compiled": replace(_HOST, operators=FACTORS["compiled"], launch_s=2e-6),
+    "ort": replace(
+        _HOST,
+        operators=FACTORS["ort"],
+        launch_s=2e-6,
+        submit_s=40e-6,
+        layout_bytes_per_s=5e9,  # a YOLO cut into 36 programs: 0.19 ms for each MB
+    ),
+    "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, operators={}, launch_s=20e-6),
+    "cuda": DeviceModel(
+        flops_per_s=8e12,
+        bytes_per_s=400e9,
+        copy_bytes_per_s=10e9,
+        copy_latency_s=20e-6,
+        launch_s=8e-6,
+        submit_s=20e-6,
+        is_guess=True,
+    ),
+    "opencl": OPENCL,
+    "sim": DeviceModel(memory_bytes=4 << 30, is_guess=True),
+}
+"""Figures of processors are those of one core of a server of 2023 or so, and by what factor each
+operator's kernels are slower than that; of others, orders of magnitude. Measured ones replace them:
+`plait devices --measure`.
+"""
+
+_MEMORIES = {"cpu": HOST, "worker": SHARED, "compiled": HOST, "ort": HOST, "formal": HOST}
+"""Where their arenas lie; a device of any other kind has a memory of its own, called like it."""
+
+_KERNELS_OF = {"worker": "cpu"}
+"""The kind whose kernels a kind runs that has none of its own: a worker is a cpu elsewhere."""
+
+
+def model_of(device: object, name: str) -> DeviceModel:
+    """Return a device's own model if it has one, else that of its kind."""
+    own = getattr(device, "model", None)
+    return own if isinstance(own, DeviceModel) else guess(name)
+
+
+def guess(name: str) -> DeviceModel:
+    """Return the model of a device's kind."""
+    return MODELS.get(device_kind(name), _UNKNOWN)
+
+
+def usual_memory(name: str) -> str:
+    """Return where arenas of a device's kind lie."""
+    return _MEMORIES.get(device_kind(name), name)
+
+
+def kernels_of(name: str) -> str:
+    """Return the kind whose kernels a device runs."""
+    kind = device_kind(name)
+    return _KERNELS_OF.get(kind, kind)
