@@ -77,6 +77,10 @@ class Queues:
 
     def put(self, name: str, job: Job, queue: Callable[[], Any], *, timed: bool) -> Event:
         """Queue work on a lane behind its waits; its event completes in any case, later."""
+        # The lock is held while the driver is called. Else two threads could queue on a stream in
+        # one order and on its lane in the other; and a native event could be given back, and
+        # recorded anew for later work, after it was looked at and before the stream is told to wait
+        # for it.
         with self._changed:
             if self._is_closed:
                 raise closed_error(self.name)
@@ -85,6 +89,8 @@ class Queues:
             if job.error is None:
                 self._queue(self._lanes[name], job, queue, timed)
             job.event.error = job.error  # for those who will wait for it before it is complete
+            # What is not queued is put all the same: its event completes on the lane's thread, in
+            # its turn, so that callbacks never run inside of the call that submits.
             self._pending += 1
             self._lanes[name].put(job)
         return job.event
@@ -112,6 +118,8 @@ class Queues:
     def close(self) -> None:
         """Finish what is queued, and what its callbacks put meanwhile; end the threads."""
         with self._changed:
+            # A callback may put more, which is pending before what called it has ended: zero means
+            # that all is over.
             self._changed.wait_for(lambda: self._pending == 0)
             self._is_closed = True
         for lane in self._lanes.values():
@@ -123,8 +131,11 @@ class Queues:
         try:
             with backend.current(stream):
                 for wait in job.waits:
+                    # Read once: its waiter takes the native event away when it completes it, on
+                    # another thread.
                     if not wait.done and (native := wait.native) is not None:
                         backend.wait_event(stream, native)
+                # Behind the waits: a program's time has nothing of what it waited for.
                 if timed:
                     job.anchor = backend.timeline.anchor
                     job.start = backend.record(stream, timed=True)
@@ -151,6 +162,7 @@ class Queues:
         for native in (job.start, job.end, *job.marks.values()):
             if native is not None:
                 self._backend.give_back(native, timed=job.anchor is not None)
+        # After the event's callbacks, not before: see `close`.
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()

@@ -99,18 +99,26 @@ class Lane:
         except Exception as error:  # what is put is still to be completed
             self._lose(error)
         while (job := self._queue.get()) is not None:
+            # In the order of the stream, whatever became of each: no job ends before one that was
+            # put earlier.
             self._complete(job)
             self._ended(job)
             del job  # it pins arrays and results until the next one comes
 
     def _complete(self, job: Job) -> None:
         event, error = job.event, job.error
+        # Also where it failed half-way: what was queued before uses memory that the next item is
+        # given.
         if job.end is not None:
             error = self._reach(job) or error
         for wait in job.waits:
+            # The stream waited for it on the device, but the thread of its own stream may be a
+            # moment behind.
             if not wait.done:
                 _await(wait)
             error = error or wait.error  # of another device, which this one does not know of
+        # From now on whoever waits for it looks at `done`; the native event may soon stand for
+        # other work.
         event.native = None
         event.complete(error)
 

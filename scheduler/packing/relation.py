@@ -48,7 +48,9 @@ class Conflicts:
                 f"a conflict names a block that is not there: there are {count}",
                 fix="number the blocks from 0",
             )
+        # Merging blocks makes pairs of a block with itself, which mean nothing.
         apart = a != b
+        # A pair as one number, the smaller block first: one sort drops doubles.
         codes = np.unique(np.minimum(a, b)[apart] * count + np.maximum(a, b)[apart])
         return cls.of_rows(count, codes // max(count, 1), codes % max(count, 1))
 
@@ -57,6 +59,9 @@ class Conflicts:
         """Make it of pairs, each given once and in one direction."""
         degrees = np.bincount(first, minlength=count) + np.bincount(second, minlength=count)
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        # Stable, so that the partners of a block come in the order of their pairs: the same plan on
+        # any machine. In 32 bits, since most of the memory is this list; only the offsets of rows
+        # may grow beyond.
         order = np.argsort(np.concatenate([first, second]).astype(np.int32), kind="stable")
         indices = np.concatenate([second, first]).astype(np.int32)
         return cls(indptr, indices[order])
@@ -105,6 +110,9 @@ class Conflicts:
         """Return lifetimes that conflict in the same way, if the blocks are in order of starts."""
         first, second = self.pairs()
         later = second > first
+        # Let block i be alive from i on. Then it has to be until the last later block that it
+        # conflicts with, and if it conflicts with all in between, too, the pairs say no more than
+        # these lifetimes do.
         upper = np.arange(1, len(self) + 1)
         np.maximum.at(upper, first[later], second[later] + 1)
         # A block that conflicts with all from its own start to its end is alive for so long.
@@ -115,6 +123,7 @@ class Conflicts:
     def merge(self, number: Indices, count: int) -> Conflicts:
         """Return the conflicts of unions of blocks: block i becomes part of ``number[i]``."""
         a, b = self.pairs()
+        # What lies in one union no longer conflicts: it is one block, at one address.
         merged = Conflicts.of_pairs(count, number[a], number[b])
         if self.chains is not None:
             merged.chains = np.zeros(count, np.int64)
@@ -156,10 +165,13 @@ class Intervals:
         """Return the lifetimes of unions of blocks, the gaps inside filled."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         alive = lower < upper
+        # Whoever fills the gaps may claim too much, never too little: one block has one address for
+        # as long as any of its parts lives.
         low = np.full(count, np.iinfo(np.int64).max)
         high = np.full(count, np.iinfo(np.int64).min)
         np.minimum.at(low, number[alive], lower[alive])
         np.maximum.at(high, number[alive], upper[alive])
+        # A union of blocks that never live keeps no sentinels, whose difference would overflow.
         never = low > high
         low[never] = high[never] = 0
         return Intervals(low, high)
@@ -168,6 +180,8 @@ class Intervals:
         """Return the blocks in conflict with one, without listing all pairs."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         begins, ends = lower[block], upper[block]
+        # Both must live at all: an empty lifetime inside of another one would pass the first two
+        # tests.
         found = (lower < ends) & (upper > begins) & (lower < upper) & (begins < ends)
         found[block] = False
         return np.flatnonzero(found)
@@ -191,6 +205,8 @@ class Intervals:
         ends = np.searchsorted(lower[order], upper[order])
         counts = ends - np.arange(len(order)) - 1
         first = np.repeat(np.arange(len(order)), counts)
+        # The partners of the i-th in that order are i + 1, i + 2, ...: how far into its own run
+        # each pair is, counted from the block.
         second = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + first + 1
         return Conflicts.of_pairs(len(self), order[first], order[second])
 
@@ -216,6 +232,7 @@ class Stacked:
 
     def near(self, block: int) -> npt.NDArray[Any]:
         """Return the blocks in conflict with one."""
+        # Everything outside of its part is in the way; inside, lifetimes decide.
         found = np.ones(len(self), np.bool_)
         for indices, lives in self.parts:
             place = np.searchsorted(indices, block)
@@ -233,6 +250,8 @@ class Stacked:
         for indices, lives in self.parts:
             kept = np.flatnonzero(number[indices] >= 0)
             if len(kept):
+                # Still ascending, as `near` needs for its search: who restricts lists blocks in
+                # order.
                 parts.append((number[indices[kept]], lives.restrict(kept.tolist())))
         return Stacked(tuple(parts), self.lives.restrict(blocks))
 

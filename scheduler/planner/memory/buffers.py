@@ -120,14 +120,18 @@ class _Collector:
 
     def collect(self) -> list[Buffer]:
         arrivals = self._placement.arrivals
+        # What is fed is written before any step, so that nothing of the item may lie there earlier.
+        # What arrives on a device is brought by a step, like any transfer.
         for name in (one for one in self._graph.inputs if one not in arrivals):
             self._add((name, self._placement.home[name]), self._graph.tensors[name].nbytes, START)
         for step in self._placement.steps:
             if isinstance(step.work, Transfer):
                 transfer = step.work
                 replica = transfer.tensor, transfer.target
+                # What leaves goes to an array of the caller's, in no planned memory.
                 if not transfer.leaves:
                     self._add(replica, transfer.nbytes, self._order.point(step))
+            # What lies between the nodes of such a program is the device's own business.
             elif is_atomic(step, self._devices):
                 for name in step.work.graph.outputs:
                     replica = name, self._placement.home[name]
@@ -135,12 +139,15 @@ class _Collector:
             else:
                 for node, point in points_of(step, step.work, self._order):
                     self._visit(node, step.device, point)
+        # A fixed order, by what all buffers have: packing breaks ties by it, and plans are the same
+        # anywhere.
         return sorted(self._buffers, key=lambda buffer: min(buffer.writers))
 
     def _visit(self, node: Node, device: str, point: Point) -> None:
         """Give the node's outputs and scratch their buffers."""
         taken: dict[Buffer, bool] = {}  # by outputs, and whether one overwrites what was there
         views = self._views(node)
+        # What is a view, or of equal size, at the largest lengths need not be so at others.
         may_share = not self._leeway.keeps_apart(node)
         for index, name in enumerate(node.outputs):
             if not name:
@@ -171,6 +178,7 @@ class _Collector:
         self, node: Node, alias: Alias | None, device: str, replica: Replica
     ) -> _Place | None:
         """Return where the output is a view of an input."""
+        # Where the bytes are shared but a device could not address them, a copy is made after all.
         if alias is None or alias.offset % self._alignment(replica[1]):
             return None
         base = self._input(node.inputs[alias.input], device, replica)
@@ -185,10 +193,13 @@ class _Collector:
                 continue
             name = node.inputs[source]
             place = self._input(name, device, replica)
+            # Only with the same dtype and shape has element i been read when the kernel writes
+            # element i.
             if place is None or self._graph.tensors[name] != self._graph.tensors[replica[0]]:
                 continue
             nbytes = self._graph.tensors[name].nbytes
             others = [*node.inputs[:source], *node.inputs[source + 1 :]]
+            # Through another input the kernel would read what it has just written through this one.
             read_twice = any(
                 other in self._overlapping(place, nbytes)
                 for other in ((other, replica[1]) for other in others)
@@ -230,6 +241,7 @@ class _Collector:
     def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
         """True when every access to those bytes but that at `point` comes before it."""
         return all(
+            # The node's own read is among the accesses: that one may coincide with the write.
             access == point or self._order.precedes(access, point)
             for replica in self._overlapping(place, nbytes)
             for access in self._accesses[replica]
@@ -254,9 +266,13 @@ class _Collector:
                 nbytes = self._graph.tensors[name].nbytes
                 place = self._input(name, device, replica)
                 runs.append(_Run(alias.offset, alias.offset + nbytes, place))
+        # In order, so that `_fits` finds by bisection what a buffer would overlap: thousands of
+        # parts occur.
         runs.sort(key=lambda run: (run.begin, run.end))
         moved: dict[Buffer, int] = {}
         for run in runs:
+            # A buffer that is joined twice can lie in one of the two places; the node copies the
+            # other.
             if run.place is not None and run.place.buffer not in moved:
                 inner, shift = run.place.buffer, run.begin - run.place.offset
                 if self._fits(inner, target, shift, runs):
@@ -282,6 +298,8 @@ class _Collector:
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
         """True when a buffer may lie `shift` bytes inside the target."""
+        # What is fed was written by the caller, in a region of its own, before this buffer was
+        # claimed.
         if START in inner.writers or shift % self._alignment(target.memory):
             return False
         end = shift + inner.nbytes
@@ -302,6 +320,7 @@ class _Collector:
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]
+        # What is prepared once is there for all items: none of them may write on it.
         if memory != replica[1] or (name, memory) in self._placement.prepared:
             return None
         buffer = self._of[name, memory]
@@ -318,6 +337,7 @@ class _Collector:
         self._current[place.buffer] = {
             replica: (begin, end)
             for replica, (begin, end) in self._current[place.buffer].items()
+            # What reaches beyond the overwritten bytes is still looked at: some of it is as it was.
             if begin < place.offset or place.offset + nbytes < end
         }
 
