@@ -10,7 +10,7 @@ SECONDS ?= 3600
 SEED ?= $(shell date +%Y%m%d)
 GRAPHS ?= 2000
 BIN = $(VENV)/bin
-SMOKE = tests/graph tests/scheduler/running tests/scheduler/memory tests/test_layers.py
+SMOKE = tests/graph tests/scheduler/runtime tests/scheduler/planner/memory tests/test_layers.py
 
 # Only the models in these packages are used; their code asks for torch, or a second opencv.
 MODELS = silero-vad==6.2.3 rapidocr==3.10.0

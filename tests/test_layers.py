@@ -287,3 +287,8 @@ def test_every_package_folder_is_listed_for_the_wheel() -> None:
 def test_every_folder_with_modules_is_a_package() -> None:
     bare = {file.parent for file in PACKAGE if not (file.parent / "__init__.py").exists()}
     assert bare == set()
+
+
+def test_make_names_tests_that_are_there() -> None:
+    named = re.findall(r"\btests/[\w/.]+", (ROOT / "Makefile").read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
