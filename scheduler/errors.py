@@ -43,7 +43,7 @@ class DeadlineError(SessionError):
     """An item was not done within its deadline."""
 
 
-def forked_session() -> SessionError:
+def forked_session_error() -> SessionError:
     """Return what a forked child sees that uses a session of its parent."""
     return SessionError(
         "the session belongs to the process that this one was forked from",

@@ -50,3 +50,22 @@ def test_plait_is_installed_from_a_clone_as_it_is_on_no_package_index() -> None:
         ROOT / "README.md",
     ]
     assert [str(file) for file in files if told.search(file.read_text())] == []
+
+
+FOUND = {
+    "_because", "_failed", "_reason", "_rebuild", "_rebuilt", "_translated", "_why", "again",
+    "all_told", "cause_of", "lose", "rebuild", "watch",
+}  # fmt: skip
+"""Functions that do not write an error, but find, copy, translate or keep one."""
+
+
+def test_what_writes_an_error_is_called_so() -> None:
+    found = {
+        node.name
+        for file in PACKAGE
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None
+        if re.fullmatch(r"\w*(Error|Exception)", ast.unparse(node.returns))
+        if not node.name.endswith("_error")
+    }
+    assert found == FOUND

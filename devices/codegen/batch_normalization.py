@@ -54,8 +54,8 @@ def _train(call: Call, outputs: Specs) -> Code:
     def write(at: str) -> list[str]:
         return [store(y.dtype, "y", at, f"({load(x.dtype, 'x', at)} - mean) * factor + {bias}")]
 
-    stages = moments(x.dtype, lines.length, factor)
-    return line_code("batch_norm", lines, parameters, stages, each=write, once=once)
+    folds = moments(x.dtype, lines.length, factor)
+    return line_code("batch_norm", lines, parameters, folds, each=write, once=once)
 
 
 def _inputs(call: Call) -> list[Parameter]:

@@ -104,6 +104,7 @@ class _Composition:
         self._variables: dict[str, str] = {} if made is None else {made.output: "made"}
         self._specs = {member.output: member.spec for member in members}
         self._specs |= {} if made is None else {made.output: made.spec}
+        # Values that are only stored are rounded by the store.
         self._read_again = {name for member in members for name, _ in member.reads}
         self._statements = [self._statement(member) for member in members]
         self._inputs = tuple(dict.fromkeys(each.tensor for each in self._loads.values()))
@@ -165,6 +166,8 @@ class _Composition:
     def _sources(self, parameters: Sequence[Parameter], index: str, c: str) -> _Sources:
         names = {tensor: p.name for tensor, p in zip(self.tensors, parameters, strict=True)}
         loads = list(self._loads.values())
+        # Axes along which all operands go on alike become one: most chains have one axis then, and
+        # no divisions to tell coordinates.
         shape, *strides = merged(
             self._shape, contiguous(self._shape), *(each.strides for each in loads)
         )
@@ -173,6 +176,7 @@ class _Composition:
         for (variable, tensor, spec, _), where, own in zip(loads, places, strides[1:], strict=True):
             value = load(spec.dtype, names[tensor], where or offset(own, "k"))
             read = (computed_type(spec.dtype), variable, value)
+            # A single number is loaded once, before the loop over a thread's elements.
             (sources.same if where == "0" else sources.other).append(read)
         return sources
 
@@ -186,11 +190,15 @@ class _Composition:
     def _body(self, parameters: Sequence[Parameter]) -> list[str]:
         """Return the statements: all loads come before all stores."""
         size = prod(self._shape)
+        # The last group's threads count beyond the end before they find that there is nothing for
+        # them.
         c = index_type(size + THREADS * self._each)
         place, same, other = self._sources(parameters, "i", c)
         stores = self._stores(parameters, "i")
         if self._each == 1:
             first = [f"const {c} i = ({c})GROUP * {THREADS} + THREAD;", f"if (i >= {size}) return;"]
+            # Loads first: an output may lie on an input's bytes, and compilers may not move loads
+            # over stores.
             return [*first, *place, *_declared(same + other), *self._statements, *stores]
         return [
             f"const {c} first = ({c})GROUP * {THREADS * self._each} + THREAD;",

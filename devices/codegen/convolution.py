@@ -72,12 +72,15 @@ class Convolution:
         All of a strip is then read by one tap, so that the cell is found once for a strip.
         """
         channels = self.per_group[0]
+        # With one tap, the usual order is that order already. Else channels are padded to whole
+        # strips, where few channels would mean many products with nothing.
         return self.sliding.taps > 1 and (channels % DEPTH == 0 or channels > 4 * DEPTH)
 
     @property
     def depth(self) -> int:
         """How many products each output is the sum of, those with nothing counted."""
         channels = self.per_group[0]
+        # Strips may not reach from one tap into the next.
         channels += -channels % DEPTH if self.by_strips else 0
         return channels * self.sliding.taps
 
@@ -91,6 +94,7 @@ class Convolution:
 
     def code(self) -> Code:
         """Return the code that computes it."""
+        # A tile has at least 16 rows, of which these features would fill less than half.
         if self.per_group[1] < LEAST_FEATURES:
             return Code((self._cell_by_cell(),))
         return self._product().code()
@@ -127,6 +131,8 @@ class Convolution:
         """Return the offset of a weight, with `group` in scope; the feature is one of all."""
         depth, features = self.per_group
         taps = math.prod(self.sliding.window.kernel)
+        # Weights of a transposed convolution come by channels first, then by the features of a
+        # group.
         if self.sliding.is_transposed:
             row = f"(group * {depth} + {channel}) * {features} + {feature} - group * {features}"
             return f"({row}) * {taps} + {tap}"
@@ -144,6 +150,7 @@ class Convolution:
                 f"const {c} at = (image * {self.features} + f) * {sliding.planes} + {at};",
                 *self.finish("at", "f", total),
             ]
+            # The grid is that of the largest phase; others have fewer outputs.
             return [f"if ({is_inside}) {{", *statements, "}"] if is_inside else statements
 
         def place(column: str) -> list[str]:
@@ -204,6 +211,7 @@ class Convolution:
             return [
                 *tap.statements,
                 *cell.statements,
+                # A variable, since with strips it is found once and looked at for each channel.
                 *([f"const i32 inside = {inside};"] if inside else []),
                 f"const {c} at = start{tag} + {cell.offset};",
             ]

@@ -60,6 +60,8 @@ def _unless(call: Call) -> str | None:
 def _keys_in_tile(depth: int, width: int, c: str) -> int:
     """Return how many keys a tile has: as many as threads of a warp, or half, or a quarter."""
     for keys in (32, 16, LANES):
+        # Queries, keys, values, weights. Rows have one number more than they hold, so that threads
+        # that go down a column meet different banks.
         numbers = (ROWS + keys) * (depth + 1) + keys * width + ROWS * (keys + 1)
         if numbers * _NBYTES[c] <= SHARED_BYTES:
             return keys
@@ -177,6 +179,7 @@ def _range(call: Call, s: _Shape) -> list[str]:
     seen = min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
     end = str(seen)
     if right is not None:
+        # For the last query of the tile; `_score` hides what others of it do not see.
         behind = f"first + {ROWS + right}"
         end = f"({behind} < {seen} ? {behind} : {seen})"
     begin = "0" if left is None else f"(first > {left} ? first - {left} : 0)"
@@ -209,6 +212,7 @@ def _score(call: Call, s: _Shape, c: str) -> list[str]:
         unseen.append(f"key > query + {right}")
     if left is not None:
         unseen.append(f"key < query - {left}")
+    # Last, so that neither a mask's numbers nor a cap bring back what is not to be seen.
     statements.append(f"if ({' || '.join(unseen)}) score = {literal(float('-inf'), c)};")
     return statements
 

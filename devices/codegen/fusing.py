@@ -44,6 +44,8 @@ def fused(
     inside = {node.name for group in last.values() for node in group.nodes}
     found: list[Piece | Node] = []
     for node in working:
+        # Where the last of a group stood: what it reads is there by then, and nobody needs its
+        # results sooner.
         if node.name in last:
             found.append(last[node.name].piece())
         elif node.name not in inside:
@@ -97,6 +99,7 @@ class _Group:
         """
         pairs = zip(self._chain, self.members, strict=True)
         found = [(node, *read) for node, member in pairs for read in member.reads]
+        # A product's threads read whole rows and columns while others already write.
         own = [(node, name, None) for node in self.products for name in node.inputs if name]
         return tuple(read for read in (*found, *own) if read[1] not in self.outputs)
 
@@ -111,17 +114,23 @@ class _Group:
         """True when a product can have all others as its epilogue."""
         if len(self.products) > 1 or len(self.nodes) > MOST_WITH_PRODUCT:
             return False
+        # Each sum is at hand once, in one thread: the epilogue has to be done with it there and
+        # then.
         shape = self._graph.tensors[product.outputs[0]].shape
         return shape == self.shape and self.outputs.isdisjoint(product.inputs)
 
     def _fits_in(self, member: Member) -> bool:
         """True when a member's values are read where they were made, and stored at each place."""
         for tensor, shape in member.reads:
+            # A value lives in the registers of the thread that made it; what is broadcast is wanted
+            # by others, too.
             if tensor in self.outputs and shape != self._graph.tensors[tensor].shape:
                 return False
         own = member.spec.static_shape
         if own == self.shape:
             return True
+        # What is smaller than the kernel is computed again at each place, which is cheap; storing
+        # it, too, would have all of them write the same.
         return member.output not in self.stored and np.broadcast_shapes(own, self.shape) == (
             self.shape
         )
@@ -170,6 +179,8 @@ class _Fusing:
         """Put a node into the groups it reads from, into one of them, or into a new one."""
         sources = self._sources(node)
         everything = [member for group in sources for member in group.nodes]
+        # Joining all of them saves most; else the latest, whose results are likeliest to be near
+        # the node.
         choices = [everything] if len(sources) > 1 else []
         for chosen in (*choices, *(group.nodes for group in sources[::-1])):
             grown = sorted([*chosen, node], key=lambda each: self._places[each.name])
@@ -184,6 +195,7 @@ class _Fusing:
         groups = (
             self._group_of[each.name] for each in producers if each and each.name in self._group_of
         )
+        # By identity: groups are replaced as they grow, and equal ones are the same one.
         distinct = {id(group): group for group in groups}.values()
         return sorted(distinct, key=lambda group: self._places[group.nodes[-1].name])
 
@@ -206,6 +218,8 @@ class _Fusing:
         """True when the bytes of a product's scratch are nobody else's at the last node, either."""
         names = (*(name for _, name, _ in group.reads), *group.stored)
         used = [self._views[name] for name in names if name in self._views]
+        # The plan gave these bytes to others before and after the product's own place in the order,
+        # which is not where it runs now.
         used += [view for _, view in self._written_between(group)]
         return not any(
             self._overlaps(name, view) for name in self._scratch(product) for view in used
@@ -237,6 +251,7 @@ class _Fusing:
                 if view is None or not self._overlaps(tensor, view):
                     continue
                 read = self._views[tensor]
+                # Then a thread reads just the bytes that it will write, and before it does so.
                 same = read.offset == view.offset and (
                     read.spec.dtype.itemsize == view.spec.dtype.itemsize
                 )

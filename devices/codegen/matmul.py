@@ -16,7 +16,7 @@ from .kernel import Code, Parameter
 from .lines import Lines
 from .reduction import input_of
 from .strips import Factor, Read
-from .sweeps import Stage, line_code
+from .sweeps import LineFold, line_code
 from .tiles import Product
 from .types import literal, load
 
@@ -88,6 +88,7 @@ class Matrices:
     def index(self) -> str:
         """The C type of indices."""
         sizes = [math.prod(stack.batch) * stack.size for stack in (self.left, self.right)]
+        # Indices count beyond the end in tiles at the edge, before they are found to be outside.
         margin = 1 << 16
         result = math.prod(self.batch) * self.left.rows * self.right.columns
         return index_type(*(size + margin for size in (*sizes, result)))
@@ -95,6 +96,9 @@ class Matrices:
     def code(self) -> Code:
         """Return the code that computes it."""
         rows, columns = self.left.rows, self.right.columns
+        # A product with a vector reads each element of the matrix once: nothing to keep in a tile,
+        # and sums along lines keep more threads busy. Unless the matrix is broadcast, and read
+        # again for each of a batch.
         if columns == 1 and math.prod(self.left.batch) == math.prod(self.batch):
             return self._by_lines(self.left, self._times_column)
         if rows == 1 and math.prod(self.right.batch) == math.prod(self.batch):
@@ -144,6 +148,7 @@ class Matrices:
         shape = (math.prod(self.batch), stack.rows, stack.columns)
         axis = 2 if is_left else 1
         if stack.is_transposed:
+            # Lines are told by how the elements lie, and a transposed matrix lies the other way.
             shape, axis = (shape[0], shape[2], shape[1]), 3 - axis
         lines = Lines(shape, (axis,))
         row, column = ("line % {0}", "0") if is_left else ("0", "line % {0}")
@@ -153,11 +158,12 @@ class Matrices:
             f"const {self.index} column = {column.format(max(count, 1))};",
             *self._starts(),
         )
+        # Sums start at -0, which changes no number; of nothing at all, the sum is to be 0.
         total = f"(total + {literal(0, self.ctype)})"
-        stage = Stage("total", sum_of(self.ctype), element)
+        line_fold = LineFold("total", sum_of(self.ctype), element)
         once = self.finish("row", "column", total)
         return line_code(
-            "vector_product", lines, self.parameters, (stage,), prepare=prepare, once=once
+            "vector_product", lines, self.parameters, (line_fold,), prepare=prepare, once=once
         )
 
     def _times_column(self, at: str) -> str:
@@ -174,6 +180,7 @@ class Matrices:
 
 def stretched(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack, tuple[int, ...]]:
     """Return a stack of matrices, to be multiplied by one, as one tall matrix; else as it is."""
+    # Rows of all matrices next to one another fill tiles that each matrix's rows alone would not.
     if math.prod(right.batch) == 1 and math.prod(left.batch) == math.prod(batch) != 1:
         return Stack((), math.prod(batch) * left.rows, left.columns), ()
     return left, batch

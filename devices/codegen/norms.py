@@ -19,12 +19,12 @@ from .kernel import Code
 from .lines import Lines
 from .reduction import input_of, output_of, power, root
 from .registry import generates
-from .sweeps import Stage, line_code
+from .sweeps import LineFold, line_code
 from .types import computed_type, literal, load, store
 
 
-def moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[Stage, Stage]:
-    """Return the stages of `mean`, and of `variance` with a statement behind it."""
+def moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold, LineFold]:
+    """Return the folds of `mean`, and of `variance` with a statement behind it."""
     c = computed_type(dtype)
     count = literal(length, c)
 
@@ -33,13 +33,13 @@ def moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[Stage, Stage]
         return f"{deviation} * {deviation}"
 
     return (
-        Stage(
+        LineFold(
             "total",
             sum_of(c),
             lambda at: load(dtype, "x", at),
             (f"const {c} mean = total / {count};",),
         ),
-        Stage(
+        LineFold(
             "squares",
             sum_of(c),
             square,
@@ -85,8 +85,8 @@ def layer_normalization(call: Call, outputs: Specs) -> Code:
         return [*statements, store(y.dtype, "y", at, value)]
 
     inverse = _inverse(c, "variance", call.attributes["epsilon"])
-    stages = moments(x.dtype, lines.length, inverse)
-    return line_code("layer_norm", lines, parameters, stages, each=write, once=once)
+    folds = moments(x.dtype, lines.length, inverse)
+    return line_code("layer_norm", lines, parameters, folds, each=write, once=once)
 
 
 @generates("RMSNormalization")
@@ -107,8 +107,8 @@ def rms_normalization(call: Call, outputs: Specs) -> Code:
     mean = f"(squares / {literal(lines.length, c)})"
     inverse = _inverse(c, mean, call.attributes["epsilon"])
     parameters = (input_of(x), input_of(scale, "scale", 1), output_of(y))
-    stage = Stage("squares", sum_of(c), square, (inverse,))
-    return line_code("rms_norm", lines, parameters, (stage,), each=write)
+    squares = LineFold("squares", sum_of(c), square, (inverse,))
+    return line_code("rms_norm", lines, parameters, (squares,), each=write)
 
 
 @generates("InstanceNormalization", "GroupNormalization")
@@ -131,8 +131,8 @@ def group_normalization(call: Call, outputs: Specs) -> Code:
 
     inverse = _inverse(computed_type(x.dtype), "variance", call.attributes["epsilon"])
     parameters = (input_of(x), input_of(scale, "scale", 1), input_of(bias, "bias", 2), output_of(y))
-    stages = moments(x.dtype, lines.length, inverse)
-    return line_code("group_norm", lines, parameters, stages, each=write)
+    folds = moments(x.dtype, lines.length, inverse)
+    return line_code("group_norm", lines, parameters, folds, each=write)
 
 
 @generates("LpNormalization")
@@ -146,9 +146,9 @@ def lp_normalization(call: Call, outputs: Specs) -> Code:
         value = f"norm == 0 ? {literal(0, c)} : {load(x.dtype, 'x', at)} / norm"
         return [store(y.dtype, "y", at, f"({value})")]
 
-    stage = Stage("total", sum_of(c), lambda at: power(load(x.dtype, "x", at), p, c), (norm,))
+    total = LineFold("total", sum_of(c), lambda at: power(load(x.dtype, "x", at), p, c), (norm,))
     lines = Lines(shape, (call.attributes["axis"] % len(shape),))
-    return line_code("lp_norm", lines, (input_of(x), output_of(y)), (stage,), each=write)
+    return line_code("lp_norm", lines, (input_of(x), output_of(y)), (total,), each=write)
 
 
 _LEAST_DEVIATION = 1e-9
@@ -167,8 +167,8 @@ def mean_variance_normalization(call: Call, outputs: Specs) -> Code:
         return [store(y.dtype, "y", at, f"({load(x.dtype, 'x', at)} - mean) / deviation")]
 
     lines = Lines(shape, tuple(sorted(axes)))
-    stages = moments(x.dtype, lines.length, deviation)
-    return line_code("mv_norm", lines, (input_of(x), output_of(y)), stages, each=write)
+    folds = moments(x.dtype, lines.length, deviation)
+    return line_code("mv_norm", lines, (input_of(x), output_of(y)), folds, each=write)
 
 
 @generates("LRN")

@@ -16,7 +16,7 @@ from .folds import comes_before, extremum_of, place_of, product_of, sum_of, sum_
 from .kernel import Code, Parameter
 from .lines import Lines
 from .registry import generates
-from .sweeps import Stage, line_code
+from .sweeps import LineFold, line_code
 from .types import computed_type, ctype, literal, load, store
 
 
@@ -54,7 +54,7 @@ def _same(value: str) -> str:
     return value
 
 
-def _reduce(call: Call, outputs: Specs, stages: tuple[Stage, ...], result: str) -> Code:
+def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str) -> Code:
     """Return the code that folds the elements along the axes and writes a result for each line."""
     x, y = call.spec(0), outputs[0]
     lines = Lines(x.static_shape, _axes(call))
@@ -62,7 +62,7 @@ def _reduce(call: Call, outputs: Specs, stages: tuple[Stage, ...], result: str) 
         "reduce",
         lines,
         (input_of(x), output_of(y)),
-        stages,
+        folds,
         once=[store(y.dtype, "y", "line", result)],
     )
 
@@ -73,9 +73,9 @@ def _fold_sums(way: Callable[[np.dtype[Any], int], _Way], call: Call, outputs: S
     c = sum_type(dtype)
     count = Lines(call.spec(0).static_shape, _axes(call)).length
     element, finish = way(dtype, count)
-    stage = Stage("total", sum_of(c), lambda at: element(load(dtype, "x", at)))
+    line_fold = LineFold("total", sum_of(c), lambda at: element(load(dtype, "x", at)))
     nothing = "" if count else f" + {literal(0, c)}"
-    return _reduce(call, outputs, (stage,), finish(f"total{nothing}"))
+    return _reduce(call, outputs, (line_fold,), finish(f"total{nothing}"))
 
 
 def _magnitude(dtype: np.dtype[Any], value: str) -> str:
@@ -109,18 +109,18 @@ def reduce_mean(call: Call, outputs: Specs) -> Code:
     if dtype.kind == "f":
         return _mean(call, outputs, _axes(call))
     c = "u64" if dtype.kind == "u" else "i64"
-    stage = Stage("total", sum_of("u64"), lambda at: f"(u64)x[{at}]")
+    line_fold = LineFold("total", sum_of("u64"), lambda at: f"(u64)x[{at}]")
     quotient = f"({c})total / {literal(count, c)}" if count else "0"
-    return _reduce(call, outputs, (stage,), f"({ctype(dtype)})({quotient})")
+    return _reduce(call, outputs, (line_fold,), f"({ctype(dtype)})({quotient})")
 
 
 def _mean(call: Call, outputs: Specs, axes: tuple[int, ...]) -> Code:
     x, y = call.spec(0), outputs[0]
     c, lines = computed_type(x.dtype), Lines(x.static_shape, axes)
-    stage = Stage("total", sum_of(c), lambda at: load(x.dtype, "x", at))
+    line_fold = LineFold("total", sum_of(c), lambda at: load(x.dtype, "x", at))
     mean = f"total / {literal(lines.length, c)}" if lines.length else literal(math.nan, c)
     write = store(y.dtype, "y", "line", mean)
-    return line_code("mean", lines, (input_of(x), output_of(y)), (stage,), once=[write])
+    return line_code("mean", lines, (input_of(x), output_of(y)), (line_fold,), once=[write])
 
 
 def _unless_root(call: Call) -> str | None:
@@ -145,21 +145,21 @@ def reduce_l2(call: Call, outputs: Specs) -> Code:
 
     root = f"sqrt(total + {literal(0, c)})"
     result = root if dtype.kind == "f" else f"({ctype(dtype)})(i64){root}"
-    return _reduce(call, outputs, (Stage("total", sum_of(c), square),), result)
+    return _reduce(call, outputs, (LineFold("total", sum_of(c), square),), result)
 
 
 @generates("ReduceProd", unless=_unless)
 def reduce_product(call: Call, outputs: Specs) -> Code:
     """Y = the product."""
     dtype = call.spec(0).dtype
-    stage = Stage("total", product_of(sum_type(dtype)), lambda at: load(dtype, "x", at))
-    return _reduce(call, outputs, (stage,), "total")
+    line_fold = LineFold("total", product_of(sum_type(dtype)), lambda at: load(dtype, "x", at))
+    return _reduce(call, outputs, (line_fold,), "total")
 
 
 def _extremum(name: str, call: Call, outputs: Specs) -> Code:
     dtype = call.spec(0).dtype
-    stage = Stage("best", extremum_of(dtype, name), lambda at: load(dtype, "x", at))
-    return _reduce(call, outputs, (stage,), "best")
+    line_fold = LineFold("best", extremum_of(dtype, name), lambda at: load(dtype, "x", at))
+    return _reduce(call, outputs, (line_fold,), "best")
 
 
 generates("ReduceMax", unless=_unless)(partial(_extremum, "max"))
@@ -172,11 +172,11 @@ def reduce_log_sum_exp(call: Call, outputs: Specs) -> Code:
     dtype = call.spec(0).dtype
     c = computed_type(dtype)
     shift = f"const {c} shift = fabs(peak) < {literal(math.inf, c)} ? peak : 0;"
-    stages = (
-        Stage("peak", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at), (shift,)),
-        Stage("total", sum_of(c), lambda at: f"exp({load(dtype, 'x', at)} - shift)"),
+    folds = (
+        LineFold("peak", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at), (shift,)),
+        LineFold("total", sum_of(c), lambda at: f"exp({load(dtype, 'x', at)} - shift)"),
     )
-    return _reduce(call, outputs, stages, f"log(total + {literal(0, c)}) + shift")
+    return _reduce(call, outputs, folds, f"log(total + {literal(0, c)}) + shift")
 
 
 def _arg_extremum(name: str, call: Call, outputs: Specs) -> Code:
@@ -191,7 +191,7 @@ def _arg_extremum(name: str, call: Call, outputs: Specs) -> Code:
         "place",
         lines,
         (input_of(x), output_of(y)),
-        (Stage("best", place_of(lines.index, before), _same),),
+        (LineFold("best", place_of(lines.index, before), _same),),
         once=[store(y.dtype, "y", "line", place)],
         functions=(function,),
     )
@@ -211,19 +211,19 @@ def global_average_pool(call: Call, outputs: Specs) -> Code:
     return _mean(call, outputs, _spatial(call))
 
 
-def _plane(call: Call, outputs: Specs, stage: Stage, result: str) -> Code:
+def _plane(call: Call, outputs: Specs, line_fold: LineFold, result: str) -> Code:
     x, y = call.spec(0), outputs[0]
     lines = Lines(x.static_shape, _spatial(call))
     write = store(y.dtype, "y", "line", result)
-    return line_code("pool_plane", lines, (input_of(x), output_of(y)), (stage,), once=[write])
+    return line_code("pool_plane", lines, (input_of(x), output_of(y)), (line_fold,), once=[write])
 
 
 @generates("GlobalMaxPool")
 def global_max_pool(call: Call, outputs: Specs) -> Code:
     """Y = the maximum of each plane."""
     dtype = call.spec(0).dtype
-    stage = Stage("best", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at))
-    return _plane(call, outputs, stage, "best")
+    line_fold = LineFold("best", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at))
+    return _plane(call, outputs, line_fold, "best")
 
 
 @generates("GlobalLpPool")
@@ -231,8 +231,8 @@ def global_lp_pool(call: Call, outputs: Specs) -> Code:
     """Y = (Σ |x|ᵖ)^(1/p) of each plane."""
     dtype, p = call.spec(0).dtype, call.attributes["p"]
     c = computed_type(dtype)
-    stage = Stage("total", sum_of(c), lambda at: power(load(dtype, "x", at), p, c))
-    return _plane(call, outputs, stage, root(f"(total + {literal(0, c)})", p, c))
+    line_fold = LineFold("total", sum_of(c), lambda at: power(load(dtype, "x", at), p, c))
+    return _plane(call, outputs, line_fold, root(f"(total + {literal(0, c)})", p, c))
 
 
 def power(value: str, p: int, c: str) -> str:

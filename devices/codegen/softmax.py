@@ -8,7 +8,7 @@ from .kernel import Code
 from .lines import Lines
 from .reduction import input_of, output_of
 from .registry import generates
-from .sweeps import Stage, line_code
+from .sweeps import LineFold, line_code
 from .types import computed_type, literal, load, store
 
 
@@ -17,12 +17,12 @@ def _lines(call: Call) -> Lines:
     return Lines(shape, (call.attributes["axis"] % len(shape),))
 
 
-def _stages(call: Call) -> tuple[Stage, Stage]:
+def _folds(call: Call) -> tuple[LineFold, LineFold]:
     """Return the maximum of a line, and the sum of the exponentials of what is below it."""
     dtype = call.spec(0).dtype
     return (
-        Stage("peak", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at)),
-        Stage(
+        LineFold("peak", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at)),
+        LineFold(
             "total",
             sum_of(computed_type(dtype)),
             lambda at: f"exp({load(dtype, 'x', at)} - peak)",
@@ -39,14 +39,14 @@ def softmax(call: Call, outputs: Specs) -> Code:
         return [store(y.dtype, "y", at, f"exp({load(x.dtype, 'x', at)} - peak) / total")]
 
     parameters = (input_of(x), output_of(y))
-    return line_code("softmax", _lines(call), parameters, _stages(call), each=write)
+    return line_code("softmax", _lines(call), parameters, _folds(call), each=write)
 
 
 @generates("LogSoftmax")
 def log_softmax(call: Call, outputs: Specs) -> Code:
     """Y = (x - max x) - log Σ exp(x - max x)."""
     x, y = call.spec(0), outputs[0]
-    peak, total = _stages(call)
+    peak, total = _folds(call)
     total = total._replace(then=(f"const {computed_type(x.dtype)} depth = log(total);",))
 
     def write(at: str) -> list[str]:
@@ -71,7 +71,7 @@ def hardmax(call: Call, outputs: Specs) -> Code:
         "hardmax",
         lines,
         (input_of(x), output_of(y)),
-        (Stage("best", place_of(lines.index, before), lambda at: at),),
+        (LineFold("best", place_of(lines.index, before), lambda at: at),),
         each=write,
         functions=(function,),
     )

@@ -42,8 +42,8 @@ class Fold(NamedTuple):
     rounds: bool = False
 
 
-class Stage(NamedTuple):
-    """A fold over each line into a variable that the stages behind it may read.
+class LineFold(NamedTuple):
+    """A fold over each line into a variable that the folds behind it may read.
 
     Attributes
     ----------
@@ -65,14 +65,14 @@ def line_code(
     title: str,
     lines: Lines,
     parameters: Sequence[Parameter],
-    stages: Sequence[Stage] = (),
+    folds: Sequence[LineFold] = (),
     *,
     prepare: Sequence[str] = (),
     each: Callable[[str], list[str]] | None = None,
     once: Sequence[str] = (),
     functions: tuple[str, ...] = (),
 ) -> Code:
-    """Return the code that folds lines, stage by stage, and writes what comes of it.
+    """Return the code that folds lines, one fold after the other, and writes what comes of it.
 
     Parameters
     ----------
@@ -80,43 +80,52 @@ def line_code(
     lines : Lines
     parameters : sequence of Parameter
         The inputs and outputs.
-    stages : sequence of Stage
+    folds : sequence of LineFold
     prepare : sequence of str
         Statements once `line` is known, before all else.
     each : callable, optional
-        The statements for an element, given the name of its index; all stages are known to them.
+        The statements for an element, given the name of its index; all folds are known to them.
     once : sequence of str
         The statements for a line, whose number is `line`.
     functions : tuple of str
     """
     writer = _Writer(lines)
+    # One kernel does everything where lines are many or short; what follows is for few long ones,
+    # where a group for each line would leave most of the device idle.
     if lines.parts == 1:
-        body = [*writer.begin(1), *prepare, *(s for stage in stages for s in writer.fold(stage))]
+        body = [
+            *writer.begin(1),
+            *prepare,
+            *(s for one in folds for s in writer.fold(one)),
+        ]
         body += writer.end(each, once)
         kernel = writer.kernel(title, parameters, body, lines.count, functions)
         return Code((kernel,))
     partial = [
-        Parameter(f"parts_{stage.name}", stage.fold.ctype, "scratch", index)
-        for index, stage in enumerate(stages)
+        Parameter(f"parts_{line_fold.name}", line_fold.fold.ctype, "scratch", index)
+        for index, line_fold in enumerate(folds)
     ]
     kernels = []
-    for index, stage in enumerate(stages):
+    for index, line_fold in enumerate(folds):
         writer = _Writer(lines)
         body = [*writer.begin(lines.parts), *prepare]
-        body += [s for known in stages[:index] for s in writer.fold_parts(known)]
-        body += writer.fold_part(stage)
+        # Kernels share nothing but memory: each folds the parts of what came before for itself,
+        # which is less than to wait for one more kernel that does so once.
+        body += [s for known in folds[:index] for s in writer.fold_parts(known)]
+        body += writer.fold_part(line_fold)
         taken = (*parameters, *partial[: index + 1])
         units = lines.count * lines.parts
-        kernels.append(writer.kernel(f"{title}_{stage.name}", taken, body, units, functions))
+        kernels.append(writer.kernel(f"{title}_{line_fold.name}", taken, body, units, functions))
     writer = _Writer(lines)
+    # With elements to write, there is work for all parts; else one unit for each line is enough.
     parts = lines.parts if each is not None else 1
     body = [*writer.begin(parts), *prepare]
-    body += [s for known in stages for s in writer.fold_parts(known)]
+    body += [s for known in folds for s in writer.fold_parts(known)]
     body += writer.end(each, once)
     taken = (*parameters, *partial)
     kernels.append(writer.kernel(title, taken, body, lines.count * parts, functions))
     scratch = tuple(
-        TensorSpec(dtype_name(stage.fold.ctype), (lines.parts, lines.count)) for stage in stages
+        TensorSpec(dtype_name(one.fold.ctype), (lines.parts, lines.count)) for one in folds
     )
     return Code(tuple(kernels), scratch)
 
@@ -146,11 +155,14 @@ class _Writer:
         lines = self._lines
         c, lanes, held = lines.index, lines.lanes, lines.in_group
         self._units = lines.count * parts
+        # Neighbouring threads are to read neighbouring bytes: those of a line where elements of a
+        # line are adjacent, else those of as many lines.
         slot, lane = f"THREAD / {lanes}", f"THREAD % {lanes}"
         if not lines.is_adjacent:
             slot, lane = f"THREAD % {held}", f"THREAD / {held}"
         unit = f"({c})GROUP * {held} + {slot}"
         statements = [f"const i32 lane = {lane};"]
+        # A thread that returned early would be missed at a barrier.
         if self._is_ragged:  # the threads that are left over repeat the last line
             statements += [
                 f"const {c} wanted = {unit};",
@@ -172,20 +184,23 @@ class _Writer:
             f"const {c} end = begin + {size} < {lines.length} ? begin + {size} : {lines.length};",
         ]
 
-    def fold(self, stage: Stage) -> list[str]:
+    def fold(self, line_fold: LineFold) -> list[str]:
         """Return the statements that fold the elements from begin to end."""
-        name, fold, lanes = stage.name, stage.fold, self._lines.lanes
+        name, fold, lanes = line_fold.name, line_fold.fold, self._lines.lanes
         take = fold.combine
+        # What one lane adds up, at most.
         longest = -(-self._lines.length // self._lines.parts) // lanes
         if not fold.rounds or longest <= 2 * IN_ORDER:
-            inner = [f"{name} = {take(name, stage.element('at'))};"]
+            inner = [f"{name} = {take(name, line_fold.element('at'))};"]
             statements = [
                 f"{fold.ctype} {name} = {fold.start};",
                 *self._sweep("begin", "end", inner),
             ]
         else:
+            # Long sums are added in blocks, as numpy's are: the error grows with the length of a
+            # block and the number of blocks, not with their product.
             c, run = self._lines.index, lanes * IN_ORDER
-            inner = [f"part_{name} = {take(f'part_{name}', stage.element('at'))};"]
+            inner = [f"part_{name} = {take(f'part_{name}', line_fold.element('at'))};"]
             statements = [
                 f"{fold.ctype} {name} = {fold.start};",
                 f"for ({c} from = begin; from < end; from += {run}) {{",
@@ -195,23 +210,24 @@ class _Writer:
                 f"{name} = {take(name, f'part_{name}')};",
                 "}",
             ]
-        return [*statements, *self._across_lanes(name, fold), *stage.then]
+        return [*statements, *self._across_lanes(name, fold), *line_fold.then]
 
-    def fold_part(self, stage: Stage) -> list[str]:
+    def fold_part(self, line_fold: LineFold) -> list[str]:
         """Return the statements that fold a part of a line and write what comes of it."""
-        folded = self.fold(stage._replace(then=()))
-        return [*folded, *self._if_first([f"parts_{stage.name}[unit] = {stage.name};"])]
+        # What follows a fold needs all of the line, and here is a part.
+        folded = self.fold(line_fold._replace(then=()))
+        return [*folded, *self._if_first([f"parts_{line_fold.name}[unit] = {line_fold.name};"])]
 
-    def fold_parts(self, stage: Stage) -> list[str]:
+    def fold_parts(self, line_fold: LineFold) -> list[str]:
         """Return the statements that fold what was made of the parts of a line."""
-        name, fold, lines = stage.name, stage.fold, self._lines
+        name, fold, lines = line_fold.name, line_fold.fold, self._lines
         read = f"parts_{name}[p * {lines.count} + line]"
         return [
             f"{fold.ctype} {name} = {fold.start};",
             f"for (i32 p = lane; p < {lines.parts}; p += {lines.lanes})",
             f"{name} = {fold.combine(name, read)};",
             *self._across_lanes(name, fold),
-            *stage.then,
+            *line_fold.then,
         ]
 
     def end(self, each: Callable[[str], list[str]] | None, once: Sequence[str]) -> list[str]:
@@ -219,6 +235,7 @@ class _Writer:
         body = [] if each is None else self._if_real(self._sweep("begin", "end", each("at")))
         if not once:
             return body
+        # Of all units that have a part of the line, one writes what is written once.
         first = "begin == 0" if each is not None and self._lines.parts > 1 else ""
         return [*body, *self._if_first(once, first)]
 
@@ -251,6 +268,7 @@ class _Writer:
         lanes = self._lines.lanes
         if lanes == 1:
             return []
+        # How far the next lane of the same line is: see `begin`.
         apart = 1 if self._lines.is_adjacent else self._lines.in_group
         tree = f"lanes_{name}"
         self._shared.append(f"SHARED {fold.ctype} {tree}[{THREADS}];")
@@ -258,6 +276,7 @@ class _Writer:
         return [
             f"{tree}[THREAD] = {name};",
             "BARRIER;",
+            # A tree of fixed shape: sums come out the same in every run, whichever thread is first.
             f"for (i32 width = {lanes // 2}; width > 0; width /= 2) {{",
             f"if (lane < width) {tree}[THREAD] = {both};",
             "BARRIER;",

@@ -100,6 +100,8 @@ def choose(product: Product) -> tuple[Tile, int]:
     """Return the tile that promises to be the fastest, and into how many parts depth is split."""
     is_short = product.ctype in ("f32", "u32")
     tiles = TILES if is_short else TILES[3:]  # there are only so many registers
+    # Each part goes through at least eight strips, lest fetching the first and storing the sums is
+    # most of it.
     most = max(1, min(MOST_SPLITS, product.depth // (8 * DEPTH)))
 
     def groups(tile: Tile) -> int:
@@ -107,6 +109,8 @@ def choose(product: Product) -> tuple[Tile, int]:
         return max(1, product.batch * across)
 
     def speed(tile: Tile) -> float:
+        # The share of a tile's work that is not beyond the edges, times how fast such tiles are,
+        # times how many of the device's places have a group, depth split as far as may be.
         used = product.size / (groups(tile) * tile.rows * tile.columns)
         return used * tile.speed * min(1.0, groups(tile) * most / GROUPS)
 
@@ -126,6 +130,7 @@ def _split(product: Product, tile: Tile, splits: int) -> Code:
         f"const {product.index} batch = i / {rows * columns};",
         f"const {product.index} row = i / {columns} % {rows}, column = i % {columns};",
         f"{c} sum = {literal(0, c)};",
+        # In the order of the parts, whichever was ready first: the same bits in every run.
         f"for ({index} s = 0; s < {splits}; s++) sum = sum + parts[s * {product.size} + i];",
         *product.begin,
         *product.finish_column("column"),
@@ -168,6 +173,8 @@ class _Tiled:
             *left.declare(),
             *right.declare(),
             *self._sums(),
+            # Fetched to registers: they wait there until all threads are through with the strips in
+            # shared memory.
             *left.fetch("start"),
             *right.fetch("start"),
             f"for ({of.index} from = start; from < stop; from += {DEPTH}) {{",
@@ -176,6 +183,7 @@ class _Tiled:
             "BARRIER;",
             f"const {of.index} next = from + {DEPTH};",
             "if (next < stop) {",
+            # Loads are issued before the products, which take as long as the memory does.
             *left.fetch("next"),
             *right.fetch("next"),
             "}",
@@ -209,6 +217,8 @@ class _Tiled:
 
     def _multiply(self, left: int, right: int) -> list[str]:
         c, tile = self._of.ctype, self._tile
+        # Said outright, since contraction is off: other formulas must give the same bits
+        # everywhere.
         added = "fma(a[i], b[j], sums[i][j])" if c in _FLOATS else "sums[i][j] + a[i] * b[j]"
         return [
             "#pragma unroll 4",

@@ -10,7 +10,7 @@ from .kernel import Code
 from .lines import Lines
 from .reduction import input_of, output_of
 from .registry import generates
-from .sweeps import At, Stage, line_code
+from .sweeps import At, LineFold, line_code
 from .types import load, store
 
 FEW = 16
@@ -32,8 +32,8 @@ def top_k(call: Call, outputs: Specs) -> Code:
     lines = Lines(shape, (axis,))
     name = "max" if largest else "min"
     function, before = comes_before(x.dtype, name, nan_first=largest)
-    stages = [
-        Stage(f"best{rank}", next_place_of(lines.index, before), _behind(rank, before))
+    folds = [
+        LineFold(f"best{rank}", next_place_of(lines.index, before), _behind(rank, before))
         for rank in range(k)
     ]
     once = [
@@ -46,7 +46,7 @@ def top_k(call: Call, outputs: Specs) -> Code:
     parameters = [input_of(x), output_of(values), output_of(outputs[1], "places", 1)]
     if not k:
         return Code(())
-    return line_code("top_k", lines, parameters, stages, once=once, functions=(function,))
+    return line_code("top_k", lines, parameters, folds, once=once, functions=(function,))
 
 
 def _behind(rank: int, before: str) -> At:

@@ -71,6 +71,8 @@ class Sliding:
         if not self.is_transposed:
             return (1,) * len(self.spatial)
         pairs = zip(self.window.strides, self.window.dilations, strict=True)
+        # Only then does each phase have a first tap, found by an inverse, and all others a stride
+        # apart; with a common divisor the condition stays, for every tap.
         return tuple(stride if math.gcd(stride, apart) == 1 else 1 for stride, apart in pairs)
 
     @property
@@ -135,6 +137,7 @@ class Sliding:
                 statements.append(f"const {c} t{number} = u{number};")
                 continue
             statements.append(f"const {c} t{number} = first{number} + u{number} * {axis.phases};")
+            # Phases go through equally many steps; those with a tap less have one step too many.
             if axis.size % axis.phases:
                 conditions.append(f"t{number} < {axis.size}")
         at = offset(contiguous(self.window.kernel), "t")
@@ -188,6 +191,7 @@ class Sliding:
         number = axis.number
         cell = f"const {c} p{number} = {origin} + t{number} * {axis.apart};"
         span = self.window.span(self.outputs)[number]
+        # A comparison in the innermost loop, which a window that stays inside does not need.
         leaves = axis.pad > 0 or span - axis.pad > axis.length
         return [cell], [f"p{number} >= 0 && p{number} < {axis.length}"] if leaves else []
 
@@ -196,6 +200,7 @@ class Sliding:
         far = f"const {c} q{number} = {origin} - t{number} * {axis.apart};"
         cell = f"const {c} p{number} = q{number} / {axis.stride};"
         inside = [f"q{number} >= 0 && p{number} < {axis.length}"]
+        # Within a phase all taps meet a cell: the division leaves nothing over.
         if axis.stride > axis.phases:
             inside.append(f"q{number} % {axis.stride} == 0")
         return [far, cell], inside

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 import trio
 
 from ...devices.forking import give_up_in_children
-from ..errors import SessionError, forked_session
+from ..errors import SessionError, forked_session_error
 from ..plans.plan import Plan
 from ..runtime.events import Observer
 from ..runtime.faults import FaultPolicy
@@ -101,7 +101,7 @@ class Job(Generic[T]):
     def refuse(self) -> None:
         """Let it never run."""
         self._leave(self)
-        self.outcome.set_exception(closed_session())
+        self.outcome.set_exception(closed_session_error())
 
     async def run(self) -> None:
         """Run it, on the loop."""
@@ -230,12 +230,12 @@ class LoopThread(Generic[S]):
         try:
             self._token.run_sync_soon(function)
         except trio.RunFinishedError:
-            raise closed_session() from None
+            raise closed_session_error() from None
 
     def check_own(self) -> None:
         """Raise SessionError in a process that was forked from the one with the loop."""
         if self.is_inherited:
-            raise forked_session()
+            raise forked_session_error()
 
     def status(self) -> Future[Any]:
         """Return what happens when the loop comes to it.
@@ -297,7 +297,7 @@ class LoopThread(Generic[S]):
             self._nursery.start_soon(job.run)
 
 
-def closed_session() -> SessionError:
+def closed_session_error() -> SessionError:
     """Return what callers see whose session is closed."""
     return SessionError("the session is closed", fix="open another one")
 

@@ -48,11 +48,11 @@ def checked_precision(
     if isinstance(given, str):
         given = dict.fromkeys(devices, given)
     if not isinstance(given, Mapping | None):
-        raise _no_precision(given)
+        raise _precision_error(given)
     found = {}
     for name, dtype in (given or {}).items():
         if dtype not in DTYPES:
-            raise _no_precision(dtype)
+            raise _precision_error(dtype)
         first = without_ranges({"": name}, replicas)[""]
         if first not in devices:
             raise PlanError(
@@ -166,7 +166,7 @@ def _decided(first: Decision, then: Decision | None) -> Decision:
     return first if then is None else replace(first, ask=then.ask)
 
 
-def _no_precision(given: object) -> PlanError:
+def _precision_error(given: object) -> PlanError:
     return PlanError(
         f"precision is {given!r}",
         fix="give 'float16', or map devices to it: precision={'cuda:0': 'float16'}",

@@ -10,7 +10,7 @@ from ...graph.passes import Applied, Pass, run_passes
 from ...graph.state import set_aside
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes
-from ..shapes.bounds import Template, largest, leeway_of, undecided
+from ..shapes.bounds import Template, largest, leeway_of, undecided_error
 from ..shapes.constraints import NONE, DynamicShapeConstraints
 from ..shapes.fixed import growing_leeway
 from ..shapes.sync_points import has_static_shapes
@@ -123,5 +123,5 @@ def _template(graph: Graph, request: PlanRequest, lengths: Lengths) -> Template:
 def _decided(graph: Graph) -> Graph:
     """Return a graph; raise UndecidedError if values decide shapes of it."""
     if not has_static_shapes(graph):
-        raise undecided(graph)
+        raise undecided_error(graph)
     return graph

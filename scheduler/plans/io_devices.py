@@ -65,8 +65,8 @@ def checked_ends(
     return IoDevices(_private(found.inputs, devices), _private(found.outputs, devices))
 
 
-def not_decided(graph: Graph) -> PlanError:
-    """Return what users see whose items would go through several plans."""
+def unknown_plan_error(graph: Graph) -> PlanError:
+    """Return the error for inputs or outputs on devices where items go through several plans."""
     return PlanError(
         "shapes depend on values, so that items go through several plans by way of the host",
         at=f"graph {graph.name!r}",

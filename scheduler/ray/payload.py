@@ -67,7 +67,7 @@ def cargo(
                 fix="leave devices= and planning= out, or give a graph, which hosts plan",
             )
         if what.ends.devices:
-            raise _on_devices()
+            raise _on_devices_error()
         return SessionPayload(
             replace(what, source=None)
         )  # hosts know no tensors that passes removed
@@ -83,7 +83,7 @@ def cargo(
         )
     arguments = dict(planning or {})
     if arguments.get("inputs_on") or arguments.get("outputs_on"):
-        raise _on_devices()
+        raise _on_devices_error()
     known = {name: arguments[name] for name in _OF_THE_GRAPH if name in arguments}
     return SessionPayload(make_plan(what, "cpu", **known), what, {**arguments, "devices": devices})
 
@@ -102,7 +102,7 @@ def unpacked(data: Array, sources: Sequence[Source], planning: Mapping[str, Any]
     return make_plan(load_bytes(memoryview(data), ORIGIN), **planning)
 
 
-def _on_devices() -> PlanError:
+def _on_devices_error() -> PlanError:
     return PlanError(
         "arrays that are handed over or taken on devices do not travel to replicas",
         fix="plan without inputs_on and outputs_on",

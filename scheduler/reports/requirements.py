@@ -110,12 +110,12 @@ def devices_for(
 def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) -> None:
     """Raise ParseError unless numpy and the devices are like those that were planned for."""
     if _release(wanted.numpy) != _release(np.__version__):
-        raise _differs("numpy", [f"version {np.__version__}, was {wanted.numpy}"], at)
+        raise _differs_error("numpy", [f"version {np.__version__}, was {wanted.numpy}"], at)
     present = _offers({name: devices[name] for name in wanted.devices})
     for name, planned in wanted.devices.items():
         differences = list(_differences(planned, present[name]))
         if differences:
-            raise _differs(f"device {name!r}", differences, at)
+            raise _differs_error(f"device {name!r}", differences, at)
 
 
 def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
@@ -123,7 +123,7 @@ def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
     for op in sorted({node.op for _, _, node in all_nodes(graph)}):
         known = definition(find_operator(op)) if is_operator(op) else None
         if wanted.operators.get(op) != known:
-            raise _differs(f"operator {op!r}", ["another definition"], at)
+            raise _differs_error(f"operator {op!r}", ["another definition"], at)
 
 
 def _offers(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
@@ -144,7 +144,7 @@ def _differences(planned: Capabilities, present: Capabilities) -> Iterator[str]:
             yield f"{one.name} {_shown(now)}, was {_shown(before)}"
 
 
-def _differs(what: str, differences: Iterable[str], at: str) -> ParseError:
+def _differs_error(what: str, differences: Iterable[str], at: str) -> ParseError:
     return ParseError(
         f"{what} is not what the plan was made for: {'; '.join(differences)}", at=at, fix=AGAIN
     )

@@ -67,9 +67,9 @@ def restored_graph(
         template = Template(fed, devices, pins, folds)
         graph = template.picked(largest(checked_bounds(fed, bounds)))
     except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
-        raise damaged(f"there is no graph of the largest shapes: {error}", at) from error
+        raise damaged_error(f"there is no graph of the largest shapes: {error}", at) from error
     if not has_static_shapes(graph):
-        raise damaged("not all shapes follow from the bounds", at)
+        raise damaged_error("not all shapes follow from the bounds", at)
     return graph
 
 
@@ -86,9 +86,9 @@ def restored_ends(
     try:
         found = checked_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
-        raise damaged(f"its ends make no sense: {error}", at) from error
+        raise damaged_error(f"its ends make no sense: {error}", at) from error
     if found != ends:
-        raise damaged("its ends are on the host", at)
+        raise damaged_error("its ends are on the host", at)
     return ends
 
 
@@ -109,7 +109,7 @@ def restored_partition(
     """
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
-        raise damaged("the reasons are not for the graph's nodes", at)
+        raise damaged_error("the reasons are not for the graph's nodes", at)
     known = {*graph.inputs, *graph.constants, *graph.prepared}
     left = dict(enumerate(graph.nodes))
     subgraphs: list[Subgraph] = []
@@ -118,16 +118,16 @@ def restored_partition(
         for place_of in group.nodes:
             node = left.pop(place_of, None)
             if node is None:
-                raise damaged(f"subgraph {group.name!r} has a node that is not left", at)
+                raise damaged_error(f"subgraph {group.name!r} has a node that is not left", at)
             if assignment[node.name] != group.device or not known.issuperset(
                 filter(None, node.inputs)
             ):
-                raise damaged(f"{node} cannot be in subgraph {group.name!r}", at)
+                raise damaged_error(f"{node} cannot be in subgraph {group.name!r}", at)
             known.update(node.outputs)
             nodes.append(node)
         subgraphs.append(Subgraph(len(subgraphs), group.device, graph.extract(nodes, group.name)))
     if left or len({group.name for group in groups}) != len(groups):
-        raise damaged("the subgraphs are not a partition of the graph", at)
+        raise damaged_error("the subgraphs are not a partition of the graph", at)
     return Partition(assignment, reasons, tuple(subgraphs))
 
 
@@ -148,13 +148,13 @@ def restored_placement(
         not known.
     """
     if not graph.is_static:
-        raise damaged("there is a memory plan, but not all shapes are known", at)
+        raise damaged_error("there is a memory plan, but not all shapes are known", at)
     placement = place(graph, partition, devices, ends)
     if len({step.name for step in placement.steps}) != len(placement.steps):
-        raise damaged("two steps have one name", at)
+        raise damaged_error("two steps have one name", at)
     for earlier, later in edges:
         if not 0 <= earlier < later < len(placement.steps):
-            raise damaged(f"step {later} waits for step {earlier}", at)
+            raise damaged_error(f"step {later} waits for step {earlier}", at)
     return placement.with_waits(edges)
 
 
@@ -171,24 +171,24 @@ def verified(plan: Plan, at: str) -> Plan:
         If a replica is not here, or is not like the others.
     """
     if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
-        raise damaged(f"it is for {plan.max_in_flight} items in flight", at)
+        raise damaged_error(f"it is for {plan.max_in_flight} items in flight", at)
     if not set(plan.pins.values()) <= set(plan.devices):
-        raise damaged("its pins make no sense", at)
+        raise damaged_error("its pins make no sense", at)
     if any(len(names) < 2 or names[0] not in plan.devices for names in plan.replicas):
-        raise damaged("its replicas make no sense", at)
+        raise damaged_error("its replicas make no sense", at)
     for names in plan.replicas:
         check_alike(names)
     if plan.memory is None and not plan.bounds:
         return plan
     if plan.memory is None:
-        raise damaged("with bounds there is a memory plan", at)
+        raise damaged_error("with bounds there is a memory plan", at)
     for name, pool in plan.memory.pools.items():
         _check_pool(name, pool, plan, at)
     _check_locations(plan, plan.memory, at)
     try:
         verify_memory(plan)
     except (InternalError, AssertionError, LookupError) as error:
-        raise damaged(f"the memory plan is unsound: {error}", at) from error
+        raise damaged_error(f"the memory plan is unsound: {error}", at) from error
     limits = limits_of({}, plan.prototypes)
     for name in exceeded(plan.memory, limits):
         raise DoesNotFitError(
@@ -200,8 +200,8 @@ def verified(plan: Plan, at: str) -> Plan:
     return plan
 
 
-def damaged(detail: str, at: str) -> ParseError:
-    """Return what users see of a file that cannot be what was saved."""
+def damaged_error(detail: str, at: str) -> ParseError:
+    """Return the error for a file that cannot be what was saved."""
     return ParseError(f"the plan is damaged: {detail}", at=at, fix=AGAIN)
 
 
@@ -211,11 +211,11 @@ def check_assignment(
     """Raise ParseError unless every node of a graph is on a device that supports it."""
     nodes = {path: (around, node) for path, around, node in placed_nodes(graph)}
     if nodes.keys() != assignment.keys():
-        raise damaged("the assignment is not of the graph's nodes", at)
+        raise damaged_error("the assignment is not of the graph's nodes", at)
     for path, (around, node) in nodes.items():
         name = assignment[path]
         if waits(node) != (name == SESSION) or name not in (SESSION, *devices):
-            raise damaged(f"{node} is on {name!r}", at)
+            raise damaged_error(f"{node} is on {name!r}", at)
         if name == SESSION:
             continue
         asked = replace(node, name=path, op=node.operator.bounded or node.op)
@@ -231,7 +231,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
     """Raise unless a pool's regions are named, counted and timed as regions can be."""
     completion = len(plan.steps)
     if pool.memory != name or pool.slots != plan.max_in_flight:
-        raise damaged(f"the pool of memory {name!r} is for something else", at)
+        raise damaged_error(f"the pool of memory {name!r} is for something else", at)
     for key, region in pool.regions.items():
         points = (*region.claims, *(release - 1 for release in region.releases))
         if (
@@ -240,14 +240,14 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
             or not 1 <= region.copies <= MOST_IN_FLIGHT
             or any(not -1 <= point < completion for point in points)
         ):
-            raise damaged(f"the region {key!r} of memory {name!r} makes no sense", at)
+            raise damaged_error(f"the region {key!r} of memory {name!r} makes no sense", at)
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
     """Raise unless each replica lies in a region that exists, aligned and inside of it."""
     sizes = dict(_replicas(plan))
     if sizes.keys() != memory.locations.keys():
-        raise damaged("the memory plan is not of the plan's tensors", at)
+        raise damaged_error("the memory plan is not of the plan's tensors", at)
     most: dict[tuple[str, str], int] = {}
     for (tensor, where), location in memory.locations.items():
         pool = memory.pools.get(location.memory)
@@ -260,12 +260,12 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
             or not 0 <= location.offset <= end <= region.nbytes
             or location.offset % alignment
         ):
-            raise damaged(f"{tensor!r} lies where no tensor of memory {where!r} can", at)
+            raise damaged_error(f"{tensor!r} lies where no tensor of memory {where!r} can", at)
         key = location.memory, location.region
         most[key] = most.get(key, 0) + sizes[tensor, where] + alignment
     for region in memory.regions:
         if region.nbytes > most.get((region.memory, region.name), 0):
-            raise damaged(f"region {region.name!r} is larger than all it holds", at)
+            raise damaged_error(f"region {region.name!r} is larger than all it holds", at)
 
 
 def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
@@ -312,7 +312,7 @@ def restored_sections(
         return None, graph
     parts = split(graph)
     if parts is None or {node.name for node in parts.prologue.nodes} != assignment.keys():
-        raise damaged("what runs once does not follow from constants", at)
+        raise damaged_error("what runs once does not follow from constants", at)
     return parts.prologue, parts.rest
 
 

@@ -13,7 +13,7 @@ import trio
 from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
 from ..dispatch.estimates import ON_LOOP, Limit
-from ..errors import forked_session
+from ..errors import forked_session_error
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
 from .dispatcher import Dispatcher
@@ -430,7 +430,7 @@ class Runtime:
 
     def _begin_admission(self) -> None:
         if self.is_inherited:
-            raise forked_session()
+            raise forked_session_error()
         self._admissions += 1
 
     def _end_admission(self) -> None:

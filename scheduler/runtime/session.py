@@ -12,7 +12,7 @@ import trio
 
 from ...graph.tensor import Array
 from ..dispatch.estimates import WAITED, Limit
-from ..errors import SessionError, forked_session
+from ..errors import SessionError, forked_session_error
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan
 from ..profile import Profile
@@ -352,7 +352,7 @@ def _opened(runtime: Runtime | None) -> Runtime:
     if runtime is None:
         raise SessionError("the session is not open", fix="async with Session(plan) as session")
     if runtime.is_inherited:
-        raise forked_session()
+        raise forked_session_error()
     return runtime
 
 

@@ -324,8 +324,8 @@ class UndecidedError(PlanError):
     """Shapes that values decide have no bounds."""
 
 
-def undecided(graph: Graph) -> PlanError:
-    """Return what users see who bound shapes that values decide."""
+def undecided_error(graph: Graph) -> PlanError:
+    """Return the error for bounds on shapes that values decide."""
     node = next(iter(frontier(graph)), None)
     return UndecidedError(
         "not all shapes follow from those of the inputs, so their bounds are not known",
@@ -340,14 +340,14 @@ def _pair(symbol: object, bound: object, least: int = 1) -> tuple[int, int]:
         int(one) for one in pair if isinstance(one, int | np.integer) and not isinstance(one, bool)
     ]
     if not isinstance(symbol, str) or len(pair) != 2 or len(lengths) != 2:
-        raise _no_bound(symbol, bound)
+        raise _bound_error(symbol, bound)
     low, high = lengths
     if not 0 <= low <= high <= MOST:
-        raise _no_bound(symbol, bound)
+        raise _bound_error(symbol, bound)
     return low, high
 
 
-def _no_bound(symbol: object, bound: object) -> PlanError:
+def _bound_error(symbol: object, bound: object) -> PlanError:
     return PlanError(
         f"the bound of {symbol!r} is {bound!r}",
         fix=Fix(

@@ -10,7 +10,7 @@ from ...graph.ir import Graph, call_of
 from ...graph.tensor import TensorSpec
 from ..plans.shapes import Bounds
 from .bounds import EXAMPLE, computed_symbols, largest
-from .sync_points import undecidable
+from .sync_points import untold_shape_error
 
 
 def check_results(graph: Graph, bounds: Bounds) -> None:
@@ -42,7 +42,7 @@ def check_results(graph: Graph, bounds: Bounds) -> None:
             )
             is_open = not all(tensors[name].is_static for name in names)
             if node.operator.function is not None and is_open:
-                raise undecidable(graph, node)
+                raise untold_shape_error(graph, node)
         for name in names:
             tensors[name] = _of_lengths(tensors[name], lengths, EXAMPLE)
 

@@ -100,7 +100,7 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
                 padded.append(_padded(head, tensors, *_bounded_call(graph, node, bounds)))
                 continue
             if node.operator.function is not None:
-                raise undecidable(graph, node)
+                raise untold_shape_error(graph, node)
         rest.append(node)
     left = graph.extract(rest, graph.name) if rest else None
     return GraphSplit(_head(graph, head, rest, padded, tensors), left, tuple(padded))
@@ -178,7 +178,7 @@ def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[s
         if name and name not in graph.constants and np.size(known[name]) <= DECIDING_SIZE
     ]
     if not _decided(graph, node, known, names):
-        raise undecidable(graph, node)
+        raise untold_shape_error(graph, node)
     for name in tuple(names):
         fewer = [other for other in names if other != name]
         if _decided(graph, node, known, fewer):
@@ -225,8 +225,8 @@ def _would_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: 
         return False
 
 
-def undecidable(graph: Graph, node: Node) -> PlanError:
-    """Return what users see whose operator does not tell its shapes."""
+def untold_shape_error(graph: Graph, node: Node) -> PlanError:
+    """Return the error for an operator that does not tell its shapes."""
     specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
     dims = [dim for spec in graph.output_specs(node) for dim in spec.shape or ()]
     symbol = next((dim for dim in dims if isinstance(dim, str)), "n")

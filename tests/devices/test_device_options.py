@@ -11,6 +11,7 @@ import plait as pl
 import pytest
 from plait import devices
 from plait.devices import blas
+from plait.devices.cpu import CpuDevice
 from plait.devices.device import Configured
 from plait.devices.lane import ThreadLane
 from plait.devices.options import affinity, as_text, threads
@@ -144,7 +145,7 @@ def test_a_saved_plan_makes_its_devices_with_the_same_options(tmp_path: Path) ->
 
 
 def test_a_device_of_ones_own_declares_options() -> None:
-    class Npu(devices.cpu.CpuDevice):
+    class Npu(CpuDevice):
         def __init__(self, name: str, *, level: int = 0) -> None:
             super().__init__(name)
             self.options = {"level": level}

@@ -76,7 +76,7 @@ def check_addressable(graph: Graph) -> None:
         # Libraries of arrays refuse the lengths beside a length of 0 too.
         nbytes = math.prod(filter(None, spec.static_shape)) * spec.dtype.itemsize
         if nbytes > ADDRESSABLE:
-            raise _too_large(name, spec, nbytes, f"no machine has {ADDRESSABLE:,}")
+            raise _too_large_error(name, spec, nbytes, f"no machine has {ADDRESSABLE:,}")
 
 
 def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit]) -> None:
@@ -88,17 +88,17 @@ def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit
         spec, limit = graph.tensors[name], limits.get(memory)
         if limit is not None and spec.nbytes > limit.nbytes:
             has = f"{limit.owner} has {limit.nbytes:,} of memory {memory!r}"
-            raise _too_large(name, spec, spec.nbytes, has)
+            raise _too_large_error(name, spec, spec.nbytes, has)
 
 
-def _too_large(name: str, spec: TensorSpec, nbytes: int, has: str) -> DoesNotFitError:
+def _too_large_error(name: str, spec: TensorSpec, nbytes: int, has: str) -> DoesNotFitError:
     return DoesNotFitError(
         f"{name!r}, {spec}, alone takes {nbytes:,} bytes; {has}",
         fix="feed smaller inputs, or give nodes to other devices",
     )
 
 
-def refusal(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:
+def does_not_fit_error(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:
     """Return the error of a plan that takes too much of a memory, with the sizes."""
     largest = sorted(buffers, key=lambda buffer: -buffer.nbytes)[:LISTED_TENSORS]
     named = (f"{_title(one)} ({one.nbytes:,})" for one in largest)

@@ -33,7 +33,7 @@ from .control_edges import (
 from .growing import beside, set_apart
 from .happens_before import HappensBefore
 from .layouts import SMALL_NBYTES, Flow, Group, Layouts, choose
-from .limits import Limit, check_tensors, exceeded, limits_of, refusal
+from .limits import Limit, check_tensors, does_not_fit_error, exceeded, limits_of
 from .prepared import Prepared
 from .reads import is_atomic
 from .relation import relate
@@ -92,7 +92,9 @@ def plan_memory(
         planner.serial = True
         plan = planner.plan_within_limits(costs)
     for memory in exceeded(plan, bounds):
-        raise refusal(plan.pools[memory], bounds[memory], planner.way.buffers.get(memory, ()))
+        raise does_not_fit_error(
+            plan.pools[memory], bounds[memory], planner.way.buffers.get(memory, ())
+        )
     return plan if leeway.is_none else replace(plan, scratch=planner.scratch())
 
 

@@ -78,7 +78,7 @@ class VirtualPool:
             if hole.is_hole and self._aligned(hole) + nbytes - 1 <= hole.end
         ]
         if not fitting:
-            raise self._full(nbytes)
+            raise self._full_error(nbytes)
         _, index = min(fitting)
         hole = self._blocks[index]
         start = self._aligned(hole)
@@ -142,7 +142,7 @@ class VirtualPool:
         block = self._blocks[index]
         return index if block.start == address and not block.is_hole else None
 
-    def _full(self, nbytes: int) -> DoesNotFitError:
+    def _full_error(self, nbytes: int) -> DoesNotFitError:
         holes = [hole.nbytes for hole in self.holes]
         return DoesNotFitError(
             f"a block of {nbytes:,} bytes does not fit into a pool of {self.nbytes:,}",

@@ -151,7 +151,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
     )
     ranking = Ranking(problem, assignments, judged, frozenset(single), ranks)
     if not ranking.order:
-        raise _too_many(offers, problem, judged)
+        raise _too_many_error(offers, problem, judged)
     yield from _choices(offers, ranking, costs, decision)
 
 
@@ -263,7 +263,7 @@ def _choices(
         passed.add(one.name)
 
 
-def _too_many(offers: Offers, problem: Problem, judged: Sequence[Judged]) -> PlanError:
+def _too_many_error(offers: Offers, problem: Problem, judged: Sequence[Judged]) -> PlanError:
     fewest = min(len(one.partition.subgraphs) for one in judged)
     pinned = sum(pattern is not None for pattern in offers.pinned)
     held = f"{pinned} pinned nodes and " if pinned else ""

@@ -12,7 +12,7 @@ from ....graph.operators.control import placed_nodes, waits
 from ...costs import Costs
 from ...plans.decision import Option
 from ...plans.pins import Pins, pin_of
-from .partition import WRITTEN_OUT, Homeless, placed, unsupported
+from .partition import WRITTEN_OUT, Homeless, placed, unsupported_error
 from .written_out import Forms
 
 
@@ -122,7 +122,7 @@ def ask(
         pinned.append(pattern)
         allowed.append(able)
     if homeless:
-        raise unsupported(graph, homeless, devices, pins)
+        raise unsupported_error(graph, homeless, devices, pins)
     return Offers(graph, devices, supports, pinned, allowed, forms)
 
 

@@ -60,7 +60,7 @@ def by_preference(
         else:
             assignment[path], reasons[path] = device, reason
     if homeless:
-        raise unsupported(graph, homeless, devices, pins)
+        raise unsupported_error(graph, homeless, devices, pins)
     return assignment, reasons
 
 
@@ -134,7 +134,7 @@ class Homeless(NamedTuple):
         return self.node.op, self.reason
 
 
-def unsupported(
+def unsupported_error(
     graph: Graph, homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: Pins
 ) -> UnsupportedOpError:
     """Return the error of nodes that find no device."""

@@ -7,7 +7,7 @@ from ....devices.worker.remote_errors import rebuild
 from .serving_sessions import Answer
 
 
-def lost_item(name: str, loss: DeviceLostError, replays: int) -> DeviceLostError:
+def lost_item_error(name: str, loss: DeviceLostError, replays: int) -> DeviceLostError:
     """Return what an item fails with that is not run again, or not once more."""
     fix = "it may have taken effect, so it is not run again: feed it again if that does no harm"
     if replays:
@@ -15,7 +15,7 @@ def lost_item(name: str, loss: DeviceLostError, replays: int) -> DeviceLostError
     return DeviceLostError(f"{name!r} was lost with the item: {loss.what}", at=loss.at, fix=fix)
 
 
-def lost_variables(name: str, loss: DeviceLostError) -> DeviceLostError:
+def lost_variables_error(name: str, loss: DeviceLostError) -> DeviceLostError:
     """Return what all items fail with from now on."""
     return DeviceLostError(
         f"{name!r} was lost, and what the variables held there: {loss.what}",

@@ -25,10 +25,10 @@ from ...runtime.items.item import ItemRun
 from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
 from ...runtime.opened.fetch_plan_cache import ALL
-from ...runtime.opened.slots import session_closed
+from ...runtime.opened.slots import session_closed_error
 from .fetched_plans import FetchedPlans
 from .load_balancing import LoadBalancer
-from .lost_items import lost_device, lost_item, lost_variables
+from .lost_items import lost_device, lost_item_error, lost_variables_error
 from .replica import Replica
 from .replica_load import Call
 from .replica_manager import ReplicaManager
@@ -128,7 +128,7 @@ class Pool:
 
     def close(self) -> None:
         """Cancel what is under way, and admit no more."""
-        self._refusal = session_closed
+        self._refusal = session_closed_error
         for entry in list(self._entries.values()):
             entry.item_run.cancel()
 
@@ -190,7 +190,7 @@ class Pool:
         own = partial(copied, arrays, self.spares.room_for(arrays))
         entry = _Entry(item_run, await self.copying(arrays.values(), own), _names(fetched))
         if self._refusal is not None or item_run.cancelled:  # meanwhile
-            raise session_closed() if self._refusal is None else self._refusal()
+            raise session_closed_error() if self._refusal is None else self._refusal()
         self._put(entry)
 
     async def admit_at_once(
@@ -269,7 +269,7 @@ class Pool:
         if outcome.error is not None:
             item_run.finish(error=rebuild(outcome.error, f"replica {replica.name!r}"))
         elif outcome.results is None:
-            item_run.finish(error=session_closed())
+            item_run.finish(error=session_closed_error())
         else:
             try:
                 taken = item_run.take(outcome.results)
@@ -285,7 +285,7 @@ class Pool:
         item_run = self._pop(number)
         if call is not None and call.replica in self._fleet.ready:
             self._fleet.replicas[call.replica].cancel([number])
-        item_run.finish(error=session_closed())
+        item_run.finish(error=session_closed_error())
 
     def _fail(self, number: int, error: BaseException) -> None:
         own = error.again() if isinstance(error, PlaitError) else error
@@ -297,7 +297,7 @@ class Pool:
         return entry.item_run
 
     def _join(self, replica: Replica) -> None:
-        if self._refusal is not session_closed:
+        if self._refusal is not session_closed_error:
             self._refusal = None
         in_flight = min(self._window, self.plan.in_flight)
         self._dealer.join(replica.name, in_flight, self._window)
@@ -309,16 +309,16 @@ class Pool:
         for _ in losses.replayed:
             self._announcer.tell(ItemReplayed(replica.name))
         for number in losses.failed:
-            self._fail(number, lost_item(replica.name, loss, self._replays))
+            self._fail(number, lost_item_error(replica.name, loss, self._replays))
         if self._keeps:
-            self._fail_all(lost_variables(replica.name, loss))
+            self._fail_all(lost_variables_error(replica.name, loss))
         else:
             self._deal()
 
     def _fail_all(self, error: Exception) -> None:
         """Fail what waits, and what comes: there is no replica for it."""
         kind = error if isinstance(error, PlaitError) else DeviceError(str(error))
-        if self._refusal is not session_closed:
+        if self._refusal is not session_closed_error:
             self._refusal = kind.again
         for number in list(self._entries):
             self._dealer.drop(number)

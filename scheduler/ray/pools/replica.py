@@ -126,7 +126,7 @@ class Replica:
                 await self._lost.wait()
                 break
             if trio.current_time() - self._heard >= self._silence_s:
-                self.lose(self._silent())
+                self.lose(self._silent_error())
             else:
                 self._call("hello", (), _ignore)
         assert self._loss is not None
@@ -184,7 +184,7 @@ class Replica:
             raise error
         return value
 
-    def _silent(self) -> DeviceLostError:
+    def _silent_error(self) -> DeviceLostError:
         return DeviceLostError(
             f"replica {self.name!r} has not answered for {self._silence_s:g} s",
             at=f"{self.node}, process {self.process}",

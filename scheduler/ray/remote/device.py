@@ -27,7 +27,7 @@ from ....graph.ir import Graph, Node
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec
 from .commands import Command
-from .host_errors import closed
+from .host_errors import closed_host_error
 from .hosts import RemoteHost
 from .link import Link
 from .objects import RemoteArena, RemoteObjects, RemoteProgram, imported, place_of
@@ -285,7 +285,7 @@ class RayDevice:
     def _opened(self) -> _Opened:
         opened = self._open
         if opened is None:
-            raise closed(self.name)
+            raise closed_host_error(self.name)
         return opened
 
     def _forget(self) -> None:

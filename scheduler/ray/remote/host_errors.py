@@ -6,7 +6,7 @@ from ....devices.errors import DeviceUnavailableError
 from ....graph.errors import PlaitError, named_text
 
 
-def closed(name: str) -> DeviceUnavailableError:
+def closed_host_error(name: str) -> DeviceUnavailableError:
     """Return the error for using a host, or a device there, that is closed."""
     return DeviceUnavailableError(f"{name!r} is closed", fix="open the device")
 

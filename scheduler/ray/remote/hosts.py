@@ -17,7 +17,7 @@ from ....version import VERSION
 from ..actors import Actor, Engine, Placing, result
 from ..host import Host
 from ..nodes import INLINE_LIMIT, labels_of
-from .host_errors import closed
+from .host_errors import closed_host_error
 from .link import Link
 from .outbox import MOST_BYTES
 
@@ -127,7 +127,7 @@ class RemoteHost:
         """
         with self._lock:
             if self._closed:
-                raise closed(f"ray:{self.name}")
+                raise closed_host_error(f"ray:{self.name}")
             if self._link is None or self._link.error is not None:
                 patience_s = self._start_s
                 if self._link is not None:
@@ -151,7 +151,7 @@ class RemoteHost:
             clock_ns, self._way = _measured(actor)
         except TimeoutError as error:
             actor.kill()
-            raise self._homeless(patience_s) from error
+            raise self._homeless_error(patience_s) from error
         except BaseException:
             actor.kill()
             raise
@@ -172,7 +172,7 @@ class RemoteHost:
             )
         except TimeoutError:
             if self._closed:
-                raise closed(f"ray:{self.name}") from None
+                raise closed_host_error(f"ray:{self.name}") from None
             raise
         except Exception as error:
             raise DeviceUnavailableError(
@@ -182,7 +182,7 @@ class RemoteHost:
         check_host(self.name, hello)
         return hello
 
-    def _homeless(self, patience_s: float) -> DeviceUnavailableError:
+    def _homeless_error(self, patience_s: float) -> DeviceUnavailableError:
         wanted = [f"{key}={value}" for key, value in self.placing.select.items()]
         if self.placing.num_cpus or self.placing.num_gpus:
             wanted.append(f"{self.placing.num_cpus:g} CPUs and {self.placing.num_gpus:g} GPUs free")

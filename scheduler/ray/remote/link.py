@@ -25,7 +25,7 @@ from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError
 from ..actors import Actor
 from .commands import Outcome, plain
-from .host_errors import closed, summary
+from .host_errors import closed_host_error, summary
 from .outbox import Outbox
 from .work import Work
 
@@ -240,9 +240,9 @@ class Link:
                 try:
                     self._take(value)
                 except WireError as damaged:
-                    why = self._lost(damaged.what)
+                    why = self._lost_error(damaged.what)
             else:
-                why = self._lost(summary(error))
+                why = self._lost_error(summary(error))
         self._end(why)
 
     def _take(self, outcomes: list[Outcome] | None) -> None:
@@ -304,14 +304,14 @@ class Link:
         silence_s = time.monotonic() - self._heard_s
         if silence_s < self._silence_s * 0.99:
             return None
-        return self._lost(f"no answer for {silence_s:.1f} s")
+        return self._lost_error(f"no answer for {silence_s:.1f} s")
 
     def _end(self, why: DeviceError | None) -> None:
         """Complete with an error whatever has not ended."""
         if why is not None:
             self._actor.kill()  # it may be alive, and only cut off
         with self._changed:
-            self._error = error = why or closed(self.name)
+            self._error = error = why or closed_host_error(self.name)
             sent, waiting = self._outbox.give_up()
             asked, self._asked = self._asked, set()
             self._changed.notify_all()
@@ -325,7 +325,7 @@ class Link:
         if why is not None and not self._closing and self._on_loss is not None:
             self._on_loss()
 
-    def _lost(self, how: str) -> DeviceLostError:
+    def _lost_error(self, how: str) -> DeviceLostError:
         with self._changed:
             running = next((work.label for work in self._outbox.sent if work.label), None)
         node, pid = self.hello.get("node"), self.hello.get("pid")

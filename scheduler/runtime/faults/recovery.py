@@ -21,7 +21,7 @@ from ....devices.errors import DeviceLostError
 from ...plans.plan import Plan
 from ..events import Announcer, DeviceLost, DeviceRestored, PlanReplaced
 from ..opened.open_devices import OpenDevices
-from ..opened.slots import session_closed
+from ..opened.slots import session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .policy import FaultPolicy
 from .standby import devices_of, standby
@@ -133,7 +133,7 @@ class Recovery:
         """
         while lost := self._lost_of(plan):
             if self._stopped:
-                raise session_closed()
+                raise session_closed_error()
             stand_in = await self._standby(plan, lost) if self.policy.standby else None
             # Planning takes a while: meanwhile other devices may have died, or these come back.
             if self._lost_of(plan) != lost:

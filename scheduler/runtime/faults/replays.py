@@ -25,7 +25,7 @@ from ..events import Announcer, ItemReplayed
 from ..items.executor import Execution
 from ..items.item import ItemRun
 from ..opened.arenas import OpenArenas
-from ..opened.slots import Slots, session_closed
+from ..opened.slots import Slots, session_closed_error
 from .recovery import Recovery
 from .standby import devices_of
 
@@ -188,7 +188,7 @@ class Replays:
         attempt = self._waiting.pop(item_run, None)
         if attempt is not None:
             attempt.scope.cancel()
-            self._give_up(item_run, attempt, session_closed())
+            self._give_up(item_run, attempt, session_closed_error())
 
     def _land(self) -> None:
         # Whoever waits looks again; an event of trio cannot be cleared, so that the next gets a new

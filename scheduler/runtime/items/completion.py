@@ -13,7 +13,7 @@ from ....graph.tensor import Array
 from ...costs.host import AFTER_LAST_BYTES, INLINE_BYTES
 from ..opened.copying import nbytes_of
 from ..opened.slot import Slot
-from ..opened.slots import Slots, Turn, session_closed
+from ..opened.slots import Slots, Turn, session_closed_error
 from ..recorder import Recorder
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
@@ -136,4 +136,6 @@ def _taken(item_run: ItemRun, slot: Slot) -> Outcome:
 def _reason(execution: Execution) -> BaseException:
     """Return why an item has no results."""
     error = execution.error
-    return session_closed() if error is None or isinstance(error, CancelledWorkError) else error
+    if error is None or isinstance(error, CancelledWorkError):
+        return session_closed_error()
+    return error

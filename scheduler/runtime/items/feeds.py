@@ -38,16 +38,16 @@ def check_feeds(
             f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
         )
     if len(inputs) != len(graph.inputs) and not unneeded.issuperset(_unknown(graph, inputs)):
-        raise _wrong_names(graph, inputs, unneeded)
+        raise _names_error(graph, inputs, unneeded)
     arrays = {}
     for name in graph.inputs:
         if name not in inputs:
-            raise _wrong_names(graph, inputs, unneeded)
+            raise _names_error(graph, inputs, unneeded)
         value, wanted = inputs[name], graph.tensors[name].dtype
         array = value if type(value) is np.ndarray else _as_array(name, value)
         dtype = array.dtype
         if dtype is not wanted and dtype != wanted and dtype.newbyteorder("=") != wanted:
-            raise _wrong_dtype(graph, name, value, array)
+            raise _dtype_error(graph, name, value, array)
         arrays[name] = array
     return arrays
 
@@ -95,7 +95,7 @@ def as_array(value: Any) -> Array:
     return np.asarray(value)
 
 
-def _wrong_dtype(graph: Graph, name: str, value: Any, array: Array) -> FeedError:
+def _dtype_error(graph: Graph, name: str, value: Any, array: Array) -> FeedError:
     wanted = graph.tensors[name]
     dtype = wanted.dtype.name
     got, fix = f"dtype {array.dtype.name!r}", f"convert it: np.asarray(value, {dtype!r})"
@@ -120,7 +120,7 @@ def _unknown(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
     return [name for name in inputs if name not in graph.inputs]
 
 
-def _wrong_names(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str]) -> FeedError:
+def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str]) -> FeedError:
     missing = [name for name in graph.inputs if name not in inputs]
     extra = [name for name in _unknown(graph, inputs) if name not in unneeded]
     if missing:

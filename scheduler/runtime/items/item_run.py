@@ -14,7 +14,7 @@ from ...profile.timestamps import Timestamps
 from ..opened.fetch_plan_cache import ALL
 from ..queue import Place
 from ..streaming.carrier import Carrier
-from ..streaming.deadlines import check_deadline, deadline_passed
+from ..streaming.deadlines import check_deadline, deadline_error
 from .item import ItemRun, Results
 
 
@@ -84,7 +84,7 @@ async def run_item_within(
 ) -> None:
     """Take an item to its end, and give it up after so many seconds."""
     with trio.move_on_after(deadline_s) as scope:
-        late = deadline_passed(deadline_s)
+        late = deadline_error(deadline_s)
         await run_item(runtime, inputs, item_run, fetched, late, scope, place)
 
 

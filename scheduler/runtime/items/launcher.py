@@ -23,7 +23,7 @@ from ..faults.replays import Attempt, Replays
 from ..faults.watch import Watch
 from ..opened.copying import are_small
 from ..opened.open_plans import OpenPlans
-from ..opened.slots import Slots, Turn, session_closed
+from ..opened.slots import Slots, Turn, session_closed_error
 from ..opened.stage_bindings import ItemStages
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
@@ -159,7 +159,7 @@ class ItemLauncher:
                 slot, item_run.departed = slot.left(copy=not item_run.holds)
             marks.fed_ns = self._driver.now_ns()
             if self._closing or item_run.done.is_set():  # it was given up meanwhile
-                raise session_closed()
+                raise session_closed_error()
         except BaseException:
             self._replays.abandon(item_run)
             self._variables.leave(item_run)

@@ -19,7 +19,7 @@ from ...plans.variants import variant
 from ...profile.timestamps import Timestamps
 from ..opened.open_plans import KEPT_PARTS, OpenPlans
 from ..opened.provenance import BoundedParent
-from ..opened.slots import Slots, session_closed
+from ..opened.slots import Slots, session_closed_error
 from ..recorder import Trace
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
@@ -101,7 +101,7 @@ class StagedRunner:
         held = await self._variables.enter_parts(item_run, graph)
         if self._closing or item_run.done.is_set():  # it was given up meanwhile
             self._variables.leave(item_run)
-            raise session_closed()
+            raise session_closed_error()
         self._item_runs.add(item_run)
         known = {**arrays, **held}
         trio.lowlevel.spawn_system_task(self._pass, item_run, known, entry, graph)
@@ -139,7 +139,7 @@ class StagedRunner:
 
     def _check(self, item_run: ItemRun) -> None:
         if item_run.cancelled or self._closing:
-            raise session_closed()
+            raise session_closed_error()
 
     def _lock_of(self, entry: Entry) -> trio.Lock:
         """Return what is held while a stage behind an entry is made, lest that is done twice."""
@@ -171,7 +171,7 @@ class StagedRunner:
             item_run.marks.preparing += part.marks.preparing
         item_run.on_cancel = None
         if starting.cancelled_caught:
-            raise session_closed()
+            raise session_closed_error()
         if item_run.cancelled:
             part.cancel()
         await part.done.wait()

@@ -18,7 +18,7 @@ from ..items.executor import Execution
 from ..virtual_time import VirtualTimeDriver
 from .copying import Copy, copy_all, mover
 from .open_plan import OpenPlan
-from .slots import session_closed
+from .slots import session_closed_error
 
 if TYPE_CHECKING:
     from ..faults.watch import Watch
@@ -53,7 +53,7 @@ async def prepare(
         await watch.until(done, partial(watch.kill, execution, steps), execution.cancel)
         await trio.lowlevel.checkpoint_if_cancelled()
         if not execution.is_complete:
-            error, execution.error = execution.error or session_closed(), None
+            error, execution.error = execution.error or session_closed_error(), None
             try:
                 raise error
             finally:

@@ -28,7 +28,7 @@ from .cache_statistics import CacheStatistics
 from .opener import Opener
 from .provenance import BoundedParent, PlanProvenance
 from .shape_variants import ShapeVariants
-from .slots import Slots, session_closed
+from .slots import Slots, session_closed_error
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
@@ -148,7 +148,7 @@ class OpenPlans:
         """Do as `find` does, but count nothing."""
         slots = self._slots.get((key, variant))
         if self._closing:
-            raise session_closed()
+            raise session_closed_error()
         if slots is not None:
             self._slots.move_to_end((key, variant))
             return slots

@@ -16,12 +16,12 @@ from ...errors import PlanError
 from ...planner.joined_stages import join_stages
 from ...planner.replanning import replan_beside
 from ...planner.staged_plans import Entry, entry_of
-from ...plans.io_devices import not_decided
+from ...plans.io_devices import unknown_plan_error
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
 from ...plans.variants import variant
 from ...profile.timestamps import Timestamps
-from ...shapes.bounds import check_within, fed_bounds, undecided
+from ...shapes.bounds import check_within, fed_bounds, undecided_error
 from ...shapes.fixed import is_mostly_fixed
 from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds
@@ -204,7 +204,7 @@ class ShapePlanCache:
 
     def _enter(self, count: int) -> Entry:
         if self.plan.ends.devices:
-            raise not_decided(self.plan.graph)
+            raise unknown_plan_error(self.plan.graph)
         return self.entries.setdefault(count, entry_of(self.plan, count))
 
     def _within(self, key: Key, shapes: Shapes) -> BoundedParent | None:
@@ -254,7 +254,7 @@ def _planned(plan: Plan, key: Key) -> Plan:
         error.at = f"{error.at or plan.graph.name}; fed is {fed}"
         raise
     if plan.bounds and not made.is_static:
-        raise undecided(made.graph)
+        raise undecided_error(made.graph)
     return made
 
 

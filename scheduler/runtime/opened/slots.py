@@ -157,7 +157,7 @@ class Slots:
             If the session is being closed.
         """
         if self._holders.closing:
-            raise session_closed()
+            raise session_closed_error()
         gates, open_plan = self._gates, self.open_plan
         if self._permits.value == 0 or not (gates is None or gates.has_room(ADMISSION)):
             return None
@@ -186,7 +186,7 @@ class Slots:
         try:
             await self._permits.acquire()
             if self._holders.closing:
-                raise session_closed()
+                raise session_closed_error()
             try:
                 return await self._take_turn()
             except BaseException:
@@ -234,7 +234,7 @@ class Slots:
         finally:
             self._holders.waiting.discard(reached)
         if self._holders.closing:
-            raise session_closed()
+            raise session_closed_error()
 
     def _reach(self, reached: trio.Event) -> None:
         """Wake who waits to be fed; called on any thread."""
@@ -250,7 +250,7 @@ class Slots:
             self._gates.leave(number)
 
 
-def session_closed() -> SessionError:
+def session_closed_error() -> SessionError:
     """Return what callers see who are overtaken by the end of their session."""
     return SessionError(
         "the session was closed before the item was done",

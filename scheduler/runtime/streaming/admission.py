@@ -17,7 +17,7 @@ from ....graph.tensor import Array
 from ...profile.timestamps import Timestamps
 from ..items.input_staging import copied
 from ..items.item import ItemRun, copies, views
-from ..opened.slots import session_closed
+from ..opened.slots import session_closed_error
 from .batching import Batch, Batching
 from .carrier import Carrier
 from .deadlines import Deadlines
@@ -129,7 +129,7 @@ class AdmissionQueue:
         while self._waiting:
             item_run, _ = self._pop()
             self._take_back(item_run)
-            item_run.finish(error=session_closed())
+            item_run.finish(error=session_closed_error())
         await self._runtime.drain(self._under_way)
 
     async def _gather(self, batching: Batching) -> Batch:

@@ -98,7 +98,7 @@ def batching_of(
     for name in graph.outputs:
         there = _first_dim(graph, name, "an output of this graph")
         if isinstance(there, int) and there != rows:
-            raise _indivisible(name, graph.tensors[name].shape or ())
+            raise _indivisible_error(name, graph.tensors[name].shape or ())
     return Batching(graph, size, least, most, unneeded, copy)
 
 
@@ -193,7 +193,7 @@ class Batch:
         rows = self._batching.padded(self._rows)
         for name, array in results.items():
             if array.ndim == 0 or len(array) != rows:
-                raise _indivisible(name, array.shape)
+                raise _indivisible_error(name, array.shape)
         take = copies if self._batching.copy else views
         ends = accumulate(self._lengths)
         return [
@@ -280,7 +280,7 @@ def _stack(pieces: Sequence[Array], rows: int, padded: int) -> Array:
     return stacked
 
 
-def _indivisible(name: str, shape: Sequence[Dim]) -> ShapeError:
+def _indivisible_error(name: str, shape: Sequence[Dim]) -> ShapeError:
     return ShapeError(
         f"output {name!r} is of shape {list(shape)}: its first axis is not that of the batch",
         fix="let each output keep the first axis of the inputs, or stream without batch=",

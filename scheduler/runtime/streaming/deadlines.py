@@ -21,7 +21,7 @@ def check_deadline(deadline_s: object) -> None:
         raise SessionError(f"deadline_s is {deadline_s!r}", fix="give more than 0 seconds")
 
 
-def deadline_passed(deadline_s: float) -> DeadlineError:
+def deadline_error(deadline_s: float) -> DeadlineError:
     """Return what an item fails with that is late."""
     return DeadlineError(
         f"the item was not done within {deadline_s} s",
@@ -67,7 +67,7 @@ class Deadlines:
                 await trio.sleep_until(moment)
             else:
                 self._pending.popleft()
-                self._give_up(item_run, deadline_passed(self._deadline_s))
+                self._give_up(item_run, deadline_error(self._deadline_s))
 
     def _forget_done(self) -> None:
         while self._pending and self._pending[0][1].done.is_set():

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from ....devices.forking import give_up_in_children
-from ...errors import forked_session
+from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun
 from ..items.item_run import run_now
@@ -78,7 +78,7 @@ class Results:
             with, if the stream was opened with ``on_error="raise"``.
         """
         if self._is_inherited:
-            raise forked_session()
+            raise forked_session_error()
         if self._is_over_at_once or self._is_ready:
             await self._runtime.checkpoint()
         if self._is_over_at_once and self._may_run_here and self._keep_permit():

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from ..opened.slots import session_closed
+from ..opened.slots import session_closed_error
 
 
 class VariableLock:
@@ -111,7 +111,7 @@ class VariableLock:
 
     def _check(self) -> None:
         if self.is_closing:
-            raise session_closed()
+            raise session_closed_error()
 
     def _wake(self) -> None:
         self._changed.set()

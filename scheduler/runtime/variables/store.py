@@ -133,7 +133,7 @@ class VariableStore:
         for (name, memory), arena in arenas:
             place = self._held[name].places.get(memory)
             if place is None or arena not in place.arenas:
-                raise _lost(name)
+                raise _lost_error(name)
 
     def keep(
         self,
@@ -292,11 +292,11 @@ class VariableStore:
         """Return a memory in which a value is, one of the host if there is one."""
         found = [memory for memory, place in list(held.places.items()) if place.is_current]
         if not found:
-            raise _lost(held.name)
+            raise _lost_error(held.name)
         return min(found, key=lambda memory: memory not in HOST_MEMORIES)
 
 
-def _lost(name: str) -> DeviceLostError:
+def _lost_error(name: str) -> DeviceLostError:
     return DeviceLostError(
         f"what the variable {name!r} held lay on a device that was lost",
         fix="assign to it, or load what was saved: session.load_variables(path)",

@@ -25,7 +25,7 @@ from ..faults.watch import Watch
 from ..items.item import ItemRun
 from ..opened.open_plan import OpenPlan
 from ..opened.slot import Slot
-from ..opened.slots import Turn, session_closed
+from ..opened.slots import Turn, session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .carried import Carried
 from .initial import initial_values
@@ -224,7 +224,7 @@ class Variables:
             If it changes just now, or the session is being closed.
         """
         if self._turns.is_closing:
-            raise session_closed()
+            raise session_closed_error()
         if self._committing:
             raise SessionError(
                 f"the variable {name!r} changes at this moment",
