@@ -134,12 +134,7 @@ def _check(
         raise PlanError(f"items is {items!r}", fix="use a whole number, 1 or more")
     if max_in_flight is not None:
         check_in_flight(max_in_flight)
-    if not plan.is_static:
-        count = plan.in_flight if max_in_flight is None else max_in_flight
-        joined = joined_plan(plan, -(-count // plan.variants))
-        if joined is None:
-            raise _unknown_shapes_error(plan)
-        plan = joined
+    plan = with_known_shapes(plan, max_in_flight)
     if items * max(len(plan.steps), 1) > MOST_STEPS:
         raise PlanError(
             f"{items:,} items of {len(plan.steps):,} steps are too many to simulate",
@@ -154,6 +149,23 @@ def _check(
                 f"the plan has no device {name!r}", fix=f"it has: {', '.join(plan.device_names)}"
             )
     return plan
+
+
+def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
+    """Return the plan that runs for the largest lengths that Python functions compute.
+
+    Raises
+    ------
+    PlanError
+        If lengths remain that nothing bounds, or that are not known in this process.
+    """
+    if plan.is_static:
+        return plan
+    count = plan.in_flight if max_in_flight is None else max_in_flight
+    joined = joined_plan(plan, -(-count // plan.variants))
+    if joined is None:
+        raise _unknown_shapes_error(plan)
+    return joined
 
 
 def _unknown_shapes_error(plan: Plan) -> PlanError:

@@ -271,12 +271,11 @@ class Entry:
         bounds = fed_bounds(graph, plan.computed)
         if bounds is None:
             return None
-        if bounds:
-            template = Template(graph, plan.prototypes, plan.pins, plan.folds)
-            parts = template.cut(bounds, plan.computed)
-            if parts.head.nodes:
-                with suppress(UndecidedError):
-                    return Bounded(plan, graph, parts, self._kept)
+        template = Template(graph, plan.prototypes, plan.pins, plan.folds)
+        parts = template.cut(bounds, plan.computed)
+        if parts.head.nodes:
+            with suppress(UndecidedError):
+                return Bounded(plan, graph, parts, self._kept)
         held = [node for node in frontier(graph) if not _is_static(graph, node)]
         if held and all(_is_told(graph, node, plan.computed) for node in held):
             return Told(plan, graph, self._kept, held)

@@ -14,8 +14,7 @@ from ...graph.printing import counted
 from ..costs import Costs
 from ..costs.signature import signature
 from ..errors import SessionError
-from ..planner.joined_stages import joined_plan
-from ..planner.simulate import simulate
+from ..planner.simulate import simulate, with_known_shapes
 from ..plans.partition import Subgraph
 from ..plans.plan import Plan
 from ..profile.profile import Profile
@@ -115,7 +114,7 @@ def what_if(
     profile: Profile, plan: Plan, faster: Mapping[str, float], max_in_flight: int | None
 ) -> WhatIf:
     """Return what a stream would gain; see `Profile.what_if`."""
-    plan = plan if plan.is_static else joined_plan(plan, plan.max_in_flight) or plan
+    plan = with_known_shapes(plan)
     asked = list(_asked_about(plan, faster))
     timed = {(node.name, node.device) for node in profile.nodes}
     if not profile.records or any(

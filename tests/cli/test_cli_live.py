@@ -7,7 +7,8 @@ from pathlib import Path
 
 import plait as pl
 import pytest
-from command_line import plait
+from bounded_functions import find_boxes
+from command_line import assert_mistake, plait
 from plait.cli.live import frame, moment
 from plait.scheduler.plans.steps import Outline
 from plait.scheduler.profile import Part, Record
@@ -88,6 +89,20 @@ def test_a_profile_answers_what_if_an_operator_were_faster(model: Path) -> None:
     answer = json.loads(plait(model, "profile", "two.plait", *arguments).stdout)
     assert answer["what_if"]["faster"] == {"Exp": 2.0}
     assert answer["attribution"]["wall_ms"] > 0
+
+
+def test_what_if_is_asked_of_counts_that_functions_compute(tmp_path: Path) -> None:
+    builder = pl.GraphBuilder("counted")
+    found, which = builder.call(find_boxes, builder.input("x", "float32", (8, 4)), name="find")
+    builder.output("y", builder.op("Exp", found))
+    builder.output("which", which)
+    pl.save(builder.build(), tmp_path / "counted.plait")
+    asked = ("profile", "counted.plait", "--repeat", "4", "--faster", "Exp=2")
+    told = plait(tmp_path, *asked, "--bound", "boxes=8")
+    assert told.exit_code == 0, told.stderr
+    assert "if Exp were 2 times as fast, the stream would be" in told.stdout
+    refused = plait(tmp_path, *asked, "--bound", "boxes=8", "--devices", "worker:0")
+    assert_mistake(refused, "Python functions on devices of this process alone")
 
 
 def test_a_factor_that_is_none_is_a_mistake(model: Path) -> None:

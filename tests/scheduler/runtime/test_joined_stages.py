@@ -18,6 +18,7 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.planner.joined_stages import join_stages, plan_ahead
 from plait.scheduler.planner.memory.verify import verify_memory
+from plait.scheduler.planner.staged_plans import entry_of
 from plait.scheduler.runtime.opened import open_devices
 from plait.scheduler.runtime.opened.shape_plan_cache import ShapePlanCache
 
@@ -144,6 +145,22 @@ def test_what_is_decoded_is_as_long_whatever_is_fed(devices: Any) -> None:
             x[:, 0] = np.arange(6) < count
             np.testing.assert_array_equal(result["whole"], x)
             np.testing.assert_allclose(result["rows"], x[:count] @ WEIGHT, rtol=1e-5)
+
+
+def test_lengths_of_inputs_need_not_vary() -> None:
+    plan = pl.plan(decoder(), ["ort", "cpu"], bounds={"bytes": 64, "high": 6})
+    fixed = plan.for_shapes({"data": (5,)})
+    joined = join_stages(entry_of(fixed, 2))
+    assert joined is not None
+    assert [stage.bounds for stage in joined.stages] == [{}, {"high": (0, 6)}]
+    assert pl.simulate(fixed).makespan_s > 0
+    with pl.BlockingSession(fixed) as session:
+        for count in (3, 0, 6, 3, 1, 2, 4):
+            result = session.run({"data": np.full(5, count, np.uint8)})
+            whole = np.full((6, 4), 5, np.float32)
+            whole[:, 0] = np.arange(6) < count
+            np.testing.assert_allclose(result["rows"], whole[:count] @ WEIGHT, rtol=1e-5)
+        assert session.status().plans.kept == 1
 
 
 def test_it_is_one_plan_that_stays_the_only_one(session: pl.BlockingSession) -> None:
@@ -289,7 +306,8 @@ def test_what_if_is_asked_of_the_largest_lengths() -> None:
         for _ in range(3):
             check(session.run(rows(9, 3, 2)), rows(9, 3, 2))
         profile = session.profile()
-    assert profile.what_if(plan, faster={"MatMul": 2.0}).after.makespan_s > 0
+    for one in (plan, plan.for_shapes({"x": (9, 4)})):
+        assert profile.what_if(one, faster={"MatMul": 2.0}).after.makespan_s > 0
     with pytest.raises(pl.PlanError, match="not all shapes of the plan are known"):
         pl.Costs.from_profile(profile, plan)
 
