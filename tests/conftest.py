@@ -118,8 +118,10 @@ def _draw_less(test: Any) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what was imported out of the collector's sight: tests that call it take half as long."""
-    gc.collect()
+    """Take what was imported out of the collector's sight: tests that call it take half as long.
+
+    Garbage among it stays: each process would look for it for the better part of a second.
+    """
     gc.freeze()
     gc.enable()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import time
 from collections.abc import Callable
@@ -67,7 +66,6 @@ class Bound:
     def close(self) -> None:
         self.views.clear()
         self.arena.close()
-        gc.collect()  # errors hold frames, those hold arrays, and those the mapping
 
     def __enter__(self) -> Bound:
         return self

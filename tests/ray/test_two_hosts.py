@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from two_hosts import two_hosts, why_not
 
-pytest.importorskip("ray")
+WHY_NOT = why_not() if find_spec("ray") else "ray is not installed"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "over_a_cable.py")
 

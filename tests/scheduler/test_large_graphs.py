@@ -19,9 +19,9 @@ from plait.scheduler.planner.memory.relation import relate
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.partition.cutting import MOST_APART
 
-COUNTS = 300, 900
-MORE = 1.25
-"""By what factor work may grow beyond the graph: sorting, and a change of algorithm in between."""
+COUNTS = MOST_APART + 4, 650
+MORE = 1.15
+"""By what factor work may grow beyond the graph: sorting."""
 
 KERNEL = np.ones((3, 3, 3, 3), "float32")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from single_node import single_node_graph
 
 pytest.importorskip("numba", reason="needs numba: pip install '.[compiled]'")
 
-from plait.devices.compiled import convolution, depthwise
 from plait.devices.compiled.device import CompiledDevice
 from plait.devices.compiled.tile import ROWS
 from plait.devices.compiled.vector import LANES
@@ -44,8 +44,14 @@ def _open(device: CompiledDevice) -> None:
     """Open it before a watched test starts: its thread outlives them."""
 
 
+@pytest.fixture(scope="module")
+def convolution() -> Any:
+    """Return the module: it compiles for seconds, which no process has to that only collects."""
+    return import_module("plait.devices.compiled.convolution")
+
+
 @pytest.fixture(autouse=True)
-def _however_few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def _however_few_windows(convolution: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small convolutions compiled too: they are what tests can afford."""
     monkeypatch.setattr(convolution, "LEAST_WINDOWS", 0)
 
@@ -111,7 +117,11 @@ def test_lines_of_every_length_are_right(device: CompiledDevice, cells: int) -> 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("pad", [0, 2])
 def test_images_of_many_bands_are_right(
-    device: CompiledDevice, stride: int, pad: int, monkeypatch: pytest.MonkeyPatch
+    device: CompiledDevice,
+    convolution: Any,
+    stride: int,
+    pad: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(convolution, "BAND", 1)
     monkeypatch.setattr(convolution, "LONE_BAND", 1)
@@ -131,7 +141,8 @@ def test_depthwise_lines_of_every_length_are_right(
 
 
 def test_a_channel_of_many_lines_is_finished_in_parts(device: CompiledDevice) -> None:
-    check(device, case_of((1, 1, depthwise.CHUNK // 9 + 9, 9), 1, 3, pad=1))
+    chunk = import_module("plait.devices.compiled.depthwise").CHUNK
+    check(device, case_of((1, 1, chunk // 9 + 9, 9), 1, 3, pad=1))
 
 
 def test_depthwise_convolutions_of_long_lines_are_framed() -> None:
@@ -157,11 +168,13 @@ def _frame_cells(case: Case) -> int:
     return frame.size
 
 
-def test_an_image_is_framed_in_bands_that_fit_in_cache() -> None:
+def test_an_image_is_framed_in_bands_that_fit_in_cache(convolution: Any) -> None:
     assert _frame_cells(case_of((1, 64, 300, 100), 8, 3, pad=1)) < 2 * convolution.BAND
 
 
-def test_a_lone_channel_is_framed_in_bands_that_fit_in_the_innermost_cache() -> None:
+def test_a_lone_channel_is_framed_in_bands_that_fit_in_the_innermost_cache(
+    convolution: Any,
+) -> None:
     case = case_of((1, 64, 300, 100), 64, 3, group=64, pad=1)
     assert _frame_cells(case) < 2 * convolution.LONE_BAND
 
@@ -359,7 +372,7 @@ def test_not_a_number_passes_through_every_activation(device: CompiledDevice) ->
 
 @pytest.mark.parametrize(("length", "compiled"), [(LANES + 2, True), (LANES, False)])
 def test_a_convolution_of_few_windows_is_left_to_numpy(
-    monkeypatch: pytest.MonkeyPatch, length: int, compiled: bool
+    convolution: Any, monkeypatch: pytest.MonkeyPatch, length: int, compiled: bool
 ) -> None:
     monkeypatch.setattr(convolution, "LEAST_WINDOWS", LANES)
     x, w = np.zeros((1, 2, length), np.float32), np.zeros((3, 2, 3), np.float32)

@@ -383,8 +383,8 @@ def test_a_program_that_was_stopped_runs_again(device: OrtDevice) -> None:
 
 @pytest.mark.slow
 async def test_a_session_that_is_cancelled_in_a_long_run_goes_on_soon() -> None:
-    plan = pl.plan(chain_of_products("n", 3000), ["ort"])  # twice WAIT_S of work
-    ones = np.ones((10 * SIDE, SIDE), np.float32)
+    plan = pl.plan(chain_of_products("n", 1000), ["ort"])  # twice WAIT_S of work
+    ones = np.ones((30 * SIDE, SIDE), np.float32)
     async with pl.Session(plan) as session:
         with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
