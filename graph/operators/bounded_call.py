@@ -34,6 +34,16 @@ def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
     return (*specs, TensorSpec(np.int64, (sum(spec.rank or 0 for spec in specs),)))
 
 
+def called_op(node: Node) -> str:
+    """Return the operator of a node, for people: of a function with a bound, the function's."""
+    return node.attributes["body"].nodes[0].op if node.op == BOUNDED_CALL else node.op
+
+
+def calls_function(node: Node) -> bool:
+    """True for a node that is a Python function, with bounds or without."""
+    return node.op == BOUNDED_CALL or node.operator.function is not None
+
+
 def is_bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> bool:
     """True for a Python function all of whose results' lengths are known, or bounded."""
     if node.operator.function is None or has_life(node.operator):

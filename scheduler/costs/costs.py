@@ -21,6 +21,7 @@ from ...devices.model import DeviceModel, family
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
+from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.operators.control import CONTROL_FLOW, expected_runs
 from ...graph.operators.fused import FUSED
 from ..errors import PlanError
@@ -240,7 +241,7 @@ class Costs(Figures):
         """Return by what a node is taken to be slower; of a Fused one each node inside counts."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
-            share * self.factors.get(one.op, 1.0) * self.factors.get(one.name, 1.0)
+            share * self.factors.get(called_op(one), 1.0) * self.factors.get(one.name, 1.0)
             for _, one, share in parts_of(graph, node, self.model(device))
         )
 
@@ -262,7 +263,7 @@ class Costs(Figures):
             ratio = self._ratio(device, asked, kernel, modelled)
             if ratio is not None:
                 return ratio * modelled, "scaled"
-        return max(modelled, PYTHON_S) if operator.function is not None else modelled, "model"
+        return max(modelled, PYTHON_S) if calls_function(node) else modelled, "model"
 
     def _nodes_s(self, device: str, graph: Graph) -> float:
         return sum(self.node_s(device, graph, node) for node in graph.nodes)

@@ -174,6 +174,8 @@ def _decision(alone: _Judged, best: _Judged) -> Decision | None:
     gain = f"{best.per_s / alone.per_s:.1f} times as fast on {count} as on one"
     known = "" if best.plan.is_static else ", up to where values decide lengths"
     is_streamed = before.objective == "throughput"
+    items = f"{best.plan.in_flight} items are in flight"
+    judged = "" if is_streamed else f"replicas are for streams, as {items}: "
     seconds = 1 / best.per_s if is_streamed else simulate(best.ahead).makespan_s
     taken = Candidate(chosen, seconds, len(best.plan.subgraphs), best.plan.device_names)
     weighed = (
@@ -183,7 +185,7 @@ def _decision(alone: _Judged, best: _Judged) -> Decision | None:
     return replace(
         before,
         chosen=chosen,
-        why=f"{found.why}; a stream is predicted {gain}{known}",
+        why=f"{found.why}; {judged}a stream is predicted {gain}{known}",
         candidates=(taken, *weighed) if before.candidates else (),
         ask=found.ask,
     )

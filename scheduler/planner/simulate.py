@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...graph.errors import Fix
 from ...graph.infer import describe
+from ...graph.operators.bounded_call import called_op
 from ...graph.operators.control import waits
 from ..costs import Costs
 from ..errors import PlanError
@@ -237,12 +238,13 @@ def _priced(
         first = dict(zip(plan.device_names, plan.devices, strict=True))
         models = read_models(devices)
         priced = priced.with_models({first[name]: model for name, model in models.items()})
-    known = {node.op for node in plan.graph.nodes} | {node.name for node in plan.graph.nodes}
+    operators = {called_op(node) for node in plan.graph.nodes}
+    known = operators | {node.name for node in plan.graph.nodes}
     for name, factor in faster.items():
         if name not in known:
             raise PlanError(
                 f"the plan has no operator or node {name!r}",
-                fix=f"its operators: {', '.join(sorted({n.op for n in plan.graph.nodes}))}",
+                fix=f"its operators: {', '.join(sorted(operators))}",
             )
         if not isinstance(factor, int | float) or not 0 < factor < math.inf:
             raise PlanError(

@@ -121,8 +121,8 @@ class Outline:
     dependents : tuple of int
     transfer : Transfer or None
         None for the run of a subgraph.
-    n_nodes : int
-        Of the subgraph.
+    nodes : tuple of str
+        The names of those of the subgraph.
     """
 
     index: int
@@ -130,14 +130,15 @@ class Outline:
     device: str
     dependents: tuple[int, ...]
     transfer: Transfer | None
-    n_nodes: int
+    nodes: tuple[str, ...]
 
 
 def outline(step: Step) -> Outline:
     """Return a step without its graph."""
     transfer = step.work if isinstance(step.work, Transfer) else None
-    n_nodes = 0 if isinstance(step.work, Transfer) else len(step.work.graph.nodes)
-    return Outline(step.index, step.name, step.device, step.dependents, transfer, n_nodes)
+    nodes = () if isinstance(step.work, Transfer) else step.work.graph.nodes
+    names = tuple(node.name for node in nodes)
+    return Outline(step.index, step.name, step.device, step.dependents, transfer, names)
 
 
 def link(steps: Sequence[Step]) -> tuple[Step, ...]:

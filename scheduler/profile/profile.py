@@ -132,7 +132,7 @@ class Profile:
         return latencies[min(int(quantile * len(latencies)), len(latencies) - 1)] / 1e9
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return per step: runs, and median milliseconds running and waiting for its device."""
+        """Return per step: nodes, runs, and median milliseconds running and waiting."""
         spans: dict[tuple[str, str], list[Span]] = {}
         for record in self.records:
             for span in record.spans():
@@ -142,6 +142,7 @@ class Profile:
                 "step": name,
                 "device": device,
                 "kind": "transfer" if found[0].step.transfer else "subgraph",
+                "nodes": [*found[0].step.nodes],
                 "runs": len(found),
                 "run_ms": statistics.median(s.ended_ns - s.started_ns for s in found) / 1e6,
                 "queued_ms": statistics.median(s.started_ns - s.ready_ns for s in found) / 1e6,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...graph.errors import Argument, Fix, Spelling
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LISTED_NODES = 25
 LISTED_ON_PATH = 10
+LISTED_OF_STEP = 3
 
 IDLE = 0.01
 """A larger share of time in which no item was under way is told."""
@@ -109,12 +110,18 @@ def _critical_path(profile: Profile) -> Iterator[str]:
 
 
 def _steps(profile: Profile) -> Iterator[str]:
-    yield f"{'step':32} {'device':12} {'runs':>6} {'median ms':>9} {'queued ms':>9}"
+    yield f"{'step':32} {'device':12} {'runs':>6} {'median ms':>9} {'queued ms':>9}  nodes"
     for row in profile.steps():
         yield (
             f"{row['step'][:32]:32} {row['device']:12} {row['runs']:6} "
-            f"{row['run_ms']:9.3f} {row['queued_ms']:9.3f}"
-        )
+            f"{row['run_ms']:9.3f} {row['queued_ms']:9.3f}  {_named(row['nodes'])}"
+        ).rstrip()
+
+
+def _named(nodes: Sequence[str]) -> str:
+    """Return names of a step's nodes: they are in order, so the first and the last say most."""
+    few = nodes if len(nodes) <= LISTED_OF_STEP else [nodes[0], "...", nodes[-1]]
+    return ", ".join(name[:40] for name in few)
 
 
 def _nodes(profile: Profile) -> Iterator[str]:
@@ -131,3 +138,7 @@ def _nodes(profile: Profile) -> Iterator[str]:
     more = len(profile.nodes) - LISTED_NODES
     if more > 0:
         yield f"and {more} more nodes"
+    timed = {(node.name, node.device) for node in profile.nodes}
+    for row in profile.steps():
+        if not timed.issuperset((name, row["device"]) for name in row["nodes"]):
+            yield f"{row['step']}: not timed by node, {row['device']} runs it in one piece"

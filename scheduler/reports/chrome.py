@@ -77,7 +77,7 @@ class _Trace:
         if transfer:
             details["nbytes"] = transfer.nbytes
         else:
-            details["nodes"] = span.step.n_nodes
+            details["nodes"] = len(span.step.nodes)
         return {
             "ph": "X",
             "cat": "transfer" if transfer else "subgraph",

@@ -15,9 +15,11 @@ from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
 from ...graph.operator_lifecycle import HOOKS, has_life
+from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.passes.half_operators import UPDATED, starts_half, updates
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
+from ..costs.costs import PYTHON_S
 from ..dispatch.core_shares import shares_of_cores
 from ..planner.replanning import split_ahead
 from ..plans.partition import Subgraph
@@ -88,6 +90,7 @@ def _heading(plan: Plan) -> Iterator[str]:
     if (prediction := predicted(plan)) is not None:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
+        yield from _guessed(plan)
     shares = shares_of_cores(plan)
     for name in plan.devices:
         device = plan.prototypes[name]
@@ -95,6 +98,22 @@ def _heading(plan: Plan) -> Iterator[str]:
             yield f"  {name}: {device.reached()}"
         elif isinstance(device, Scaling) and name in shares:
             yield f"  {name}: {device.computes_on(shares[name])}"
+
+
+def _guessed(plan: Plan) -> Iterator[str]:
+    """Yield which functions were never measured: no model knows what they do."""
+    found = Counter(
+        called_op(node)
+        for node in plan.graph.nodes
+        if calls_function(node)
+        and plan.costs.basis(plan.assignment[node.name], plan.graph, node) == "model"
+    )
+    if found:
+        listed = ", ".join(list(found)[:LISTED_OPS]) + (", ..." if len(found) > LISTED_OPS else "")
+        yield (
+            f"    a guess in it: {seconds_text(PYTHON_S)} or what the bytes take, for each Python "
+            f"function ({listed}); plait profile --costs, or pl.tune, measures them"
+        )
 
 
 def _at_open(once: Plan) -> Iterator[str]:
@@ -143,7 +162,7 @@ def _needs(plan: Plan, subgraph: Subgraph) -> str:
 
 
 def _operators(subgraph: Subgraph) -> str:
-    counts = Counter(node.op for node in subgraph.graph.nodes).most_common()
+    counts = Counter(map(called_op, subgraph.graph.nodes)).most_common()
     listed = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counts[:LISTED_OPS])
     return listed + (", ..." if len(counts) > LISTED_OPS else "")
 

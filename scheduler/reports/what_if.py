@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from ...graph.escaping import listing
 from ...graph.ir import Node
+from ...graph.operators.bounded_call import called_op
 from ...graph.printing import counted
 from ..costs import Costs
 from ..costs.signature import signature
@@ -147,7 +148,7 @@ def _asked_about(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subg
     """Yield the nodes that a question names, by their operators or their own names."""
     for subgraph in plan.subgraphs:
         for node in subgraph.graph.nodes:
-            if not faster.keys().isdisjoint((node.op, node.name)):
+            if not faster.keys().isdisjoint((called_op(node), node.name)):
                 yield subgraph, node
 
 

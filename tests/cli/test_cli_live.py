@@ -23,7 +23,7 @@ STATUS = Status(12, 1, 3, {"cpu": DeviceStatus(1, 2), "npu": DeviceStatus()}, {"
 def record(start_ms: int, run_ms: int) -> Record:
     """Return an item that was admitted 1 ms before its step on the cpu and landed 1 ms after."""
     begin, end = start_ms * MS, (start_ms + run_ms) * MS
-    part = Part((Outline(0, "s", "cpu", (), None, 1),), array("q", [begin, begin, end]))
+    part = Part((Outline(0, "s", "cpu", (), None, ("n",)),), array("q", [begin, begin, end]))
     return Record((part,), Timestamps(admitted_ns=begin - MS, landed_ns=end + MS), False)
 
 
@@ -101,8 +101,34 @@ def test_what_if_is_asked_of_counts_that_functions_compute(tmp_path: Path) -> No
     told = plait(tmp_path, *asked, "--bound", "boxes=8")
     assert told.exit_code == 0, told.stderr
     assert "if Exp were 2 times as fast, the stream would be" in told.stdout
+    assert "test.find_boxes" in told.stdout
+    assert "BoundedCall" not in told.stdout
+    named = ("--faster", "test.find_boxes=2", "--faster", "find=2", "--bound", "boxes=8")
+    assert plait(tmp_path, *asked, *named).exit_code == 0
     refused = plait(tmp_path, *asked, "--bound", "boxes=8", "--devices", "worker:0")
     assert_mistake(refused, "Python functions on devices of this process alone")
+
+
+def test_a_profile_names_the_nodes_of_steps_and_says_which_are_not_timed(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+    builder = pl.GraphBuilder("named")
+    h = builder.input("x", "float32", (8,))
+    for name in ("first", "second", "third", "fourth"):
+        h = builder.op("Exp", h, name=name)
+    builder.output("y", builder.op("Abs", h, name="last"))
+    pl.save(builder.build(), tmp_path / "named.plait")
+    pins = ("--devices", "ort,cpu", "--pin", "last=cpu", "--pin", "*=ort", "--repeat", "4")
+    told = plait(tmp_path, "profile", "named.plait", *pins).stdout
+    steps = {line.split()[0]: line for line in told.splitlines() if line}
+    assert steps["0:ort"].endswith("  first, ..., fourth")
+    assert steps["1:cpu"].endswith("  last")
+    assert "0:ort: not timed by node, ort runs it in one piece" in told
+    assert "1:cpu: not timed" not in told
+    answer = json.loads(plait(tmp_path, "profile", "named.plait", *pins, "--json").stdout)
+    assert [row["nodes"] for row in answer["steps"]] == [
+        ["first", "second", "third", "fourth"],
+        ["last"],
+    ]
 
 
 def test_a_factor_that_is_none_is_a_mistake(model: Path) -> None:

@@ -151,7 +151,7 @@ class _Lines:
         return {
             "index": [index for _, index in self._steps],
             "name": self._texts.numbers(outline.name for outline in self._outlines),
-            "nodes": [outline.n_nodes for outline in self._outlines],
+            "nodes": [len(outline.nodes) for outline in self._outlines],
             "nbytes": [one.transfer.nbytes if one.transfer else None for one in self._outlines],
             "subgraph": [
                 None if outline.transfer else self._subgraphs.get(outline.name)

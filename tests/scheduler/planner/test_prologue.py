@@ -143,7 +143,7 @@ def test_reports_tell_what_runs_once() -> None:
 def test_items_are_not_predicted_to_take_what_runs_once() -> None:
     plan = unfolded()
     (record,) = pl.simulate(plan).profile.records
-    assert sum(span.step.n_nodes for span in record.spans()) == len(per_item(plan)) == 2
+    assert sum(len(span.step.nodes) for span in record.spans()) == len(per_item(plan)) == 2
 
 
 def test_a_plan_for_more_items_has_the_section_too() -> None:

@@ -31,7 +31,7 @@ Times = tuple[int, int, int]
 def made(index: int, device: str, after: Iterable[int] = (), nbytes: int = 0) -> Outline:
     """Return a step, a copy if it has bytes, that these later ones wait for."""
     copy = Transfer("t", "host", device, nbytes) if nbytes else None
-    return Outline(index, f"s{index}", device, tuple(after), copy, 1)
+    return Outline(index, f"s{index}", device, tuple(after), copy, ("n",))
 
 
 def record(

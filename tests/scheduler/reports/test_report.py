@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import plait as pl
 from fake_devices import PrivateDevice
 from plait.graph.ir import Graph
@@ -246,3 +247,18 @@ def test_of_many_dead_nodes_the_first_are_listed() -> None:
         b.op("Neg", x)
     b.output("y", b.op("Relu", x))
     assert "\n  and 10 nodes more\n" in pl.plan(b.build()).report()
+
+
+def test_what_functions_take_is_a_guess_until_they_are_measured(forget_operators: None) -> None:
+    spec = pl.TensorSpec("float32", (8,))
+    scale = pl.operator(spec, inputs=[spec], name="test_report.scale")(lambda x: x * 2)
+    b = pl.GraphBuilder("scaled")
+    b.output("y", b.op("Relu", b.call(scale, b.input("x", "float32", (8,)))))
+    graph = b.build()
+    plan = pl.plan(graph)
+    guess = "a guess in it: 100 µs or what the bytes take, for each Python function (test_report."
+    assert guess in plan.report()
+    with pl.BlockingSession(plan, measure=True) as session:
+        session.run({"x": np.ones(8, "float32")})
+        costs = pl.Costs.from_profile(session.profile(), plan)
+    assert "a guess in it" not in pl.plan(graph, costs=costs).report()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
+from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.planner.joined_stages import join_stages, plan_ahead
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.staged_plans import entry_of
@@ -265,7 +266,7 @@ async def test_a_cancelled_item_ends_before_its_next_step() -> None:
 def test_it_is_simulated_as_it_runs_for_the_largest_lengths(max_in_flight: int | None) -> None:
     plan = pl.plan(forked(), ["ort:0..1", "cpu:0..1"], bounds=BOUNDS, max_in_flight=4)
     found = pl.simulate(plan, items=10, max_in_flight=max_in_flight)
-    assert found.makespan_s > 0
+    assert found.busy["cpu:0"] + found.busy["cpu:1"] >= 10 * 2 * PYTHON_S  # of two functions each
     assert found.plan.max_in_flight == (max_in_flight or 4) // 2
     assert found.plan.graph.tensors["high"].shape == (8, 4)
     apart = pl.plan(forked(), ["worker:0", "cpu"], pin={"doubled": "worker:0"}, bounds=BOUNDS)
