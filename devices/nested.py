@@ -108,10 +108,13 @@ class _Layout:
         self.places: dict[str, tuple[int, TensorSpec]] = {}
         self.nbytes = 0
         self._live: list[tuple[int, int, int]] = []  # start, end, and the last node that reads it
+        # What views lie on lives as long as the last of them is read.
         root, end = _roots(graph), len(graph.nodes)
         last: dict[str, int] = {}
         for place, node in enumerate(graph.nodes):
             last.update((root.get(name, name), place) for name in node.inputs)
+        # Results are read when all nodes have run, and inputs of a loop again by its next
+        # iteration.
         last.update((root.get(name, name), end) for name in graph.outputs)
         for name in inputs:
             self._put(name, graph.tensors[name], -1, end)
@@ -126,6 +129,8 @@ class _Layout:
 
     def _put(self, name: str, spec: TensorSpec, first: int, last: int) -> None:
         """Give a tensor the first gap between those that are alive."""
+        # A node's inputs are alive while it writes its outputs: only what is read no more gives
+        # room.
         self._live = sorted(one for one in self._live if one[2] >= first)
         start = 0
         for begin, end, _ in self._live:
@@ -186,6 +191,7 @@ class Body:
         captured = graph.inputs[len(own) :]
         outer = dict(zip(captured, node.inputs[len(node.inputs) - len(captured) :], strict=True))
         found |= {name: views[outer[name]] for name in captured if outer[name] in views}
+        # What is captured and has no view is a constant outside.
         known = {name: constants[outer[name]] for name in captured if name not in found}
         known |= graph.constants
         arrays = {**{name: view.array for name, view in found.items()}, **known}
@@ -214,6 +220,7 @@ class Branches:
         self, cond: Array | None, then: Body, other: Body, outputs: Sequence[Array | None]
     ) -> None:
         self._cond = cond
+        # By the number that the condition is.
         self._ways = tuple((body, _copies(outputs, body.outputs)) for body in (other, then))
 
     def __call__(self) -> None:
@@ -249,6 +256,7 @@ class Iterations:
         self._trips = self._cond = self._goes_on = None
         self._slices: list[tuple[Array, Array]] = []
         if node.op == "Loop":
+            # Both may be absent, and inputs at the end left out altogether.
             self._trips, self._cond = [*given[:2], None, None][:2]
             self._head, states = body.inputs[:2], body.inputs[2:]
             self._goes_on, results = body.outputs[0], body.outputs[1:]
@@ -258,6 +266,7 @@ class Iterations:
             initial, scanned = given[:count], _moved(node, "input", given[count:])
             states, results = body.inputs[:count], body.outputs
             self._slices = list(zip(body.inputs[count:], scanned, strict=True))
+        # Outputs at the end that nobody asked for are computed all the same.
         made = [*outputs, *[None] * (len(results) - len(outputs))]
         self._initial = _copies(states, initial)
         self._final = _copies(made, states)
@@ -298,6 +307,7 @@ class Iterations:
         self._body.run(self.event)
         for y, row in self._rows:
             y[step] = row
+        # All are taken aside before any is overwritten: two states may have changed places.
         held = [(state, result.copy()) for state, result in self._crossing]
         for state, result in (*self._straight, *held):
             np.copyto(state, result)

@@ -145,6 +145,7 @@ class Editor:
                 raise _refused_edit_error(f"tensor {tensor!r} would be defined twice", node)
             if tensor not in self._tensor_names:
                 self._tensor_names.take(tensor)
+        # Another writer: what was unlinked from the one before is linked with this one.
         self._unlinked = {one for one in self._unlinked if one[1] not in written}
         self._wiring.append(node)
         return node
@@ -174,6 +175,7 @@ class Editor:
         strange = [tensor for tensor in to if tensor not in node.inputs]
         if strange:
             raise _refused_edit_error(f"it does not read {strange[0]!r}", node)
+        # A name that is read no more leaves nothing unlinked behind, should it be read again.
         self._unlinked = {one for one in self._unlinked if one[0] != name or one[1] not in to}
         changed = replace(node, inputs=tuple(to.get(one, one) for one in node.inputs))
         self._wiring.exchange([node], [changed], node)

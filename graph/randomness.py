@@ -55,6 +55,8 @@ def with_random_key(graph: Graph) -> Graph:
         )
     written = _written(keyed, RANDOM_KEY, "")
     is_read = any(RANDOM_KEY in node.inputs for node in written.nodes)
+    # Where nothing is drawn after all, as in a Dropout outside of training, nobody has to feed a
+    # key.
     return written if known is not None or is_read else graph
 
 
@@ -88,6 +90,8 @@ class _Drawing:
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
         """Write numbers of a distribution; a `seed` that the node has is all they follow from."""
         seed = self.builder.attributes.get("seed")
+        # Equal seeds draw equal numbers, wherever the nodes are; without one the path tells nodes
+        # apart.
         name = self.path if seed is None else f"seed {seed!r}"
         return self.builder(
             PHILOX,
@@ -116,6 +120,8 @@ Write: TypeAlias = Callable[..., Result]
 def _sequence(name: str) -> int:
     """Return the sequence of a name, below 2⁶³."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+    # An attribute is a signed number of 64 bits. A digest, since Python's own hash differs from
+    # process to process.
     return int.from_bytes(digest[:8], "big") >> 1
 
 
@@ -167,6 +173,7 @@ def _dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
     share = builder.cast(ratio, wide) if ratio else builder.constant(np.asarray(0.5, wide))
     dropped = builder("Reshape", builder("Where", training, share, builder.zero(u)), [])
     mask = builder("GreaterOrEqual", u, dropped)
+    # In the wide dtype: 1 - ratio would be rounded twice in one of 16 bits.
     kept = builder("Sub", builder.constant(np.asarray(1, wide)), dropped)
     scaled = builder("Mul", x, builder.cast(builder("Reciprocal", kept), dtype))
     return builder("Where", mask, scaled, builder.zero(x)), mask
@@ -252,6 +259,7 @@ def _loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
     given["body"] = _written(keyed, key, f"{drawing.path}/")
     given["captured"] += 1
     drawn = drawing.numbers(INTEGER, [1], "uint64")
+    # What is captured comes last, so that inputs that are left out have to be there as absent ones.
     padded = (*inputs, *[""] * (2 - len(inputs)))
     return _again(drawing, given, *padded, drawn)
 

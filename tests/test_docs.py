@@ -66,3 +66,20 @@ def test_links_between_files_lead_somewhere(file: Path) -> None:
         target for target in targets if "://" not in target and not (file.parent / target).exists()
     ]
     assert missing == []
+
+
+def test_the_paths_that_documents_of_the_house_name_are_there() -> None:
+    """From the root, or from the scheduler, whose folders are often named alone."""
+    files = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / f"{n}.md" for n in ("design", "glossary"))]
+    named = {
+        path
+        for file in files
+        for path in re.findall(r"`((?:[a-z_]+/)+(?:\w+\.(?:py|md))?)`", file.read_text())
+    }
+    assert len(named) > 30
+    missing = [
+        path
+        for path in named
+        if not any((folder / path).exists() for folder in (ROOT, ROOT / "scheduler"))
+    ]
+    assert missing == []

@@ -59,6 +59,7 @@ class Formula:
     def constant(self, value: Array | Sequence[int] | Number, dtype: DTypeLike = "int64") -> Term:
         """Return a constant; the same one for equal values."""
         array = np.asarray(value, np.dtype(dtype))
+        # By bytes: -0 and 0 are equal, and not the same constant.
         key = ("constant", array.dtype.name, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.term(self.builder.constant(array))
@@ -107,6 +108,7 @@ class Formula:
         while names and names[-1] is None:
             names.pop()
         name = self._names.take(stem := f"{self.prefix}{op.lower()}")
+        # The builder has nodes that were not written here.
         while self.builder.has_node(name):
             name = self._names.take(stem)
         return self.builder.op(op, *names, name=name, outputs=outputs, **attributes)
@@ -260,4 +262,6 @@ def _of_lengths(op: str, a: Array | None, b: Array | None) -> Array | None:
     if op not in _ON_LENGTHS or a is None or b is None or a.dtype.kind != "i":
         return None
     made: Array = _ON_LENGTHS[op](a, b)
+    # A length below zero follows from shapes that cannot be: left to a node, it fails where it is
+    # used.
     return made if made.min(initial=0) >= 0 else None

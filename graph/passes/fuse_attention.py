@@ -95,6 +95,7 @@ def _exchange(rewriter: Rewriter, found: Sequence[Node], new: Sequence[Node]) ->
     for node in found[1:]:
         tensor = node.outputs[0]
         declared = rewriter.is_output(tensor) or tensor in rewriter.graph.precisions
+        # From the last node back: what others read stays, and with it all that it is made of.
         if not declared and all(reader.name in going for reader in rewriter.readers(tensor)):
             going[node.name] = node
     old = list(going.values())[::-1]
@@ -113,6 +114,7 @@ def _up_to_product(rewriter: Rewriter, tensor: str, found: _Found) -> Node | Non
     source = _without_factor(rewriter, node, found)
     if source is not None:
         return _up_to_product(rewriter, source, found)
+    # A mask is added last: what scales behind it would scale the mask, too.
     if found.mask is not None or found.scale != 1:
         return None
     for source, mask, new in _masked(rewriter, node):
@@ -132,11 +134,13 @@ def _without_factor(rewriter: Rewriter, node: Node, found: _Found) -> str | None
     value = rewriter.constants.get(constant)
     if value is None or value.size != 1 or source in rewriter.constants:
         return None
+    # A factor may broadcast what it scales to another shape.
     if rewriter.tensors[source] != rewriter.tensors[node.outputs[0]]:
         return None
     number = float(value.item())
     if node.op == "Add":
         return source if number == 0 else None
+    # A negative scale would turn what a mask hides into what it shows.
     if not 0 < number < np.inf:
         return None
     found.scale = found.scale / number if node.op == "Div" else found.scale * number
@@ -153,6 +157,8 @@ def _masked(rewriter: Rewriter, node: Node) -> Iterator[tuple[str, str, list[Nod
         condition, one, other = node.inputs
         for scores, filling, seen in ((one, other, True), (other, one, False)):
             if _hides(rewriter.constants.get(filling)) and _is_mask(rewriter, condition, scores):
+                # Numbers to add, not truth values: where all keys of a query are hidden, the
+                # filling decides what comes out.
                 zero = rewriter.constant(np.zeros((), rewriter.tensors[scores].dtype), "seen")
                 choices = (zero, filling) if seen else (filling, zero)
                 new = rewriter.make("Where", (condition, *choices), name=f"{node.name}.mask")
@@ -193,6 +199,8 @@ def _untransposed(rewriter: Rewriter, tensor: str, found: _Found) -> str | None:
     perm, source = node.attributes["perm"], _unscaled(rewriter, node.inputs[0], found)
     if perm == _TURNED:
         return source
+    # Another order of axes: the keys' columns become rows by a Transpose that later passes may
+    # join.
     rows = tuple(perm[axis] for axis in _TURNED)
     found.new.append(rewriter.make("Transpose", (source,), name=f"{node.name}.rows", perm=rows))
     return found.new[-1].outputs[0]

@@ -218,18 +218,23 @@ def _matches_node(
         return
     if not all(_fits(node.attributes[key], want) for key, want in pattern.attributes.items()):
         return
+    # What others read stays, and so is not among the nodes that are replaced.
     met = so_far.nodes if pattern.shared or node in so_far.nodes else (*so_far.nodes, node)
     named = {**so_far.named, pattern.name: node} if pattern.name else so_far.named
+    # Of two equal inputs, either order is the same.
     commutes = COMMUTATIVE in node.operator.traits and node.inputs[0] != node.inputs[1]
     orders = itertools.permutations(node.inputs) if commutes else [node.inputs]
     for order in orders:
         found = [replace(so_far, nodes=met, named=named)]
+        # Each input narrows down what the ones before allow: names must mean the same tensor
+        # throughout.
         for inner, name in zip(pattern.inputs, order, strict=True):
             found = [m for earlier in found for m in _matches(rewriter, inner, name, earlier)]
         yield from found
 
 
 def _named(so_far: Match, name: str, tensor: str) -> Iterator[Match]:
+    # A name met before must be this tensor again.
     if so_far.tensors.get(name, tensor) == tensor:
         yield replace(so_far, tensors={**so_far.tensors, name: tensor})
 

@@ -67,6 +67,7 @@ def _elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordered | No
     if rewriter.tensors[node.outputs[0]].rank != rank:
         return None
     for index, name in enumerate(node.inputs):
+        # One number is broadcast alike along axes in any order.
         if not name or rewriter.tensors[name].shape in ((), (1,)):
             continue
         value = rewriter.constants.get(name)
@@ -74,9 +75,12 @@ def _elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordered | No
             if rewriter.tensors[name].rank != rank:
                 return None
             moved.append(index)
+        # A constant with a declared precision is not to be replaced by another one.
         elif value.ndim > rank or name in rewriter.graph.precisions:
             return None
         elif value.size > 1:
+            # Broadcasting fills up axes in front; once these are somewhere else, they have to be
+            # written out.
             aligned = value.reshape((1,) * (rank - value.ndim) + value.shape)
             constants[index] = aligned.transpose(np.argsort(order))
         elif value.ndim == rank:
@@ -152,6 +156,7 @@ def _without(
         return found
     gone = normalize_axes(axes, len(order))
     left = [axis for place, axis in enumerate(order) if place not in gone]
+    # If those that stay are in order, so is the result, and no Transpose has to follow.
     return found._replace(settles=True) if left == sorted(left) else None
 
 
@@ -177,6 +182,7 @@ def _slice(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     starts, axes = _integers(rewriter, node, 1), _integers(rewriter, node, 3)
     if not starts or axes is None:
         return None
+    # Left out, the first axes are meant, and those are others now: they have to be named.
     axes = axes or tuple(range(len(starts)))
     return Reordered((0,), {3: _named_anew(axes, order)}, node.attributes)
 

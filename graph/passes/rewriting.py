@@ -53,6 +53,7 @@ class Rewriter:
         self._public = frozenset(graph.outputs)
         self._given = graph.prepared.union(graph.inputs, graph.variables)
         self._wiring = Wiring(graph)
+        # With the node that the name stood for: a name may come to stand for another one.
         self._inferred: dict[str, tuple[Node, Sequence[TensorSpec]]] = {}
         self._first_size = self._size = size_of(graph.nodes)
 
@@ -105,6 +106,7 @@ class Rewriter:
 
     def is_private(self, tensor: str) -> bool:
         """True when one node alone reads a tensor, and nobody fetches it."""
+        # A precision is a promise about this very tensor, like a public name.
         declared = tensor in self._public or tensor in self.graph.precisions
         return not declared and self.reader_count(tensor) == 1
 
@@ -129,6 +131,7 @@ class Rewriter:
 
     def may_drop(self, node: Node) -> bool:
         """Say whether a node may go: it is pinned nowhere, or its neighbours are alike."""
+        # A node without a name is pinned nowhere: what may merge with it may be anywhere.
         unnamed = replace(node, name="")
         if self.may_merge([node, unnamed], unnamed):
             return True
@@ -158,11 +161,14 @@ class Rewriter:
             Made unique, unless it is that of a node that is about to be replaced.
         """
         complete = find_operator(op, at=name).complete(attributes, at=name)
+        # A node that is about to be replaced leaves its name to the new one: pins and profiles know
+        # it.
         if name not in self.names:
             name = self._node_names.take(name)
         if outputs is None:
             outputs = (self._tensor_names.take(name),)
         node = Node(name, op, tuple(inputs), tuple(outputs), complete)
+        # Known at once, so that the next node can be made from it before either is in the graph.
         for tensor, spec in zip(outputs, self.specs(node), strict=False):
             if tensor and tensor not in self.tensors:
                 self.tensors[tensor] = spec
@@ -179,6 +185,7 @@ class Rewriter:
         if known is not None:
             return known
         name = self._tensor_names.take(stem)
+        # The pool hands it out to whoever asks for that value.
         array.flags.writeable = False
         self.constants[name], self.tensors[name] = array, spec_of(array)
         self._pool.add(name, array)
@@ -201,6 +208,8 @@ class Rewriter:
         """
         if not old:
             raise GraphError("no node is replaced", fix="insert behind a node")
+        # All that can refuse comes first, and then the change as a whole: half of one is a broken
+        # graph.
         ranked = sorted(old, key=self._wiring.rank)
         check_replacement(self, ranked, new)
         at = self._wiring.stand_in(ranked, new)
@@ -241,6 +250,7 @@ class Rewriter:
             return False
         public = [tensor for tensor in needed if tensor in self._public]
         sources = [to[tensor] for tensor in public]
+        # A public name has to stay, so that the source takes it over; it can take over one only.
         if len(set(sources)) < len(sources) or not all(map(self._may_be_renamed, sources)):
             return False
         if any(self.tensors[tensor] != self.tensors[to[tensor]] for tensor in needed):
@@ -265,6 +275,7 @@ class Rewriter:
 
         Nodes with effects, and those of which an output is fetched, stay.
         """
+        # Backwards: what only dead nodes read is dead by the time it is looked at.
         for node in reversed(self.find() if self._wiring.changed else ()):
             if not has_effects(node) and not any(map(self._is_needed, node.outputs)):
                 self._wiring.remove(node)

@@ -65,6 +65,8 @@ def _better(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> 
             vertex = part[vertex]
         return vertex
 
+    # Two vertices are the sides themselves, and those behind the candidates stand for what may be
+    # either: neither connects parts.
     inside = [[end for end in edge.ends if 2 <= end < len(now)] for edge in edges]
     for ends in inside:
         for end in ends[1:]:
@@ -75,6 +77,8 @@ def _better(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> 
             known = [end for end in edge.ends if end < len(now)]
             mixed = [len({sides[end] for end in known}) > 1 for sides in (now, then)]
             place = root(ends[0])
+            # Part by part: one that gains nothing stays as it is, though the cut of the whole has
+            # moved it.
             gain[place] = gain.get(place, 0) + edge.price * (mixed[0] - mixed[1])
     return {vertex for vertex in range(2, len(now)) if gain.get(root(vertex), 0) > 0}
 
@@ -202,6 +206,7 @@ class Cut:
             yield as_it_is if self._candidates[writer.name].settles else vertex[writer.name]
         elif writer.name not in self._links:  # of another order it is one Transpose either way
             is_source = turn == self._order and not self._undoes_itself
+            # A vertex of its own may be on either side: whatever is chosen, there is one Transpose.
             yield _VERTEX[_SOURCE] if is_source else flow.vertex()
         if rewriter.is_output(tensor):
             yield as_it_is

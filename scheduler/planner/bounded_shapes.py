@@ -96,11 +96,17 @@ class BoundedShapes:
             If shapes do not fit together inside the graph.
         """
         bind_inputs(self._template, shapes)
+        # Formulas that inference has agreed with at some lengths stand for it: items wait for this
+        # at each new length.
         part = self._formulas.at(shapes) or self._inferred(shapes)
         if part is None:
             return None
         sizes = self._sizes(part)
+        # What is not in the plan at all counts as larger: a kernel may want scratch at some lengths
+        # only.
         larger = {name for name, nbytes in sizes.items() if nbytes > self._nbytes.get(name, -1)}
+        # Tensors apart at the largest lengths are apart at all others; those that share bytes have
+        # to do so again, or one would be written over the other.
         shares = all(_still_shares(part, sharing) for sharing in self._sharing)
         if not (larger <= self._growing and shares):
             return None
@@ -120,6 +126,7 @@ class BoundedShapes:
             return None
         if not all(self._is_supported(part, node) for node in part.nodes):
             return None
+        # Only what was inferred and fits teaches formulas.
         self._formulas.compare(shapes, part)
         return part
 
@@ -131,6 +138,8 @@ class BoundedShapes:
         shapes = {name: graph.tensors[name].static_shape for name in graph.inputs}
         own = self._specialised(part, shapes)
         left = [node for node in graph.nodes if node.name not in fixed]
+        # Where passes changed what is around the fixed nodes, nothing can be told apart: all may
+        # vary.
         if own.is_static and same_nodes(own.nodes, left):
             return part, own
         return template, graph
@@ -153,6 +162,7 @@ class BoundedShapes:
         sizes = {name: s.nbytes for name, s in graph.tensors.items() if name not in graph.constants}
         for node in graph.nodes:
             device = self._plan.prototypes[self._plan.assignment[node.name]]
+            # Inside an atomic program tensors have no place, and no scratch.
             if not device.capabilities.atomic_programs:
                 specs = scratch_specs(device, graph, node)
                 sizes.update((name, spec.nbytes) for name, spec in specs.items())
@@ -171,6 +181,8 @@ class BoundedShapes:
         graph = self._own
         for place, node in enumerate(graph.nodes):
             runs = [run for run in runs_of(graph, node) if self._lies(node, run)]
+            # A run that lies where it belongs is shared on purpose; what else overlaps is
+            # overwritten.
             known = {(run.source, run.target) for run in runs}
             others = tuple(pair for pair in self._overlapping(node) if pair not in known)
             if runs or others:
@@ -199,6 +211,7 @@ class BoundedShapes:
         plan = self._plan
         assert plan.placement is not None
         memory = plan.placement.local.get((tensor, plan.assignment[node.name]))
+        # Constants are used where they lie, and what is within an atomic program lies nowhere.
         return None if memory is None else self._memory.locations.get((tensor, memory))
 
     def _fitted(self, part: Graph, sizes: Mapping[str, int], *, grows: bool) -> Plan:
@@ -211,6 +224,7 @@ class BoundedShapes:
             _resized(one, graph, nodes) if one.index in self._varying else one
             for one in plan.subgraphs
         )
+        # In an arena that had to grow, all lies anew, also what is as long as before.
         moved: Set[str] = self._growing if grows else frozenset()
         steps = tuple(_with_sizes(step, plan.graph, graph, subgraphs, moved) for step in plan.steps)
         return replace(

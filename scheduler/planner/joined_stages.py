@@ -19,7 +19,7 @@ from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Placement
 from ..plans.plan import Plan
 from ..plans.stages import ComputedLengths, PlanStage
-from ..shapes.bounds import leeway_in
+from ..shapes.bounds import constraints_in
 from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs
 from .memory.memory_plan import plan_memory
@@ -137,7 +137,7 @@ def _joined(graph: Graph, stages: Sequence[Bounded], plans: Sequence[Plan]) -> P
             request.max_in_flight,
             limits=request.memory_limits,
             costs=first.costs,
-            leeway=_leeway(plans),
+            constraints=_constraints(plans),
         )
     except DoesNotFitError:  # one after the other they may
         return None
@@ -185,7 +185,7 @@ def _edges(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[
         earlier |= {step_of[one.node].index for one in stage.computes}
 
 
-def _leeway(plans: Sequence[Plan]) -> DynamicShapeConstraints:
-    every = [leeway_in(plan) for plan in plans]
+def _constraints(plans: Sequence[Plan]) -> DynamicShapeConstraints:
+    every = [constraints_in(plan) for plan in plans]
     apart = frozenset[str]().union(*(one.apart for one in every))
     return DynamicShapeConstraints(apart, [other for one in every for other in one.others])

@@ -5,7 +5,7 @@ phase               decides                                                 in
 ==================  ======================================================  =======================
 `prepare`           the graph that is planned: simpler, with known lengths  `prepare`
 `convert_to_half`   what is computed in float16, where that is allowed      `mixed_precision`
-`split`             what runs once, when the plan is opened                 `prologue`
+`split_prologue`    what runs once, when the plan is opened                 `prologue`
 `choices`           who runs what: partitions, the best first               `partition.strategies`
 `lower`             the form in which devices get their nodes, the steps    `lowering`, `placement`
 `plan_memory`       every offset                                            `memory.memory_plan`
@@ -38,7 +38,7 @@ from .memory.memory_plan import plan_memory
 from .mixed_precision import convert_to_half
 from .partition.strategies import choices
 from .prepare import BoundedLengths, Lengths, prepare
-from .prologue import split, with_section
+from .prologue import split_prologue, with_prologue
 
 WAITS_WORTH = 1.01
 """If steps wait for memory, and that costs more, partitions are tried that may wait for less."""
@@ -75,7 +75,7 @@ def make_plan(
     refusals = list[DoesNotFitError]()
     for way in convert_to_half(prepared, request, lengths):
         try:
-            made = way.finish(_plan_in_sections(way.graph, way.request, lengths))
+            made = way.finish(_plan_with_prologue(way.graph, way.request, lengths))
         except DoesNotFitError as error:
             refusals.append(error)
         else:
@@ -83,13 +83,13 @@ def make_plan(
     raise refusals[0]
 
 
-def _plan_in_sections(graph: Graph, request: PlanRequest, lengths: Lengths) -> Plan:
-    """Return the plan of a graph, with a section that runs once if there is memory to keep it."""
-    parts = split(graph) if lengths.may_split(graph) else None
+def _plan_with_prologue(graph: Graph, request: PlanRequest, lengths: Lengths) -> Plan:
+    """Return the plan of a graph, with a prologue if there is memory to keep it."""
+    parts = split_prologue(graph) if lengths.may_split(graph) else None
     if parts is not None:
         with suppress(DoesNotFitError):  # items that compute it for themselves share memory
             made = _plan_items(parts.rest, request, lengths)
-            return with_section(made, parts.prologue)
+            return with_prologue(made, parts.prologue)
     return _plan_items(graph, request, lengths)
 
 
@@ -156,7 +156,7 @@ def _lay_out(lowered: Lowered, request: PlanRequest, lengths: Lengths) -> _LaidO
         request.max_in_flight,
         limits=request.memory_limits,
         costs=request.costs,
-        leeway=lengths.constraints(template or graph, graph, request),
+        constraints=lengths.constraints(template or graph, graph, request),
     )
     return _LaidOut(lowered, memory, lowered.choice.seconds_with(memory))
 

@@ -10,9 +10,9 @@ from ...graph.passes import Applied, Pass, run_passes
 from ...graph.state import set_aside
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes
-from ..shapes.bounds import Template, largest, leeway_of, undecided_error
+from ..shapes.bounds import Template, constraints_of, largest, undecided_error
 from ..shapes.constraints import NONE, DynamicShapeConstraints
-from ..shapes.fixed import growing_leeway
+from ..shapes.fixed import growing_constraints
 from ..shapes.sync_points import has_static_shapes
 from ..shapes.whole import with_whole_nodes
 from .chains import without_chains
@@ -76,7 +76,7 @@ class BoundedLengths(Lengths):
         self, template: Graph, graph: Graph, request: PlanRequest
     ) -> DynamicShapeConstraints:
         """Return what the memory of the largest lengths must allow for."""
-        return leeway_of(_template(template, request, self), self.bounds, graph)
+        return constraints_of(_template(template, request, self), self.bounds, graph)
 
     def may_split(self, graph: Graph) -> bool:
         """Say whether constants are folded: else what runs once may be what decides shapes."""
@@ -100,7 +100,7 @@ class GrowingLengths(BoundedLengths):
         self, template: Graph, graph: Graph, request: PlanRequest
     ) -> DynamicShapeConstraints:
         """Return what the memory must allow for where some of it grows."""
-        return growing_leeway(template)
+        return growing_constraints(template)
 
 
 def prepare(

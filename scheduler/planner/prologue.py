@@ -1,7 +1,7 @@
-"""The run-once section: nodes that follow from constants alone, run when a plan is opened.
+"""The prologue of a plan: nodes that follow from constants alone, run when a plan is opened.
 
 What is small enough was folded, and is a constant of the plan. What is not, or was not to be, is
-split off here: the section becomes a plan of its own, for one item, and the rest reads its results
+split off here: the prologue becomes a plan of its own, for one item, and the rest reads its results
 as prepared tensors, which lie beside the regions of items for as long as the plan is open. Nothing
 of it is computed, or copied, per item.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 REASON = "computed once, when the plan is opened"
 
 
-class Sections(NamedTuple):
+class PrologueSplit(NamedTuple):
     """A graph in two.
 
     Attributes
@@ -45,7 +45,7 @@ class Sections(NamedTuple):
     rest: Graph
 
 
-def split(graph: Graph) -> Sections | None:
+def split_prologue(graph: Graph) -> PrologueSplit | None:
     """Return the parts of a graph, None where nothing can be computed ahead.
 
     What is fetched is written for each item, so that nobody's results are another's.
@@ -60,10 +60,10 @@ def split(graph: Graph) -> Sections | None:
     once = graph.extract(nodes, f"{graph.name}: at open")
     if not once.outputs:
         return None
-    return Sections(once, _without(graph, inside, once))
+    return PrologueSplit(once, _without(graph, inside, once))
 
 
-def with_section(made: Plan, once: Graph, assignment: Mapping[str, str] | None = None) -> Plan:
+def with_prologue(made: Plan, once: Graph, assignment: Mapping[str, str] | None = None) -> Plan:
     """Return a plan of a rest with that of what runs once.
 
     Nodes run where they are pinned, else on the device that reads them, if that can. `assignment`
@@ -74,7 +74,7 @@ def with_section(made: Plan, once: Graph, assignment: Mapping[str, str] | None =
     UnsupportedOpError
         If nodes find no device.
     DoesNotFitError
-        If a memory is too small while the section runs.
+        If a memory is too small while the prologue runs.
     """
     devices = made.prototypes
     offers = ask(once, devices, made.pins)
@@ -87,7 +87,7 @@ def with_section(made: Plan, once: Graph, assignment: Mapping[str, str] | None =
     found = judged.partition
     reasons = dict.fromkeys(found.assignment, REASON)
     request = replace(made.request, max_in_flight=1, ends=ON_HOST, precision={}, halved={})
-    section = replace(
+    prologue = replace(
         made,
         graph=once,
         template=None,
@@ -100,8 +100,8 @@ def with_section(made: Plan, once: Graph, assignment: Mapping[str, str] | None =
         passes=(),
         applied=(),
     )
-    whole = replace(made, prologue=section)
-    _check_fits(whole, section)
+    whole = replace(made, prologue=prologue)
+    _check_fits(whole, prologue)
     return whole
 
 
@@ -129,7 +129,7 @@ def _without(graph: Graph, inside: set[str], once: Graph) -> Graph:
 
 
 def _devices(offers: Offers, made: Plan) -> list[str]:
-    """Return the device of each node of a section, going by who reads what it makes."""
+    """Return the device of each node of a prologue, going by who reads what it makes."""
     names, graph = tuple(offers.devices), offers.graph
     where: dict[str, str] = {}
     for node, allowed in zip(reversed(graph.nodes), reversed(offers.allowed), strict=True):
@@ -143,13 +143,13 @@ def _devices(offers: Offers, made: Plan) -> list[str]:
     return [where[node.name] for node in graph.nodes]
 
 
-def _check_fits(whole: Plan, section: Plan) -> None:
-    """Raise unless the section can run while what all items share is there already."""
+def _check_fits(whole: Plan, prologue: Plan) -> None:
+    """Raise unless the prologue can run while what all items share is there already."""
     assert whole.memory is not None
-    assert section.memory is not None
+    assert prologue.memory is not None
     for memory, limit in limits_of(whole.request.memory_limits, whole.prototypes).items():
         needed = 0
-        for pool in (whole.memory.pools.get(memory), section.memory.pools.get(memory)):
+        for pool in (whole.memory.pools.get(memory), prologue.memory.pools.get(memory)):
             if pool is not None:
                 shared = (one.nbytes for one in pool.regions.values() if one.copies == 1)
                 needed += pool.constants_nbytes + sum(shared)
@@ -157,6 +157,6 @@ def _check_fits(whole: Plan, section: Plan) -> None:
             raise DoesNotFitError(
                 f"what is computed at open needs {needed:,} bytes of memory {memory!r}; "
                 f"{limit.owner} has {limit.nbytes:,}",
-                at=f"graph {section.graph.name!r}",
+                at=f"graph {prologue.graph.name!r}",
                 fix="allow more memory, or fold less",
             )

@@ -19,7 +19,7 @@ from ..plans.steps import outline
 from ..plans.variants import variant
 from ..profile import Part, Profile, Record
 from ..profile.timestamps import Timestamps
-from ..shapes.bounds import Template, example_shapes, fed_bounds, largest, leeway_in
+from ..shapes.bounds import Template, constraints_in, example_shapes, fed_bounds, largest
 from ..simulation.engine import run
 from ..simulation.lanes import host_of, replicated
 from ..simulation.models import ModelSource, read_models
@@ -217,7 +217,7 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
         count,
         limits=plan.request.memory_limits,
         costs=plan.costs,
-        leeway=leeway_in(plan),
+        constraints=constraints_in(plan),
     )
     if memory.added_edges:
         placement = placement.with_waits(memory.added_edges)

@@ -79,6 +79,8 @@ class Stage:
         self.rest: Entry | None = None
         read = set(graph.outputs)
         if parts.rest is not None:
+            # Loops run by themselves, once their inputs are there; an If becomes the branch that is
+            # entered when the rest is planned.
             reached = [node for node in frontier(parts.rest) if waits(node) and node.op != "If"]
             closed = [_closed(node, graph.constants) for node in reached]
             self.loops = [
@@ -86,6 +88,7 @@ class Stage:
                 for node in closed
             ]
             read.update(name for node in closed for name in node.inputs)
+            # What reads a loop's results comes after the loop, in a stage of its own.
             left = [node for node in parts.rest.nodes if node not in reached]
             if left:
                 rest = parts.rest.extract(left, graph.name)
@@ -93,6 +96,7 @@ class Stage:
         self.constants: Mapping[str, Array] = {
             name: value for name, value in graph.constants.items() if name in read
         }
+        # Then an item is an item of one plan, and takes none of the ways between stages.
         done = self.plan is not None and self.plan.graph.outputs == graph.outputs
         self.whole = self.plan if done and not self.padded and parts.rest is None else None
 
@@ -241,6 +245,7 @@ class Entry:
             If an operator does not tell its shapes, or no device supports it.
         """
         bounded = self.make_ahead()
+        # One stage for whatever comes beats one for each of the values.
         if bounded is not None:
             return bounded
         for node in frontier(self.graph):
@@ -248,6 +253,8 @@ class Entry:
                 _is_static(self.graph, node)
                 or is_bounded_call(self.graph, node, self._plan.computed)
             ):
+                # It only grows: were names forgotten, the keys of stages that are kept would mean
+                # something else.
                 self._deciding.update(deciding(self.graph, node, known))
         graph = self._specialised(known, self._deciding)
         if not has_static_shapes(graph) and self._switches:
@@ -266,6 +273,7 @@ class Entry:
         """
         if not self._may_be_bounded:
             return None
+        # Asked once: what the answer rests on, the graph and its bounds, does not change.
         self._may_be_bounded = False
         plan, graph = self._plan, self.graph
         bounds = fed_bounds(graph, plan.computed)
@@ -285,6 +293,7 @@ class Entry:
         """Return the graph with switches set, if then all is known, else as it is."""
         switches = [name for name in self._switches if np.size(known[name]) <= SWITCH_SIZE]
         self._settings.add(tuple(known[name].tobytes() for name in switches))
+        # It was no switch after all; a stage for each of its values would fill the cache.
         if len(self._settings) > MOST_SETTINGS:
             self._switches, self._set = [], set()
             return graph
@@ -295,6 +304,7 @@ class Entry:
         return tried
 
     def _specialised(self, known: Mapping[str, Array], names: set[str]) -> Graph:
+        # Copies: constants of a plan outlive the item whose buffers these are.
         values = {name: frozen_copy(known[name]) for name in self.graph.inputs if name in names}
         inputs = tuple(name for name in self.graph.inputs if name not in values)
         specs = {name: spec_of(value) for name, value in values.items()}

@@ -124,7 +124,7 @@ class Plan:
 
     def _whole(self, rest: Graph) -> Graph:
         return taken_back(
-            rest if self.prologue is None else join_sections(self.prologue.graph, rest)
+            rest if self.prologue is None else join_prologue(self.prologue.graph, rest)
         )
 
     @property
@@ -321,13 +321,13 @@ class Plan:
         return self.report()
 
 
-def join_sections(once: Graph, rest: Graph) -> Graph:
+def join_prologue(prologue: Graph, rest: Graph) -> Graph:
     """Return the graph that was split, the nodes that run once first."""
     return replace(
         rest,
-        nodes=(*once.nodes, *rest.nodes),
-        tensors={**once.tensors, **rest.tensors},
-        constants={**once.constants, **rest.constants},
-        precisions={**once.precisions, **rest.precisions},
-        prepared=rest.prepared - set(once.outputs),
+        nodes=(*prologue.nodes, *rest.nodes),
+        tensors={**prologue.tensors, **rest.tensors},
+        constants={**prologue.constants, **rest.constants},
+        precisions={**prologue.precisions, **rest.precisions},
+        prepared=rest.prepared - set(prologue.outputs),
     )

@@ -130,7 +130,7 @@ class MemoryPlan:
     slowdown : float
         The makespan of one item that is predicted with these waits, relative to that without.
     scratch : Mapping of str to int
-        Bytes of scratch buffers, where there is leeway for other shapes.
+        Bytes of scratch buffers, where there is room for other shapes.
     """
 
     locations: Mapping[Replica, Location]

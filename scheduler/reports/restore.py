@@ -20,7 +20,7 @@ from ..planner.memory.limits import exceeded, limits_of
 from ..planner.memory.verify import verify_memory
 from ..planner.partition.partition import offer
 from ..planner.placement import place
-from ..planner.prologue import split, with_section
+from ..planner.prologue import split_prologue, with_prologue
 from ..planner.request import MOST_IN_FLIGHT
 from ..plans.io_devices import IoDevices, checked_ends
 from ..plans.partition import SESSION, Partition, Subgraph
@@ -310,7 +310,7 @@ def restored_sections(
     """
     if not assignment:
         return None, graph
-    parts = split(graph)
+    parts = split_prologue(graph)
     if parts is None or {node.name for node in parts.prologue.nodes} != assignment.keys():
         raise damaged_error("what runs once does not follow from constants", at)
     return parts.prologue, parts.rest
@@ -329,4 +329,4 @@ def with_restored(plan: Plan, once: Graph | None, assignment: Mapping[str, str],
     if once is None:
         return plan
     check_assignment(once, assignment, plan.prototypes, at)
-    return with_section(plan, once, assignment)
+    return with_prologue(plan, once, assignment)

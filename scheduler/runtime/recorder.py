@@ -90,10 +90,10 @@ class Recorder:
         while self._spans > KEPT_SPANS and (self._records or len(self._latest) > 1):
             self._spans -= self._forget()
 
-    def record_opening(self, section: OpenPlan, execution: Execution, marks: Timestamps) -> None:
+    def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
         """Take over what ran when a plan was opened; no item did."""
         if self._keeps:
-            part = Part(section.outlines, execution.times, section.pools)
+            part = Part(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
     def profile(self) -> Profile:

@@ -25,7 +25,7 @@ from ..plans.pins import Pins
 from ..plans.plan import Plan
 from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .constraints import NONE, DynamicShapeConstraints
-from .fixed import fixed_nodes, growing_leeway, same_nodes, without_nodes
+from .fixed import fixed_nodes, growing_constraints, same_nodes, without_nodes
 from .specialise import specialise
 from .sync_points import GraphSplit, cut_alike, frontier, has_static_shapes
 from .whole import switches_of, with_whole_nodes
@@ -89,6 +89,8 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
                     example_shapes(graph, name),
                 ),
             )
+    # In the order of the graph, not of who wrote the bounds: plans and their digests follow from
+    # it.
     return {symbol: found[symbol] for symbol in symbols}
 
 
@@ -141,6 +143,7 @@ def computed_symbols(graph: Graph) -> Mapping[str, str]:
     for node in graph.nodes:
         for name in filter(None, node.outputs):
             for dim in graph.tensors[name].shape or ():
+                # What is computed from other lengths has bounds by theirs.
                 if isinstance(dim, str) and dim not in fed and not _ARITHMETIC.search(dim):
                     found.setdefault(dim, name)
     return found
@@ -152,6 +155,7 @@ def fed_bounds(graph: Graph, bounds: Bounds) -> Bounds | None:
     for name in graph.inputs:
         shape = graph.tensors[name].shape
         symbols = {dim for dim in shape or () if isinstance(dim, str)}
+        # One length that may be anything is enough: no largest shape, and no plan for all.
         if shape is None or not bounds.keys() >= symbols:
             return None
         found.update((symbol, bounds[symbol]) for symbol in symbols)
@@ -188,6 +192,8 @@ class Template:
         """Return the graph for some shapes of its inputs."""
         graph = specialise(self.graph, shapes, folds=self.folds)
         fed = self.graph.inputs if self.fed is None else self.fed
+        # Only users set switches; what another part of the graph computes is a value like any
+        # other.
         switches = [name for name in switches_of(self.graph) if name in fed]
         return with_whole_nodes(graph, self.devices, self.pins, switches, folds=self.folds)
 
@@ -215,7 +221,7 @@ class Template:
         )
 
 
-def leeway_of(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
+def constraints_of(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
     """Return what to allow for in the memory of `graph`, which is of the largest shapes.
 
     Nodes that would share bytes in another way at other shapes are kept apart. Where no other
@@ -223,24 +229,27 @@ def leeway_of(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeC
     the same at all of them: only the others are looked at.
     """
     part, own = _varying(template, bounds, graph)
+    # Where shapes make other nodes of the graph, the plan is not used: they need not fit into it.
     others = [other for other in _others(part, bounds) if alike(other, own)]
     ways = [[_shared(other, node) for node in other.nodes] for other in others]
     apart = set[str]()
     for place, node in enumerate(own.nodes):
         here = _shared(own, node)
+        # Samples prove nothing, but runs that begin elsewhere at some lengths do so at most, and
+        # what is missed is found when such lengths come: `BoundedShapes` looks again.
         if any(there[place] != here for there in ways) or not (ways or _is_simple(here)):
             apart.add(node.name)
     return DynamicShapeConstraints(frozenset(apart), others)
 
 
-def leeway_in(plan: Plan) -> DynamicShapeConstraints:
+def constraints_in(plan: Plan) -> DynamicShapeConstraints:
     """Return what the memory of a plan must allow for, so that all shapes within bounds fit."""
     if plan.template is None:
         return NONE
     if not plan.bounds:
-        return growing_leeway(plan.template)
+        return growing_constraints(plan.template)
     template = Template(plan.template, plan.prototypes, plan.pins, plan.folds)
-    return leeway_of(template, plan.bounds, plan.graph)
+    return constraints_of(template, plan.bounds, plan.graph)
 
 
 def _varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template, Graph]:
@@ -250,6 +259,7 @@ def _varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template
     part = replace(template, graph=without_nodes(whole, fixed), fed=whole.inputs)
     own = part.picked(largest(bounds))
     left = [node for node in graph.nodes if node.name not in fixed]
+    # The fixed nodes were folded away or fused with others here: then nothing can be left out.
     return (part, own) if same_nodes(own.nodes, left) else (template, graph)
 
 
@@ -265,6 +275,8 @@ def _others(template: Template, bounds: Bounds) -> Iterator[Graph]:
 def _samples(bounds: Bounds) -> Iterator[Mapping[str, int]]:
     """Yield lengths that differ in all symbols, and such with one symbol at its largest."""
     for step in range(SAMPLES):
+        # Another stride for each symbol, so that two of them are seldom as far on the way as each
+        # other.
         parts = [step * (2 * place + 1) % (SAMPLES + 1) for place in range(len(bounds))]
         yield _lengths(bounds, parts, 1)
         yield _lengths(bounds, parts, GRAIN)
@@ -278,6 +290,8 @@ def _lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Mapping[str, i
     """Return lengths, of each symbol so many parts of the way from the smallest to the largest."""
     found: dict[str, int] = {}
     for (symbol, (low, high)), part in zip(bounds.items(), parts, strict=True):
+        # The largest power of two that the largest length is a multiple of: models that take only
+        # such lengths say so by it.
         unit = max(1, min(high & -high, grain))
         found[symbol] = max(low, (low + (high - low) * part // SAMPLES) // unit * unit)
     return found

@@ -12,7 +12,7 @@ SPARE = 4
 
 
 class DynamicShapeConstraints:
-    """DynamicShapeConstraints for other shapes, all of them smaller.
+    """Constraints for other shapes, all of them smaller.
 
     Parameters
     ----------

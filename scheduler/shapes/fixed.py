@@ -62,8 +62,8 @@ def is_mostly_fixed(template: Graph) -> bool:
     return len(worth_apart(template)) * 2 >= max(len(template.nodes), 1)
 
 
-def growing_leeway(template: Graph) -> DynamicShapeConstraints:
-    """Return leeway for tensors whose lengths have no bound: they share bytes with no others."""
+def growing_constraints(template: Graph) -> DynamicShapeConstraints:
+    """Return constraints for lengths without bounds: what has them shares bytes with nothing."""
     growing = frozenset(name for name, spec in template.tensors.items() if not spec.is_static)
     apart = frozenset(node.name for node in template.nodes) - fixed_nodes(template)
     return DynamicShapeConstraints(apart, growing=growing)

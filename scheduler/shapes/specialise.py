@@ -104,6 +104,7 @@ def _bind_shape(
     known = {symbol: symbols[symbol] for symbol in spec.shape if symbol in symbols}
     fits = len(shape) == len(spec.shape)
     for declared, length in zip(spec.shape, shape, strict=False):
+        # The first input that has a symbol says how long it is; all others have to agree.
         bound = symbols.setdefault(declared, length) if isinstance(declared, str) else declared
         fits = fits and bound == length
     if not fits:
@@ -132,7 +133,10 @@ class _Sweep:
         given = (*graph.constants, *graph.prepared)
         self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
         self._constants: dict[str, Array] = dict(graph.constants)
+        # One and the same mapping where all that is known becomes a constant.
         self._values = self._constants if folds else dict(graph.constants)
+        # Folding may not make a graph much larger than its weights are: an Expand of constants
+        # would.
         self._room = Room(graph.constants.values())
         self._kept: list[Node] = []
         self._met: list[str] = []
@@ -153,6 +157,8 @@ class _Sweep:
             self._constants.update(plain.constants)
             self._values.update(plain.constants)
             self._tensors.update({name: spec_of(v) for name, v in plain.constants.items()})
+            # What a loop was written out as may hold loops again, which have the rest of the
+            # allowance.
             for written in plain.nodes:
                 self.visit(written, plain.allowance)
             return
@@ -164,6 +170,7 @@ class _Sweep:
         values = evaluated(node, call, specs, self._room) if known else None
         self._values.update(values or {})
         self._met.append(node.name)
+        # Without folding the node runs all the same, though its values may decide shapes meanwhile.
         if values is None or not self._folds:
             self._kept.append(node)
 
@@ -185,6 +192,7 @@ class _Sweep:
         known = {n for n in node.inputs if n in self._values and n not in self._constants}
         if not known or not _needs(node, call, specs, known):
             return set()
+        # Each alone, if one of them is what it takes; else they do together.
         return {name for name in known if _needs(node, call, specs, {name})} or known
 
     def told(self, after: Graph, seconds: float) -> tuple[Applied, ...]:
@@ -199,6 +207,7 @@ class _Sweep:
     def result(self) -> Graph:
         wanted = set(self._graph.outputs)
         kept: list[Node] = []
+        # Backwards, so that readers are known before what they read.
         for node in reversed(self._kept):
             if not self._deciding.isdisjoint(node.outputs):
                 self._constants.update({n: self._values[n] for n in node.outputs if n})

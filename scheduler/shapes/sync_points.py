@@ -39,6 +39,7 @@ class PaddedOutputs:
         lengths, start, found = known[self.shapes].tolist(), 0, {}
         for name in self.tensors:
             array = known[name]
+            # Contiguous, as plans are fed; a buffer that is full is not copied.
             box = tuple(slice(length) for length in lengths[start : start + array.ndim])
             found[name] = np.ascontiguousarray(array[box]).reshape(array[box].shape)
             start += array.ndim
@@ -84,11 +85,14 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
     rest: list[Node] = []
     padded: list[PaddedOutputs] = []
     tensors = dict(graph.tensors)
+    # In topological order: what is not ready holds up all that reads it, by being in the rest.
     for node in graph.nodes:
         ready = all(name in known for name in node.inputs if name)
         if ready and not waits(node):
             if node.operator.bounded is not None:
                 one, specs = bounded_form(graph, node)
+                # The buffer has a size, so the head computes it; the results stay out of `known`,
+                # for their lengths are told at the boundary.
                 if all(spec.is_static for spec in specs):
                     padded.append(_padded(head, tensors, one, specs))
                     continue
@@ -109,6 +113,7 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
 def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
     """Cut a graph with symbols where its form for some lengths is cut."""
     parts = cut(graph, bounds)
+    # Where the cut goes is decided for numbers, as symbols do not say whether lengths are known.
     late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
     padding = {one.shapes for one in parts.padded}
     head: list[Node] = []
@@ -152,6 +157,7 @@ def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
     unread = (f"{node.name}\0unread{i}" for i in range(len(specs)))
     given = dict(enumerate(node.outputs))
     names = [given.get(i) or name for i, name in enumerate(unread)]
+    # No name that users give has a NUL in it.
     names[-1] = f"{node.name}\0shapes"
     return replace(node, op=operator.name, outputs=tuple(names)), specs
 
@@ -179,6 +185,7 @@ def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[s
     ]
     if not _decided(graph, node, known, names):
         raise untold_shape_error(graph, node)
+    # As few as will do: each value that decides is part of the key by which stages are found again.
     for name in tuple(names):
         fewer = [other for other in names if other != name]
         if _decided(graph, node, known, fewer):
@@ -202,6 +209,7 @@ def reason_held_up(parts: GraphSplit, node: Node) -> str:
         names = [n for n in deciding_inputs(node) if n and n not in graph.constants]
     else:
         small = (n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants)
+        # Zeros would make empty shapes of products, ones leave them as they are.
         ones = {n: _ones(graph.tensors[n]) for n in small if graph.tensors[n].is_static}
         names = tuple(name for name in ones if _would_decide(graph, node, ones, without=name))
     return f"needs the values of {_quoted(names)}" if names else "needs values, not shapes alone"
@@ -267,6 +275,7 @@ def _head(
     fetched = [name for name in graph.outputs if name in written]
     crossing = {name for node in rest for name in node.inputs}
     crossing.update(name for item in padded for name in (*item.tensors, item.shapes))
+    # Each output once.
     crossing.difference_update(fetched)
     outputs = (*fetched, *(n for node in nodes for n in node.outputs if n in crossing))
     inputs = tuple(name for name in graph.inputs if name in read)

@@ -74,6 +74,8 @@ class Lane:
 
     def takes_behind(self, other: Lane) -> bool:
         """True when it takes work that waits for work which another lane was given."""
+        # It has to know the other's events: its own device's, or those of a device that it copies
+        # from.
         near = other.device == self.device or other.device in self.follows
         return near and self.keeps_order and other.keeps_order
 
@@ -156,6 +158,7 @@ class Workload:
     @property
     def variants(self) -> tuple[Placed, ...]:
         """All sets of lanes that an item may run on, the first one first."""
+        # The first is the one that was planned for.
         return Placed(self.lane, self.duration_s), *self.others
 
     def order(self) -> Order:
@@ -170,6 +173,8 @@ class Workload:
             own = self.lanes[self.lane[step]]
             for wait in waits:
                 chained = own.takes_behind(self.lanes[self.lane[wait]])
+                # Where the device keeps the order, a step may follow as soon as the one before is
+                # queued.
                 (behind if chained else after)[wait].append(step)
                 if chained:
                     ahead[step].append(wait)
@@ -179,6 +184,8 @@ class Workload:
 
     def _ranks(self) -> list[int]:
         waits = [*self.waits]
+        # Effects come in the order of the graph whatever goes first else; ranks must not say
+        # otherwise, or a lane would wait for what stands behind it.
         for earlier, later in pairwise(self.effects):
             waits[later] = (*waits[later], earlier)
         return ranks(self.duration_s, waits)
@@ -216,6 +223,8 @@ class Host:
     def rate(self, active: int) -> float:
         """Return how fast each of some lanes computes, as a share of one that is alone."""
         busy = active if self.cores is None else min(active, self.cores)
+        # Cores are shared evenly by those that are active, and each that is busy slows down the
+        # others.
         return min(1.0, busy / active) / (1.0 + self.contention * (busy - 1)) if active else 1.0
 
 

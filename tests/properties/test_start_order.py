@@ -123,7 +123,7 @@ def test_of_the_steps_that_a_lane_could_do_it_is_given_the_first_of_the_oldest_i
     def waiting(execution: Execution) -> list[int]:
         """Return what could start: by definition, or as it says where memory has to be free."""
         ready: Sequence[int] = execution.ready_ns
-        if stage.gates is None:
+        if stage.guard is None:
             ready = [all(done(execution, one) for one in step.waits) for step in steps]
         return [i for i, event in enumerate(execution.events) if event is None and ready[i]]
 

@@ -36,7 +36,7 @@ def ringed(plan: pl.Plan, copies: int) -> pl.Plan:
     return replace(plan, memory=replace(plan.memory, pools=pools))
 
 
-class PoisoningGates(RegionGuard):
+class PoisoningGuard(RegionGuard):
     """RegionGuard that poison what an item has released, before anybody else can have it."""
 
     def __init__(self, open_plan: OpenPlan) -> None:
@@ -123,18 +123,18 @@ class Stage:
         self.open_plan = OpenPlan(self.plan, self.devices)
         self.open_plan.estimates = Known(quick)
         self.open_plan.open()
-        if self.open_plan.gates is not None:
-            self.open_plan.gates = PoisoningGates(self.open_plan)
-        self.gates: RegionGuard | None = self.open_plan.gates
+        if self.open_plan.guard is not None:
+            self.open_plan.guard = PoisoningGuard(self.open_plan)
+        self.guard: RegionGuard | None = self.open_plan.guard
         self.free = list(range(slots))
         self.finished: list[int] = []
 
     def start(self, index: int, inputs: dict[str, Array]) -> Guest:
         """Admit an item; it starts once what it is fed into is free."""
-        number = self.free.pop() if self.gates is None else self.gates.admit()
+        number = self.free.pop() if self.guard is None else self.guard.admit()
         guest = Guest(index, inputs, number)
         begin = partial(self._begin, guest)
-        if self.gates is None or self.gates.claim(number, ADMISSION, begin):
+        if self.guard is None or self.guard.claim(number, ADMISSION, begin):
             begin()
         return guest
 
@@ -148,10 +148,10 @@ class Stage:
     def _land(self, guest: Guest) -> None:
         guest.results = {name: array.copy() for name, array in guest.slot.results.items()}
         self.finished.append(guest.index)
-        if self.gates is None:
+        if self.guard is None:
             self.free.append(guest.number)
         else:
-            self.gates.leave(guest.number)
+            self.guard.leave(guest.number)
 
     def busy(self) -> list[SteppedDevice]:
         return [device for device in self.devices.values() if device.queue]

@@ -63,18 +63,19 @@ def collect_buffers(
     *,
     joins: bool = True,
     confined: bool = False,
-    leeway: DynamicShapeConstraints = NONE,
+    constraints: DynamicShapeConstraints = NONE,
     scratch: ScratchOf | None = None,
 ) -> list[Buffer]:
     """Return the buffers of one item, in the order of their first writers.
 
     With `joins`, what is concatenated is written in place where that can be: less is copied, but
     the bytes live from the first write to the last read of any of it. With `confined`, inputs are
-    overwritten only by what no further step touches: items in flight can pass sooner. With leeway
-    there is room for other shapes too. `scratch` answers for the leeway, where that is asked often.
+    overwritten only by what no further step touches: items in flight can pass sooner. With
+    constraints there is room for other shapes too. `scratch` answers for these, where that is asked
+    often.
     """
-    of = scratch or (lambda device, node: leeway.scratch(device, graph, node))
-    return _Collector(graph, placement, devices, order, joins, confined, leeway, of).collect()
+    of = scratch or (lambda device, node: constraints.scratch(device, graph, node))
+    return _Collector(graph, placement, devices, order, joins, confined, constraints, of).collect()
 
 
 def alignment_of(memory: str, devices: Mapping[str, Device]) -> int:
@@ -102,12 +103,12 @@ class _Collector:
         order: HappensBefore,
         joins: bool,
         confined: bool,
-        leeway: DynamicShapeConstraints,
+        constraints: DynamicShapeConstraints,
         scratch: ScratchOf,
     ) -> None:
         self._graph, self._placement = graph, placement
         self._devices, self._order = devices, order
-        self._joins, self._confined, self._leeway = joins, confined, leeway
+        self._joins, self._confined, self._constraints = joins, confined, constraints
         self._scratch = scratch
         self._buffers: dict[Buffer, None] = {}
         self._of: dict[Replica, Buffer] = {}
@@ -148,7 +149,7 @@ class _Collector:
         taken: dict[Buffer, bool] = {}  # by outputs, and whether one overwrites what was there
         views = self._views(node)
         # What is a view, or of equal size, at the largest lengths need not be so at others.
-        may_share = not self._leeway.keeps_apart(node)
+        may_share = not self._constraints.keeps_apart(node)
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -219,7 +220,7 @@ class _Collector:
         return any(
             name in self._parts(reader, memory)
             for reader in self._graph.consumers[name]
-            if reader.operator.joins is not None and not self._leeway.keeps_apart(reader)
+            if reader.operator.joins is not None and not self._constraints.keeps_apart(reader)
         )
 
     def _parts(self, node: Node, memory: str) -> frozenset[str]:

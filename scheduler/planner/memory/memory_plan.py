@@ -53,7 +53,7 @@ def plan_memory(
     *,
     limits: Mapping[str, int] | None = None,
     costs: Costs | None = None,
-    leeway: DynamicShapeConstraints = NONE,
+    constraints: DynamicShapeConstraints = NONE,
 ) -> MemoryPlan:
     """Lay out every buffer of a static graph for `slots` items in flight.
 
@@ -72,7 +72,7 @@ def plan_memory(
         say of themselves counts as well.
     costs : Costs, optional
         By which the price of waits is predicted; the devices' models when left out.
-    leeway : DynamicShapeConstraints, optional
+    constraints : DynamicShapeConstraints, optional
         For other shapes that are to run in it.
 
     Raises
@@ -85,7 +85,7 @@ def plan_memory(
     bounds = limits_of(limits or {}, devices)
     check_tensors(graph, placement, limits_of({}, devices))
     costs = costs or Costs.of(devices)
-    planner = _Planner(graph, placement, devices, slots, bounds, leeway)
+    planner = _Planner(graph, placement, devices, slots, bounds, constraints)
     plan = planner.plan_within_limits(costs)
     # The last resort: with one item at a time in a memory, little is left of their overlap.
     if slots > 1 and exceeded(plan, bounds):
@@ -95,7 +95,7 @@ def plan_memory(
         raise does_not_fit_error(
             plan.pools[memory], bounds[memory], planner.way.buffers.get(memory, ())
         )
-    return plan if leeway.is_none else replace(plan, scratch=planner.scratch())
+    return plan if constraints.is_none else replace(plan, scratch=planner.scratch())
 
 
 @dataclass
@@ -105,7 +105,7 @@ class _Planner:
     devices: Mapping[str, Device]
     slots: int
     bounds: Mapping[str, Limit]
-    leeway: DynamicShapeConstraints
+    constraints: DynamicShapeConstraints
     swaps: bool = True
     """What is assigned has memory of its own, unless that is too much."""
     serial: bool = False
@@ -123,11 +123,11 @@ class _Planner:
         """Return the bytes of a node's scratch buffers, by name; kernels are asked once."""
         key = device.name, node.name
         if key not in self._scratch:
-            self._scratch[key] = self.leeway.scratch(device, self.graph, node)
+            self._scratch[key] = self.constraints.scratch(device, self.graph, node)
         return self._scratch[key]
 
     def scratch(self) -> dict[str, int]:
-        """Return the bytes of all scratch buffers, with leeway."""
+        """Return the bytes of all scratch buffers, with constraints."""
         found: dict[str, int] = {}
         for device, node in self._nodes():
             found.update(self.scratch_of(device, node))
@@ -135,9 +135,9 @@ class _Planner:
 
     def growing(self) -> frozenset[str]:
         """Return the tensors and scratch buffers that have no largest size."""
-        found = set(self.leeway.growing)
+        found = set(self.constraints.growing)
         for device, node in self._nodes() if found else ():
-            if self.leeway.keeps_apart(node):
+            if self.constraints.keeps_apart(node):
                 found.update(self.scratch_of(device, node))
         return frozenset(found)
 
@@ -228,7 +228,7 @@ class _Planner:
             self.order,
             joins=joins,
             confined=confined,
-            leeway=self.leeway,
+            constraints=self.constraints,
             scratch=self.scratch_of,
         ):
             found.setdefault(buffer.memory, []).append(buffer)

@@ -16,7 +16,7 @@ from ...plans.placement import Placement
 from ...plans.plan import Plan
 from ...plans.regions import Location, MemoryPlan
 from ...plans.steps import Step, Transfer
-from ...shapes.bounds import leeway_in
+from ...shapes.bounds import constraints_in
 from .columns import Texts
 
 SCRATCH = "\0scratch"
@@ -59,9 +59,11 @@ def _laid_out(
     What is concatenated is one buffer or several, whichever the planner found smaller: the plan's
     offsets tell which.
     """
-    graph, devices, leeway = plan.graph, plan.prototypes, leeway_in(plan)
+    graph, devices, constraints = plan.graph, plan.prototypes, constraints_in(plan)
     for joins in (True, False):
-        buffers = collect_buffers(graph, placement, devices, order, joins=joins, leeway=leeway)
+        buffers = collect_buffers(
+            graph, placement, devices, order, joins=joins, constraints=constraints
+        )
         starts = [_starts(buffer, memory) for buffer in buffers]
         if all(len(found) == 1 for found in starts):
             break

@@ -38,7 +38,7 @@ class Execution:
     slot : Slot
     on_finish : callable
     number : int, default 0
-        The item's number at the gates of the plan, where it has some.
+        The item's number for the plan's guard, where it has one.
     age : int, optional
         Which items go first where they meet on a lane: those of a lower age. The order in which
         executions are made when left out.
@@ -60,7 +60,7 @@ class Execution:
         "_age",
         "_bound",
         "_complete",
-        "_gates",
+        "_guard",
         "_lock",
         "_number",
         "_obligations",
@@ -84,7 +84,7 @@ class Execution:
         stages: ItemStages | None = None,
     ) -> None:
         self._open_plan = open_plan
-        self._gates = open_plan.gates
+        self._guard = open_plan.guard
         self._stages = stages
         self._bound = stages or slot
         self._number = number
@@ -140,9 +140,9 @@ class Execution:
 
         Those that a lane is not given now will be by whoever makes room there.
         """
-        plan, gates, inline = self._open_plan, self._gates, self._bound.inline
+        plan, guard, inline = self._open_plan, self._guard, self._bound.inline
         for step in ready:  # grows on the way
-            if gates is not None and step in gates.claiming and not self._may_start(step):
+            if guard is not None and step in guard.claiming and not self._may_start(step):
                 continue
             self.times[3 * step] = plan.now_ns[step]()
             if plan.lane[step].offer(self._age, plan.order.rank[step], (self, step)):
@@ -223,8 +223,8 @@ class Execution:
                 self._open_plan.estimates.note(step, spent_ns)
         if ready:
             self._offer(ready)
-        if self._gates is not None and event.error is None and step in self._gates.releasing:
-            self._gates.complete(self._number, step)  # later items go on there
+        if self._guard is not None and event.error is None and step in self._guard.releasing:
+            self._guard.complete(self._number, step)  # later items go on there
         if self._stopped:
             self._withdraw()
         following = self._open_plan.lane[step].take()
@@ -243,8 +243,8 @@ class Execution:
 
     def _may_start(self, step: int) -> bool:
         """Claim what a step needs; whoever releases what is missing resumes it."""
-        assert self._gates is not None
-        if self._gates.claim(self._number, step, partial(self._resume, step)):
+        assert self._guard is not None
+        if self._guard.claim(self._number, step, partial(self._resume, step)):
             return True
         if self._stopped:  # whoever stopped the item may not have seen this step wait
             self._withdraw()
@@ -265,8 +265,8 @@ class Execution:
     def _withdraw(self) -> None:
         """Give up the steps that wait for lanes, and for copies of regions."""
         waiting = sum(lane.withdraw(self._age) for lane in self._open_plan.used_lanes)
-        if self._gates is not None:
-            waiting += self._gates.withdraw(self._number)
+        if self._guard is not None:
+            waiting += self._guard.withdraw(self._number)
         for _ in range(waiting):
             self._release()
 

@@ -63,6 +63,7 @@ class OpenArenas:
             If there is too little memory; nothing stays allocated.
         """
         with ExitStack() as undo:
+            # Others are allocated with the first slot that has them.
             shared = (region for region in self._memory.regions if region.copies == 1)
             self.made.update(
                 {(one.memory, one.name, 0): self._allocate(one, 0, undo) for one in shared}
@@ -90,6 +91,7 @@ class OpenArenas:
                 for key, region in numbered.items()
             }
             yield {key[:2]: arena for key, arena in arenas.items()}
+            # Only now: a slot that could not be bound leaves nothing behind.
             self.made.update(arenas)
             self._open.push(undo.pop_all())
 
@@ -106,6 +108,7 @@ class OpenArenas:
                 name: replace(pool, regions={n: self._doubled(r) for n, r in pool.regions.items()})
                 for name, pool in memory.pools.items()
             }
+            # Twice as large, by powers of two: lengths that grow one by one allocate seldom.
             larger = replace(memory, pools=pools)
             self._grown.append(OpenArenas(larger, self._devices, self._lend_own))
             self._open.callback(self._grown[-1].close)

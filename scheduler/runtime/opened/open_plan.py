@@ -77,7 +77,7 @@ class OpenPlan:
         Of each step.
     used_lanes : tuple of OpenLane
     estimates : Estimates
-    gates : RegionGuard or None
+    guard : RegionGuard or None
         What items pass in the order of their numbers, item n on slot n % period. None where an item
         may take any slot that no other item is on.
     arenas : OpenArenas
@@ -167,7 +167,7 @@ class OpenPlan:
         is_only_one = self._driver is not None and self._driver.has_loop_alone
         self.estimates = Estimates(work.duration_s, python, believes=is_only_one)
         in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
-        self.gates = RegionGuard(self._memory.regions) if in_turn else None
+        self.guard = RegionGuard(self._memory.regions) if in_turn else None
         self.arenas = OpenArenas(self._memory, self._devices, self._lend)
         self._lives = OperatorInstances(
             () if plan.prologue is None else plan.prologue.graph.outputs
@@ -176,7 +176,7 @@ class OpenPlan:
     def _take_order(self, base: OpenPlan) -> None:
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
         self._lives = base._lives
-        self.estimates, self.gates = base.estimates, base.gates
+        self.estimates, self.guard = base.estimates, base.guard
         self.arenas = base.arenas.holding(self._memory)
 
     def resized(self, plan: Plan) -> OpenPlan:

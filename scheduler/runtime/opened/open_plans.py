@@ -209,11 +209,16 @@ class OpenPlans:
             slots = self.peek(key, variant)
             if slots is not None:
                 return slots
+            # Under the lock: who comes meanwhile for the same shapes waits, and finds the plan
+            # open.
             plan = await self._make((key, variant), partial(make, variant))
             if not plan.is_static:
                 return None
+            # Before anything is allocated: plans that were replaced still hold their memory.
             await self._dispose()
             self._lookups.miss((key, variant), self._nbytes)
+            # More where plans that were closed were asked for again soon after: memory is cheaper
+            # than that.
             most = (kept or KEPT_PLANS) * self._variants + self._lookups.more
             await self._evict(keep=most - 1)
             open_plan = await self._opener.open(plan)
@@ -278,6 +283,7 @@ class OpenPlans:
         for slots in (*self._retired, *self._slots.values()):
             if device in devices_of(slots.open_plan.plan):
                 slots.lose()
+        # Items that are there keep their slots until they have failed or ended.
         for key in [key for key, slots in self._slots.items() if slots.are_lost]:
             self._retire(key)
 
@@ -341,6 +347,7 @@ class OpenPlans:
 
     async def _evict(self, keep: int) -> bool:
         """Close idle plans until `keep` plans are left; say whether one was closed."""
+        # Oldest first, as `_slots` is in the order of use.
         evicted = False
         while len(self._slots) > keep:
             # Chosen anew each time: while one is closed, others may come into use.
@@ -356,6 +363,7 @@ class OpenPlans:
 
     async def _close(self, slots: Slots) -> None:
         """Close a plan; if what its nodes own cannot be, the end of the session will tell."""
+        # Half closed it could neither be used nor closed again.
         with trio.CancelScope(shield=True):
             try:
                 await self._driver.on_thread(slots.open_plan.close)

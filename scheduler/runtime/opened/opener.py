@@ -17,9 +17,9 @@ from ..faults.recovery import Recovery
 from ..faults.watch import Watch
 from ..virtual_time import VirtualTimeDriver
 from .arenas import Lend
-from .at_open import prepare
 from .lanes import OpenLanes
 from .open_plan import Lanes, OpenPlan
+from .run_prologue import run_prologue
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
@@ -110,7 +110,7 @@ class Opener:
         open_plan = await self._with_room(partial(self._open, plan))
         try:
             if plan.prologue is not None:
-                await self._prepare(open_plan, plan.prologue)
+                await self._run_prologue(open_plan, plan.prologue)
             if any(step.owns for step in plan.steps):  # what nodes own is opened with a first slot
                 await self._with_room(partial(open_plan.make_slot, 0))
         except BaseException as error:
@@ -121,13 +121,13 @@ class Opener:
             raise
         return open_plan
 
-    async def _prepare(self, open_plan: OpenPlan, once: Plan) -> None:
+    async def _run_prologue(self, open_plan: OpenPlan, plan: Plan) -> None:
         """Compute what an open plan needs; the memory that this takes is freed again."""
-        section = await self._with_room(partial(self._open, once, n_slots=1))
+        prologue = await self._with_room(partial(self._open, plan, n_slots=1))
         try:
-            await prepare(open_plan, section, self._driver, self._recorder, self._watch)
+            await run_prologue(open_plan, prologue, self._driver, self._recorder, self._watch)
         finally:
-            await self._close(section)
+            await self._close(prologue)
 
     async def _close(self, open_plan: OpenPlan) -> None:
         with trio.CancelScope(shield=True):

@@ -29,7 +29,7 @@ class Turn(NamedTuple):
     ----------
     slot : Slot
     number : int
-        The item's, in the order of admission; without gates the slot's.
+        The item's, in the order of admission; without a guard the slot's.
     bound_ns : (int, int), optional
         When the slot was made, if it was made for the item.
     """
@@ -47,7 +47,7 @@ class _Holders:
     ----------
     permits : trio.Semaphore
     free : list of int
-        Slots that nobody is on, where there are no gates.
+        Slots that nobody is on, where there is no guard.
     waiting : set of trio.Event
         Of those who wait to be fed.
     claims : int
@@ -94,7 +94,7 @@ class Slots:
             _Holders(trio.Semaphore(count), free) if base is None else base._holders
         )
         self._permits, self._free = self._holders.permits, self._holders.free
-        self._gates = open_plan.gates
+        self._guard = open_plan.guard
 
     @property
     def is_idle(self) -> bool:
@@ -109,7 +109,7 @@ class Slots:
         """
         if self._holders.claims or self._holders.closing:
             return None
-        following = self._free[-1] if self._gates is None else self._gates.following
+        following = self._free[-1] if self._guard is None else self._guard.following
         return self.open_plan.slots.get(following % self.open_plan.period)
 
     @property
@@ -136,6 +136,7 @@ class Slots:
     def refuse(self) -> None:
         """Give no more slots, and turn away whoever waits for one."""
         self._holders.closing = True
+        # All wake up, find that the session is closing, and raise.
         for _ in range(self._permits.statistics().tasks_waiting):
             self._permits.release()
         for reached in self._holders.waiting:
@@ -144,8 +145,8 @@ class Slots:
     @property
     def following(self) -> int:
         """The slot that the next item gets, unless others come before it."""
-        if self._gates is not None:
-            return self._gates.following % self.open_plan.period
+        if self._guard is not None:
+            return self._guard.following % self.open_plan.period
         return (self._free[-1] if self._free else 0) % self.open_plan.period
 
     def acquire_nowait(self) -> Turn | None:
@@ -158,16 +159,18 @@ class Slots:
         """
         if self._holders.closing:
             raise session_closed_error()
-        gates, open_plan = self._gates, self.open_plan
-        if self._permits.value == 0 or not (gates is None or gates.has_room(ADMISSION)):
+        guard, open_plan = self._guard, self.open_plan
+        # A free slot is not enough where regions are claimed in turn: the one before may still be
+        # read.
+        if self._permits.value == 0 or not (guard is None or guard.has_room(ADMISSION)):
             return None
-        number = self._free[-1] if gates is None else gates.following
+        number = self._free[-1] if guard is None else guard.following
         slot = open_plan.slots.get(number % open_plan.period)
         if slot is None:
             return None
         self._permits.acquire_nowait()
         self._holders.claims += 1
-        return Turn(slot, self._free.pop() if gates is None else gates.admit())
+        return Turn(slot, self._free.pop() if guard is None else guard.admit())
 
     async def acquire(self) -> Turn:
         """Wait for a slot that may be fed.
@@ -182,6 +185,7 @@ class Slots:
         turn = self.acquire_nowait()  # saves a turn of the loop, 10 µs
         if turn is not None:
             return turn
+        # Before any wait: a plan that somebody waits for is not idle, and must not be evicted.
         self._holders.claims += 1
         try:
             await self._permits.acquire()
@@ -203,10 +207,11 @@ class Slots:
         self._permits.release()
 
     async def _take_turn(self) -> Turn:
-        number = self._free.pop() if self._gates is None else self._gates.admit()
+        # From here on the place is taken, so that it has to be left whatever happens.
+        number = self._free.pop() if self._guard is None else self._guard.admit()
         try:
-            if self._gates is not None and ADMISSION in self._gates.claiming:
-                await self._pass_gates(number)
+            if self._guard is not None and ADMISSION in self._guard.claiming:
+                await self._pass_guard(number)
             index = number % self.open_plan.period
             slot = self.open_plan.slots.get(index)
             if slot is not None:
@@ -222,11 +227,11 @@ class Slots:
             self._leave(number)
             raise
 
-    async def _pass_gates(self, number: int) -> None:
+    async def _pass_guard(self, number: int) -> None:
         """Wait until what the item is fed into has been released by those before."""
-        assert self._gates is not None
+        assert self._guard is not None
         reached = trio.Event()
-        if self._gates.claim(number, ADMISSION, partial(self._reach, reached)):
+        if self._guard.claim(number, ADMISSION, partial(self._reach, reached)):
             return
         self._holders.waiting.add(reached)
         try:
@@ -244,10 +249,10 @@ class Slots:
             self._driver.post(reached.set)
 
     def _leave(self, number: int) -> None:
-        if self._gates is None:
+        if self._guard is None:
             self._free.append(number)
         else:
-            self._gates.leave(number)
+            self._guard.leave(number)
 
 
 def session_closed_error() -> SessionError:

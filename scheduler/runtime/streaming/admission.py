@@ -1,4 +1,4 @@
-"""The line that items stand in between their source and their slots.
+"""The queue that items stand in between their source and their slots.
 
 The source is asked for the next item while earlier ones wait for slots: how many items are alive is
 not for the memory to decide. What waits has inputs of its own, for the source may use its arrays
@@ -72,10 +72,10 @@ class AdmissionQueue:
 
     @property
     def starts_at_once(self) -> bool:
-        """True when items may start, and end, without having been in the line."""
+        """True when items may start, and end, without having been in the queue."""
         return self._batching is None and self.deadlines is None and self._options.copy
 
-    def new_flight(self, index: int, marks: Timestamps) -> ItemRun:
+    def new_item_run(self, index: int, marks: Timestamps) -> ItemRun:
         """Return an item that is to be put in, given its place in the source."""
         copy = self._options.copy
         take = copies if copy else views
@@ -85,7 +85,7 @@ class AdmissionQueue:
 
     @trio.lowlevel.enable_ki_protection
     async def put(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> None:
-        """Start an item, or have it wait at the end of the line; its source may go on."""
+        """Start an item, or have it wait at the end of the queue; its source may go on."""
         if self.deadlines is not None:
             self.deadlines.add(item_run)
         is_first = not self._waiting and self._admitting is None and self._batching is None
@@ -114,7 +114,7 @@ class AdmissionQueue:
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
-        """Start one after the other until the line has ended."""
+        """Start one after the other until the queue has ended."""
         batching = self._batching
         if batching is None:
             while await self._arrived():
@@ -160,7 +160,7 @@ class AdmissionQueue:
         return bool(self._waiting)
 
     def _join(self, batch: Batch) -> bool:
-        """Take the first in the line into a batch; False, and leave it there, if it has to wait."""
+        """Take the first of the queue into a batch; False, and leave it, if it has to wait."""
         item_run, inputs = next(iter(self._waiting.items()))
         try:
             if not batch.add(item_run, inputs):

@@ -43,7 +43,7 @@ class Results:
         batching: Batching | None,
         number: int,
     ) -> None:
-        self.line = AdmissionQueue(runtime, options, batching, self._note, self._is_stuck)
+        self.queue = AdmissionQueue(runtime, options, batching, self._note, self._is_stuck)
         self._runtime = runtime
         self._options = options
         self.number = number
@@ -90,34 +90,34 @@ class Results:
             if self._puller.is_exhausted and not self._unfinished:
                 error, self._puller.error = self._puller.error, None
                 raise error or StopAsyncIteration  # outside of any handler: it keeps its own cause
-            self.line.look_again()
+            self.queue.look_again()
             await self._news.park()
         return self._hand_out().checked(self._options.on_error)
 
     async def feed(self) -> None:
-        """Pull items from the source and put them in the line, while permits last."""
+        """Pull items from the source and put them in the queue, while permits last."""
         puller = self._puller
-        may_be_at_once = self.line.starts_at_once and not puller.may_wait
+        may_be_at_once = self.queue.starts_at_once and not puller.may_wait
         try:
             while True:
-                self.line.look_again()
+                self.queue.look_again()
                 await self._take_permit()
                 if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
                     break
                 index, marks, inputs = puller.take()
-                item_run = self.line.new_flight(index, marks)
+                item_run = self.queue.new_item_run(index, marks)
                 inputs = self._runtime.keys.added(self._runtime.borrowed(inputs))
                 self._unfinished += 1
                 if self._options.ordered:
                     self._queue.append(item_run)
-                await self.line.put(item_run, inputs)
+                await self.queue.put(item_run, inputs)
                 self._is_over_at_once = may_be_at_once and item_run.done.is_set()
         except Exception as error:
             puller.error = error
         finally:
             with trio.CancelScope(shield=True):
                 await puller.aclose()
-            self.line.end()
+            self.queue.end()
             self._news.unpark_all()
 
     async def _take_permit(self) -> None:
@@ -176,7 +176,7 @@ class Results:
         if self._is_inherited:  # who would end it is in the parent
             return
         self._release_last()
-        await self.line.drain()
+        await self.queue.drain()
         while self._queue:
             self._queue.popleft().let_go()
 
@@ -200,7 +200,7 @@ class Results:
         if self._news and self._is_ready:
             self._news.unpark_all()
 
-    @trio.lowlevel.enable_ki_protection  # whoever has no place in the line any more is released
+    @trio.lowlevel.enable_ki_protection  # whoever has no place in the queue any more is released
     def _hand_out(self) -> Item:
         item_run = self._queue.popleft()
         for marks in _marks(item_run):
@@ -246,9 +246,9 @@ async def open_stream(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(results.feed)
-            nursery.start_soon(results.line.run)
-            if results.line.deadlines is not None:
-                nursery.start_soon(results.line.deadlines.run)
+            nursery.start_soon(results.queue.run)
+            if results.queue.deadlines is not None:
+                nursery.start_soon(results.queue.deadlines.run)
             try:
                 yield results
             finally:

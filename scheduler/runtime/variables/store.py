@@ -71,6 +71,7 @@ class _Held:
     def hold(self, value: Array) -> None:
         """Have a value on the host alone."""
         self.value = value
+        # A copy of the list: threads that open plans add places meanwhile.
         for place in list(self.places.values()):
             place.is_current = False
 
@@ -149,7 +150,9 @@ class VariableStore:
         self.changes += 1
         for (name, memory), arena in swaps.items():
             place = self._held[name].places[memory]
+            # What was written becomes what is read, by changing places rather than by a copy.
             place.turn = place.arenas.index(arena)
+        # Slots are bound to arenas, so that plans need to know which of the two is which by now.
         self.turned = self.turned ^ turning
         for name, where in memories.items():
             self._held[name].keep(where)
@@ -175,6 +178,7 @@ class VariableStore:
         if found is None:
             return None
         held, shift = found
+        # Two plans that are opened at once must not each allocate the variable's arena.
         with self._lending:
             place = held.places.get(region.memory, _Place())
             arena = place.arenas[copy ^ shift] or allocated(region, self._devices)
@@ -214,7 +218,10 @@ class VariableStore:
             target, source = (
                 device.view(one, 0, held.spec) for one in (held.places[memory].arena, arena)
             )
+            # Through an array of its own: the value may change on the host while the device still
+            # reads.
             copies.append(Copy(target, source, device))
+        # All at once, since a copy to one device need not wait for that to another.
         await copy_all(copies, self._driver)
         for name, memory in missing:
             self._held[name].places[memory].is_current = True
@@ -246,6 +253,7 @@ class VariableStore:
         memory = self._current(held)
         device = mover(self._devices.values(), memory)
         source = device.view(held.places[memory].arena, 0, held.spec)
+        # Devices of this process show their memory as it is.
         if type(source.array) is np.ndarray:
             return frozen_copy(source.array)
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
@@ -259,6 +267,8 @@ class VariableStore:
         self.changes += 1
         for held in self._held.values():
             if (place := held.places.pop(memory, None)) is not None:
+                # Freed with the session: programs of the plan that is being replaced may still hold
+                # views.
                 self._lost += filter(None, place.arenas)
                 self.turned -= regions_of({held.name: {memory}})
 
@@ -284,6 +294,7 @@ class VariableStore:
             return source.array
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
         await copy_all([Copy(target, source, device)], self._driver)
+        # An item may have committed a new value while this one was on its way.
         if held.places[memory].is_current:
             held.value = frozen_copy(target.array)
         return target.array
@@ -293,6 +304,7 @@ class VariableStore:
         found = [memory for memory, place in list(held.places.items()) if place.is_current]
         if not found:
             raise _lost_error(held.name)
+        # From there no device has to copy.
         return min(found, key=lambda memory: memory not in HOST_MEMORIES)
 
 

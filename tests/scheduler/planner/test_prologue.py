@@ -17,8 +17,8 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.planner.memory.prepared import AT_OPEN
 from plait.scheduler.planner.memory.verify import verify_memory
-from plait.scheduler.planner.prologue import split
-from plait.scheduler.plans.plan import Plan, join_sections
+from plait.scheduler.planner.prologue import split_prologue
+from plait.scheduler.plans.plan import Plan, join_prologue
 from plait.scheduler.plans.regions import Location
 from plait.scheduler.reports.plan_file import dump_plan, read_plan
 from random_graphs import expected
@@ -205,12 +205,12 @@ def test_a_graph_that_was_split_computes_the_same_when_it_is_joined(
     drawn: tuple[Graph, dict[str, Array]],
 ) -> None:
     graph, feeds = drawn
-    parts = split(graph)
+    parts = split_prologue(graph)
     if parts is None:
         return
     made = expected(check(parts.prologue), {})
     assert set(made) == parts.rest.prepared
     found, wanted = expected(parts.rest, {**feeds, **made}), expected(graph, feeds)
     assert all(np.array_equal(found[name], wanted[name]) for name in graph.outputs)
-    whole = expected(check(join_sections(parts.prologue, parts.rest)), feeds)
+    whole = expected(check(join_prologue(parts.prologue, parts.rest)), feeds)
     assert all(np.array_equal(whole[name], wanted[name]) for name in graph.outputs)

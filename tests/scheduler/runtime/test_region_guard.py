@@ -208,11 +208,11 @@ def test_an_item_cancelled_while_a_step_of_it_claims_does_not_wait(
     claim = RegionGuard.claim
 
     def cancelled_meanwhile(
-        gates: RegionGuard, item: int, step: int, start: Callable[[], None]
+        guard: RegionGuard, item: int, step: int, start: Callable[[], None]
     ) -> bool:
         if step == 0:
             start.func.__self__.cancel()  # type: ignore[attr-defined]
-        return claim(gates, item, step, start)
+        return claim(guard, item, step, start)
 
     monkeypatch.setattr(RegionGuard, "claim", cancelled_meanwhile)
     guests.append(on.start(3, fed(3)))
@@ -222,29 +222,29 @@ def test_an_item_cancelled_while_a_step_of_it_claims_does_not_wait(
 
 
 def test_steps_that_are_withdrawn_are_never_started() -> None:
-    gates = RegionGuard([Region("host", "r", 8, 1, (0,), (1,))])
-    first, second = gates.admit(), gates.admit()
-    assert gates.claim(first, 0, pytest.fail)
-    assert not gates.claim(second, 0, pytest.fail)
-    assert gates.withdraw(second) == 1
-    assert gates.withdraw(second) == 0
-    gates.complete(first, 1)
-    gates.leave(first)
-    gates.leave(second)
+    guard = RegionGuard([Region("host", "r", 8, 1, (0,), (1,))])
+    first, second = guard.admit(), guard.admit()
+    assert guard.claim(first, 0, pytest.fail)
+    assert not guard.claim(second, 0, pytest.fail)
+    assert guard.withdraw(second) == 1
+    assert guard.withdraw(second) == 0
+    guard.complete(first, 1)
+    guard.leave(first)
+    guard.leave(second)
 
 
 def test_leaving_forgets_what_waits() -> None:
-    gates = RegionGuard([Region("host", "r", 8, 1, (ADMISSION,), (1,))])
-    first, second, third = gates.admit(), gates.admit(), gates.admit()
+    guard = RegionGuard([Region("host", "r", 8, 1, (ADMISSION,), (1,))])
+    first, second, third = guard.admit(), guard.admit(), guard.admit()
     started: list[int] = []
-    assert gates.claim(first, ADMISSION, pytest.fail)
-    assert not gates.claim(second, ADMISSION, pytest.fail)
-    assert not gates.claim(third, ADMISSION, lambda: started.append(third))
-    gates.leave(second)
+    assert guard.claim(first, ADMISSION, pytest.fail)
+    assert not guard.claim(second, ADMISSION, pytest.fail)
+    assert not guard.claim(third, ADMISSION, lambda: started.append(third))
+    guard.leave(second)
     assert started == []
-    gates.leave(first)
+    guard.leave(first)
     assert started == [third]
-    assert not gates._starts, "what was never started is forgotten"
+    assert not guard._starts, "what was never started is forgotten"
 
 
 def test_a_device_that_refuses_work_fails_the_item_and_frees_its_copies() -> None:
@@ -277,7 +277,7 @@ def branches(claims: str, releases: str) -> tuple[Stage, dict[str, int]]:
     steps = {step.device: step.index for step in on.plan.steps}
     assert len(steps) == 2
     region = Region("host", "by hand", 8, 1, (steps[claims],), (steps[releases],))
-    on.gates = on.open_plan.gates = RegionGuard([region])
+    on.guard = on.open_plan.guard = RegionGuard([region])
     return on, steps
 
 

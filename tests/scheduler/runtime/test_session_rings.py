@@ -365,7 +365,7 @@ async def test_threads_that_release_and_threads_that_wait_lose_nothing() -> None
             assert await collect(session, 400) == [value + 6 for value in range(400)]
             assert session._runtime is not None
             (open_slots,) = session._runtime._open_plans._slots.values()
-    gates = open_slots.open_plan.gates
-    assert gates is not None
-    assert not gates._starts
-    assert not gates._rings._items
+    guard = open_slots.open_plan.guard
+    assert guard is not None
+    assert not guard._starts
+    assert not guard._rings._items

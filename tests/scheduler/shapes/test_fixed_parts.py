@@ -283,7 +283,7 @@ def test_what_grows_shares_bytes_with_nothing_even_where_passes_have_fixed_nodes
     plan = pl.plan(b.build(), "cpu", passes=())
     assert plan.placement is not None
     grown = plan.graph.nodes[0].outputs[0]
-    leeway = DynamicShapeConstraints(growing=frozenset({grown}))
-    memory = plan_memory(plan.graph, plan.placement, plan.prototypes, 2, leeway=leeway)
+    constraints = DynamicShapeConstraints(growing=frozenset({grown}))
+    memory = plan_memory(plan.graph, plan.placement, plan.prototypes, 2, constraints=constraints)
     places = {name: at for (name, _), at in memory.locations.items()}
     assert [name for name, at in places.items() if at.region == GROWING] == [grown]

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ..recorder import Recorder
 
 
-async def prepare(
+async def run_prologue(
     open_plan: OpenPlan,
-    section: OpenPlan,
+    prologue: OpenPlan,
     driver: VirtualTimeDriver,
     recorder: Recorder,
     watch: Watch,
 ) -> None:
-    """Compute what an open plan needs before its first item; its section is open, with a slot.
+    """Compute what an open plan needs before its first item; its prologue is open, with a slot.
 
     When this is cancelled, what runs on a device ends first, and nothing else starts; a worker that
     does not come to an end with it is killed.
@@ -45,11 +45,11 @@ async def prepare(
     marks = Timestamps(admitted_ns=driver.now_ns())
     marks.fed_ns = marks.admitted_ns
     done = trio.Event()
-    execution = Execution(section, section.slots[0], partial(driver.call, done.set))
+    execution = Execution(prologue, prologue.slots[0], partial(driver.call, done.set))
     execution.start()
     driver.wake()
     try:
-        steps = section.plan.steps
+        steps = prologue.plan.steps
         await watch.until(done, partial(watch.kill, execution, steps), execution.cancel)
         await trio.lowlevel.checkpoint_if_cancelled()
         if not execution.is_complete:
@@ -59,23 +59,23 @@ async def prepare(
             finally:
                 del error, execution  # it holds this frame, and with it arenas
         marks.finished_ns = driver.now_ns()
-        await copy_all([*_copies(open_plan, section)], driver)
+        await copy_all([*_copies(open_plan, prologue)], driver)
     except PlaitError as error:
         error.add_note("this is computed once, when the plan is opened")
         raise
     marks.landed_ns = driver.now_ns()
-    recorder.record_opening(section, execution, marks)
+    recorder.record_prologue(prologue, execution, marks)
 
 
-def _copies(open_plan: OpenPlan, section: OpenPlan) -> Iterator[Copy]:
+def _copies(open_plan: OpenPlan, prologue: OpenPlan) -> Iterator[Copy]:
     """Yield the copies of each result to where it is read."""
     assert open_plan.plan.placement is not None
-    assert section.plan.placement is not None
-    made = section.plan.placement.local
+    assert prologue.plan.placement is not None
+    made = prologue.plan.placement.local
     for name, memory in sorted(open_plan.plan.placement.prepared):
         if name in open_plan.plan.graph.variables:
             continue
         device = mover(open_plan.devices, memory)
-        source = section.shared_view((name, made[name, OUTSIDE]), device)
+        source = prologue.shared_view((name, made[name, OUTSIDE]), device)
         target = open_plan.shared_view((name, memory), device)
         yield Copy(target, source, device)
