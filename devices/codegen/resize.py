@@ -67,6 +67,7 @@ class _Axis:
         lowest, highest = (end + shift for end in self.ends())
         up = max(0, -math.floor(lowest))
         constant = self.intercept + shift + up
+        # One denominator for all: then only whole numbers are computed with, and no device rounds.
         below = math.lcm(self.slope.denominator, constant.denominator)
         top, add = int(self.slope * below), int(constant * below)
         fits = max(int((highest + up) * below), abs(top) * self.resized, add) < 1 << 31
@@ -78,6 +79,7 @@ class _Axis:
         """Return the expression: how far a cell is behind the place of an output."""
         below = math.lcm(self.slope.denominator, self.intercept.denominator)
         top, add = int(self.slope * below), int(self.intercept * below)
+        # The distance is a fraction, too, and rounded once, when it becomes a float.
         number = f"(i64){cell} * {below}L - {top}L * (i64){index} - ({add}L)"
         return f"({c})({number}) / {literal(below, c)}"
 
@@ -118,6 +120,7 @@ def _axes(call: Call) -> list[_Axis]:
         stretch = how.length / how.width if widens else Fraction(1)
         line = _line(how, call.attributes["coordinate_transformation_mode"])
         axis = _Axis(how.length, how.resized, *line, stretch)
+        # Fewer axes, fewer divisions to tell coordinates.
         if axis.is_kept and axes and axes[-1].is_kept:
             length = axis.length * axes.pop().length
             axis = _Axis(length, length, Fraction(1), Fraction(0))
@@ -202,6 +205,7 @@ def _nearest(axes: Sequence[_Axis], attributes: Attributes, c: str) -> list[str]
                 cell = axis.floor(f"o{number}")
             case "round_prefer_ceil":
                 cell = axis.floor(f"o{number}", half)
+            # Rounding down is all that there is in whole numbers.
             case mode:  # ⌈p⌉ is -⌊-p⌋
                 down = _Axis(axis.length, axis.resized, -axis.slope, -axis.intercept)
                 shift = half if mode == "round_prefer_floor" else Fraction(0)
@@ -227,6 +231,7 @@ def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c
     weight = " * ".join(f"w{number}" for number in changed)
     value = f"({real}){load(x.dtype, 'x', at)}"
     inner = [f"sum = sum + {weight} * {value};" if weight else f"sum = {value};"]
+    # Inside out: the last axis, whose cells are neighbours, is the innermost loop.
     for number in reversed(changed):
         inner = _over_cells(number, axes[number], attributes, real, c, inner)
     totals = [f"sum = sum / total{n};" for n in changed if _is_normalized(axes[n], attributes)]
@@ -243,6 +248,8 @@ def _radius(axis: _Axis, attributes: Attributes) -> Fraction:
 
 def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> list[str]:
     """Return the declarations of an axis's first cell, its gap, and the sum of weights."""
+    # A cell that is just as far away as the filter is wide weighs nothing: the next one is the
+    # first.
     first = axis.floor(f"o{number}", -_radius(axis, attributes))
     statements = [
         f"const i32 first{number} = {first} + 1;",
@@ -253,6 +260,7 @@ def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> 
         statements += [
             f"{real} total{number} = 0;",
             *_over_cells(number, axis, attributes, real, "", add),
+            # Where all cells are outside, the sum is 0, and stays so.
             f"if (total{number} == 0) total{number} = 1;",
         ]
     return statements

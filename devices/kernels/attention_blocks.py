@@ -111,6 +111,7 @@ class Attention:
     def keys_of(self, part: Part) -> slice:
         """Return the keys that queries may see; all of them where scores are asked for."""
         keys = self.key.shape[3]
+        # Scores that are put out are those of all keys, seen or not.
         if self.found is not None:
             return slice(0, keys)
         left, right = self.window if self.used is None else Window(None, None)
@@ -124,6 +125,7 @@ class Attention:
         """Yield the steps that compute a block."""
         xp, (batch, shared) = self.xp, part[:2]
         query, y, keys = self.query[part], self.y[part], self.keys_of(part)
+        # Queries that see nothing give zeros, by ONNX's definition.
         if keys.start == keys.stop:
             yield partial(y.fill, 0)
             return
@@ -131,6 +133,7 @@ class Attention:
         work = _part(self.buffers.query, query.shape)
         scores = _part(self.buffers.scores, (*query.shape[:-1], keys.stop - keys.start))
         dtype = scores.dtype.type
+        # The queries are scaled, of which there are fewer numbers than scores.
         yield partial(xp.multiply, query, dtype(self.scale), out=work, dtype=work.dtype)
         yield partial(xp.matmul, work, key.swapaxes(3, 4), out=scores)
         yield from self._keep(RAW, part, scores)
@@ -163,6 +166,7 @@ class Attention:
             yield partial(xp.copyto, y, result, casting="same_kind")
             return
         yield partial(xp.matmul, scores, value, out=result)
+        # Divided behind the product: by as many numbers as values are wide, not as there are keys.
         yield partial(xp.divide, result, line, out=y if y.dtype == dtype else result)
         if y.dtype != dtype:
             yield partial(xp.copyto, y, result, casting="same_kind")
@@ -182,6 +186,7 @@ class Attention:
 
     def _add_mask(self, mask: Array, keys: slice, scores: Array) -> Iterator[Step]:
         xp, seen = self.xp, mask.shape[KEYS] - keys.start
+        # Keys behind the end of a mask are hidden below, as if it went on with -inf.
         mask, inside = mask[..., keys], scores[..., :seen]
         if mask.dtype == np.bool_:
             hidden = _part(self.buffers.hidden, mask.shape)
@@ -198,6 +203,7 @@ class Attention:
         first, last = (place + self.past for place in (part[3].start, part[3].stop - 1))
         own = np.arange(first, last + 1).reshape(-1, 1)
         if right is not None:
+            # Keys that all queries of the block see need no comparison.
             columns = slice(max(keys.start, first + right + 1), keys.stop)
             yield from self._hide_where("greater", columns, own + right, keys, scores)
         if left is not None:

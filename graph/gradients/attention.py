@@ -71,6 +71,7 @@ def attention(at: Adjoint) -> Gradients:
     if at["scale"] is None and not isinstance(depth, int):
         raise at.refused_error("the depth of its heads is not known", "give it a scale")
     scale = scale_of(at.node.attributes, depth if isinstance(depth, int) else 1)
+    # In the dtype to compute in: sums of 16-bit numbers over all keys would lose too many digits.
     rows, dy = at.formula.shape_of(q, 2, 3), _by_heads(at.dy, heads.queries).cast(q.dtype)
     folded = heads.folded(q)
     raw = heads.unfolded(product(folded, key, flip_b=True), rows) * scale
@@ -78,6 +79,7 @@ def attention(at: Adjoint) -> Gradients:
     weights = _weights(at, capped, rows)
     through = heads.unfolded(product(heads.folded(dy), value, flip_b=True), rows)
     g = _with_scores(at, WEIGHTS, through)
+    # Scores were put out at one stage of four: its gradient joins in on the way back where it left.
     g = weights * (g - (g * weights).sum([-1]))
     g = _with_scores(at, MASKED, g)
     if at.wants(MASK):
@@ -152,6 +154,7 @@ def _weights(at: Adjoint, scores: Term, rows: Term) -> Term:
     mask, hidden = _masked(at, scores, keys)
     hidden += _outside(at, rows, keys)
     if mask is not None:
+        # What is hidden is hidden below: infinities would make nan of their differences.
         scores = scores + mask.where(mask.op("IsInf").op("Not"))
     if not hidden:
         return scores.op("Softmax")
@@ -160,6 +163,8 @@ def _weights(at: Adjoint, scores: Term, rows: Term) -> Term:
         all_hidden = all_hidden.op("Or", more)
     visible = all_hidden.op("Not")
     least = float(np.finfo(scores.dtype).min)
+    # The least number rather than -inf, so that a query that sees nothing has no nan on its way to
+    # 0.
     return scores.where(visible, least).op("Softmax").where(visible)
 
 
@@ -172,6 +177,7 @@ def _masked(at: Adjoint, scores: Term, keys: Term) -> tuple[Term | None, list[Te
     mask = mask.cast(scores.dtype)
     seen = formula.shape_of(mask, mask.rank - 1)
     known = seen.value is not None and keys.value is not None
+    # Only where lengths are known to agree is there nothing to pad.
     if not (known and seen.value == keys.value):
         padding = formula.constant(0 if is_bool else -np.inf, mask.dtype)
         nothing = formula.constant([0])
@@ -224,6 +230,7 @@ def _of_mask(at: Adjoint, g: Term) -> Term:
     mask = at.input(MASK)
     formula, shape = at.formula, (g.spec.shape or ())[:-1]
     seen = formula.shape_of(mask, mask.rank - 1)
+    # Behind the end of the mask keys were hidden, and have no part in its gradient.
     cut = g.op("Slice", formula.constant([0]), seen, formula.constant([3]))
     return at.summed(cut, mask, (*shape, (mask.spec.shape or ("?",))[-1]))
 

@@ -24,7 +24,7 @@ from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs
 from .memory.memory_plan import plan_memory
 from .placement import place
-from .staged_plans import Bounded, Entry, entry_of
+from .staged_plans import BoundedStage, Entry, entry_of
 
 
 def joined_plan(plan: Plan, max_in_flight: int) -> Plan | None:
@@ -64,22 +64,23 @@ def join_stages(entry: Entry) -> Plan | None:
         As `plan_ahead`.
     """
     plan_ahead(entry)
-    stages, following = list[Bounded](), entry
+    stages, following = list[BoundedStage](), entry
     while True:
         stage = following.lasting
-        if not isinstance(stage, Bounded) or stage.constants or not _may_be_joined(stage):
+        # What is a constant by now has no place in a plan's memory from where results are read.
+        if not isinstance(stage, BoundedStage) or stage.constants or not _may_be_joined(stage):
             return None
         stages.append(stage)
         if stage.rest is None:
             break
         following = stage.rest
     plans = [stage.plan for stage in stages if stage.plan is not None]
-    told = tuple(padded.shapes for stage in stages for padded in stage.padded)
-    graph = _joined_graph(entry.graph, [plan.graph for plan in plans], told)
-    return None if graph is None else _joined(graph, stages, plans)
+    lengths = tuple(padded.shapes for stage in stages for padded in stage.padded)
+    graph = _joined_graph(entry.graph, [plan.graph for plan in plans], lengths)
+    return None if graph is None else _plan_joined(graph, stages, plans)
 
 
-def _may_be_joined(stage: Bounded) -> bool:
+def _may_be_joined(stage: BoundedStage) -> bool:
     """True where an item's lengths can be bound on whatever thread it is on.
 
     What is computed up to a length has to begin where the largest does: only the first axis varies.
@@ -90,24 +91,27 @@ def _may_be_joined(stage: Bounded) -> bool:
     devices = plan.prototypes.values()
     if not all(may_run_anywhere(one) and virtual_clock(one) is None for one in devices):
         return False
+    # Variables are committed, and instances opened, plan by plan.
     if plan.graph.variables or any(step.owns or step.has_effects for step in plan.steps):
         return False
     return all(axis == 0 for _, axis, _, _ in stage.limits)
 
 
-def _joined_graph(whole: Graph, graphs: Sequence[Graph], told: tuple[str, ...]) -> Graph | None:
+def _joined_graph(whole: Graph, graphs: Sequence[Graph], lengths: tuple[str, ...]) -> Graph | None:
     """Return the graph of all stages for the largest lengths; None where names are not enough.
 
-    What tells lengths is among its outputs: an item has to find it there at any time.
+    The tensors that hold computed lengths are among its outputs, so that nothing is written over
+    them before an item is through.
     """
     nodes = tuple(node for graph in graphs for node in graph.nodes)
     written = [name for node in nodes for name in node.outputs if name]
+    # Stages are rewritten each for itself, so that two of them may have made the same name.
     if len({node.name for node in nodes}) < len(nodes) or len(set(written)) < len(written):
         return None
     joined = Graph(
         whole.name,
         whole.inputs,
-        (*whole.outputs, *told),
+        (*whole.outputs, *lengths),
         nodes,
         {name: spec for graph in graphs for name, spec in graph.tensors.items()},
         {name: value for graph in graphs for name, value in graph.constants.items()},
@@ -118,14 +122,16 @@ def _joined_graph(whole: Graph, graphs: Sequence[Graph], told: tuple[str, ...]) 
     return joined if alike and specs.keys() >= {*whole.inputs, *whole.outputs} else None
 
 
-def _joined(graph: Graph, stages: Sequence[Bounded], plans: Sequence[Plan]) -> Plan | None:
+def _plan_joined(
+    graph: Graph, stages: Sequence[BoundedStage], plans: Sequence[Plan]
+) -> Plan | None:
     first = plans[0]
     assignment, reasons = dict[str, str](), dict[str, str]()
     for plan in plans:
         assignment.update(plan.assignment)
         reasons.update(plan.reasons)
     partition = Partition(assignment, reasons, tuple(_renumbered(plans)))
-    described = [_described(stage, plan) for stage, plan in zip(stages, plans, strict=True)]
+    described = [_describe(stage, plan) for stage, plan in zip(stages, plans, strict=True)]
     devices, request = first.prototypes, first.request
     placement = place(graph, partition, devices, first.ends)
     placement = placement.with_waits(list(_edges(placement, described)))
@@ -139,6 +145,7 @@ def _joined(graph: Graph, stages: Sequence[Bounded], plans: Sequence[Plan]) -> P
             costs=first.costs,
             constraints=_constraints(plans),
         )
+    # Joined, all stages' tensors have a place at once.
     except DoesNotFitError:  # one after the other they may
         return None
     if memory.added_edges:
@@ -163,12 +170,12 @@ def _renumbered(plans: Sequence[Plan]) -> Iterator[Subgraph]:
         yield replace(one, index=index, graph=graph)
 
 
-def _described(stage: Bounded, plan: Plan) -> PlanStage:
-    computes = tuple(_computed(plan.graph, padded) for padded in stage.padded)
+def _describe(stage: BoundedStage, plan: Plan) -> PlanStage:
+    computes = tuple(_computed_lengths(plan.graph, padded) for padded in stage.padded)
     return PlanStage(plan.graph, plan.template, computes, stage.limits, plan.bounds)
 
 
-def _computed(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
+def _computed_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
     ranks = tuple(graph.tensors[name].rank or 0 for name in padded.tensors)
     node = graph.producers[padded.shapes].name
     return ComputedLengths(node, padded.tensors, padded.shapes, ranks)

@@ -100,8 +100,8 @@ class Stage:
         done = self.plan is not None and self.plan.graph.outputs == graph.outputs
         self.whole = self.plan if done and not self.padded and parts.rest is None else None
 
-    def told(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return what can be told at the boundary, beside what was computed before."""
+    def at_boundary(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return what is known at the boundary beside what was computed before."""
         found: dict[str, Array] = {}
         for padded in self.padded:
             found.update(padded.trimmed(known))
@@ -114,7 +114,7 @@ class Stage:
                 raise count_error(tensor, symbol, known[tensor].shape[axis], bound)
 
 
-class Bounded(Stage):
+class BoundedStage(Stage):
     """What of a graph of bounded lengths has shapes that follow from them: one plan for them all.
 
     That is all of it, or the part up to where values decide more.
@@ -134,7 +134,7 @@ class Bounded(Stage):
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
 
-class Told(Stage):
+class BoundaryStage(Stage):
     """Nodes that pick what a length says which was computed: done at the boundary, for any length.
 
     They move numbers, or compute a few, as numpy does; all that follows has lengths within bounds.
@@ -150,7 +150,7 @@ class Told(Stage):
         self.rest = Entry(plan, graph.extract(left, graph.name), kept) if left else None
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
-    def told(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
+    def at_boundary(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return what the nodes write; raise ShapeError where that does not fit together."""
         found: dict[str, Array] = {}
         for node in self._nodes:
@@ -161,7 +161,7 @@ class Told(Stage):
         return found
 
 
-def _is_told(graph: Graph, node: Node, bounds: Bounds) -> bool:
+def _runs_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
     """True for a node that moves numbers, to tensors of lengths within bounds."""
     operator, specs = node.operator, graph.output_specs(node)
     if operator.function is not None or operator.bounded is not None or operator.effects:
@@ -227,7 +227,7 @@ class Entry:
 
     def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
         """Keep a stage that was made for these inputs."""
-        if isinstance(stage, Bounded | Told):
+        if isinstance(stage, BoundedStage | BoundaryStage):
             self.lasting = stage
             return
         self._kept[self, self._facts(known)] = stage
@@ -283,10 +283,10 @@ class Entry:
         parts = template.cut(bounds, plan.computed)
         if parts.head.nodes:
             with suppress(UndecidedError):
-                return Bounded(plan, graph, parts, self._kept)
+                return BoundedStage(plan, graph, parts, self._kept)
         held = [node for node in frontier(graph) if not _is_static(graph, node)]
-        if held and all(_is_told(graph, node, plan.computed) for node in held):
-            return Told(plan, graph, self._kept, held)
+        if held and all(_runs_at_boundary(graph, node, plan.computed) for node in held):
+            return BoundaryStage(plan, graph, self._kept, held)
         return None
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:

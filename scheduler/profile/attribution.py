@@ -110,8 +110,10 @@ def attributions(records: Sequence[Record]) -> list[Attribution]:
         way = _Way(record)
         way.book_queues(turns.get(item, 0))
         spans = list(record.spans())
+        # Else steps have times of another clock, and their part of the way is the residual.
         if all(way.fed <= one.started_ns <= one.ended_ns <= way.finished for one in spans):
             path = _Path(item, way.fed, way.finished, lanes, way)
+            # From the end back, as each step began when the last that it waited for was over.
             for part in reversed(record.parts):
                 path.follow(part, orders.of(part))
             path.book(way.fed, "scheduler")
@@ -135,6 +137,8 @@ def _turns(records: Sequence[Record]) -> dict[int, int]:
     for item in by_turn:
         marks = records[item].marks
         if marks.taken_ns:
+            # In an ordered stream an item that has landed may not be handed out before those ahead
+            # of it.
             before = turns[item] = landed.get(marks.stream, 0)
             landed[marks.stream] = max(before, marks.landed_ns)
     return turns
@@ -210,6 +214,7 @@ class _Path:
     def follow(self, part: Part, order: Order) -> None:
         """Go back through the steps of one plan."""
         spans = {span.step.index: span for span in part.spans()}
+        # The step that ended last is the end of the critical path.
         span = max(spans.values(), key=lambda one: one.ended_ns, default=None)
         while span is not None:
             self.book(span.ended_ns, "scheduler")
@@ -223,6 +228,8 @@ class _Path:
         ready = min(span.ready_ns, self._at)
         freed = self._begin if before is None else before.ended_ns
         if claims:
+            # After its inputs were there a step may have waited for memory, and after that for its
+            # lane.
             release = self._lanes.last_release(self._item, freed, ready)
             self._book_lane(release, span.step.device)
             self.book(freed, "back_pressure")
@@ -238,7 +245,9 @@ class _Path:
         if not works:
             self.book(until, "scheduler")
             return
+        # While the device worked for the item itself, the wait was no wait.
         own = [work for work in works if work.item == self._item]
+        # Transfers beside programs are hidden by them.
         computing = covered_ns(work[:2] for work in own if not work.is_transfer)
         working = covered_ns(work[:2] for work in own)
         busy = covered_ns(work[:2] for work in works)

@@ -68,6 +68,7 @@ def workload(
     found: list[Lane] = []
     placed = []
     for step in steps:
+        # One lane for all steps of a device that wait for one another there.
         key = step.device, _kind(step, costs)
         if key not in lanes:
             lanes[key] = len(found)
@@ -89,6 +90,7 @@ def replicated(variants: Sequence[Plan]) -> Workload:
     lanes: dict[str, Lane] = {}
     for lane in (lane for work in works for lane in work.lanes):
         known = lanes.get(lane.name, lane)
+        # Devices outside of ranges are in several variants, as one lane.
         wakes = {**known.wake_after_s, **lane.wake_after_s}  # it is woken by devices of each
         lanes[lane.name] = replace(known, wake_after_s=wakes)
     place = {name: index for index, name in enumerate(lanes)}
@@ -109,6 +111,7 @@ def duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> floa
     seconds = costs.program_s(step.device, step.work.graph)
     if not computes_here(device):
         return seconds
+    # What was measured has the way to the lane in it, which the lane adds by itself.
     return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
 
 
@@ -158,6 +161,7 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
         label = f"{name} {kind}".rstrip()
         follows = _follows(name, devices)
         return Lane(label, name, keeps_order=keeps_order, depth=AHEAD, follows=follows)
+    # Half of a submission is the way there, half the way back, where nobody measured either.
     usual = costs.model(name).submit_s / 2
     from_loop = costs.hop_s(LOOP, name)
     gap, to_here = costs.hop_s(name, name), costs.hop_s(LOOP, HERE)
@@ -206,10 +210,13 @@ def _wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, 
 
 def _notice_s(name: str, costs: Costs) -> float:
     """Return how long it takes until somebody else takes note of what a device has ended."""
+    # What was measured ends when the loop is awake.
     to_loop = costs.hop_s(name, LOOP)
     return costs.model(name).submit_s / 2 if to_loop is None else max(0.0, to_loop - LOOP_WAKE_S)
 
 
 def _shares_interpreter(device: Device) -> bool:
     offers = device.capabilities
+    # Atomic programs are one call, in which the interpreter is given up; workers have one of their
+    # own.
     return offers.runs_python and offers.memory == HOST and not offers.atomic_programs

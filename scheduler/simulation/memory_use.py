@@ -79,6 +79,7 @@ class _Use:
     def add(
         self, pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
     ) -> None:
+        # What no step claims is there from the beginning to the end, whoever is in flight.
         unclaimed = (one for one in pool.regions.values() if not one.claims)
         self.planned_nbytes += pool.nbytes
         self.shared_nbytes += sum(one.nbytes * one.copies for one in unclaimed)
@@ -87,6 +88,7 @@ class _Use:
 
     def over_time(self, memory: str) -> MemoryUse:
         # At one moment the freed bytes come first.
+        # Sorted by time, then by sign: a region may change hands at one moment, and is held once.
         held = _running(sorted(self.held), self.shared_nbytes)
         occupied = _running(sorted(self.occupied), 0)
         return MemoryUse(
@@ -132,6 +134,7 @@ def _held(pool: Pool, moments: _Moments) -> Iterator[Change]:
 
 
 def _holding(region: Region, item: int, moments: _Moments) -> tuple[int, int]:
+    # From when its first step is given to a lane, not from when it begins: others may not have it.
     start = min(moments.submitted(item, step) for step in region.claims)
     releases = region.releases or (moments.timeline.n_steps,)
     return start, max(moments.over(item, step) for step in releases)
@@ -225,6 +228,7 @@ def _changes(needs: Sequence[_Need], items: Iterable[int], moments: _Moments) ->
     """Yield by how much the occupied bytes of one copy of a region change, and when."""
     edges = sorted({edge for need in needs for edge in need[:2]})
     place = {edge: index for index, edge in enumerate(edges)}
+    # Bytes between two edges are all touched by the same: counted by length, not one by one.
     lengths, counts = np.diff(edges), np.zeros(max(len(edges) - 1, 0), np.int64)
     events: list[tuple[int, int, int, int]] = []
     for item in items:
@@ -236,6 +240,7 @@ def _changes(needs: Sequence[_Need], items: Iterable[int], moments: _Moments) ->
                 events += [(first, 1, *where), (last, -1, *where)]
     for time, change, start, end in sorted(events):
         part = counts[start:end]
+        # Only what nobody lay on before counts, and only what nobody lies on any more.
         before = int(lengths[start:end][part > 0].sum())
         part += change
         yield time, int(lengths[start:end][part > 0].sum()) - before

@@ -104,11 +104,13 @@ class Judged:
     def _best(self, patience: float, most_s: float) -> Judged:
         if not self.rivals:
             return self
+        # A stable sort, so that of equals the one that was judged first stands for all.
         every = sorted((self, *self.rivals), key=lambda one: one.seconds)
         longest = min(every[0].seconds * (1 + patience), max(most_s, every[0].seconds))
         fast = [one for one in every if one.seconds <= longest]
         if len(fast) == 1:
             return fast[0]
+        # One percent of time is worth two of memory.
         return min(fast, key=lambda one: one.seconds * sqrt(max(one.nbytes, 1)))
 
 
@@ -161,6 +163,7 @@ class Judge:
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
         """Return an assignment, by the cut that is fastest."""
+        # Cut in all ways, as nobody else is judged beside it.
         return self._fastest(self._first(name, devices))
 
     def all(self, assignments: Mapping[str, Sequence[str]]) -> list[Judged]:
@@ -177,8 +180,11 @@ class Judge:
 
     def _cuts(self, devices: Sequence[str]) -> list[Parts]:
         every = cuts(self.graph, devices)
+        # What changes with lengths is bound anew for each: apart from it, fixed nodes are bound
+        # once.
         every = self._cuts_apart(devices, every) or every
         every = self._with_joined(devices, every)
+        # To place and simulate one cut takes longer there than any difference between cuts saves.
         if len(self.graph.nodes) > MOST_CUT:
             every = [min(every, key=len)]
         if self.max_subgraphs is None:
@@ -222,8 +228,10 @@ class Judge:
         if not self.in_flight:
             return run(work, regions=regions, host=host).makespan_s
         at_once = max(len(placement.steps), 1) * self.in_flight
+        # Few steps are simulated for more rounds, until the pace is even.
         rounds = min(max(PACED_STEPS // at_once, 2), MOST_ROUNDS)
         paced, first = rounds * self.in_flight, (rounds // 2) * self.in_flight
+        # From one landing in mid-stream to the last: the first items find all lanes idle.
         items = first + 1 + paced
         landed = run(
             work, items=items, max_in_flight=self.in_flight, regions=regions, host=host
@@ -257,6 +265,7 @@ class Judge:
         """Return an assignment by its fastest cut, which remembers the others."""
         ways = one.every_cut()
         best = min(ways, key=lambda way: way.seconds)
+        # Looked at by now: they are the best one's rivals.
         one.others.clear()
         best.rivals.extend(way for way in ways if way is not best)
         return best

@@ -123,6 +123,7 @@ class Problem:
     def _names_of_tensors(self) -> list[str]:
         graph, fetched = self.graph, set(self.graph.outputs)
         every = (*graph.inputs, *(t for node in graph.nodes for t in node.outputs if t))
+        # What nobody reads is written, but goes nowhere.
         return [name for name in every if graph.consumers[name] or name in fetched]
 
     @cached_property
@@ -158,11 +159,13 @@ class Problem:
         )
         if source == target:
             return Way(0.0, 0.0)
+        # There is a memory that both reach: nothing is copied, though layouts may have to change.
         if not ends[0][0].isdisjoint(ends[1][0]):
             return Way(0.0, edges / TYPICAL_BYTES)
         stops = [memory for _, memory in ends]
         if not self._is_direct(source, target):
             stops.insert(1, HOST)
+        # Two points of a line: what copies of nothing take, and copies of a usual size.
         latency, whole = (
             sum(self._costs.copy_s(a, b, nbytes) for a, b in pairwise(stops))
             for nbytes in (0, TYPICAL_BYTES)
@@ -185,6 +188,7 @@ class Problem:
             self.seconds,
             self._reads(),
             [
+                # List schedulers know of no subgraphs; to go to another device is to begin one.
                 [0.0 if a == b else ways[a][b].latency_s + self.submit_s[b] for b in range(count)]
                 for a in range(count)
             ],
@@ -232,6 +236,7 @@ class Problem:
         parts = by(self.producers, assignment)
         excess = self.excess(assignment)
         if self.max_subgraphs is not None:
+            # Not refused: a search that may pass through what is not allowed finds more of what is.
             excess += max(0, len(parts) - self.max_subgraphs)
         return Estimate(LatencyEstimate(self, assignment, parts).seconds(), parts, excess)
 
@@ -242,4 +247,5 @@ class Problem:
     @cached_property
     def bound_s(self) -> float:
         """Seconds of one item that no assignment can go below."""
+        # At least one program has to be submitted, on the quickest device.
         return self.tasks.bound_s + min(self.submit_s)

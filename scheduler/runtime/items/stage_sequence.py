@@ -70,7 +70,7 @@ class StageSequence:
                 fed = {name: known[name] for name in stage.plan.graph.inputs}
                 known.update(await self._run_part(stage.plan, fed))
             known.update(stage.constants)
-            known.update(stage.told(known))
+            known.update(stage.at_boundary(known))
             stage.check(known)
             for node, body in stage.loops:
                 known.update(await self._iterate(node, body, known))

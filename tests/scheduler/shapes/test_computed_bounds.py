@@ -220,7 +220,7 @@ def test_stages_for_bounds_are_not_forgotten() -> None:
         }
         stage = first.rest.find(known) or first.rest.make(known)
         first.rest.keep(known, stage)
-        assert isinstance(stage, staged_plans.Bounded)
+        assert isinstance(stage, staged_plans.BoundedStage)
         assert first.rest.find({}) is stage
 
 
