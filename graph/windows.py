@@ -111,6 +111,7 @@ def resolve_window(
         If an attribute has the wrong length, or the window does not fit in the padded input.
     """
     steps, pads = _steps(attributes, kernel, len(spatial)), _pads(attributes, len(spatial))
+    # What the cache looks for has to be hashable.
     given = tuple(spatial), tuple(kernel), *map(tuple, steps), tuple(pads)  # some are lists
     return _resolved(*given, attributes["auto_pad"], ceil_mode)
 
@@ -161,6 +162,7 @@ def resolve_transposed_window(
         wanted = _sized(attributes, "output_shape", rank)
     axes = []
     for d, (dim, stride) in enumerate(zip(spatial, strides, strict=True)):
+        # The last window reaches as far beyond the place where the next one would begin.
         beyond = add(extent(kernel[d], dilations[d]), extra[d] - stride)
         if wanted is not None:
             full = add(mul(dim, stride), beyond)
@@ -183,6 +185,7 @@ def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: b
             f"a window over {reach} cells does not fit in {dim} cells padded by {begin} and {end}",
             fix="use a smaller kernel or dilation, more padding, or a larger input",
         )
+    # Numbers first, so that symbols meet one sum: equal lengths have to have equal texts.
     margin = begin + end + stride
     room = add(dim, margin - reach) if isinstance(reach, int) else f"({add(dim, margin)}-{reach})"
     if not ceil_mode:
@@ -191,6 +194,7 @@ def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: b
     if isinstance(rounded, int) and isinstance(limit, int):
         return min(rounded, limit)
     # The last window starts at most stride - 1 cells behind where one still fits.
+    # Then it starts in the input or its begin padding, and the limit need not be written.
     safe = isinstance(reach, int) and end + stride <= reach
     return rounded if safe else f"min({rounded},{limit})"
 

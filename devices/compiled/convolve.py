@@ -171,6 +171,8 @@ def convolve_group(
             own = weights + FLOAT * block * depth
             for begin in range(chunk, end, width):
                 # Without spare cells the last tile lies further left, over cells done already.
+                # A tile reads as many cells as it is wide, and behind the last there may be no
+                # memory.
                 by = 0 if spare else max(0, begin + width - cells)
                 multiply(
                     rows,
@@ -234,10 +236,13 @@ def convolve(
     for part in range(batch * groups):
         group = part % groups
         source = x.ctypes.data + FLOAT * part * depth * height * width
+        # In bands, so that what is framed stays in the cache until it is read.
         lines = plane // columns
         band = min(layout[15], lines)
         for line in range(0, lines, band):
             if framed.size:
+                # Only if one band is all of the image is the frame laid out in the same way for the
+                # next one.
                 zeroed = part > 0 and band == lines
                 frame(source, framed.ctypes.data, depth, line, zeroed, layout)
             convolve_group(

@@ -95,6 +95,7 @@ def grid_sample(
 def _narrow(xp: ArrayModule, total: Array, y: Array) -> None:
     """Y = total, without its fraction where y is of an integer dtype, and 0 for NaN."""
     if y.dtype.kind in "iu":
+        # What a cast makes of NaN differs from machine to machine.
         xp.copyto(total, 0, where=xp.isnan(total))
         lowest, highest = limits(y.dtype)
         # The largest integers of 64 bits are no floats: stay below.
@@ -145,6 +146,7 @@ class _Axis:
             )
             return
         else:
+            # Far outside all is zero, and numbers beyond those of indices must not be cast to them.
             hold_near(xp, place, self.length)
         self._weigh()
 
@@ -171,10 +173,12 @@ class _Axis:
     def _reflect(self, places: Array) -> None:
         """Mirror places at the bounds until they are between them."""
         xp, (low, high) = self.xp, self._bounds
+        # An image of one cell, at whose middle both bounds are: there is nothing to mirror.
         if low == high:
             places.fill(low)
             return
         xp.subtract(places, low, out=places)
+        # There and back again: twice the width is the period.
         xp.remainder(places, 2 * (high - low), out=places)
         xp.subtract(2 * (high - low), places, out=self.buffer)
         xp.minimum(places, self.buffer, out=places)
@@ -187,6 +191,7 @@ class _Axis:
         for tap, index in enumerate(self.indices):
             xp.floor(place, out=self.cell)
             xp.add(self.cell, tap - first, out=self.cell)
+            # The neighbours of a place may lie beyond a bound that the place itself is inside of.
             if self.attributes["padding_mode"] == "reflection":
                 self._reflect(self.cell)
             outside = self.outside if self.attributes["padding_mode"] == "zeros" else None

@@ -170,6 +170,7 @@ def _lstm_step(cell: _Cell, values: Array) -> Iterator[Step]:
     yield from cell.add_product(cell.h, 0, values)
     coupled = cell.attributes["input_forget"]
     if cell.peepholes is None and not coupled:
+        # All three at once: their parts lie side by side, and nothing comes between.
         yield cell.activate(0, values[:, : 3 * i.shape[-1]])
     else:
         yield from cell.peep(0, cell.c, i)
@@ -186,6 +187,7 @@ def _lstm_step(cell: _Cell, values: Array) -> Iterator[Step]:
     if cell.peepholes is not None or coupled:
         yield from cell.peep(1, cell.next_c, o)
         yield cell.activate(0, o)
+    # The candidate is not needed any more, and its place serves.
     yield partial(xp.copyto, g, cell.next_c)
     # ONNX clips "the input of activations"; ONNX Runtime, the judge here, only the gates.
     yield cell.activate(2, g, clipped=False)
@@ -213,6 +215,7 @@ def _gru_step(cell: _Cell, values: Array) -> Iterator[Step]:
         yield partial(xp.multiply, r, cell.h, out=t)
         yield from cell.add_product(t, both.shape[-1], n)
     yield cell.activate(1, n)
+    # As n + z · (h - n): one product less than as it is written.
     yield partial(xp.subtract, cell.h, n, out=t)
     yield partial(xp.multiply, t, z, out=t)
     yield partial(xp.add, n, t, out=cell.next_h)
@@ -238,6 +241,8 @@ def _recurrent(
         y, lengths = optional(outputs, 0), optional(inputs, LENGTHS)
         if lengths is not None:
             mask = wide.scratch[-1]
+            # For each step, which samples are that long: the others keep their states, and 0 as
+            # outputs.
             times = xp.arange(len(mask), dtype=np.int64)[:, None, None]
             steps.append(partial(xp.less, times, lengths[:, None], out=mask))
             if y is not None:
@@ -283,6 +288,7 @@ def _project(cell: _Cell, inputs: Arrays, d: int, scratch: Arrays) -> Iterator[S
     """Yield steps: the product of all inputs with W, biases added, and the first state."""
     xp, x, w, bias = cell.xp, inputs[0], inputs[1], optional(inputs, 3)
     gates, both = scratch[:2]
+    # One product for all steps, since inputs, unlike states, are there beforehand.
     yield partial(xp.matmul, x.reshape(gates.shape[0], x.shape[-1]), w[d].T, out=gates)
     if bias is not None and cell.r_bias is not None:
         yield partial(xp.copyto, both, bias[d, : both.size])

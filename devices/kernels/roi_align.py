@@ -70,10 +70,12 @@ def roi_align(
     pool = _Pool(image, gathered, pooled, attributes["mode"])
 
     def step() -> None:
+        # Before anything is written: numpy would take -1 for the last image.
         if not 0 <= owners.min() <= owners.max() < batch:
             raise IndexError(f"batch_indices {owners.tolist()} are not in [0, {batch})")
         grids = _grids(rois.astype(image.dtype), sizes, attributes)
         loaded = None
+        # Regions of as many samples have arrays of one shape, and those of an image share its copy.
         for (owner, *samples), regions in _alike(owners, grids.samples):
             if loaded != owner:
                 pool.load(images[owner])
@@ -119,6 +121,7 @@ class _Pool:
 
     def load(self, cells: Array) -> None:
         """Copy an image (channels, cells) in."""
+        # Channels last, so that a cell is read as one run of bytes.
         np.copyto(self.image[:-1], cells.T)
         self.image[-1] = 0
 
@@ -190,6 +193,7 @@ def _grids(rois: Floats, sizes: tuple[int, ...], attributes: Attributes) -> _Gri
     begins, ends = corners[:, 1::-1], corners[:, :1:-1]
     lengths = ends - begins
     if not half_pixel:
+        # As ONNX has it without half pixels: a region is one cell wide at least.
         lengths = np.maximum(lengths, 1)
     steps = lengths / np.array(sizes, rois.dtype)
     samples = np.full(steps.shape, attributes["sampling_ratio"], np.int64)
@@ -209,6 +213,7 @@ def _alike(
 
 def _taps(places: Floats, length: int, stride: int, outside: int) -> _Taps:
     """Return the cells before and after places; up to one cell outside, the outermost one."""
+    # fmin and fmax, as a place that is NaN has to be some cell; it counts as far outside.
     held = np.fmin(np.fmax(places, 0), length - 1)
     first = held.astype(np.int64)
     second = np.minimum(first + 1, length - 1)

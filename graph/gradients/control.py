@@ -35,6 +35,8 @@ def if_(at: Adjoint) -> Gradients:
         name: _backward(called(at[name], specs), through, wanted)
         for name in ("then_branch", "else_branch")
     }
+    # Both branches get everything, and each uses what it needs: which is taken is known at run
+    # time.
     given = [*captured, *(at.gradient(index) for index in through)]
     made = at.formula.split("If", at.input(0), *given, outputs=len(wanted), **branches)
     yield from zip((index + 1 for index in wanted), made, strict=True)
@@ -170,6 +172,8 @@ def loop(at: Adjoint) -> Gradients:
     count = len(at.inputs) - 2 - captured
     states, others = range(2, 2 + count), range(2 + count, len(at.inputs))
     made = _again(at, body, count, [*states, 0, 1], {"captured": captured})
+    # As a Scan has them: states first, then what differs from step to step, the iteration's number
+    # and its condition, then what is captured.
     order = [*states, 0, 1, *others]
     inputs = tuple(body.inputs[index] for index in order)
     outer = [at.input(index) for index in (*states, *others)]
@@ -187,6 +191,7 @@ def _again(
     if not kept:
         return []
     b, outputs = _opened(body)
+    # States have to go round as they did, as the next iterations follow from them.
     heads = states + (at.node.op == "Loop")  # its condition comes first
     for name in body.outputs[:heads]:
         b.output(f"{b.name}/next {name}", outputs[name])
@@ -203,6 +208,7 @@ def _back(steps: _Steps, kept: Sequence[Term]) -> Gradients:
     body = _step_back(steps, wanted)
     added = [i for i in steps.captured if i in wanted]
     begin = [_of_state(steps, i) for i in steps.floats]
+    # What is captured is read in each step: its gradients are a further state, where they add up.
     begin += [at.formula.like(steps.terms[i], 0) for i in added]
     scanned = [steps.terms[i] for i in steps.scanned]
     outer = [at.gradient(i) for i in steps.stacked]
@@ -251,6 +257,7 @@ def _step_back(steps: _Steps, wanted: Sequence[int]) -> Graph:
     xs = [*steps.floats, *added, *slices]
     found = _gradients(b, ys, [names[i] for i in xs], [*of_states, *of_slices])
     for place, total in enumerate(sums, len(of_states)):
+        # Not an output for each step, whose sum would take the memory of all steps.
         found[place] = b.op("Add", total, found[place])
     _put_out(b, graph, found, xs)
     return b.build()
@@ -271,6 +278,7 @@ def _ways(steps: _Steps, kept: int, wanted: Sequence[int]) -> dict[str, list[int
         ],
         "scan_input_directions": [
             *turned,
+            # Stacked from the first step on, and read from the last.
             *[1] * kept,
             *(1 - steps.axis("scan_output_directions", i) for i in stacked),
         ],

@@ -15,6 +15,7 @@ from .registry import gradient
 def slice_(at: Adjoint) -> Gradients:
     """Zeros around what was taken."""
     x = at.input(0)
+    # One Pad where numbers are known and cells lie side by side; otherwise each axis by itself.
     pads = _pads_around(at, x)
     if pads is not None:
         yield 0, at.dy.op("Pad", at.formula.constant(pads))
@@ -81,6 +82,7 @@ def gather(at: Adjoint) -> Gradients:
         yield 0, added_along(at.dy, indices, formula.shape_of(x, axis, axis + 1), axis)
         return
     count = formula.size_of(indices)
+    # Slices are added by a list of places, so that indices of more axes become one.
     flat = indices.reshaped(count)
     before, behind = formula.shape_of(x, 0, axis), formula.shape_of(x, axis + 1)
     rows = at.dy.reshaped(formula.joined(before, count, behind))
@@ -208,6 +210,7 @@ def _scatter(at: Adjoint) -> Gradients:
     else:
         chosen = data.equals(y).cast(data.dtype)
         written = updates.equals(places.read(y)).cast(data.dtype)
+        # Of equal extrema each gets as much, so that the sum is the gradient again.
         share = dy / places.write(chosen, written, "add")
         yield 0, share * chosen
         yield 2, places.read(share) * written
@@ -229,6 +232,7 @@ def tensor_scatter(at: Adjoint) -> Gradients:
         if starts is not None:
             places = starts.cast("int64").op("Unsqueeze", formula.constant([1])) + places
         if at["mode"] == "circular":
+            # A ring: what was written beyond the end is at the beginning.
             places = places.op("Mod", formula.shape_of(dy, axis, axis + 1))
         beside = [i for i in range(update.rank) if i not in ((0, axis) if starts else (axis,))]
         places = places.op("Unsqueeze", formula.constant(beside)) if beside else places

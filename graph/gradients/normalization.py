@@ -62,6 +62,7 @@ def layer_normalization(at: Adjoint) -> Gradients:
     x, scale, dy = _wide(at, at.input(0)), at.input(1), _wide(at, at.dy)
     axis = normalize_axis(at["axis"], x.rank)
     axes = range(axis, x.rank)
+    # The node's own statistics are float32, whatever x is.
     if x.dtype == np.float64:
         normal = _standardized(x, axes, at["epsilon"])
     else:
@@ -87,6 +88,7 @@ def _of_layer(at: Adjoint, normal: Standard, dy: Term, scale: Term) -> Term:
 
     if mean is not None:
         made = made + shared(mean)
+    # The output is 1/√(variance + ε), whose slope is the negative third power.
     if deviation is not None:
         through = shared(deviation) * normal.inverse * normal.inverse
         made = made - through * normal.values
@@ -142,6 +144,7 @@ def _of_batch(at: Adjoint) -> Gradients:
     if at.wants(2):
         yield 2, _per_channel(dy)
     for index in (1, 2):
+        # Running statistics that go in come out again, times the momentum.
         moved = (*at.gradients, None, None)[index]
         if moved is not None and at.wants(index + 2):
             yield index + 2, moved * at["momentum"]
@@ -207,6 +210,7 @@ def lp_normalization(at: Adjoint) -> Gradients:
     root = at["p"] == 2
     norm = x.reduced("L2" if root else "L1", axes)
     along = (dy * y).sum(axes)
+    # What a norm changes by: for p = 2 it is the normalized x itself.
     slope = y if root else x.op("Sign")
     yield 0, ((dy - slope * along) / norm.where(norm > 0, 1)).where(norm > 0)
 
@@ -218,6 +222,7 @@ def mean_variance_normalization(at: Adjoint) -> Gradients:
     u = x - x.mean(axes)
     deviation = (u * u).mean(axes).op("Sqrt")
     inverse = 1 / (deviation + 1e-9)
+    # ε is added behind the root, so that a deviation of 0 would be divided by.
     slope = (dy * u).mean(axes) * inverse / deviation.where(deviation > 0, 1)
     yield 0, (dy - dy.mean(axes) - u * slope) * inverse
 
@@ -237,6 +242,8 @@ def _over_neighbours(x: Term, size: int, transposed: bool = False) -> Term:
     """Return the means over `size` neighbouring channels, zeros beyond the first and last."""
     formula = x.formula
     before = (size - 1) // 2
+    # With an even size the window reaches further to one side; from the neighbour's point of view,
+    # to the other one.
     pads = [size - 1 - before, before] if transposed else [before, size - 1 - before]
     channels, rest = formula.shape_of(x, 1, 2), formula.size_of(x, 2)
     batch = formula.shape_of(x, 0, 1)

@@ -153,6 +153,7 @@ class Costs(Figures):
                     f"the model of {name!r} is {model!r}",
                     fix="pass a DeviceModel, of plait.devices.model",
                 )
+        # Links between memories of the host stay as they are: another device does not change them.
         private = {self.memory_of(name) for name in models} - {HOST, SHARED}
         return replace(
             self,
@@ -205,6 +206,7 @@ class Costs(Figures):
             if timing is not None:
                 return submit_s + timing.trusted_s
         nbytes = sum(graph.tensors[name].nbytes for name in (*graph.inputs, *graph.outputs))
+        # A measured whole has all of that in it; what follows is for the others.
         kernels = sum(self.node_s(device, graph, node) for node in graph.nodes)
         return submit_s + self.model(device).edge_s(nbytes) + kernels
 
@@ -216,6 +218,7 @@ class Costs(Figures):
         if CALLER in (source, target):
             (memory,) = {source, target} - {CALLER}
             return self.model(self._owner(memory)).inner_copy_s(nbytes)
+        # Of two devices, the one that receives makes the copy, and its model says how fast.
         private = {source, target} - {HOST, SHARED}
         if len(private) > 1:
             return self.model(self._owner(target)).peer_copy_s(nbytes)
@@ -256,6 +259,7 @@ class Costs(Figures):
             return 0.0, "model"
         if node.op in CONTROL_FLOW:
             runs = expected_runs(node.op, graph.call(node))
+            # Of two branches the slower one: which is taken is not known.
             return max(count * self._nodes_s(device, inner) for inner, count in runs), "model"
         kernel = family(graph, node)
         modelled = model.kernel_s(kernel, cost_of(graph, node))
@@ -272,11 +276,14 @@ class Costs(Figures):
         """Return measured over modelled time, of the measurement that is most alike."""
         model = self.model(device)
         alike = self._by_op(device).get(asked.op, ())
+        # With the same attributes it is the same kernel, more likely than not.
         same = [one for one in alike if one[0].attributes == asked.attributes] or alike
         pairs = [(model.kernel_s(kernel, measured.cost), measured.seconds) for _, measured in same]
         pairs = [pair for pair in pairs if min(pair) > 0]
         if not pairs or modelled <= 0:
             return None
+        # By ratio: ten times the work is as far away as a tenth. Ties by value, so that no order
+        # matters.
         nearest = min(pairs, key=lambda pair: (abs(math.log(pair[0]) - math.log(modelled)), pair))
         return nearest[1] / nearest[0]
 
@@ -290,6 +297,7 @@ class Costs(Figures):
                 if name == device or (kernels == kernels_of(name) and self._is_alike(device))
             )
             known: dict[Signature, Measured] = {}
+            # The nearest last, so that its figures stay where several are known.
             for *_, name in reversed(alike):
                 known.update(self.nodes[name])
             self._known[device] = known

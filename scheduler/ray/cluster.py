@@ -20,7 +20,7 @@ from .actors import Actor, Engine, Placing
 from .engine import RayEngine, load_ray
 from .host import Host
 from .nodes import LocalNodes, Node
-from .payload import cargo
+from .payload import payload_of
 from .pools.blocking_calls import to_its_end
 from .pools.blocking_pool import BlockingReplicaPool, ReplicaArguments
 from .pools.replicas import ReplicaPool
@@ -204,7 +204,7 @@ class Cluster:
             return await trio.to_thread.run_sync(starting)
 
         return ReplicaPool(
-            cargo(plan, devices, planning),
+            payload_of(plan, devices, planning),
             start,
             self.engine.put,
             n=n,

@@ -50,7 +50,7 @@ class SessionPayload:
         return put(np.frombuffer(data, np.uint8)), [tuple(one) for one in sources], self.planning
 
 
-def cargo(
+def payload_of(
     what: Plan | Graph, devices: str | Sequence[str] | None, planning: Mapping[str, Any] | None
 ) -> SessionPayload:
     """Return what is to be sent.

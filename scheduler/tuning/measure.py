@@ -89,6 +89,7 @@ def measure(
     links: dict[tuple[str, str], Link] = {}
     for name, device in devices.items():
         model = model_of(device, name)
+        # Who knows better, by a data sheet or an earlier measurement, is believed.
         if model.is_guess:
             with _opened(device):
                 model = _measured(device, model, clock, note)
@@ -101,6 +102,8 @@ def measure(
 
 @contextmanager
 def _opened(device: Device) -> Iterator[None]:
+    # As sessions open it: figures of all cores would be too good beside the loop and the
+    # neighbours.
     device.open(1 if isinstance(device, Scaling) else max(1, core_count() - 1))
     try:
         yield
@@ -130,6 +133,7 @@ def measure_peers(
 
 def agreed(found: Iterable[float]) -> float | None:
     """Return the least of some figures; None unless several are about that."""
+    # Other processes only ever add: several runs that agree at the lower end were disturbed least.
     fastest = sorted(found)[:FEWEST]
     agree = len(fastest) == FEWEST and fastest[-1] <= AGREEING * fastest[0]
     return fastest[0] if agree else None
@@ -183,6 +187,7 @@ def _measured(device: Device, model: DeviceModel, clock: Clock, note: Note) -> D
         _repeat([run for run in (one, many, stream, product) if run is not None], clock)
     found: dict[str, Any] = {}
     if one.agrees and many.agrees:
+        # The difference of two programs: what both take to be submitted cancels out.
         found["launch_s"] = max((many.seconds - one.seconds) / CHAIN, 1e-8)
         found["submit_s"] = max(one.seconds - found["launch_s"], 0.0)
     if stream is not None and _tells(stream, one):
@@ -213,6 +218,7 @@ def _largest(
     found: _Run | None = None
     for graph in graphs:
         cost = cost_of(graph, graph.nodes[0])
+        # A graph that takes longer is likelier to be disturbed, and tells no more.
         if found is not None and found.seconds * cost.flops / found.cost.flops > UNDISTURBED_S:
             break
         run = _bound(device, graph, arenas)
@@ -229,6 +235,7 @@ def _bound(device: Device, graph: Graph, arenas: ExitStack) -> _Run | None:
     if not device.supports(node, graph.call(node)).ok:
         return None
     specs = dict(graph.tensors)
+    # It has no room for what lies between.
     if device.capabilities.atomic_programs:
         specs = {name: specs[name] for name in (*graph.inputs, *graph.outputs)}
     else:
@@ -273,6 +280,7 @@ def _link(
 ) -> Link:
     """Return how fast a device copies; `owner` is that of the source if it is another device."""
     with ExitStack() as arenas:
+        # Two sizes, for two unknowns: latency and speed.
         runs = [_Run(_copying(device, source, target, n, owner, arenas)) for n in COPY_BYTES]
         _repeat(runs, clock)
     small, large = (COPY_BYTES[0], runs[0].seconds), (COPY_BYTES[-1], runs[-1].seconds)
@@ -313,6 +321,7 @@ def _repeat(runs: Sequence[_Run], clock: Clock) -> None:
         if turn >= REPEATS and all(run.agrees for run in runs):
             break
         for place, run in enumerate(runs):
+            # In turns, so that a disturbance does not strike all runs of one.
             if turn < FEWEST or spent[place] < (BUDGET_S if run.agrees else LIMIT_S):
                 start = clock()
                 run.once()

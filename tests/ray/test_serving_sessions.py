@@ -15,7 +15,7 @@ from patience import WAIT_S
 from plait.devices.worker.modules import Source
 from plait.devices.worker.remote_errors import rebuild
 from plait.graph.tensor import Array
-from plait.scheduler.ray.payload import cargo
+from plait.scheduler.ray.payload import payload_of
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked, ServingSessions
 
 started = threading.Event()
@@ -45,7 +45,7 @@ def plan(max_in_flight: int = 1) -> pl.Plan:
 
 def shipped(one: pl.Plan) -> tuple[Any, ...]:
     """Return a plan as it arrives: read-only bytes, and where its functions are."""
-    return cargo(one, None, None).packed(lambda value: value)
+    return payload_of(one, None, None).packed(lambda value: value)
 
 
 def asked(number: int, value: float, fetches: tuple[str, ...] | None = None) -> Asked:
@@ -141,7 +141,7 @@ def test_a_graph_is_planned_for_the_devices_of_the_host() -> None:
     b = pl.GraphBuilder("squares")
     x = b.input("x", "float32", (2,))
     b.output("y", b.op("Mul", x, x))
-    sent = cargo(b.build(), ["formal", "cpu"], {"max_in_flight": 2})
+    sent = payload_of(b.build(), ["formal", "cpu"], {"max_in_flight": 2})
     assert sent.plan.devices == ("cpu",)
     assert sent.plan.in_flight == 2
 
@@ -163,7 +163,7 @@ def test_devices_that_the_host_lacks_are_named() -> None:
     async def main() -> Any:
         b = pl.GraphBuilder("relu")
         b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
-        sent = cargo(b.build(), "no_such_device:3", None)
+        sent = payload_of(b.build(), "no_such_device:3", None)
         return await ServingSessions().open(*sent.packed(lambda value: value))
 
     error = rebuild(asyncio.run(main()), "the host")
@@ -184,7 +184,7 @@ def test_what_hosts_can_make_no_plan_of_is_refused(
     what: Any, devices: Any, planning: Any, message: str
 ) -> None:
     with pytest.raises(pl.PlanError, match=message):
-        cargo(what, devices, planning)
+        payload_of(what, devices, planning)
 
 
 def test_a_module_that_is_missing_on_the_host_is_named() -> None:

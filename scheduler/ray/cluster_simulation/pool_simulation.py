@@ -161,13 +161,13 @@ class _Pool:
         self._feed_bytes, self._result_bytes = nbytes
         self._random = np.random.default_rng(seed)
         self._driver, self._out, self._back = (_Server(self._clock) for _ in range(3))
-        self._dealer = LoadBalancer(replays=0)
+        self._balancer = LoadBalancer(replays=0)
         self._hosts: dict[str, tuple[HostKind, _Server]] = {}
         for kind in kinds:
             for number in range(kind.count):
                 name = f"{kind.name}:{number}"
                 self._hosts[name] = kind, _Server(self._clock, kind.in_flight)
-                self._dealer.join(name, kind.in_flight, window or 4 * kind.in_flight)
+                self._balancer.join(name, kind.in_flight, window or 4 * kind.in_flight)
         self._let_in: list[float] = []
         self._handed: list[float] = []
 
@@ -205,9 +205,9 @@ class _Pool:
     def _admit(self) -> None:
         gone = self._next_out if self._ordered else self._ended
         while len(self._let_in) < min(self._items, gone + self._most):
-            self._dealer.put(len(self._let_in), self._feed_bytes, in_order=self._ordered)
+            self._balancer.put(len(self._let_in), self._feed_bytes, in_order=self._ordered)
             self._let_in.append(self._clock.now)
-        for call in self._dealer.deal():
+        for call in self._balancer.deal():
             seconds = self._handling_s(call, self._feed_bytes)
             self._driver.do(seconds, partial(self._send, call))
 
@@ -245,7 +245,7 @@ class _Pool:
         self._driver.do(seconds, partial(self._answered, call, kind))
 
     def _answered(self, call: Call, kind: HostKind) -> None:
-        for item in self._dealer.answered(call, kind.item_s / kind.in_flight):
+        for item in self._balancer.answered(call, kind.item_s / kind.in_flight):
             self._landed[item] = 1
             self._ended += 1
             self._handed[item] = self._clock.now

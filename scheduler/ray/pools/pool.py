@@ -52,7 +52,7 @@ class Pool:
     Parameters
     ----------
     plan : Plan
-    fleet : ReplicaManager
+    manager : ReplicaManager
     window : int
         How many items a replica may have.
     replays : int
@@ -75,7 +75,7 @@ class Pool:
     def __init__(
         self,
         plan: Plan,
-        fleet: ReplicaManager,
+        manager: ReplicaManager,
         *,
         window: int,
         replays: int,
@@ -89,23 +89,24 @@ class Pool:
         self.now_ns = time.perf_counter_ns
         self.done = self.failed = 0
         self.ordered: set[int] = set()
-        self._fleet = fleet
+        self._manager = manager
         self._window = window
         self._replays = replays
         self._keeps = keeps
         self._announcer = announcer
-        self._dealer = LoadBalancer(replays)
+        self._balancer = LoadBalancer(replays)
         self._entries: dict[int, _Entry] = {}
         self._count = 0
         self._refusal: Callable[[], PlaitError] | None = None
         self._plans = FetchedPlans(plan)
-        fleet.on_ready, fleet.on_loss, fleet.on_failure = self._join, self._lose, self._fail_all
-        fleet.crowd = self._crowd
+        manager.on_ready, manager.on_loss = self._join, self._lose
+        manager.on_failure = self._fail_all
+        manager.crowd = self._crowd
 
     @property
     def waiting(self) -> int:
         """How many items no replica has."""
-        return self._dealer.waiting
+        return self._balancer.waiting
 
     @property
     def in_flight(self) -> int:
@@ -114,17 +115,17 @@ class Pool:
 
     def under_way(self, replica: str) -> int:
         """Return how many items a replica has."""
-        return self._dealer.under_way(replica) if replica in self._dealer.replicas else 0
+        return self._balancer.under_way(replica) if replica in self._balancer.replicas else 0
 
     def item_s(self, replica: str) -> float | None:
         """Return how long an item takes there, once that is known."""
-        return self._dealer.item_s(replica) if replica in self._dealer.replicas else None
+        return self._balancer.item_s(replica) if replica in self._balancer.replicas else None
 
     def _crowd(self) -> tuple[int, int]:
         """Return how many items wait, and how many a replica has that is full."""
-        waiting = self._dealer.waiting
+        waiting = self._balancer.waiting
         under_way = len(self._entries) - waiting
-        return waiting, max(1, under_way // max(1, len(self._fleet.ready)))
+        return waiting, max(1, under_way // max(1, len(self._manager.ready)))
 
     def close(self) -> None:
         """Cancel what is under way, and admit no more."""
@@ -187,6 +188,7 @@ class Pool:
         arrays = check_feeds(plan.fed, inputs, plan.unneeded)
         if self._refusal is not None:
             raise self._refusal()
+        # Copied at once, since the caller may change them while the item waits, or runs again.
         own = partial(copied, arrays, self.spares.room_for(arrays))
         entry = _Entry(item_run, await self.copying(arrays.values(), own), _names(fetched))
         if self._refusal is not None or item_run.cancelled:  # meanwhile
@@ -220,19 +222,21 @@ class Pool:
         item_run.age = number
         item_run.marks.admitted_ns = self.now_ns()
         item_run.on_cancel = partial(self._give_up, number)
+        # Small items travel several in a call, large ones alone.
         nbytes = sum(array.nbytes for array in entry.inputs.values())
-        self._dealer.put(number, nbytes, in_order=item_run.marks.stream in self.ordered)
+        self._balancer.put(number, nbytes, in_order=item_run.marks.stream in self.ordered)
         self._deal()
 
     def _deal(self) -> None:
         """Give away what there is room for."""
-        for call in self._dealer.deal():
-            replica = self._fleet.replicas[call.replica]
+        for call in self._balancer.deal():
+            replica = self._manager.replicas[call.replica]
+            # Nothing is idle that was just given work: the pool may shrink meanwhile.
             replica.idle_since = inf
             asked = [self._asked(number) for number in call.items]
             replica.run(asked, partial(self._answered, call, replica))
-        if self._dealer.waiting:
-            self._fleet.look_again()
+        if self._balancer.waiting:
+            self._manager.look_again()
 
     def _asked(self, number: int) -> Asked:
         entry = self._entries[number]
@@ -244,25 +248,29 @@ class Pool:
     ) -> None:
         """Take what came of a call, and give away more."""
         answer = None if error is not None else Answer(*value)
+        # A device of the host may be lost though the host answers: sessions there are of no use
+        # then.
         loss = error if answer is None else lost_device(answer, replica.name)
         if isinstance(loss, DeviceLostError):
             replica.lose(loss)  # all that it has is run again
             return
         item_s = None if answer is None else replica.item_s(answer)
         outcomes = {} if answer is None else {one[0]: Outcome(*one) for one in answer.outcomes}
-        for number in self._dealer.answered(call, item_s):
+        for number in self._balancer.answered(call, item_s):
             if number in outcomes:
                 self._land(number, outcomes[number], replica)
             else:
+                # An answer that leaves an item out must not leave somebody waiting for ever.
                 self._fail(number, error or DeviceError(f"{replica.name!r} said nothing of it"))
         self._deal()
         if not self.under_way(replica.name):
             replica.idle_since = trio.current_time()
-            self._fleet.look_again()
+            self._manager.look_again()
 
     def _land(self, number: int, outcome: Outcome, replica: Replica) -> None:
         """End an item that a replica is through with."""
         replica.done += 1
+        # It works: what it took to start it is forgotten, and it may be started as often again.
         replica.starts = 0
         item_run = self._pop(number)
         item_run.marks.finished_ns = self.now_ns()
@@ -281,10 +289,11 @@ class Pool:
 
     def _give_up(self, number: int) -> None:
         """End an item that was cancelled; what of it has begun is told to end."""
-        call = self._dealer.drop(number)
+        call = self._balancer.drop(number)
         item_run = self._pop(number)
-        if call is not None and call.replica in self._fleet.ready:
-            self._fleet.replicas[call.replica].cancel([number])
+        # Its replica goes on with the others of the call, and is told only to skip this one.
+        if call is not None and call.replica in self._manager.ready:
+            self._manager.replicas[call.replica].cancel([number])
         item_run.finish(error=session_closed_error())
 
     def _fail(self, number: int, error: BaseException) -> None:
@@ -300,12 +309,12 @@ class Pool:
         if self._refusal is not session_closed_error:
             self._refusal = None
         in_flight = min(self._window, self.plan.in_flight)
-        self._dealer.join(replica.name, in_flight, self._window)
+        self._balancer.join(replica.name, in_flight, self._window)
         self._deal()
 
     def _lose(self, replica: Replica, loss: DeviceLostError) -> None:
         """Have what a replica had run again, where that may be."""
-        losses = self._dealer.lose(replica.name)
+        losses = self._balancer.lose(replica.name)
         for _ in losses.replayed:
             self._announcer.tell(ItemReplayed(replica.name))
         for number in losses.failed:
@@ -321,7 +330,7 @@ class Pool:
         if self._refusal is not session_closed_error:
             self._refusal = kind.again
         for number in list(self._entries):
-            self._dealer.drop(number)
+            self._balancer.drop(number)
             self._fail(number, kind)
 
 

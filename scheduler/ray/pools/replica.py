@@ -35,7 +35,7 @@ class Replica:
     name : str
     start : callable
         Starts a host.
-    shipment : tuple
+    packed : tuple
         What its session is opened with.
     silence_s : float
         A host that has been silent for so long is lost.
@@ -55,14 +55,14 @@ class Replica:
     """
 
     def __init__(
-        self, name: str, start: StartHost, shipment: tuple[Any, ...], silence_s: float
+        self, name: str, start: StartHost, packed: tuple[Any, ...], silence_s: float
     ) -> None:
         self.name = name
         self.starts = 0
         self.idle_since = trio.current_time()
         self.done = 0
         self._start = start
-        self._shipment = shipment
+        self._packed = packed
         self._silence_s = silence_s
         self._token = trio.lowlevel.current_trio_token()
         self._host: Actor | None = None
@@ -89,7 +89,7 @@ class Replica:
         found = await self._result("hello")
         check_host(self.name, found)
         self.node, self.process = found["node"], found["pid"]
-        refusal = await self._result("open_session", *self._shipment)
+        refusal = await self._result("open_session", *self._packed)
         if refusal is not None:
             raise rebuild(refusal, f"replica {self.name!r}")
         self._is_open = True

@@ -53,7 +53,7 @@ class ReplicaPool:
 
     def __init__(
         self,
-        cargo: SessionPayload,
+        payload: SessionPayload,
         start: StartHost,
         put: Callable[[Any], Ref],
         *,
@@ -65,25 +65,27 @@ class ReplicaPool:
         on_event: Observer | None = None,
         seed: int = 0,
     ) -> None:
-        plan = cargo.plan
+        plan = payload.plan
         _check(plan, n, max_in_flight)
         self.plan = plan
-        self._cargo = cargo
+        self._payload = payload
         self._start = start
         self._put = put
         self._size = Size(n, n) if isinstance(n, int) else Size(*n)
         self._keeps = assigns(plan.fed)
         self._acts = any(acts_outside(node) for _, _, node in all_nodes(plan.fed))
+        # As many as run, and as many on their way: none waits for its next item.
         least = 2 * plan.in_flight
+        # What items leave in variables is the next one's, so that they go one by one.
         self._window = 1 if self._keeps else max_in_flight or max(WINDOW, least)
         self._silence_s = silence_s
         self._start_timeout_s = start_timeout_s
         self._faults = faults or FaultPolicy()
         self._announcer = Announcer(on_event)
         self._keys = Keys(plan, seed)
-        self._shipment: tuple[Any, ...] = ()
+        self._packed: tuple[Any, ...] = ()
         self._pool: Pool | None = None
-        self._fleet: ReplicaManager | None = None
+        self._manager: ReplicaManager | None = None
         self._context: AbstractAsyncContextManager[None] | None = None
         self._streams = 0
 
@@ -183,6 +185,7 @@ class ReplicaPool:
                 "fetches": fetches,
             }
         )
+        # Only now: what refuses the arguments leaves no stream behind.
         self._streams += 1
         if options.ordered:
             pool.ordered.add(self._streams)
@@ -203,31 +206,32 @@ class ReplicaPool:
 
     def status(self) -> PoolStatus:
         """Return what happens at this moment: items, replicas and what they have."""
-        pool, fleet = self._open_pool(), self._fleet
-        assert fleet is not None
+        pool, manager = self._open_pool(), self._manager
+        assert manager is not None
         replicas = {
             name: ReplicaStatus(
                 node=one.node,
                 process=one.process,
-                ready=name in fleet.ready,
+                ready=name in manager.ready,
                 under_way=pool.under_way(name),
                 done=one.done,
                 item_s=pool.item_s(name),
             )
-            for name, one in fleet.replicas.items()
+            for name, one in manager.replicas.items()
         }
         return PoolStatus(pool.done, pool.failed, pool.waiting, pool.in_flight, replicas)
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        self._shipment = await trio.to_thread.run_sync(self._cargo.packed, self._put)
-        fleet = self._fleet = ReplicaManager(
+        self._packed = await trio.to_thread.run_sync(self._payload.packed, self._put)
+        manager = self._manager = ReplicaManager(
             self._replica, self._size, self._faults, self._announcer, can_restart=not self._keeps
         )
         pool = Pool(
             self.plan,
-            fleet,
+            manager,
             window=self._window,
+            # What an item did before its replica was lost is done; to run it again may do it twice.
             replays=0 if self._keeps or self._acts else self._faults.replays,
             keeps=self._keeps,
             announcer=self._announcer,
@@ -236,9 +240,9 @@ class ReplicaPool:
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(fleet.run)
+                nursery.start_soon(manager.run)
                 try:
-                    await self._wait_ready(fleet)
+                    await self._wait_ready(manager)
                     self._pool = pool
                     yield
                 finally:
@@ -248,13 +252,13 @@ class ReplicaPool:
         except BaseExceptionGroup as group:
             # One error is the nursery's wrapping, not the caller's.
             failure = group.exceptions[0] if len(group.exceptions) == 1 else group
-        self._shipment = ()
+        self._packed = ()
         if failure is not None:
             raise failure  # outside of the handler: it keeps its own cause
 
-    async def _wait_ready(self, fleet: ReplicaManager) -> None:
+    async def _wait_ready(self, manager: ReplicaManager) -> None:
         with trio.move_on_after(self._start_timeout_s) as scope:
-            await fleet.wait_ready()
+            await manager.wait_ready()
         if scope.cancelled_caught:
             raise DeviceUnavailableError(
                 f"no replica has started within {self._start_timeout_s:g} s",
@@ -263,7 +267,7 @@ class ReplicaPool:
             )
 
     def _replica(self, name: str) -> Replica:
-        return Replica(name, self._start, self._shipment, self._silence_s)
+        return Replica(name, self._start, self._packed, self._silence_s)
 
     def _most_alive(self) -> int:
         """Return how many items of a stream are alive by default."""
@@ -271,6 +275,7 @@ class ReplicaPool:
             return 1
         graph = self.plan.graph
         specs = [graph.tensors[name] for name in (*graph.inputs, *graph.outputs)]
+        # What has symbols is not counted: too many items wait rather than too few run.
         known = [spec.nbytes for spec in specs if spec.is_static]
         least = self._size.most * min(self._window, self.plan.in_flight + 1)
         return max(least, min(self._size.most * self._window, ALIVE_BYTES // max(1, sum(known))))

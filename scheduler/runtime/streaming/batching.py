@@ -55,6 +55,8 @@ class Batching:
 
     def padded(self, rows: int) -> int:
         """Return how many rows a batch of so many is run with."""
+        # The next power of two: few plans serve all numbers of items, and less than half of a batch
+        # is padding.
         wanted = max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
         wanted = max(wanted, self.least)
         return wanted if self.most is None else min(wanted, self.most)
@@ -97,6 +99,7 @@ def batching_of(
         )
     for name in graph.outputs:
         there = _first_dim(graph, name, "an output of this graph")
+        # Known before anything runs; symbols are looked at when results are there.
         if isinstance(there, int) and there != rows:
             raise _indivisible_error(name, graph.tensors[name].shape or ())
     return Batching(graph, size, least, most, unneeded, copy)
@@ -170,6 +173,7 @@ class Batch:
         self.members.append(member)
         marks, first = self.item_run.marks, self.members[0].marks
         marks.asked_ns, marks.stream = first.asked_ns, first.stream
+        # A batch is given when its last item is, and has been asked for since its first.
         marks.given_ns = member.marks.given_ns
         member.batch = self
         return True
@@ -194,6 +198,7 @@ class Batch:
         for name, array in results.items():
             if array.ndim == 0 or len(array) != rows:
                 raise _indivisible_error(name, array.shape)
+        # One copy for each item: a view of the batch would keep all of it alive for one.
         take = copies if self._batching.copy else views
         ends = accumulate(self._lengths)
         return [
@@ -211,6 +216,7 @@ class Batch:
                 divided = self._divide(item_run.results)
             except ShapeError as failure:
                 error = failure
+        # Members that were cancelled meanwhile have ended, and their rows go nowhere.
         pairs = zip(self.members, divided or [{}] * len(self.members), strict=True)
         ending = [(member, part) for member, part in pairs if not member.done.is_set()]
         self._left = len(ending)
@@ -218,6 +224,8 @@ class Batch:
             item_run.let_go()
         for member, part in ending:
             _share_marks(member, item_run)
+            # A copy for each: whoever catches it adds notes, and raises it with a traceback of its
+            # own.
             own = error.again() if isinstance(error, PlaitError) else error
             member.land(part, own, self._leave)
 
@@ -276,6 +284,7 @@ def _stack(pieces: Sequence[Array], rows: int, padded: int) -> Array:
         return pieces[0]
     stacked = np.empty((padded, *pieces[0].shape[1:]), pieces[0].dtype)
     np.concatenate(pieces, out=stacked[:rows])
+    # A row that is there rather than zeros, which a graph need not be able to compute with.
     stacked[rows:] = stacked[rows - 1] if rows else 0
     return stacked
 
