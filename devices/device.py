@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    runtime_checkable,
+)
 
 from ..graph.infer import asking
 from ..graph.ir import Graph, Node
@@ -342,6 +350,11 @@ class StatefulDevice(Protocol):
             What `OperatorInstances.of` raises.
         """
         ...
+
+
+def is_device(one: object) -> TypeGuard[Device]:
+    """Say whether an object is meant as a device, by what planning asks of it first."""
+    return hasattr(one, "capabilities")
 
 
 def device_kind(name: str) -> str:

@@ -14,10 +14,18 @@ from .kernels import find_kernel
 from .memory import host_arena, host_view
 from .program import bind
 
+KIND = "cpu"
+"""Whose kernels are run."""
+
+
+def can_evaluate(op: str) -> bool:
+    """Say whether there may be a kernel for an operator."""
+    return find_kernel(op, KIND) is not None
+
 
 def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
     """Return a node's outputs, read-only, by name; None if there is no kernel."""
-    found = find_kernel(node.op, "cpu", call)
+    found = find_kernel(node.op, KIND, call)
     if found is None:
         return None
     inputs = [name for name in node.inputs if name]
@@ -36,7 +44,7 @@ def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, A
     buffers = {**outputs, **{scratch_name(node, i): spec for i, spec in enumerate(scratch)}}
     views = {n: host_view(host_arena(spec.nbytes), 0, spec) for n, spec in buffers.items()}
     with np.errstate(all="ignore"):
-        bind(np, "cpu", graph, views, known)()
+        bind(np, KIND, graph, views, known)()
     values = {name: views[name].array for name in outputs}
     for value in values.values():
         value.flags.writeable = False

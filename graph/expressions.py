@@ -103,6 +103,7 @@ class _Reader:
         self._text, self._at, self._depth = text, at, 0
         if len(text) > LONGEST:
             raise self._error(f"a formula of {len(text)} characters")
+        # From the last to the first: `pop` takes the next one.
         self._tokens = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(text)][::-1]
 
     def formula(self) -> Formula:
@@ -153,6 +154,7 @@ class _Reader:
             self._expect("]")
             return lambda lookup: tuple(part(lookup) for part in parts)
         if text == "-":
+            # As 0 less what follows: there is one rule for what can be subtracted.
             return _joined("-", lambda _: 0, self._single(), self._error)
         if text == "!":
             negated = self._single()
@@ -176,6 +178,7 @@ class _Reader:
         while self._next() in (".", "["):
             bracket = self._take()[1] == "["
             kind, text = self._take()
+            # An attribute, or the number of an element, of something that was named before.
             if kind not in ("name", "number") or (kind == "number" and not text.isdecimal()):
                 raise self._error(f"{text!r} names nothing")
             path.append(text if kind == "name" else int(text))

@@ -75,6 +75,7 @@ class Binder:
         buffers = {name: view.array for name, view in views.items()} | dict(constants)
         program = None
         if launches:
+            # Two slots are bound at once on two threads, and need the same program.
             with self._lock:
                 program = self._find_or_make(graph, launches, views)
         found = traps_in(launches)
@@ -85,6 +86,8 @@ class Binder:
         if not found:
             return steps, None
         node, last = steps[-1]
+        # Behind the last kernel, on the same stream: the words are there when the program is
+        # complete.
         steps[-1] = node, in_order((last, partial(words.download, stream)))
         return steps, Traps(device, found, words.of_host, words.clear)
 
@@ -141,6 +144,7 @@ class Binder:
         They do so for each program anew. All arguments are one buffer of zeros, as large as the
         largest of them: kernels read and write nothing else, whatever they find there.
         """
+        # Once for each kernel, not for each launch.
         new = {launch.kernel.name: launch for launch in launches}
         sizes = {name: view.spec.nbytes for name, view in views.items()}
         sizes |= {name: array.nbytes for name, array in graph.constants.items()}
@@ -169,6 +173,7 @@ class _Words:
         self._cl = cl
         self._setup = setup
         self._alignment = alignment
+        # So far apart as sub-buffers have to begin; the host reads the first word of each row.
         self._cells = np.zeros((count, alignment // WORD_NBYTES), np.int64)
         self.of_host = self._cells[:, 0]
         if count:

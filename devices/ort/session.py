@@ -79,6 +79,7 @@ class Session:
 
     def __init__(self, graph: Graph, model_of: Callable[[Graph], Model]) -> None:
         self.graph = graph
+        # ONNX Runtime is given nothing without elements: not all of its kernels take that.
         some_are_empty = any(map(is_empty, graph.tensors.values(), repeat(None)))
         computed = _with_results(without_empty_inputs(graph)) if some_are_empty else graph
         self.computed = with_constants_outside(with_whole_masks(computed), _is_handed_over)
@@ -99,6 +100,7 @@ class Session:
 
     def takes(self, views: Mapping[str, View]) -> bool:
         """Say whether the model serves tensors of these lengths, and none of them is empty."""
+        # Nothing to share, or not for these lengths.
         if self.model is None or self.given:  # what it is fed may follow from lengths
             return False
         specs, graph = self.model.graph.tensors, self.computed
@@ -110,6 +112,8 @@ class Session:
 
 
 def _load(graph: Graph, chosen: Any, device: str) -> Any:
+    # Shared with ONNX Runtime where they lie, rather than copied into the model, and parsed from
+    # it.
     large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
     try:
         values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
@@ -125,6 +129,7 @@ def _load(graph: Graph, chosen: Any, device: str) -> Any:
 
 def _with_results(graph: Graph) -> Graph:
     """Return a graph without the nodes that have nothing to compute, and what only they need."""
+    # Backwards, so that readers are known before what they read.
     needed, kept = set(graph.outputs), []
     for node in reversed(graph.nodes):
         if needed.isdisjoint(node.outputs) or computes_nothing(node, graph.output_specs(node)):
@@ -176,18 +181,21 @@ class Sessions:
         return session
 
     def _model(self, threads: Threads, graph: Graph) -> Model:
+        # With threads of its own a model runs once at a time: other devices would wait for it.
         models = _of_one_thread if threads == ONE_THREAD else self._models
         key = threads, *_identity(graph)
         model = models.get(key)
         if model is None:
             made = models[key] = self._load(graph, threads)
             return made
+        # Lengths that differ become symbols, once; each model leads to the one for more lengths.
         while (shared := widened(model.graph, graph)) is not model.graph:
             if shared is None or not model.widens:
                 return self._load(graph, threads)
             try:
                 model.wider = model.wider or self._load(shared, threads)
             except KernelError:
+                # Some kernels want numbers: then each length has a model of its own.
                 model.widens = False
             else:
                 model = model.wider
@@ -200,6 +208,7 @@ class Sessions:
 def _identity(graph: Graph) -> tuple[object, ...]:
     """Return what graphs that differ in lengths alone have in common: names, and the weights."""
     constants = graph.constants.values()
+    # By address: equal weights elsewhere are another model, and comparing them would take longer.
     weights = (array.ctypes.data for array in constants if array.nbytes > MOST_NBYTES)
     return graph.inputs, tuple(node.name for node in graph.nodes), *weights
 

@@ -74,6 +74,7 @@ def check_parameters(graph: Graph) -> None:
 
 def magnitude(value: np.ndarray[Any, np.dtype[Any]]) -> int:
     """Return the largest |x| of integers; that of the least integer is exact too."""
+    # As Python's integers, since the absolute value of the least one has no place in its dtype.
     return max(int(value.max()), -int(value.min()))
 
 
@@ -155,6 +156,7 @@ def _weighted_sum(call: Call, bits: Sequence[int], outputs: Specs) -> int:
             )
     weights = call.spec(1)
     total = bits[0] + bits[1] + sum_bits(weights.size // weights.static_shape[0])
+    # One more for the bias that is added.
     return max(total, bits[2]) + 1 if len(bits) > 2 else total
 
 

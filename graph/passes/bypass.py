@@ -36,6 +36,7 @@ def _keeps_dtype(rewriter: Rewriter, node: Node) -> bool:
 def _keeps_spec(rewriter: Rewriter, node: Node) -> bool:
     """True where dtype and shape stay: two shapes that are not known may be two."""
     source = rewriter.tensors[node.inputs[0]]
+    # Equal symbols are equal lengths; shapes without a rank may be anything.
     return source.shape is not None and source == rewriter.tensors[node.outputs[0]]
 
 
@@ -229,18 +230,22 @@ def _source(rewriter: Rewriter, node: Node) -> str | None:
     if question is None or not question(rewriter, asked):
         return None
     source, made = (rewriter.tensors[name] for name in (asked.inputs[0], node.outputs[0]))
+    # Whatever the question found, a tensor of another dtype or shape cannot take its place.
     return asked.inputs[0] if source == made else None
 
 
 def _asked(rewriter: Rewriter, node: Node) -> Node:
     """Return a node with what it may give back as the first of its inputs."""
     inputs = node.inputs
+    # Questions look for the constant behind what may be given back.
     if COMMUTATIVE in node.operator.traits and inputs[0] in rewriter.constants:
         inputs = inputs[::-1]
     if node.op == "Where":
         condition, yes, no = inputs
         value = rewriter.constants.get(condition)
         chosen = yes if value is not None and value.all() else no
+        # A condition that is the same all over is the constant that decides; one that varies does
+        # not matter where both sides are one tensor.
         one_sided = yes == no or (value is not None and value.all() == value.any())
         inputs = (chosen, "", condition if one_sided else "")
     return Node(node.name, node.op, inputs, node.outputs, node.attributes)

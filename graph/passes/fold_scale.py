@@ -54,6 +54,8 @@ class _Folding:
             if affine is None or not self._fold_behind(node, affine):
                 self._keep(node)
                 if node.op == "Conv":
+                    # Both ways for each convolution: what stands between two is folded into the
+                    # first of them.
                     self._fold_ahead(node)
         return self._result() if self._folded else self._graph
 
@@ -74,12 +76,14 @@ class _Folding:
         features = 0
         scale = affine.scale
         if conv.op == "ConvTranspose":
+            # Features of a transposed convolution are counted in each group anew.
             if conv.attributes["group"] != 1:
                 return False
             features = 1
         per_feature = np.broadcast_to(scale, (weights.w.shape[features],))
         shape = [1] * weights.w.ndim
         shape[features] = -1
+        # (W·x + b)·scale + shift: the bias is scaled with the rest.
         bias = affine.shift if weights.bias is None else weights.bias * scale + affine.shift
         bias = np.broadcast_to(bias, per_feature.shape)
         if not self._set(conv, _Weights(weights.w * per_feature.reshape(shape), bias)):
@@ -89,6 +93,7 @@ class _Folding:
 
     def _fold_ahead(self, conv: Node) -> None:
         """Let a Conv read x where it reads x·a + b."""
+        # Several in a row: each goes, and what it read is looked at next.
         while (node := self._kept.get(self._producers.get(conv.inputs[0], ""))) is not None:
             affine = affine_of(self._graph, node, self._graph.constants)
             weights = self._weights(conv)
@@ -97,6 +102,7 @@ class _Folding:
             if not self._may_merge(self._graph, [node, conv], conv):
                 return
             if _is_padded(conv) and np.any(affine.shift != 0):
+                # Padding is made of zeros behind the shift: they must not be shifted.
                 self._scale_past_shift(conv, node, affine)
                 return
             w, bias = weights
@@ -158,6 +164,7 @@ class _Folding:
         given = [name for name in (w, *bias) if name]
         if any(name not in constants or constants[name].dtype not in DTYPES for name in given):
             return None
+        # Rounded once, at the end, however many are folded in.
         w64, *bias64 = (constants[name].astype(np.float64) for name in given)
         return _Weights(w64, bias64[0] if bias64 else None)
 
@@ -165,6 +172,7 @@ class _Folding:
         """Give a convolution other weights, unless they overflow."""
         dtype = self._graph.constants[conv.inputs[1]].dtype
         limit = np.finfo(dtype).max
+        # An infinite weight would make nan of zeros where two nodes did not.
         if any(array is not None and np.any(np.abs(array) > limit) for array in weights):
             return False
         self._folded[conv.name] = weights

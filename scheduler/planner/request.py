@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 
-from ...devices.device import Device
+from ...devices.device import Device, is_device
 from ...devices.registry import find
 from ...graph.ir import Graph
 from ...graph.passes import Pass, expand_unsupported, fuse_chains
@@ -134,7 +134,7 @@ def _prototypes_of(
         listed = [devices]
     found = [find(device) if isinstance(device, str) else device for device in listed]
     for device in found:
-        if not hasattr(device, "capabilities"):
+        if not is_device(device):
             raise PlanError(
                 f"{device!r} is no device", fix="name one, such as 'cpu', or pass a Device"
             )

@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...devices.evaluating import evaluate
-from ...devices.kernels import find_kernel
+from ...devices.evaluating import can_evaluate, evaluate
 from ...graph.captured_constants import with_constants_inside
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node, call_of
@@ -168,7 +167,7 @@ def _runs_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
         return False
     dims = {dim for spec in specs for dim in spec.shape or (None,) if not isinstance(dim, int)}
     moves = SELECTS in operator.traits or all(spec.dtype.kind in "biu" for spec in specs)
-    return moves and bounds.keys() >= dims and find_kernel(node.op, "cpu") is not None
+    return moves and bounds.keys() >= dims and can_evaluate(node.op)
 
 
 def _limits(

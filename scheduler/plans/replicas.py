@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ...devices.device import Capabilities, Device, device_kind
+from ...devices.device import Capabilities, Device, device_kind, is_device
 from ...devices.host import core_count
 from ...devices.kinds import model_of
 from ...devices.memory import HOST, SHARED
@@ -209,7 +209,7 @@ def _check_reached(
     within = {find(name).capabilities.memory for name in names}
     known = [find(one) if isinstance(one, str) else one for one in listed]
     for device in (*known, *(find(name) for group in groups for name in group[1:])):
-        if not hasattr(device, "capabilities"):
+        if not is_device(device):
             continue  # whoever looks for devices says so
         reached = within & device.capabilities.copies_from
         if device.name not in names and reached not in (set(), within):

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ...devices.device import Device
+from ...devices.device import Device, is_device
 from ...graph.check import check
 from ...graph.errors import ParseError
 from ...graph.formats.constants import ConstantWriter
@@ -123,7 +123,7 @@ def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> P
         raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a saved plan")
     listed = list(devices) if isinstance(devices, Iterable) else [devices]
     for device in listed:
-        if isinstance(device, str) or not hasattr(device, "capabilities"):
+        if not is_device(device):
             raise PlanError(
                 f"{device!r} is no device object",
                 fix="pass objects; what the file names is found by its name",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ...devices.device import Configured
 from ...graph.printing import seconds_text
 from ..costs import Costs
 from ..dispatch.core_shares import planned_for, shares_of_cores
@@ -133,7 +134,9 @@ def _in_flight(trial: Trial) -> int:
 def _threads(plan: Plan) -> dict[str, int]:
     """Return on how many threads each device computes that has nodes and works on the host."""
     shares = shares_of_cores(plan)
-    return {
-        name: getattr(plan.prototypes[name], "options", {}).get("threads", shares[name])
-        for name in sorted(planned_for(plan) & shares.keys())
-    }
+    found: dict[str, int] = {}
+    for name in sorted(planned_for(plan) & shares.keys()):
+        device = plan.prototypes[name]
+        options = device.options if isinstance(device, Configured) else {}
+        found[name] = options.get("threads", shares[name])
+    return found

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ....devices.device import Device, StatefulDevice
+from ....devices.device import Device, StatefulDevice, is_device
 from ....devices.host import core_count
 from ....devices.kinds import model_of
 from ....devices.operator_instances import OperatorInstances
@@ -96,7 +96,7 @@ class ServingDevices:
     def close(self) -> None:
         """Close all devices that are open."""
         for made in list(self._objects.values()):
-            if hasattr(made, "submit"):
+            if is_device(made):
                 made.close()
         self._thread.shutdown()
 

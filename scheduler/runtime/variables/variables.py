@@ -122,15 +122,21 @@ class Variables:
         SessionError
             If the session is being closed.
         """
+        # The whole item holds the turn, over all plans that it goes through.
         if not item_run.is_part:
             await self._enter(item_run, assigns=bool(open_plan.keeps))
         try:
+            # Nothing to do for most items: what their plan reads is where the item before has left
+            # it.
             if open_plan.brought != self.held.changes:
                 async with self._bringing:
+                    # As of before: what changes while values are brought has to be brought again.
                     changes = self.held.changes
                     await self.held.bring(self.held.missing(open_plan.reads))
                     open_plan.turn(self.held.turned)
                     open_plan.brought = changes
+            # Where variables have changed places, the slot is another one, bound to the places of
+            # now.
             index = turn.number % open_plan.period
             slot = open_plan.slots.get(index)
             if slot is None:
@@ -201,6 +207,8 @@ class Variables:
                     await slot.commits.make(self._driver)
                 self.held.check(slot.swaps.items())
             except BaseException:
+                # Half overwritten, a value in a device's memory is no value; on the host copies are
+                # whole.
                 lost = {n: where - HOST_MEMORIES for n, where in open_plan.overwrites.items()}
                 self.held.spoil(lost)
                 self._examine()
@@ -279,6 +287,7 @@ class Variables:
         _check_mapping(values)
         arrays: dict[str, Array] = {}
         unlike: dict[str, str] = {}
+        # All are looked at before any is held: half of a checkpoint is worse than none.
         for name in values.keys() & self._nodes.keys():
             array = _array(name, values[name])
             if (difference := self._difference(name, array)) is None:
@@ -320,6 +329,7 @@ class Variables:
         """Take note of what was committed, which is where the plan itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
         self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
+        # What the item wrote lies where its own plan reads: the next one has nothing to bring.
         if is_up_to_date:
             open_plan.turn(self.held.turned)
             open_plan.brought = self.held.changes
@@ -338,6 +348,7 @@ class Variables:
         difference = self._difference(name, array)
         if difference is not None:
             raise FeedError(f"the variable {name!r} {difference}", fix="convert it")
+        # In this machine's order of bytes.
         array = array.astype(self.held.spec(name).dtype, copy=False)
         array.flags.writeable = False
         return array
