@@ -74,6 +74,7 @@ def _fold_sums(way: Callable[[np.dtype[Any], int], _Way], call: Call, outputs: S
     count = Lines(call.spec(0).static_shape, _axes(call)).length
     element, finish = way(dtype, count)
     line_fold = LineFold("total", sum_of(c), lambda at: element(load(dtype, "x", at)))
+    # The sum of nothing is -0, and is to be shown as 0.
     nothing = "" if count else f" + {literal(0, c)}"
     return _reduce(call, outputs, (line_fold,), finish(f"total{nothing}"))
 
@@ -82,6 +83,7 @@ def _magnitude(dtype: np.dtype[Any], value: str) -> str:
     if dtype.kind == "f":
         return f"fabs({value})"
     c = sum_type(dtype)
+    # In the type without a sign: the least integer has no magnitude in its own.
     return f"({value} < 0 ? 0 - ({c}){value} : ({c}){value})" if dtype.kind == "i" else value
 
 
@@ -109,6 +111,7 @@ def reduce_mean(call: Call, outputs: Specs) -> Code:
     if dtype.kind == "f":
         return _mean(call, outputs, _axes(call))
     c = "u64" if dtype.kind == "u" else "i64"
+    # Negative numbers wrap around, and sums come back when they are read with a sign.
     line_fold = LineFold("total", sum_of("u64"), lambda at: f"(u64)x[{at}]")
     quotient = f"({c})total / {literal(count, c)}" if count else "0"
     return _reduce(call, outputs, (line_fold,), f"({ctype(dtype)})({quotient})")
@@ -171,6 +174,8 @@ def reduce_log_sum_exp(call: Call, outputs: Specs) -> Code:
     """Y = m + log Σ exp(x - m) with the maximum m, where that is a number."""
     dtype = call.spec(0).dtype
     c = computed_type(dtype)
+    # An infinite peak less itself would be nan; without a shift the sum is infinite, too, as it
+    # should.
     shift = f"const {c} shift = fabs(peak) < {literal(math.inf, c)} ? peak : 0;"
     folds = (
         LineFold("peak", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at), (shift,)),
@@ -186,6 +191,7 @@ def _arg_extremum(name: str, call: Call, outputs: Specs) -> Code:
     lines = Lines(shape, (axis,))
     function, before = comes_before(x.dtype, name, first=not attributes["select_last_index"])
     inner = math.prod(shape[axis + 1 :])
+    # From an element's place in the tensor to that along the axis.
     place = f"(best - base) / {inner}" if inner > 1 else "best - base"
     return line_code(
         "place",

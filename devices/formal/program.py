@@ -46,6 +46,8 @@ def bind_definitions(
     for node, expired in zip(graph.nodes, expiring(graph, views), strict=True):
         parts: list[Step] = [partial(poison, views[name].array) for name in expired]
         if not is_in_place(graph, node, views):
+            # First the node, then what nobody reads any more is ruined: who reads it all the same
+            # is found out.
             parts.insert(0, _step(graph, node, views, living))
         if parts:
             steps.append((node, partial(_in_order, parts)))
@@ -86,6 +88,8 @@ class _Output:
         self._array = array
         size, place = self._array.itemsize, 0
         self._parts: list[slice] | None = None
+        # What lies where it belongs before the node runs is not written: others may read it
+        # meanwhile.
         for run in sorted(runs, key=lambda run: run.begin):
             if run.target == name:
                 self._parts = self._parts or []
@@ -174,6 +178,7 @@ def _call_definition(
     if definition.wants_outputs:
         attributes["outputs"] = tuple(specs)
     returned = definition.function(*inputs, **attributes)
+    # Optional outputs at the end may be returned though nobody asks for them.
     results = returned if isinstance(returned, tuple) else (returned,)
     if len(results) < len(specs):
         raise DeviceError(
@@ -192,6 +197,8 @@ def expiring(graph: Graph, views: Mapping[str, View]) -> list[list[str]]:
     Not the subgraph's own inputs and outputs, nor what shares bytes with them or with a tensor that
     is still to be read.
     """
+    # Inputs and outputs belong to others: they are alive from before the first node to behind the
+    # last.
     end = len(graph.nodes)
     first, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, end)
     for index, node in enumerate(graph.nodes):

@@ -72,6 +72,8 @@ class _Cell:
         """Return W·x + Wb, a gate's share of the input."""
         row = gate * self.hidden + unit
         bias = 0.0 if self.b is None else at(self.b, self.d, row)
+        # Added up exactly and rounded once: other devices may add in any order, and are judged by
+        # this.
         return float(exact_sum([*_terms(self.w, self.d, row, x), bias]))
 
     def of_state(self, gate: int, unit: int, h: Vector) -> float:
@@ -203,9 +205,11 @@ def _run(
     for d in range(directions):
         own = functions[d * len(usual) : (d + 1) * len(usual)]
         cell = _Cell(w, r, b, d, own, attributes["clip"])
+        # Of two directions the second one is the one back.
         backward = attributes["direction"] == "reverse" or d == 1
         for n in range(batch):
             state = tuple(_first(array, d, n, hidden, batch_first) for array in initial)
+            # Backwards too a sequence begins at its own end, not at that of the longest.
             times = range(n_steps if lengths is None else at(lengths, n))
             for t in reversed(times) if backward else times:
                 place = (n, t) if batch_first else (t, n)

@@ -61,10 +61,12 @@ def grid_sample(
         length = spatial[axis]
         place = _denormalized(normalized, length, align_corners)
         if padding_mode != "reflection":
+            # Farther out nothing changes, and infinite places would have no cells around them.
             place = min(max(place, -4.0), length + 3.0)  # as far outside as makes a difference
         return place if mode == "nearest" else _moved(place, length, align_corners, padding_mode)
 
     def taps(axis: int, place: float) -> list[Tap]:
+        # Only nan and infinities that are mirrored get here: see above for what becomes of them.
         if not math.isfinite(place):
             return [(-1 if padding_mode == "zeros" else 0, 1)]
         around = TAPS[mode](place)
@@ -190,6 +192,7 @@ def roi_align(
     def samples(r: int, cell: Sequence[int]) -> Iterator[tuple[float, float]]:
         axes = []
         for axis, (size, i) in enumerate(zip(sizes, cell, strict=True)):
+            # Regions are x1, y1, x2, y2, the other way round than axes.
             begin, end = (
                 at(rois, r, corner) * spatial_scale - half_pixel / 2
                 for corner in (1 - axis, 3 - axis)
@@ -245,6 +248,7 @@ def deform_conv(
     cells, rank = math.prod(w.shape[2:]), len(spatial)
     read = np.empty((x.shape[0], x.shape[1], cells, *shape[2:]), object)
     for n, c, *window in indices((*x.shape[:2], *shape[2:])):
+        # Channels of one group are moved together.
         moved = c // (x.shape[1] // offset_group) * cells
         for k, (_, place) in enumerate(places(sliding, window)):
             steps = [at(offset, n, (moved + k) * rank + axis, *window) for axis in range(rank)]
@@ -254,6 +258,7 @@ def deform_conv(
     features = w.shape[0] // group
 
     def element(n: int, f: int, *window: int) -> float:
+        # A feature reads the channels of its own group.
         first = f // features * w.shape[1]
         terms = [
             at(w, f, c, *cell) * read[(n, first + c, k, *window)]

@@ -84,6 +84,8 @@ def _narrowed(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[St
     """Return the steps that write floats of 8 bits, whose zero point is 0."""
     write = partial(xp.copyto, y, work, casting="unsafe")
     most = largest(y.dtype)
+    # Without saturation a cast of what is too large gives what the dtype has for it, nan or
+    # infinity.
     return [partial(clamp, xp, work, -most, most, work), write] if saturate else [write]
 
 
@@ -155,6 +157,7 @@ def _granules(
         lines = [as_lines(tensor, axis) for tensor in tensors]
         yield lines, [_reshaped(parameter, (-1, 1)) for parameter in parameters]
         return
+    # Two parts, for the last block may be shorter, and then they have no common shape.
     full = shape[axis] // block
     for cells, size, places in (
         (slice(full * block), block, slice(full)),
@@ -198,6 +201,7 @@ def dynamic_quantize(
         return in_order((partial(scale.fill, 1), partial(zero.fill, 0)))
 
     def measure() -> None:
+        # The range has 0 in it, so that zeros, as padding is, are exact.
         xp.minimum(x.min(out=low), 0, out=low)
         xp.maximum(x.max(out=scale), 0, out=scale)
         xp.subtract(scale, low, out=scale)

@@ -95,6 +95,7 @@ def reduce_mean(
 ) -> Step:
     """Y = the mean; of integers, rounded toward zero.  Source: ONNX ReduceMean."""
     x, y, axes = _operands(inputs, outputs, attributes)
+    # A number by now: shapes are known when kernels are bound.
     count = reduced_count(x.shape, axes)
     total, *rest = [buffer.reshape(y.shape) for buffer in scratch] or [y]
     add_up = sum_over(xp, x, axes, total)
@@ -194,6 +195,7 @@ def reduce_log_sum_exp(
     if reduced_count(x.shape, axes) == 0:
         return partial(y.fill, -np.inf)
     shifted, (peak, total, infinite) = scratch[0], (s.reshape(y.shape) for s in scratch[1:])
+    # The maximum is taken of what is computed with, and a copy is made anyway.
     source = x if x.dtype == shifted.dtype else shifted
     steps = [] if source is x else [partial(xp.copyto, shifted, x)]
     return in_order(
@@ -221,6 +223,7 @@ def _arg_extremum(
     y = outputs[0].reshape(x.shape[:axis] + x.shape[axis + 1 :])
     if not attributes["select_last_index"]:
         return partial(getattr(x, name), axis, y)
+    # numpy finds the first: the last one is the first from behind.
     backward = x[at(axis, slice(None, None, -1))]
     find = partial(getattr(backward, name), axis, y)
     return in_order((find, partial(xp.subtract, x.shape[axis] - 1, y, y)))

@@ -98,6 +98,7 @@ class WorkerDevice:
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a kernel, or a Python function that a worker can import."""
+        # A worker is a cpu elsewhere: the same kernels, in a process of its own.
         support = programs.supports(node, "cpu", runs_python=True, keeps_lives=True, call=call)
         try:
             if support.ok:
@@ -130,6 +131,8 @@ class WorkerDevice:
             )
         with self._lifecycle:
             if self._client is not None:
+                # Opening it twice is allowed; one that has died is taken down before another takes
+                # its place.
                 if self._client.error is None:
                     return
                 self._client.close()
@@ -138,6 +141,7 @@ class WorkerDevice:
             self._objects = WorkerObjects(client)
             self._client = client
             self._copies.open()
+            # What was bound before is of no use now, and whoever holds it can tell.
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:

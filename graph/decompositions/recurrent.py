@@ -121,6 +121,7 @@ def lstm(
     def step(cell: _Cell, share: str, state: State) -> State:
         h, c = state
         i, o, f, g = cell.split(builder("Add", share, cell.of_state(h)))
+        # The order of peepholes is that of gates: input, output, forget.
         seen = [""] * 3
         if cell.peepholes:
             parts = (cell.hidden,) * 3
@@ -154,6 +155,7 @@ def _unrolled(
     x, w, r, b, lengths, *others = inputs
     shape, state_first = builder.dims(x), builder.attributes["layout"] == 0
     known = builder.shape(r)
+    # Written out, there is a node for each step, whoever's sequence ends before.
     if shape is None or known is None or lengths:
         return None
     n_steps, batch = shape[:2] if state_first else shape[1::-1]
@@ -175,8 +177,10 @@ def _unrolled(
         wb, rb = builder.several(2, "Split", parts[2][d], (rows, rows), axis=0) if b else ("", "")
         own = functions[d * len(usual) : (d + 1) * len(usual)]
         cell = _Cell(builder, turned, rb, parts[3][d], own, rows // hidden, hidden)
+        # For all steps at once: only the states' share has to wait for the step before.
         product = builder("MatMul", x, weights)
         shares = _slices(builder, builder("Add", product, wb) if wb else product, n_steps)
+        # One row that is repeated, where the number of sequences is not known.
         state: State = [part[d] or builder.constant(zero) for part in parts[4:]]
         backward = builder.attributes["direction"] == "reverse" or d == 1
         for time in reversed(range(n_steps)) if backward else range(n_steps):

@@ -81,6 +81,8 @@ class Rules:
                 if not rule.conditions or any(
                     _holds(one, rewriter, node) for one in rule.conditions
                 ):
+                    # The first that holds, also where it says that the node stays: later ones are
+                    # not asked.
                     return None if rule.keeps else _replaced(rule, rewriter, node)
             except PlaitError as error:
                 error.add_note(f"{rule.at}, applied to {node}")
@@ -130,8 +132,10 @@ def load_rules(source: Source) -> Pass:
         optype = fields.get("optype")
         if not isinstance(optype, str):
             refuse("there is no optype", where)
+        # A rule for an operator that there is not would never be met, nor missed.
         find_operator(optype, at=where)
         where = f"rules for {optype}, {at}"
+        # An operator may have several entries; their rules come in the order of the file.
         made = rules.setdefault(optype, [])
         made += (
             read_rule(one, f"rule {len(made)}, {where}")
@@ -209,6 +213,7 @@ def _holds(condition: Formula, rewriter: Rewriter, node: Node) -> bool:
 
     try:
         return bool(condition(lookup))
+    # A symbolic length may be anything: the rule might be wrong for some.
     except UnknownError:
         return False
 

@@ -67,6 +67,7 @@ def huber(
     """
     check_above("delta", delta)
     error = _difference(builder, "huber", computed, wanted).op("Abs")
+    # min(e, delta) · (e - min(e, delta) / 2): e²/2 up to delta, and a line from there on.
     near = error.op("Min", error.formula.constant(delta, error.dtype))
     return _reduced(near * (error - near * 0.5), reduction)
 
@@ -136,6 +137,7 @@ def sparse_softmax_cross_entropy(
     index, counted = given if given.dtype == np.int32 else given.cast("int64"), None
     if ignore_index is not None:
         counted = _counted(index, ignore_index)
+        # 0 in place of the label that is ignored, which may be no class.
         index = index.where(counted)
     logs = x.op("LogSoftmax", axis=axis)
     along = x.formula.constant([axis])
@@ -225,6 +227,7 @@ def _classes(x: Term, labels: Term, axis: int) -> Term:
     rank = x.rank
     length = x.formula.shape_of(x, axis % rank, axis % rank + 1)
     scalar = length.op("Squeeze") if length.value is None else x.formula.constant(length.value[0])
+    # A negative label less the number of classes is out of the list even when counted from the end.
     inside = labels.where((labels < 0).op("Not"), labels - scalar.cast(labels.dtype))
     x.formula.prefix += "class/"
     return numbered(length).op("Gather", inside)

@@ -89,6 +89,7 @@ def expected_runs(op: str, call: Call) -> Iterator[tuple[Graph, int]]:
         trips = call.value(0)
         count = ASSUMED_TRIPS if trips is None else max(int(trips.item()), 0)
     else:
+        # Scanned inputs come before what is captured, which is last.
         scanned = call.attributes["captured"] + call.attributes["num_scan_inputs"]
         shape = call.spec(len(call.inputs) - scanned).static_shape
         count = shape[normalize_axis(axis_of(call, "scan_input_axes", 0), len(shape))]
@@ -125,6 +126,7 @@ def _if(call: Call) -> Sequence[TensorSpec]:
     condition = call.value(0)
     if condition is not None:
         return _checked(result_specs(chosen_branch(call, condition.item()), specs, values), call)
+    # Not known which: what holds for both is known, and no more.
     then, other = (
         _checked(result_specs(call.attributes[name], specs, values), call)
         for name in ("then_branch", "else_branch")
@@ -169,6 +171,7 @@ def _loop(call: Call) -> Sequence[TensorSpec]:
     stacked = results[1 + count :]
     length: Dim = UNKNOWN
     trips, condition = call.value(0), call.value(1)
+    # A loop whose condition is false at first stacks nothing, whatever its count says.
     starts = not call.has(1) or (condition is not None and condition.item())
     if trips is not None and starts and repeats(body):
         length = max(int(trips.item()), 0)
@@ -178,6 +181,7 @@ def _loop(call: Call) -> Sequence[TensorSpec]:
 def repeats(body: Graph) -> bool:
     """True when a Loop's body never ends it: its condition goes through, or is always true."""
     name = body.outputs[0]
+    # Exporters hand the condition through an Identity.
     while name in body.producers and body.producers[name].op == "Identity":
         name = body.producers[name].inputs[0]
     if name in body.constants:
@@ -295,6 +299,8 @@ def _settled(
     captured, values = call.inputs[first_captured:], call.values[first_captured:]
     unknown = [None] * (len(head) + len(states) + len(slices))
     specs = [spec if spec is not None else TensorSpec("float32", None) for spec in states]
+    # A state may grow from one iteration to the next, so that specs are widened until the body
+    # keeps to them.
     for rounds_left in reversed(range(_ROUNDS + 1)):
         results = result_specs(body, [*head, *specs, *slices, *captured], [*unknown, *values])
         made = results[skipped : skipped + len(specs)]
@@ -303,6 +309,7 @@ def _settled(
         ]
         if wider == specs:
             break
+        # They do not settle: the dtype is all that holds in every iteration.
         specs = wider if rounds_left > 1 else [TensorSpec(spec.dtype, None) for spec in specs]
     return specs, list(results)
 

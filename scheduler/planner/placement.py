@@ -59,6 +59,7 @@ class _Placer:
 
     def place(self) -> Placement:
         for device in {subgraph.device for subgraph in self.partition.subgraphs}:
+            # Nobody else reads scratch: it lies where the device likes best.
             self.local[SCRATCH, device] = self._memories(device)[0]
         for name in self.graph.inputs:
             self._settle(name, self.ends.inputs.get(name, OUTSIDE), None)
@@ -113,10 +114,12 @@ class _Placer:
         def served(memory: str) -> int:
             return sum(memory in reached for reached in accesses)
 
+        # A home that many read in place saves them copies.
         best = max(self._memories(producer), key=served)  # of equals the first
         if beside is not None and served(beside) >= served(best):
             best = beside
         replicas, found = [best], [best] * len(readers)
+        # Those with least choice first: the replicas that they need may serve the others, too.
         for index in sorted(range(len(readers)), key=lambda index: len(accesses[index])):
             near = (memory for memory in replicas if memory in accesses[index])
             found[index] = next(near, None) or self._memories(readers[index])[0]
@@ -137,6 +140,7 @@ class _Placer:
             for reader in self._readers(variable):
                 source = tensor, self.local[tensor, reader]
                 target = variable, self.local[variable, reader]
+                # One commit for a memory, however many devices read the variable there.
                 found.setdefault(target, Commit(source, target, reader))
         return tuple(found.values())
 
@@ -145,8 +149,10 @@ class _Placer:
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
         staged = {memory for memory in wanted if not self._copies(home, memory)}
+        # What goes by way of the host needs a place there, though nobody reads it.
         if staged and not wanted & HOST_MEMORIES:
             wanted.add(HOST)
+        # The host's replicas first, since others are copied from them.
         for memory in (*sorted(wanted & HOST_MEMORIES), *sorted(wanted - HOST_MEMORIES)):
             self._copy(tensor, min(wanted & HOST_MEMORIES) if memory in staged else home, memory)
         if tensor in self.ends.outputs:
@@ -196,6 +202,7 @@ class _Placer:
             return [SHARED, HOST] if self.is_shared else [HOST, SHARED]
         capabilities = self.devices[device].capabilities
         first = capabilities.memory
+        # Where a worker takes part, who can as well write shared memory saves it a copy.
         if self.is_shared and first == HOST and SHARED in capabilities.accesses:
             first = SHARED
         return [first, *sorted(capabilities.accesses - {first})]

@@ -104,6 +104,7 @@ def simulate(
     """
     plan = _check(plan, devices, items, max_in_flight, faster)
     count = plan.in_flight if max_in_flight is None else max_in_flight
+    # Memory is planned for each variant, which has its share of the items.
     plan = for_items_in_flight(plan, -(-count // plan.variants))
     assert plan.memory is not None
     priced = _priced(plan, devices or {}, costs, faster or {})
@@ -112,6 +113,7 @@ def simulate(
     work = replicated(variants)
     host = host if host is not None else host_of(plan.graph, priced, plan.ends)
     timeline = run(work, items=items, max_in_flight=count, regions=plan.memory.regions, host=host)
+    # Times are 64-bit numbers of nanoseconds in records.
     if max(timeline.landed) > LATEST_NS:
         raise PlanError(
             f"by these costs it would take {timeline.makespan_s / YEAR_S:,.0f} years",
@@ -250,6 +252,7 @@ def _priced(
             raise PlanError(
                 f"{name!r} is to be {factor!r} times as fast", fix="use a number above 0"
             )
+        # On top of all others: a factor is of whatever the costs are by now.
         priced = priced.scaled(name, 1 / factor)
     return priced
 
@@ -261,6 +264,7 @@ def _profile(variants: Sequence[Plan], timeline: Timeline) -> Profile:
     for item in range(timeline.items):
         times = array("q")
         for entry in range(item * timeline.n_steps, (item + 1) * timeline.n_steps):
+            # Not from 0 on, which stands for what was not marked.
             times.append(timeline.ready[entry] + BEGINNING_NS)
             times.append(timeline.started[entry] + BEGINNING_NS)
             times.append(timeline.ended[entry] + BEGINNING_NS)

@@ -72,10 +72,13 @@ def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Fig
             for node in subgraph.graph.nodes
             if (node.name, subgraph.device) in timed
         }
+        # No node was timed by itself, as where programs are one piece.
         if not found:
             found = _shares(subgraph.graph, device, whole, model)
         elif wholes is not None:
             found = _within(found, whole)
+        # Nodes were timed and there is nothing to hold them against: their sum is the whole,
+        # without clocks.
         elif computes_here(device):
             whole = _sum(found.values(), whole)
         of_nodes = nodes.setdefault(subgraph.device, {})
@@ -159,6 +162,7 @@ def _add_inside(
     for node in graph.nodes:
         if node.op == FUSED and (found := measured.get(signature(graph, node))):
             for inner, one, share in parts_of(graph, node, model):
+                # The last one found: it is of the plan that ran last.
                 part = found[-1]._replace(
                     timing=found[-1].timing.scaled(share), cost=cost_of(inner, one)
                 )
@@ -186,6 +190,7 @@ def _spent(
     links: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for key, copy in copies.items():
         median = statistics.median(spent.pop(key))
+        # One point for each transfer of a plan, whatever the number of its runs: sizes count alike.
         links.setdefault((copy.source, copy.target), []).append((copy.nbytes, median))
     return spent, links
 
@@ -197,6 +202,7 @@ def link_through(points: Iterable[tuple[int, float]]) -> Link:
     if large[0] < 4 * max(small[0], 1):  # all of one size: no telling latency from speed
         nbytes, seconds = listed[len(listed) // 2]
         return Link(seconds / 2, max(nbytes, 1) / max(seconds / 2, 1e-9))
+    # By ratio: a large copy that is off by a tenth is as wrong as a small one.
     weights = [1 / max(seconds, 1e-9) for _, seconds in listed]
     a11 = sum(w * w for w in weights)
     a12 = sum(w * w * n for w, (n, _) in zip(weights, listed, strict=True))
@@ -206,6 +212,7 @@ def link_through(points: Iterable[tuple[int, float]]) -> Link:
     determinant = a11 * a22 - a12 * a12
     latency = max((b1 * a22 - b2 * a12) / determinant, 0.0)
     per_byte = (a11 * b2 - a12 * b1) / determinant
+    # Noise alone makes larger copies faster; then the ends of the range tell.
     if per_byte <= 0:
         per_byte = max(large[1] - small[1], 1e-12) / (large[0] - small[0])
     return Link(latency, 1 / per_byte)

@@ -77,7 +77,9 @@ class GraphReader:
         """
         self._check_supported_features()
         nodes, constants = self._nodes_and_constants()
+        # Constants that nobody reads are not even loaded: files have many, and large ones.
         read = {name for node in nodes for name in node.inputs} | self._public
+        # Names that are made while nodes are read must not meet those that come later.
         taken = {name for node in nodes for name in (*node.inputs, *node.outputs)}
         context = Context(self._assembly, self._model.opset, Names(taken | set(constants)))
         self._declare_inputs(constants, formals)
@@ -90,6 +92,8 @@ class GraphReader:
             node = _unread_left_out(replace(node, inputs=inputs), read)
             if not self._copies_constant(node):
                 self._add(node, context)
+        # An output of a graph is what a node writes: a constant that is one goes through an
+        # Identity.
         for name, source in published.items():
             self._assembly.add_node(Node(self._names.take(name), "Identity", (source,), (name,)))
         outputs = self._told_apart(context) if self._nested else self._outputs
@@ -151,6 +155,7 @@ class GraphReader:
             for value in self._proto.input
             for dim in value.type.tensor_type.shape.dim
         }
+        # New for each length that is not given: nothing says that two of these are equal.
         symbols = (symbol for i in itertools.count() if (symbol := f"?{i}") not in used)
         for value, known in itertools.zip_longest(self._proto.input, formals):
             if value is None:
@@ -161,6 +166,7 @@ class GraphReader:
                 )
             name = text(value.name)
             if name not in constants:
+                # What the graph says of itself counts, as it may say more than its node knows.
                 told = known is None or value.HasField("type")
                 self._assembly.add_input(name, _spec(value, symbols, self._at) if told else known)
 
@@ -212,6 +218,7 @@ class GraphReader:
             )
         specs = self._assembly.tensors
         names = next(iter(protos.values())).captured
+        # What is captured comes last.
         given = node.inputs[len(node.inputs) - len(names) :]  # constants may be named anew
         captured = {name: specs[source] for name, source in zip(names, given, strict=True)}
         formals = formal_specs(node, specs)

@@ -169,6 +169,7 @@ def _settled(offers: Offers, judge: Judge, decision: Decision) -> Iterator[Choic
     chosen = f"all on {used[0]}" if len(used) == 1 else "the only one"
     decided = replace(decision, chosen=chosen, why="no node has a choice of devices")
     reasons = settled_reasons(offers)
+    # Who runs what is given, but cuts may differ in memory.
     for way in one.ways(PATIENCE):
         yield Choice.of(way, reasons, decided)
 
@@ -190,8 +191,10 @@ def _candidates(problem: Problem) -> tuple[dict[str, list[int]], dict[str, list[
             share = "all" if len(set(base)) == 1 else "most"
             single[f"{share} on {name}"] = base
     best = min(search.estimate(one).key for one in single.values())
+    # Only where memory is no matter: a split may be needed though it is slower.
     if best[0] == 0 and not problem.in_flight and best[1] <= problem.bound_s * (1 + problem.margin):
         return single, {}  # no split can win by the margin
+    # So few that no rule is needed to choose among them.
     everything = every(problem, MOST_JUDGED * 2)
     if everything is not None:
         found = {f"number {place} of all": one for place, one in enumerate(everything, 1)}

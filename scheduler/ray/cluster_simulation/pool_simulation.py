@@ -78,6 +78,7 @@ def simulate_pool(
     'hosts'
     """
     _check(hosts, items, drivers)
+    # One of several drivers that are alike, each with its share of hosts and items.
     shard = [replace(kind, count=ceil(kind.count / drivers)) for kind in hosts if kind.count]
     slots = sum(kind.count * kind.in_flight for kind in shard)
     pool = _Pool(shard, driver or Driver(), (feed_bytes, result_bytes), window, seed, ordered)
@@ -133,6 +134,7 @@ class _Clock:
     def after(self, seconds: float, work: Work) -> None:
         """Call later."""
         self._count += 1
+        # The count decides among events of one moment: the same run gives the same figures.
         heappush(self._events, (self.now + seconds, self._count, work))
 
     def run(self) -> None:
@@ -203,6 +205,7 @@ class _Pool:
         )
 
     def _admit(self) -> None:
+        # In an ordered stream items are alive until those before them are through, too.
         gone = self._next_out if self._ordered else self._ended
         while len(self._let_in) < min(self._items, gone + self._most):
             self._balancer.put(len(self._let_in), self._feed_bytes, in_order=self._ordered)
@@ -225,11 +228,13 @@ class _Pool:
 
     def _arrive(self, call: Call) -> None:
         kind, server = self._hosts[call.replica]
+        # A call is answered when its last item is done.
         left = [len(call.items)]
         for _ in call.items:
             server.do(self._item_s(kind), partial(self._worked, call, kind, left))
 
     def _item_s(self, kind: HostKind) -> float:
+        # Both numbers are drawn for each item, in an order that nothing else changes.
         slower = kind.straggler if self._random.random() < kind.straggling else 1.0
         return kind.item_s * slower * float(np.exp(self._random.normal() * kind.spread))
 

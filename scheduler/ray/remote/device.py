@@ -88,6 +88,7 @@ class RayDevice:
         way = self._host.way
         return replace(
             DeviceModel.from_dict(self._found[1]),
+            # A copy is one way, a call is there and back.
             copy_latency_s=way.call_s / 2,
             copy_bytes_per_s=way.bytes_per_s,
             submit_s=COMMAND_S,
@@ -127,6 +128,7 @@ class RayDevice:
         except DeviceLostError:
             raise
         except DeviceError as error:
+            # What is missing there is told only of nodes that would run there otherwise.
             kernels = programs.supports(node, kernels_of(self._kind), runs_python=True, call=call)
             return Support(False, error.what if kernels.ok else kernels.reason)
         verdict = self._verdict(node, call, None)
@@ -155,6 +157,7 @@ class RayDevice:
             if self._open is not None and self._open.link.error is None:
                 return
             link = self._host.link()
+            # May fail, and leaves what was open before, lost or not, as it is.
             number = link.ask("open", self._kind, self._host.cores)
             link.names[number] = self._kind, self.name
             # What was lost stays until then: whoever uses it meanwhile is told that it is.
@@ -212,6 +215,7 @@ class RayDevice:
     ) -> Event:
         """Queue on the host; never blocks."""
         assert isinstance(program, RemoteProgram)
+        # The number is given when the command is sent, in the order of sending.
         command = Command(0, self._opened().number, "run", program=program.number)
         label = f"subgraph {program.graph.name!r}"
         work = Work(command, tuple(waits), on_done, label=label, keeps=program)
@@ -250,6 +254,7 @@ class RayDevice:
             if opened is None:
                 return
             self._forget()
+            # The host closes what it is told to at once: nothing may be queued there any more.
             opened.link.drain(opened.number)
             with suppress(DeviceLostError):  # a host that is lost has closed it
                 opened.link.ask("close", opened.number)
@@ -277,6 +282,7 @@ class RayDevice:
         key = self._kind, question.key
         told = self._host.told
         if key not in told:
+            # Asked anew where need be: answers do not change while a host lives.
             if len(told) >= MOST_TOLD:
                 told.clear()
             told[key] = self._host.link().ask("answer", self._kind, tuple(question))

@@ -131,6 +131,8 @@ class RemoteHost:
             if self._link is None or self._link.error is not None:
                 patience_s = self._start_s
                 if self._link is not None:
+                    # Items wait for a restart, and may run elsewhere: it is not waited for as long
+                    # as for a first start.
                     patience_s = min(patience_s, RESTART_S)
                     self._link.close()
                 self._link = self._started(patience_s)
@@ -208,6 +210,8 @@ def _measured(actor: Actor) -> tuple[int, Way]:
         after = time.perf_counter_ns()
         if (after - before) / 1e9 < best_s:
             best_s = (after - before) / 1e9
+            # Of the fastest call: the less of it there is, the less can be on one side of the
+            # middle.
             clock_ns = (before + after) // 2 - there
     data = np.zeros(ECHO_BYTES, np.uint8)
     echo_s = float("inf")
@@ -215,6 +219,7 @@ def _measured(actor: Actor) -> tuple[int, Way]:
         start_s = time.perf_counter()
         result(actor.call("echo", data), 60.0)
         echo_s = min(echo_s, time.perf_counter() - start_s)
+    # There and back, less what a call without bytes takes.
     return clock_ns, Way(best_s, 2 * ECHO_BYTES / max(echo_s - best_s, 1e-5))
 
 
@@ -228,6 +233,7 @@ def check_host(name: str, hello: Mapping[str, Any]) -> None:
     """
     mine = {"plait": VERSION, "numpy": np.__version__, "python": platform.python_version()}
     for package, version in mine.items():
+        # Of others the patch number may differ: they keep what goes between processes as it is.
         same = hello[package] == version or package != "plait"
         if not same or _release(hello[package]) != _release(version):
             raise DeviceUnavailableError(
