@@ -8,6 +8,7 @@ something is a class: see `plait.graph.operator_lifecycle`.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -89,10 +90,11 @@ def operator(
     >>> print(builder.build().tensors["y"])
     float32[n//2, 3]
     """
+    module = sys._getframe(1).f_globals.get("__name__", "")  # the function may be of another one
 
     def decorate(function: Function) -> Function:
         made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
-        register_operator(made)
+        register_operator(replace(made, module=module))
         _by_function[function] = made
         return function
 

@@ -73,11 +73,8 @@ def sources_of(node: Node) -> tuple[Source, ...]:
     DeviceError
         If a worker cannot import them.
     """
-    own = tuple(
-        _source(node.op, definer)
-        for definer in _definers(node)
-        if _module_name(definer).partition(".")[0] not in ("", _PACKAGE)
-    )
+    modules = dict.fromkeys(name for one in _definers(node) for name in _modules(node, one))
+    own = tuple(_source(node.op, name) for name in modules if not _is_own(name))
     nested = (sources_of(inner) for graph in graphs_in(node) for inner in graph.nodes)
     return own + tuple(chain.from_iterable(nested))
 
@@ -101,6 +98,7 @@ def import_sources(wanted: Sequence[Source]) -> None:
                     fix="make the module importable on its own; let a script do its work under "
                     'if __name__ == "__main__"',
                 ) from error
+    for source in wanted:
         if not is_operator(source.op):
             raise DeviceError(
                 f"importing {_place(source)} does not define operator {source.op!r}",
@@ -118,13 +116,24 @@ def _definers(node: Node) -> Iterator[Callable[..., Any]]:
         yield kernel.function
 
 
-def _source(op: str, definer: Callable[..., Any]) -> Source:
-    name = _module_name(definer)
-    if "<locals>" in getattr(definer, "__qualname__", ""):
+def _modules(node: Node, definer: Callable[..., Any]) -> Iterator[str]:
+    """Yield the module of a function, and the one that makes it an operator."""
+    name = getattr(definer, "__module__", None) or ""
+    if "<locals>" in getattr(definer, "__qualname__", "") and not _is_own(name):
         raise DeviceError(
-            f"operator {op!r} is defined inside a function: a worker cannot import it",
+            f"operator {node.op!r} is defined inside a function: a worker cannot import it",
             fix="define it at the top level of a module",
         )
+    yield name
+    if definer is node.operator.function:
+        yield node.operator.module
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] in ("", _PACKAGE)
+
+
+def _source(op: str, name: str) -> Source:
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     file = os.path.abspath(file) if file and os.path.exists(file) else None  # not "<stdin>"
@@ -136,10 +145,6 @@ def _source(op: str, definer: Callable[..., Any]) -> Source:
             fix="put it into a module and import it",
         )
     return Source(op, MAIN, file, getattr(module, "__package__", None) or "")
-
-
-def _module_name(definer: Callable[..., Any]) -> str:
-    return getattr(definer, "__module__", None) or ""
 
 
 def _place(source: Source) -> str:

@@ -90,6 +90,20 @@ def guarded(*lines: str) -> str:
     return "\n".join(['if __name__ == "__main__":', *(f"    {line}" for line in lines)])
 
 
+@pytest.mark.parametrize("is_script", [False, True])
+def test_a_function_may_be_of_another_module_than_the_one_that_makes_it_an_operator(
+    is_script: bool, tmp_path: Path
+) -> None:
+    wraps = "import other\nimport plait as pl\nthrice = pl.operator()(other.thrice)"
+    (tmp_path / "other.py").write_text("def thrice(x):\n    return x * x.dtype.type(3)")
+    (tmp_path / "wraps.py").write_text(wraps)
+    made = wraps if is_script else "from wraps import thrice"
+    path = script(tmp_path / "main.py", FUNCTIONS, made, guarded("run(thrice)"))
+    result = python(path, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "[3. 6.]" in result.stdout
+
+
 def test_functions_of_a_script_run_in_a_worker(tmp_path: Path) -> None:
     path = script(tmp_path / "program.py", FUNCTIONS, guarded("run(thrice, negate)"))
     done = python(path, "an argument")
