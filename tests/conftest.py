@@ -126,10 +126,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(autouse=True)
-def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _every_plan_is_sound() -> Iterator[None]:
     """Check the memory of each plan that any test makes."""
-    make_plan = planner.make_plan
+    make_plan, fit = planner.make_plan, BoundedShapes.fit
 
     def verified(*arguments: Any) -> Plan:
         plan = make_plan(*arguments)
@@ -137,16 +137,16 @@ def _every_plan_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
             verify_memory(plan)
         return plan
 
-    monkeypatch.setattr(planner, "make_plan", verified)
-    fit = BoundedShapes.fit
-
     def verified_fit(self: BoundedShapes, shapes: Shapes) -> Plan | None:
         plan = fit(self, shapes)
         if plan is not None and len(plan.graph.nodes) <= VERIFIED_NODES:
             verify_memory(plan)
         return plan
 
-    monkeypatch.setattr(BoundedShapes, "fit", verified_fit)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(planner, "make_plan", verified)
+        monkeypatch.setattr(BoundedShapes, "fit", verified_fit)
+        yield
 
 
 @pytest.fixture(autouse=True)
