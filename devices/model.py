@@ -107,9 +107,11 @@ class DeviceModel:
 
     def kernel_s(self, kernel: str, cost: Cost) -> float:
         """Return how long a kernel of that operator, or `family`, and cost takes."""
+        # Arithmetic and memory traffic overlap: the longer of them is what counts.
         roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
         factor = self.operators.get(kernel)
         if factor is None:
+            # A family that nobody measured is taken to be like the operator as a whole.
             factor = self.operators.get(kernel.partition(" ")[0], 1.0)
         return self.launch_s + roofline * factor
 

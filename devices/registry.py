@@ -153,6 +153,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     if slip is not None and name not in _factories:
         raise _range_error(name, slip)
     kind = device_kind(name)
+    # From the particular to the general, and what was registered here before what is installed.
     factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
     if factory is None:
         raise _unknown_device_error(name)
@@ -203,6 +204,7 @@ def _self_check(device: Device) -> None:
     node = Node("self-check", "Add", ("x", "x"), ("y",))
     graph = Graph("self-check", ("x",), ("y",), (node,), {"x": spec, "y": spec}, {})
     host = host_arena(2 * slot)
+    # In its own memory, so that copies in and out are looked at as well.
     arena = device.arena(device.capabilities.memory, 2 * slot)
     try:
         outside = {"x": device.view(host, 0, spec), "y": device.view(host, slot, spec)}

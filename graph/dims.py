@@ -152,12 +152,14 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
         If two numbers differ and neither is 1.
     """
     rank = max(map(len, shapes), default=0)
+    # Axes are aligned from behind.
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(_meet(dims, shapes) for dims in zip(*padded, strict=True))
 
 
 def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
     numbers = {dim for dim in dims if isinstance(dim, int) and dim != 1}
+    # Sorted: the same lengths in another order are to have the same text.
     symbols = sorted({dim for dim in dims if isinstance(dim, str)})
     if len(numbers) > 1:
         listed = " and ".join(str(list(shape)) for shape in shapes)

@@ -195,7 +195,10 @@ class Graph:
         written = {tensor for node in kept for tensor in node.outputs if tensor}
         read = dict.fromkeys(tensor for node in kept for tensor in node.inputs if tensor)
         constants = {tensor: self.constants[tensor] for tensor in read if tensor in self.constants}
+        # In the order in which nodes read them: subgraphs of one graph are equal if their nodes
+        # are.
         inputs = tuple(t for t in read if t not in written and t not in constants)
+        # What is kept for the next item leaves the subgraph, though no node reads it.
         fetched = {*self.outputs, *self.assigned}
         outputs = tuple(
             tensor
@@ -221,6 +224,7 @@ class Graph:
         if not isinstance(other, Graph):
             return NotImplemented
         return _structure(self) == _structure(other) and all(
+            # The same array is equal without a look at its bytes; in others nan is equal to nan.
             array is other.constants[name] or array.tobytes() == other.constants[name].tobytes()
             for name, array in self.constants.items()
         )

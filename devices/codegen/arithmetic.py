@@ -182,6 +182,7 @@ def power(call: Call, arguments: Sequence[str]) -> str:
         value = call.value(1)
         if value is not None and value.size == 1 and value.item() in SHORT_POWERS:
             return SHORT_POWERS[value.item()].format(x=x)
+        # As numpy promotes: with an exponent that f32 has not all numbers of, in f64.
         wide = "f32" if base == "f32" and exponent in _IN_F32 else "f64"
         found = f"pow(({wide}){x}, ({wide}){e})"
         return f"({base}){found}" if wide != base else found
@@ -190,6 +191,7 @@ def power(call: Call, arguments: Sequence[str]) -> str:
     whole = f"({e} < 0 ? inverse_{base}({x}, (i64){e}) : power_{base}({x}, (u64){e}))"
     if exponent.startswith("i"):
         return whole
+    # A float that is a whole number raises integers exactly, modulo 2ⁿ, as an integer would.
     integral = f"({e} == rint({e}) && fabs({e}) < 0x1p31f)"
     whole = f"({e} < 0 ? inverse_{base}({x}, (i64){e}) : power_{base}({x}, (u64)fabs({e})))"
     other = converted(f"pow((f64){x}, (f64){e})", "f64", call.spec(0).dtype)

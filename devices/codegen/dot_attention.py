@@ -123,6 +123,7 @@ def attention(call: Call, outputs: Specs) -> Code:
     parameters = [input_of(call.spec(i), name, i) for i, name in enumerate("qkv")]
     if call.has(MASK):
         parameters.append(input_of(call.spec(MASK), "mask", MASK))
+    # A group for each tile of queries, of each head: keys are gone through inside.
     tiles = -(-s.queries // ROWS)
     body = _BODY.format(
         index=index_type(*(spec.size + (1 << 16) for spec in specs)),

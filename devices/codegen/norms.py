@@ -29,6 +29,7 @@ def moments(dtype: np.dtype[Any], length: int, then: str) -> tuple[LineFold, Lin
     count = literal(length, c)
 
     def square(at: str) -> str:
+        # In a second pass: mean x² - (mean x)² would leave few digits where the mean is large.
         deviation = f"({load(dtype, 'x', at)} - mean)"
         return f"{deviation} * {deviation}"
 
@@ -57,6 +58,7 @@ def _repeated(
     spec: TensorSpec, name: str, shape: Sequence[int], at: str, c: str
 ) -> tuple[list[str], str]:
     """Return statements, and the expression that reads a tensor repeated to fill a shape."""
+    # Axes that are repeated alike become one, so that most parameters take no division.
     lengths, _, strides = merged(shape, contiguous(shape), broadcast(spec.static_shape, shape))
     statements = coordinates(at, lengths, f"{name}_", c)
     return statements, load(spec.dtype, name, offset(strides, f"{name}_"))
@@ -72,6 +74,7 @@ def layer_normalization(call: Call, outputs: Specs) -> Code:
     if call.has(2):
         parameters.append(input_of(call.spec(2), "bias", 2))
     once = []
+    # Statistics are written once for a line, if anybody asked for them.
     for index, (spec, statistic) in enumerate(zip(outputs[1:], ("mean", "inverse"), strict=False)):
         parameters.append(output_of(spec, f"y{index + 1}", index + 1))
         once.append(store(spec.dtype, f"y{index + 1}", "line", statistic))
@@ -126,6 +129,7 @@ def group_normalization(call: Call, outputs: Specs) -> Code:
 
     def write(at: str) -> list[str]:
         value = f"({load(x.dtype, 'x', at)} - mean) * (inverse * {factor}) + {shift}"
+        # A group's line has several channels, each with a scale of its own.
         channel = f"{at} / {max(cells, 1)} % {max(channels, 1)}"
         return [f"const {lines.index} c = {channel};", store(y.dtype, "y", at, value)]
 
@@ -176,6 +180,7 @@ def local_response_normalization(call: Call, outputs: Specs) -> Code:
     """Y = x / (bias + alpha/size · Σ x²)^beta, summed over the neighbouring channels."""
     x, y, attributes = call.spec(0), outputs[0], call.attributes
     c, (batch, channels, *spatial) = computed_type(x.dtype), x.static_shape
+    # A line for each channel of a sample; neighbours are read where they lie.
     lines = Lines((batch, channels, math.prod(spatial)), (2,))
     size, (_, _, cells) = attributes["size"], lines.shape
     before, behind = (size - 1) // 2, size // 2

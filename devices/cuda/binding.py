@@ -85,6 +85,7 @@ class Binder:
         """
         binding = _Binding(self._libraries, graph, views, constants, parts)
         steps: Steps = []
+        # What CuPy computes may allocate or wait for the host, which no recording may.
         for _, run in groupby(parts, lambda part: part.queued is None):
             group = list(run)
             if capture and sum(len(part.queued or ()) for part in group) > 1:
@@ -108,6 +109,7 @@ class Recorder:
     def record(self, bind: Callable[[int], Sequence[Step]]) -> Any:
         """Return a graph of the steps that `bind` gives for a stream."""
         with self._lock:
+            # A stream of its own: what others queue meanwhile would be recorded, too.
             if self._stream is None:
                 self._stream = self._cupy.cuda.Stream(non_blocking=True)
             steps = bind(self._stream.ptr)
@@ -135,6 +137,7 @@ class _Binding:
     ) -> None:
         self._cupy, _, self._cublas, self._launcher = libraries
         self._graph, self._views, self._constants = graph, views, constants
+        # Kept alive with the program: a recording has addresses, and no hold on what is there.
         self._arrays = {name: view.array for name, view in views.items()} | dict(constants)
         self._loaded = _load(libraries.modules, parts)
         self._traps = traps_in(item for part in parts for item in part.queued or ())
@@ -165,6 +168,7 @@ class _Binding:
 
     def _kernel(self, launch: Launch, stream: int) -> Step:
         arguments = Arguments([self._address(name) for name in launch.buffers])
+        # The driver reads them when it launches, not now.
         self.held.append(arguments)
         kernel, queue = launch.kernel, self._cupy.cuda.driver.launchKernel
         grid, block = (kernel.groups, 1, 1), (kernel.threads, 1, 1)

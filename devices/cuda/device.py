@@ -155,6 +155,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             try:
                 self._open = self._equip(cupy, queues)
             except Exception as error:
+                # Half opened, it would keep threads that nobody ends.
                 queues.close()
                 raise unavailable_error(error, self.name) from error
             self.generation += 1
@@ -172,6 +173,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             if arena.index != self._index:
                 opened = self._opened()
                 with opened.queues.current():
+                    # When first viewed, not for all: many pairs of GPUs never meet.
                     opened.peers.reach(arena.index)
             return arena.view(offset, spec)
         assert arena.memory in (HOST, SHARED), arena.memory
@@ -235,6 +237,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         with self._life:
             opened = self._open
             if opened is not None:
+                # First: what is queued uses all that is let go of below.
                 opened.queues.close()
                 opened.pins.close()
                 if opened.cublas is not None:
@@ -249,6 +252,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             modules = None if compiler is None else Modules(cupy, self._index, compiler)
             exchange = CudaExchange(cupy, queues, self._index, self._memory)
         binder = Binder(self.name, Libraries(cupy, modules, cublas, self._launcher))
+        # Kernels are loaded when a plan is opened, not when the first item comes.
         warmer = Warmer(cupy, self._memory, self._lowering, binder)
         copies = Copies(cupy, queues)
         constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)

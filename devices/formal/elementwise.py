@@ -50,10 +50,12 @@ def _cosh(x: float) -> float:
 
 
 def _atanh(x: float) -> float:
+    # Python raises where the function has a pole.
     return math.copysign(math.inf, x) if abs(x) == 1 else or_nan(math.atanh)(x)
 
 
 def _sign(x: Real) -> Real:
+    # nan stays nan, and compares as nothing else does.
     return x if x != x else (x > 0) - (x < 0)
 
 

@@ -57,12 +57,14 @@ def leaky_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: A
         xp.multiply(t, alpha, out=t)
     else:
         xp.multiply(x, alpha, out=t)
+    # Of x and alpha · x the larger one is right where alpha is below 1, the smaller one above.
     (xp.maximum if alpha <= 1 else xp.minimum)(x, t, out=y)
 
 
 @blockwise("ThresholdedRelu", temporaries=1)
 def thresholded_relu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = x where x > alpha, else 0.  Source: ONNX ThresholdedRelu."""
+    # The temporary has more bytes than truth values take.
     below = t.view(np.bool_)[: t.size]
     xp.less_equal(x, attributes["alpha"], out=below)
     xp.copyto(y, x)
@@ -89,6 +91,7 @@ def hard_swish(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, gate
 @blockwise("Elu", temporaries=1)
 def elu(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, t: Array) -> None:
     """Y = x where x ≥ 0, else alpha·(exp(x) - 1).  Source: ONNX Elu."""
+    # Positive numbers, which are not used, would overflow.
     xp.clip(x, -np.inf, 0, out=t)
     xp.expm1(t, out=t)
     xp.multiply(t, attributes["alpha"], out=t)
@@ -198,6 +201,7 @@ def prelu(
 
 def _prelu(xp: ArrayModule, x: Array, slope: Array, y: Array, t: Array) -> None:
     lowest, highest = limits(x.dtype)
+    # The two halves of x, of which one is 0, are put together again by a sum.
     clamp(xp, x, lowest, 0, t)
     xp.multiply(t, slope, out=t)
     clamp(xp, x, 0, highest, y)

@@ -98,6 +98,7 @@ def cast(
     Sources: ONNX Identity, Cast, CastLike.
     """
     x, y = inputs[0], outputs[0]
+    # numpy would warn that it drops the imaginary part.
     source = x.real if x.dtype.kind == "c" and kind_of(y.dtype) in "iufe" else x
     write = partial(xp.copyto, y, source, casting="unsafe")
     if not scratch:
@@ -143,6 +144,7 @@ def divide(
 def divide_truncating(xp: ArrayModule, a: Array, b: Array | int, y: Array, rest: Array) -> None:
     """Y = a / b on signed integers, rounded toward zero; y may be a or b, `rest` may not."""
     xp.fmod(a, b, out=rest)
+    # What is divided then is a multiple of b, so that rounding down changes nothing.
     xp.subtract(a, rest, out=rest)
     xp.floor_divide(rest, b, out=y)
 
@@ -199,8 +201,10 @@ def _power_of_integers(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> 
         _wrapping_power(xp, x, exponent, y)
         return
     negative = exponent < 0
+    # Of whole numbers only 1 and -1 have a whole inverse; 0 has none, and gets 0 as in C.
     inverse = xp.where(xp.abs(x) == 1, xp.where(exponent % 2 == 0, x * x, x), 0)
     _wrapping_power(xp, x, xp.where(negative, 0, exponent), y)
+    # The others were computed with exponent 0 in these places, which cannot be refused.
     xp.copyto(y, inverse, casting="unsafe", where=negative)
 
 
@@ -209,6 +213,7 @@ def _wrapping_power(xp: ArrayModule, x: Array, exponent: Array, y: Array) -> Non
 
     Of uint64 and signed integers numpy would make floats; low bits are the same without signs.
     """
+    # Both without a sign have integers as their common type.
     if np.result_type(x.dtype, exponent.dtype).kind == "f":
         x, exponent = x.astype(np.uint64), exponent.astype(np.uint64)
     xp.power(x, exponent, out=y, casting="unsafe")
@@ -258,6 +263,7 @@ def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
     if low is None and high is None:
         return partial(xp.copyto, y, x)
     lowest, highest = limits(x.dtype)
+    # A clip costs more per call, and less per element.
     if high is None and y.size < 1024:
         return partial(xp.maximum, x, low, out=y)
     if low is None and y.size < 1024:

@@ -64,6 +64,7 @@ def _scatter(xp: ArrayModule, y: Array, key: tuple[Any, ...], updates: Array, ho
     """Return the step that writes updates into y, or combines them with what y holds."""
     if how == "none":
         return partial(y.__setitem__, key, updates)
+    # `at` counts an index again each time that it is there, unlike y[key] += updates.
     return partial(getattr(xp, _UFUNCS[how]).at, y, key, updates)
 
 
@@ -84,6 +85,7 @@ def scatter_elements(
     (data, indices, updates), (y,) = inputs, outputs
     axis = attributes["axis"] % y.ndim
     key = tuple(
+        # Places along the other axes are those of the indices themselves.
         indices if i == axis else xp.arange(length).reshape((-1,) + (1,) * (y.ndim - 1 - i))
         for i, length in enumerate(indices.shape)
     )
@@ -119,6 +121,7 @@ def tensor_scatter(
             xp.add(places, starts.reshape(-1, 1), out=places)
         if circular and length:
             xp.remainder(places, length, out=places)
+        # numpy would count from the end; beyond the end it raises by itself.
         if isinstance(places, np.ndarray) and places.size and places.min() < 0:
             raise IndexError(f"write index {places.min()} is before the cache")
         xp.copyto(y, cache)
@@ -165,6 +168,7 @@ def top_k(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribut
     x, (values, indices) = inputs[0], outputs
     axis, largest = attributes["axis"] % x.ndim, attributes["largest"]
     k = next(y.shape[axis] for y in outputs if y is not None)
+    # Selection takes linear time, but pays only where little of the axis is left to sort.
     few = isinstance(x, np.ndarray) and 0 < k * _FEW <= x.shape[axis]
 
     def step() -> None:
@@ -206,4 +210,5 @@ def _selected(x: Array, k: int, axis: int, largest: bool) -> Array | None:
         beyond = x >= chosen.min(axis, keepdims=True)
     else:
         beyond = x <= chosen.max(axis, keepdims=True)
+    # As many as k are at least as good as the worst of those chosen: then there was no choice.
     return places if (np.count_nonzero(beyond, axis) == k).all() else None

@@ -80,6 +80,7 @@ class Kernel:
     def rank(self, call: Call) -> tuple[float, bool, bool]:
         """Return what is larger the better it is for a call that it serves."""
         score = self.score(call) if callable(self.score) else self.score
+        # The more specific comes first, where scores are equal.
         return score, self.device != ANY, self.when is not None
 
     def why_host(self, call: Call) -> str | None:
@@ -149,6 +150,7 @@ def kernel(
             load_own(KERNELS, op)
         note_registration()
         made = Kernel(op, device, function, scratch, binds, when, score, host)
+        # Those that serve for some calls are listed, as many as there are.
         if not made.is_usual:
             _others.setdefault(op, []).append(made)
             return function
@@ -171,6 +173,7 @@ def _import_for(op: str) -> None:
         _import_family(FAMILY_OF[op])
         return
     load_for(KERNELS, op, OperatorError)
+    # Not known by its name: some module may register it beside others all the same.
     if (op, ANY) not in _kernels:
         _import_all()
 
@@ -204,7 +207,9 @@ def find_kernel(op: str, device: str, call: Call | None = None) -> Kernel | None
         return usual
     others = [each for each in _others[op] if each.device in (device, ANY)]
     if call is None or not all(spec is None or spec.is_static for spec in call.inputs):
+        # Conditions are about lengths: without them the usual kernel stands for what may be.
         return usual or next(iter(others), None)
+    # `max` takes the first of equals, and the usual one was there before.
     known = others if usual is None else [usual, *others]
     return max(
         (each for each in known if each.serves(call)),

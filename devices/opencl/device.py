@@ -101,6 +101,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         if node.operator.function is not None:
             return Support(False, "Python functions do not run on 'opencl' devices")
         reason = generators.why_not(node, call)
+        # Asked last, since it takes the driver to tell.
         if reason is None and generators.computes_float64(node, call) and not self._has_float64():
             reason = "the device has no float64"
         return Support(reason is None, reason or "has a generated kernel")

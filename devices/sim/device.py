@@ -100,6 +100,7 @@ class SimDevice:
     def open(self, cores: int | None = None) -> None:
         """Start the engines; a lost device is whole again."""
         with self._lock:
+            # Opening it twice is allowed; one that was lost begins anew.
             if self._engines and self._fate.failure is None:
                 return
             if not self._engines:
@@ -182,6 +183,7 @@ class SimDevice:
     def close(self) -> None:
         """Finish what is queued, moving a virtual clock as far as it takes."""
         engines = list(self._engines.values())
+        # Engines wait for one another's events: one may get on only after another has.
         while not all(engine.is_drained for engine in engines):
             for engine in engines:
                 engine.drain()
@@ -217,6 +219,7 @@ class SimDevice:
             if not self._engines:
                 raise DeviceUnavailableError(f"device {self.name!r} is closed", fix="open it")
             self._accepted += 1
+            # Before the work is queued: what loses the device is lost with it.
             if self._accepted - 1 == self.model.faults.lost_after:
                 self.lose()
             job.submitted_ns = self.clock.now_ns()

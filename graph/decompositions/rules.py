@@ -112,6 +112,7 @@ class DecompositionBuilder:
         named = (one for one in operands if isinstance(one, str) and one)
         dtype = next((self.spec(one).dtype for one in named), None)
         inputs = [one if isinstance(one, str) else self._constant(one, dtype) for one in operands]
+        # What is absent at the end is left out, as operators count it.
         while inputs and not inputs[-1]:
             inputs.pop()
         stem = f"{self.node.name}[{op.lower()}]"
@@ -171,10 +172,12 @@ class DecompositionBuilder:
         for result, output in zip(results, self.node.outputs, strict=False):
             if output:
                 written = {name for node in self.nodes for name in node.outputs}
+                # An input, or what another output is already: one tensor has one name.
                 if result not in written or result in to:
                     result = self("Identity", result)
                 to[result] = output
         renamed = [_renamed(node, to) for node in self.nodes]
+        # The last one is called as the node was: pins and profiles know it by that.
         if renamed and all(one.name != self.node.name for one in renamed):
             renamed[-1] = replace(renamed[-1], name=self.node.name)
         return renamed
@@ -192,6 +195,7 @@ def decomposed(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
     """Return the nodes that a rule writes for a node, None where it says nothing about it."""
     builder = DecompositionBuilder(rewriter, node)
     inputs = list(node.inputs)
+    # Written out, each step would round to 16 bits what the kernel rounds once.
     narrow = rule.wide and any(_is_narrow(builder.spec(name)) for name in inputs if name)
     if narrow:
         wide = {n: builder.cast(n, "float32") for n in inputs if n and _is_narrow(builder.spec(n))}

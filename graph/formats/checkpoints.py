@@ -131,6 +131,7 @@ class Checkpoints:
         """
         done = _count(step)
         parts = _parts(done, variables, notes or {})
+        # Asked before anything is written, and deleted only once the new one is safe.
         damaged = self._not_before(done)
         self._make_folder()
         _delete(self._drafts())  # they take room on the disk
@@ -153,6 +154,7 @@ class Checkpoints:
         RuntimeWarning
             Of each newer one that is damaged.
         """
+        # The newest first; what was cut off by a crash is passed over.
         for _, file in reversed(self._files()):
             found = _read_if_whole(file)
             if isinstance(found, Checkpoint):
@@ -254,6 +256,7 @@ def _parts(
     checksum = zlib.crc32(head)
     for array in arrays:
         checksum = zlib.crc32(array, checksum)
+    # In the place of as many zeros, so that no offset moves.
     known = f"{checksum:08x}".encode()
     return [bytes(head[: _PLACE.start]) + known + bytes(head[_PLACE.stop :]), *arrays]
 

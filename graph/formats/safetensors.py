@@ -82,6 +82,7 @@ def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[
     ShapeError
         If they hold bfloat16 or floats of 8 bits and `ml_dtypes` is not installed.
     """
+    # Arrays are views of the file, which nobody may write through.
     view = memoryview(data).toreadonly().cast("B")
     header, blob = _split(view, at)
     metadata = header.pop(METADATA, {})
@@ -90,6 +91,8 @@ def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[
     places = {name: _Place(name, entry, at) for name, entry in header.items()}
     end = 0
     for place in sorted(places.values(), key=lambda place: (place.begin, place.end)):
+        # No gaps and no overlaps, as the format demands: bytes that nothing names may hide
+        # anything.
         if place.begin != end:
             raise ParseError(
                 f"it starts at byte {place.begin}, the one before ends at {end}",
@@ -144,6 +147,7 @@ def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
     if len(view) < LENGTH.size + 2 or view[LENGTH.size] != ord("{"):
         raise ParseError("not a safetensors file", at=at, fix=foreign)
     (nbytes,) = LENGTH.unpack_from(view)
+    # Looked at before anything is read: eight bytes can claim any size.
     if nbytes > LONGEST:
         raise ParseError(f"the header claims {nbytes} bytes", at=at, fix=foreign)
     if nbytes > len(view) - LENGTH.size:
@@ -199,6 +203,7 @@ def _encoded(header: dict[str, Any]) -> bytes:
 
 
 def _parts(header: bytes, arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+    # Arrays begin on a multiple of 8 bytes, so that they can be used where they are.
     padding = -len(header) % LENGTH.size
     yield LENGTH.pack(len(header) + padding) + header + b" " * padding
     yield from map(bytes_of, arrays.values())

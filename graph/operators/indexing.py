@@ -74,6 +74,7 @@ def _scatter_cost(call: Call, outputs: Specs) -> int:
 
 
 def _check_updates(call: Call) -> None:
+    # There is no greater one of two complex numbers, and of two truths neither.
     comparing = call.attributes["reduction"] in ("max", "min")
     common_dtype((call.spec(0), call.spec(2)), REALS if comparing else ANY)
 
@@ -167,6 +168,7 @@ def infer_tensor_scatter(call: Call) -> Sequence[TensorSpec]:
         _check_shape(call.spec(2), cache.shape[:1], "write_indices")
     if update.shape is None:
         return (cache,)
+    # Along no axis longer, that of the sequence included.
     if not _fits(update.shape, cache.shape, -1):
         raise ShapeError(
             f"the update {update} does not fit into the cache {cache}",

@@ -87,6 +87,7 @@ def _expanded(shape: Shape | None, rank: int | None) -> Shape | None:
     """Return what stays known of a shape that is broadcast together with one of a known rank."""
     if shape is None or rank is None:
         return None
+    # A number above 1 stays, since it meets itself or 1; a 1, or a symbol, may be repeated.
     kept = (dim if isinstance(dim, int) and dim != 1 else UNKNOWN for dim in shape)
     return (*(UNKNOWN,) * (rank - len(shape)), *kept)
 
@@ -95,6 +96,7 @@ def _transpose_parts(call: Call) -> Iterator[Alias]:
     """Alias: all of x, where only axes of length 1 change their place among the others."""
     shape = call.spec(0).static_shape
     order = call.attributes["perm"] or range(len(shape))[::-1]
+    # Axes of one cell may stand anywhere: the bytes stay in their order.
     moved = [axis for axis in order if shape[axis] != 1]
     if moved == sorted(moved):
         yield Alias(0, 0)
@@ -194,6 +196,7 @@ def _check_padded(
                 f"pads {(before, after)} cut more than axis {axis} of {data} has",
                 fix="use larger pads",
             )
+        # What negative pads leave over is what is mirrored or repeated.
         source = add(data.shape[axis], min(before, 0) + min(after, 0)) if data.shape else 0
         grows = before > 0 or after > 0
         if mode != "constant" and grows and isinstance(source, int) and source <= 0:

@@ -57,6 +57,7 @@ def slices_by_axis(
 def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
     if isinstance(dim, int):
         return len(slice_range(dim, start, end, step))
+    # Only slices that take all of it, whatever its length, leave a symbol as it is.
     forward = start == 0 and end >= _END and step == 1
     backward = (start == -1 or start >= _END) and end <= -_END and step == -1
     return dim if forward or backward else f"slice({dim},{start},{end},{step})"
@@ -70,6 +71,7 @@ def _slice_parts(call: Call) -> Iterator[Alias]:
     taken = [range(length) for length in data.static_shape]
     for axis, bounds in slices_by_axis(len(taken), starts, ends, axes, steps).items():
         taken[axis] = slice_range(len(taken[axis]), *bounds)
+    # A run of bytes has its cells side by side; one cell is a run by any step.
     if all(places and (places.step == 1 or len(places) == 1) for places in taken):
         yield from part_of(data, [places[0] for places in taken], [len(places) for places in taken])
 
@@ -97,6 +99,7 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
         return (of_rank(data, data.rank),)
     dims = list(data.shape)
     if starts is None or ends is None or is_computed(call, 4):
+        # Which axes are sliced is known, and by how much is not.
         for axis in axes if axes is not None else range(count or 0):
             dims[normalize_axis(axis, len(dims))] = UNKNOWN
         return (TensorSpec(data.dtype, dims),)
@@ -115,6 +118,7 @@ def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[D
     """
     if sizes is None:
         if isinstance(length, str):
+            # Names for what a symbol leaves over: the later parts are shorter, or nothing.
             rest = [f"split({length},{parts},{i})" for i in range(1, parts)]
             return (ceildiv(length, parts), *rest)
         size = -(-length // parts)
@@ -139,6 +143,7 @@ def _split_parts(call: Call) -> Iterator[Alias]:
     axis = normalize_axis(call.attributes["axis"], len(starts))
     sizes = split_sizes(x.static_shape[axis], integers(call, 1, "split"), call.n_outputs)
     for output, length in enumerate(map(int, sizes)):
+        # A part without elements has no bytes to share.
         if length:
             lengths = [*x.static_shape[:axis], length, *x.static_shape[axis + 1 :]]
             yield from part_of(x, starts, lengths, output)
@@ -183,6 +188,7 @@ def _gather_parts(call: Call) -> Iterator[Alias]:
         return
     shape = data.static_shape
     axis = normalize_axis(call.attributes["axis"], len(shape))
+    # Indices that count from the end may be a run, too.
     places = [i + shape[axis] if i < 0 else i for i in indices.reshape(-1).tolist()]
     first, end = places[0], places[0] + len(places)
     if first >= 0 and end <= shape[axis] and places == list(range(first, end)):

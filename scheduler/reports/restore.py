@@ -66,6 +66,7 @@ def restored_graph(
     try:
         template = Template(fed, devices, pins, folds)
         graph = template.picked(largest(checked_bounds(fed, bounds)))
+    # What a damaged file asks for may be beyond all memory, or no number at all.
     except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
         raise damaged_error(f"there is no graph of the largest shapes: {error}", at) from error
     if not has_static_shapes(graph):
@@ -87,6 +88,7 @@ def restored_ends(
         found = checked_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
         raise damaged_error(f"its ends make no sense: {error}", at) from error
+    # Completed by what the device says, it must be what was saved.
     if found != ends:
         raise damaged_error("its ends are on the host", at)
     return ends
@@ -110,6 +112,7 @@ def restored_partition(
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
         raise damaged_error("the reasons are not for the graph's nodes", at)
+    # In the order of the file, each subgraph must find what it reads written by those before.
     known = {*graph.inputs, *graph.constants, *graph.prepared}
     left = dict(enumerate(graph.nodes))
     subgraphs: list[Subgraph] = []
@@ -153,6 +156,7 @@ def restored_placement(
     if len({step.name for step in placement.steps}) != len(placement.steps):
         raise damaged_error("two steps have one name", at)
     for earlier, later in edges:
+        # Only backwards: edges that form a circle would have a session wait for ever.
         if not 0 <= earlier < later < len(placement.steps):
             raise damaged_error(f"step {later} waits for step {earlier}", at)
     return placement.with_waits(edges)
@@ -184,6 +188,7 @@ def verified(plan: Plan, at: str) -> Plan:
         raise damaged_error("with bounds there is a memory plan", at)
     for name, pool in plan.memory.pools.items():
         _check_pool(name, pool, plan, at)
+    # Cheap questions first, so that the proof need not expect nonsense.
     _check_locations(plan, plan.memory, at)
     try:
         verify_memory(plan)
@@ -261,6 +266,7 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
             or location.offset % alignment
         ):
             raise damaged_error(f"{tensor!r} lies where no tensor of memory {where!r} can", at)
+        # A file that asks for more than all its tensors take asks for somebody's memory.
         key = location.memory, location.region
         most[key] = most.get(key, 0) + sizes[tensor, where] + alignment
     for region in memory.regions:

@@ -51,6 +51,7 @@ def by_preference(
     homeless: list[Homeless] = []
     for path, around, node in placed_nodes(graph):
         if waits(node):
+            # No device runs control flow whose shapes are not known: the session goes through it.
             assignment[path], reasons[path] = SESSION, "decided when its inputs are known"
             continue
         named = replace(node, name=path)
@@ -89,10 +90,12 @@ class _Placing:
         patterns = [pin_of(node, self.pins) for node in nodes]
         if len({pattern and self.pins[pattern] for pattern in patterns}) > 1:
             return False
+        # The last node stays what it was: who ran it runs it still.
         if one.op == nodes[-1].op:
             return True
         devices = allowed(one, self.devices, self.pins).values()
         lacking = [device for device in devices if not support(graph, one, device).ok]
+        # Somebody must be able to run it, and nobody may lose what it could run before.
         return len(lacking) < len(devices) and not any(
             not self._runs(graph, one, device)
             and all(self._runs(graph, node, device) for node in nodes)
@@ -178,6 +181,7 @@ def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: 
         if all(support(each.graph, each.node, device).ok for each in homeless)
     ]
     if able:
+        # Each pin once, in the order in which nodes were met.
         given = dict.fromkeys(pin_of(each.node, pins) for each in homeless)
         changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
         return f"change the pin {changed}: {able[0]!r} runs them"

@@ -75,6 +75,8 @@ class ServingDevices:
     async def ask(self, what: str, *arguments: Any) -> Answer:
         """Do something that takes long; return what came of it."""
         loop = asyncio.get_running_loop()
+        # One thread for all that takes long: questions are answered in the order in which they
+        # came.
         return await loop.run_in_executor(self._thread, self._asked, what, arguments)
 
     async def command(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -84,6 +86,7 @@ class ServingDevices:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)  # one call is enough to be answered later
         answer = self._waiting = self._loop.create_future()
+        # Calls of actors may overtake one another on their way; commands must not.
         self._early[made.number] = made
         while (one := self._early.pop(self._next, None)) is not None:
             self._next += 1
@@ -102,6 +105,7 @@ class ServingDevices:
 
     def _take(self, call: Call) -> None:
         for number in call.forgotten:
+            # Behind the questions that were asked before, which may still use it.
             self._thread.submit(self._forget, number)
         commands = tuple(_command(one) for one in call.commands)
         if commands:
@@ -147,6 +151,7 @@ class ServingDevices:
             "atomic_programs": offers.atomic_programs,
             "software": offers.software,
         }
+        # What it supports is asked node by node; a function does not travel.
         model = replace(model_of(device, name), supports=None)
         return told, model.to_dict()
 
@@ -159,6 +164,8 @@ class ServingDevices:
         return SupportQuery(*question).answer(self._prototype(name))
 
     def _open(self, name: str, cores: int | None) -> int:
+        # Another object than the one that answers questions: several sessions open devices of a
+        # name.
         device = find(name)
         device.open(core_count() if cores is None else cores)
         return self._add(device)
@@ -172,6 +179,7 @@ class ServingDevices:
         return self._add(Memory(device.arena(device.capabilities.memory, nbytes), device))
 
     def _import(self, path: list[str], sources: list[tuple[Any, ...]]) -> None:
+        # Behind the host's own, which must not be hidden.
         sys.path += [entry for entry in path if entry not in sys.path]
         import_sources([Source(*fields) for fields in sources])
 

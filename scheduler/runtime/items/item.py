@@ -144,6 +144,7 @@ class ItemRun:
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
     ) -> None:
         """Record how it ended on a slot, and free that unless it is held."""
+        # What failed has nothing in its slot that anybody will read.
         if self.holds and error is None and self.cause is None:
             self._release_slot = release_slot
         else:
@@ -153,11 +154,13 @@ class ItemRun:
     @trio.lowlevel.enable_ki_protection
     def finish(self, results: Results | None = None, error: BaseException | None = None) -> None:
         """Record how it ended."""
+        # What it was given up for comes first: what else went wrong may follow from that.
         self.error = self.cause or error
         self.results = {} if self.error is not None else results or {}
         self.outcome, self.departed = None, {}
         self.execution = self.on_cancel = None  # which may know the item, and thereby its results
         self.is_over = self._release_slot is None
+        # Before anybody is told, so that who is told finds it over.
         self.done.set()
         if self.on_done is not None:
             self.on_done(self)
@@ -170,6 +173,7 @@ class ItemRun:
             self.part.cancel()
         if self.execution is not None:
             self.execution.cancel()
+        # Taken away first: it is called once, though it may lead here again.
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is not None:
             on_cancel()
@@ -266,6 +270,7 @@ class Item:
 
     def forget(self) -> None:
         """Drop the outputs, whose memory is used again."""
+        # The arrays may live on with their users; the item shows them no more.
         self._outputs = None
 
     def __enter__(self) -> Item:

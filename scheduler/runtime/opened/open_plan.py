@@ -141,6 +141,7 @@ class OpenPlan:
         self.slots: dict[int, Slot] = {}
         self._turned: Turned = frozenset()
         self._slots = {self._turned: self.slots}
+        # What is copied over the old value stays where it is.
         self.turning = regions_of(self.keeps) - regions_of(self.overwrites)
         self._read_regions = regions_of(self.reads)
         if base is None:
@@ -230,6 +231,7 @@ class OpenPlan:
         turned = self._turned if turned is None else turned
         slots = self._slots.setdefault(turned, {})
         with self.arenas.of(index, turned) as arenas:
+            # Another thread may have made it while this one waited for the arenas.
             if index in slots:
                 return slots[index]
             bound = self._bindings.of(index, turned, arenas)
@@ -246,6 +248,7 @@ class OpenPlan:
                 Copies(self._commits(arenas)),
                 dict(self._swaps(arenas)),
             )
+            # Only now: a slot that fails half-way leaves no step behind for others to share.
             self._bindings.keep(bound)
             slots[index] = slot
         return slot
@@ -253,6 +256,7 @@ class OpenPlan:
     def turn(self, turned: Turned) -> None:
         """Have slots for where variables are now."""
         self._turned = turned & self._read_regions
+        # All at once: variables that go round many ways come back to each of them too late.
         if self._turned not in self._slots and len(self._slots) >= KEPT_TURNS:
             self.unbind()
         self.slots = self._slots.setdefault(self._turned, {})
@@ -267,6 +271,7 @@ class OpenPlan:
         """
         self.unbind()
         try:
+            # Before the arenas: what a node owns may look at its memory until it is closed.
             self._lives.close()
         finally:
             self.arenas.close()

@@ -113,6 +113,8 @@ class ShapePlanCache:
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Do so without counting that the plan is open."""
         slots = None
+        # One plan serves all lengths within bounds, so that shapes are no key; they are looked at
+        # once.
         if count in self._joined:
             self._check_shapes(tuple(map(_shape, arrays.values())))
             slots = self._open_plans.peek((_JOINED, count, self._fetched), index)
@@ -152,6 +154,7 @@ class ShapePlanCache:
             return None
         key, make = (_JOINED, count, self._fetched), partial(self._joined_variant, count)
         slots = await self._open_plans.open(key, make, index, marks=marks)
+        # Whether stages can be joined does not change, and to find out takes planning.
         self._joined[count] = slots is not None
         return slots
 
@@ -224,6 +227,7 @@ class ShapePlanCache:
         except ShapeError:  # of these shapes alone, which their own plan will say
             return None
         except PlanError:
+            # No plan that others can run beside: it is not tried for each shape anew.
             self._shares = False
             return None
         self._first[key[1]] = first
