@@ -94,7 +94,8 @@ def operator(
 
     def decorate(function: Function) -> Function:
         made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
-        register_operator(replace(made, module=module))
+        made = replace(made, module=module)
+        register_operator(made)
         _by_function[function] = made
         return function
 
