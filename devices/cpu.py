@@ -45,6 +45,7 @@ class CpuDevice(HostDevice):
             accesses=frozenset({HOST, SHARED}),
             memory_bytes=physical_memory(),
             runs_python=True,
+            awaits=True,
         )
 
     def supports(self, node: Node, call: Call) -> Support:

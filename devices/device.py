@@ -21,6 +21,7 @@ from typing import (
 
 from ..graph.infer import asking
 from ..graph.ir import Graph, Node
+from ..graph.nested import awaited
 from ..graph.operator import Call, Specs
 from ..graph.tensor import TensorSpec
 from .errors import DeviceError, DeviceLostError
@@ -56,6 +57,10 @@ class Capabilities:
         the order themselves, so that a chain is submitted without a trip to the host.
     runs_python : bool
         True when Python functions run here.
+    awaits : bool
+        True when it binds async functions too. These are nobody's work: the session awaits what
+        their program's `fetch` does, on its event loop, and then has the program `run`, which
+        stores the results.
     atomic_programs : bool
         True when a program is one piece: it reads its inputs and writes its outputs in an order of
         its own, so that none of these share bytes, and needs no buffers for tensors in between.
@@ -79,6 +84,7 @@ class Capabilities:
     memory_bytes: int | None = None
     native_waits: bool = False
     runs_python: bool = False
+    awaits: bool = False
     atomic_programs: bool = False
     software: str = ""
     copies_from: frozenset[str] = frozenset()
@@ -377,6 +383,8 @@ def scratch_name(node: Node, index: int) -> str:
 
 def support(graph: Graph, node: Node, device: Device) -> Support:
     """Say whether a device can run a node of a graph."""
+    if awaited(node) is not None and not device.capabilities.awaits:
+        return Support(False, f"async functions do not run on {device.name!r}")
     bounded = node.operator.bounded
     asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
     with asking(node, call):

@@ -6,8 +6,9 @@ Shared by every device that runs kernels from Python over arrays it can address.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from inspect import iscoroutinefunction
 from operator import sub
 from typing import Any, Protocol
 
@@ -44,6 +45,36 @@ class Running(Protocol):
     def cancelled(self) -> bool:
         """True when the program is to stop."""
         ...
+
+
+class AwaitedStep:
+    """A call of an async function: `fetch` awaits it, the step itself stores what it returned.
+
+    Parameters
+    ----------
+    call : callable
+        Calls the function on bound arrays.
+    storing : callable
+        Returns the step that stores what a function of the same arguments returns.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], Awaitable[Any]],
+        storing: Callable[[Callable[..., Any]], Step],
+    ) -> None:
+        self._call = call
+        # In a list, as what stores them is not to refer to the step: arrays would be in a cycle.
+        results = self._results = list[Any]()
+        self._store = storing(lambda *inputs, **attributes: results.pop())
+
+    async def fetch(self) -> None:
+        """Await the function, on the event loop that it is for."""
+        self._results[:] = [await self._call()]
+
+    def __call__(self) -> None:
+        """Check what it returned, and write it to where it belongs."""
+        self._store()
 
 
 class BoundProgram:
@@ -99,6 +130,18 @@ class BoundProgram:
         else:
             return None
         return BoundProgram(self.device, self.graph, [(node, step)], self._measure)
+
+    async def fetch(self) -> None:
+        """Await the async function of the only node; what it returned, `run` stores.
+
+        Raises
+        ------
+        BaseException
+            What it raises.
+        """
+        (step,) = self._steps
+        assert isinstance(step, AwaitedStep)
+        await step.fetch()
 
     def __call__(self) -> None:
         """Run all nodes; raise KernelError naming the node that failed."""
@@ -342,6 +385,9 @@ def _function_step(
     attributes = dict(node.attributes)
     label = str(node)
     frozen = _arguments(node, views, constants)
+    if iscoroutinefunction(function):
+        call = partial(function, *frozen, **attributes)
+        return AwaitedStep(call, lambda one: _function_step(node, one, views, constants, specs))
     outputs = [_array(name, views, constants) for name in node.outputs]
 
     def step() -> None:
@@ -353,12 +399,25 @@ def _function_step(
     return step
 
 
-def _bounded_step(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step that calls a Python function whose results may be of any length in bounds."""
+def _bounded_step(
+    node: Node,
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+    function: Callable[..., Any] | None = None,
+) -> Step:
+    """Return a step that calls a Python function whose results may be of any length in bounds.
+
+    It is the node's own unless another one is given.
+    """
     body, dims = node.attributes["body"], node.attributes["dims"]
     (inner,) = body.nodes
-    function, attributes = inner.operator.function, dict(inner.attributes)
+    attributes = dict(inner.attributes)
+    function = function or inner.operator.function
+    assert function is not None
     frozen = _arguments(inner, views, constants)
+    if iscoroutinefunction(function):
+        call = partial(function, *frozen, **attributes)
+        return AwaitedStep(call, partial(_bounded_step, node, views, constants))
     *outputs, shapes = (views[name].array for name in node.outputs)
 
     def step() -> None:

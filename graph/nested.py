@@ -14,6 +14,7 @@ from .dims import UNKNOWN
 from .errors import ShapeError
 from .infer import infer_shapes
 from .ir import ASSIGN, VARIABLE, Graph, Node
+from .operator import Operator
 from .tensor import Array, Dim, TensorSpec
 
 Specs = Sequence[TensorSpec | None]
@@ -47,6 +48,15 @@ def has_effects(node: Node) -> bool:
     return bool(nested) and any(
         inner.operator.effects for graph in nested for _, _, inner in all_nodes(graph)
     )
+
+
+def awaited(node: Node) -> Operator | None:
+    """Return the operator whose async function a node calls, be it for results of any length."""
+    operator = node.operator
+    if operator.function is not None:
+        return operator if operator.is_async else None
+    nested = (inner.operator for graph in graphs_in(node) for inner in graph.nodes)
+    return next((one for one in nested if one.is_async), None)
 
 
 def draws(node: Node) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -143,6 +144,8 @@ class Operator:
         Whether it computes in float16 where that is allowed.
     lacks : Mapping of Part to str
         What there is none of for it, and why.
+    concurrency : int or None
+        How many calls of an async function a session has under way at most.
     """
 
     name: str
@@ -163,6 +166,12 @@ class Operator:
     traits: Trait = NO_TRAITS
     float16: Float16 = UNSTATED
     lacks: Mapping[Part, str] = field(default_factory=dict, compare=False)
+    concurrency: int | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """True when its function is awaited on an event loop."""
+        return self.function is not None and iscoroutinefunction(self.function)
 
     def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""

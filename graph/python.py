@@ -38,6 +38,7 @@ def operator(
     name: str | None = None,
     effects: bool = False,
     traits: Trait = NO_TRAITS,
+    concurrency: int | None = None,
 ) -> Callable[[Function], Function]:
     """Turn a function over numpy arrays into an operator, or a class with a method `run`.
 
@@ -46,6 +47,9 @@ def operator(
     or else by their default. One that may be None need not be given. It returns an array, or a
     tuple of arrays where it has several outputs. It must not write to its inputs, and may run in
     another process.
+
+    An ``async def`` function is awaited on the session's event loop instead: while it waits it
+    keeps no thread and no device from other work, and it is cancelled with its item.
 
     A class may have `prepare(call, check)`, which checks a node and returns its outputs' specs or
     None, `open(inputs)` and `close()`: an instance for each node lives as long as a plan is open.
@@ -65,16 +69,22 @@ def operator(
     effects : bool, default False
         True when it must run although nobody reads its outputs, and for one item after the other.
         Others may run on any thread, and for several items at once where devices have replicas.
+        Async functions with effects are called for one item at a time, unless `concurrency` is
+        given.
     traits : Trait, optional
         Facts that passes ask for, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
         go from before the function to behind it.
+    concurrency : int, optional
+        How many calls of an async function are under way at most in a session, whichever items and
+        nodes they are for; those of older items begin first. Left out, as many as there are items
+        in flight that come to it.
 
     Raises
     ------
     GraphError
         If the name is taken by another function.
     OperatorError
-        If a parameter cannot be an input or attribute.
+        If a parameter cannot be an input or attribute, or `concurrency` is none.
 
     Examples
     --------
@@ -94,7 +104,8 @@ def operator(
 
     def decorate(function: Function) -> Function:
         made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
-        made = replace(made, module=module)
+        limit = _checked_concurrency(made, concurrency)
+        made = replace(made, module=module, concurrency=limit)
         register_operator(made)
         _by_function[function] = made
         return function
@@ -120,23 +131,39 @@ def operator_of(function: Callable[..., Any]) -> Operator:
 
 
 def _check_function(function: Any) -> None:
-    if isinstance(function, type):
+    is_class = isinstance(function, type)
+    if is_class:
         check_class(function)
         function = run_of(function)
     if not inspect.isfunction(function):
         raise OperatorError(f"{function!r} is no function", fix="decorate a function made with def")
-    if any(kind(function) for kind in _ASYNCHRONOUS):
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise OperatorError(
-            f"{function.__qualname__} is a generator or asynchronous",
-            fix="return arrays from an ordinary function",
+            f"{function.__qualname__} is a generator",
+            fix="return arrays from an ordinary function, or from an async one",
+        )
+    if is_class and inspect.iscoroutinefunction(function):
+        raise OperatorError(
+            f"{function.__qualname__} is asynchronous",
+            fix="make it ordinary, or decorate an async function instead of a class",
         )
 
 
-_ASYNCHRONOUS = (
-    inspect.isgeneratorfunction,
-    inspect.iscoroutinefunction,
-    inspect.isasyncgenfunction,
-)
+def _checked_concurrency(made: Operator, given: int | None) -> int | None:
+    """Return how many calls there may be at once: one where an async function has effects."""
+    if given is None:
+        return 1 if made.is_async and made.effects else None
+    if not made.is_async:
+        raise OperatorError(
+            f"operator {made.name!r} has concurrency={given!r}, and its function is not async",
+            fix="make it 'async def', or leave concurrency out: devices run one step at a time",
+        )
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise OperatorError(
+            f"the concurrency of operator {made.name!r} is {given!r}",
+            fix="give a whole number of calls from 1, or leave it out",
+        )
+    return given
 
 
 def _make(
@@ -175,6 +202,11 @@ def _make(
         raise OperatorError(
             f"the outputs of operator {label!r} are {outputs!r}",
             fix='declare specs: outputs=TensorSpec("float32", ("n", 3))',
+        )
+    if inspect.iscoroutinefunction(outputs):
+        raise OperatorError(
+            f"the outputs of operator {label!r} are told by an async function",
+            fix="tell them by an ordinary one: they are asked for when a graph is built",
         )
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
     rule = _rule(label, outputs, inputs)

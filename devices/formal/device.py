@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
@@ -22,6 +23,7 @@ class FormalDevice(CpuDevice):
 
     def __init__(self, name: str = "formal") -> None:
         super().__init__(name)
+        self.capabilities = replace(self.capabilities, awaits=False)
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a definition."""

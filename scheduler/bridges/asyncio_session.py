@@ -20,6 +20,7 @@ from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
 from ..runtime.streaming.sources import Source, check_source
 from ..runtime.variables.carried import Carried
+from .asyncio_calls import await_on
 from .asyncio_results import AsyncioResults, Pause, awaitable, settled
 from .inline import run_item
 from .loop_thread import Job, LoopThread, SessionArguments
@@ -49,7 +50,7 @@ class AsyncioSession:
     Notes
     -----
     It belongs to the asyncio loop that it is opened in; any task there may use it, several at once.
-    `on_event` is called on another thread.
+    Async functions of the plan are awaited there; `on_event` is called on another thread.
     """
 
     def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
@@ -62,7 +63,9 @@ class AsyncioSession:
     async def __aenter__(self) -> AsyncioSession:
         if self._loop is not None:
             raise SessionError("the session is open already", fix="make another session")
-        opening = _on_thread(partial(LoopThread, Session(self.plan, **self._arguments)))
+        session = Session(self.plan, **self._arguments)
+        session._awaits = await_on(asyncio.get_running_loop())
+        opening = _on_thread(partial(LoopThread, session))
         try:
             self._loop = await asyncio.shield(opening)
         except asyncio.CancelledError:

@@ -20,7 +20,7 @@ def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozen
     None where devices are simulated on a virtual clock: a session does not run ahead of it. No
     copies, which lanes do in their order. Not what has effects, nor what nodes own: that may depend
     on the thread it is used from. Nor loops, which no other thread should have to wait for: it may
-    be the one that is to cancel them.
+    be the one that is to cancel them. Nor async functions, which are awaited.
     """
     if any(virtual_clock(device) is not None for device in devices.values()):
         return frozenset()
@@ -28,5 +28,6 @@ def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozen
         step.index
         for step in steps
         if may_run_anywhere(devices[step.device])
-        and not (isinstance(step.work, Transfer) or step.has_effects or step.owns or step.loops)
+        and not (isinstance(step.work, Transfer) or step.has_effects or step.owns)
+        and not (step.loops or step.awaited)
     )

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...devices.memory import CALLER, HOST_MEMORIES
-from ...graph.nested import acts_outside, all_nodes
+from ...graph.nested import acts_outside, all_nodes, awaited
+from ...graph.operator import Operator
 from ...graph.operator_lifecycle import has_lives
 from .partition import Subgraph
 
@@ -108,6 +109,13 @@ class Step:
             node.operator.function is not None for _, _, node in all_nodes(self.work.graph)
         )
 
+    @property
+    def awaited(self) -> Operator | None:
+        """The operator whose async function it calls; no lane of its device has a part in it."""
+        if isinstance(self.work, Transfer) or len(self.work.graph.nodes) != 1:
+            return None  # such a function is a subgraph of its own
+        return awaited(self.work.graph.nodes[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:
@@ -123,6 +131,8 @@ class Outline:
         None for the run of a subgraph.
     nodes : tuple of str
         The names of those of the subgraph.
+    awaited : str
+        The operator whose async function it calls; empty for all others.
     """
 
     index: int
@@ -131,6 +141,17 @@ class Outline:
     dependents: tuple[int, ...]
     transfer: Transfer | None
     nodes: tuple[str, ...]
+    awaited: str = ""
+
+    @property
+    def lane(self) -> str:
+        """What it takes turns on: its device, or the calls of its async function."""
+        return lane_of_calls(self.awaited) if self.awaited else self.device
+
+
+def lane_of_calls(operator: str) -> str:
+    """Return how the calls of an operator's async function are called together."""
+    return f"calls of {operator}"
 
 
 def outline(step: Step) -> Outline:
@@ -138,7 +159,8 @@ def outline(step: Step) -> Outline:
     transfer = step.work if isinstance(step.work, Transfer) else None
     nodes = () if isinstance(step.work, Transfer) else step.work.graph.nodes
     names = tuple(node.name for node in nodes)
-    return Outline(step.index, step.name, step.device, step.dependents, transfer, names)
+    called = "" if step.awaited is None else step.awaited.name
+    return Outline(step.index, step.name, step.device, step.dependents, transfer, names, called)
 
 
 def link(steps: Sequence[Step]) -> tuple[Step, ...]:

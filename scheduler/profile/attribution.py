@@ -35,8 +35,11 @@ class Attribution:
         Its inputs were written.
     compute_ns, transfer_ns : int
         Its kernels ran, its tensors were copied between memories; what ran beside is not counted.
+    waiting_ns : int
+        Its async functions waited, or worked on the event loop.
     device_busy_ns : int
-        A step could have begun, but its device worked for other items.
+        A step could have begun, but its device worked for other items, or as many calls of its
+        async function were under way as may be.
     scheduler_ns : int
         Threads, processes and the loop woke up, steps were handed on.
     land_ns : int
@@ -56,6 +59,7 @@ class Attribution:
     feed_ns: int = 0
     compute_ns: int = 0
     transfer_ns: int = 0
+    waiting_ns: int = 0
     device_busy_ns: int = 0
     scheduler_ns: int = 0
     land_ns: int = 0
@@ -218,7 +222,7 @@ class _Path:
         span = max(spans.values(), key=lambda one: one.ended_ns, default=None)
         while span is not None:
             self.book(span.ended_ns, "scheduler")
-            self.book(span.started_ns, "transfer" if span.step.transfer else "compute")
+            self.book(span.started_ns, _kind(span))
             before = _last(spans, order.waits[span.step.index])
             self._book_wait(span, before, span.step.index in order.claiming)
             span = before
@@ -231,22 +235,22 @@ class _Path:
             # After its inputs were there a step may have waited for memory, and after that for its
             # lane.
             release = self._lanes.last_release(self._item, freed, ready)
-            self._book_lane(release, span.step.device)
+            self._book_lane(release, span.step.lane)
             self.book(freed, "back_pressure")
         else:
-            self._book_lane(ready if before is None else freed, span.step.device)
+            self._book_lane(ready if before is None else freed, span.step.lane)
 
-    def _book_lane(self, until: int, device: str) -> None:
-        """Go back to a moment since which a step waited for its device, or to be woken up."""
+    def _book_lane(self, until: int, lane: str) -> None:
+        """Go back to a moment since which a step waited for its lane, or to be woken up."""
         until = max(until, self._begin)
         if until >= self._at:
             return
-        works = list(self._lanes.between(device, until, self._at))
+        works = list(self._lanes.between(lane, until, self._at))
         if not works:
             self.book(until, "scheduler")
             return
         # While the device worked for the item itself, the wait was no wait.
-        own = [work for work in works if work.item == self._item]
+        own = [work for work in works if work.item == self._item and not work.awaits]
         # Transfers beside programs are hidden by them.
         computing = covered_ns(work[:2] for work in own if not work.is_transfer)
         working = covered_ns(work[:2] for work in own)
@@ -257,6 +261,12 @@ class _Path:
         for begin, end in uncovered((work[:2] for work in works), until, self._at):
             self._way.book_wait("scheduler", begin, end)
         self._at = until
+
+
+def _kind(span: Span) -> str:
+    if span.step.transfer:
+        return "transfer"
+    return "waiting" if span.step.awaited else "compute"
 
 
 def _last(spans: Mapping[int, Span], steps: Iterable[int]) -> Span | None:

@@ -12,14 +12,14 @@ Counter = tuple[str, str, list[tuple[int, int]]]
 
 
 def counters(records: Sequence[Record]) -> Iterator[Counter]:
-    """Yield items in flight, steps that wait for each device, and the bytes that items hold."""
+    """Yield items in flight, steps that wait for each lane, and the bytes that items hold."""
     changes = [(one.admitted_ns, 1) for one in records] + [(one.landed_ns, -1) for one in records]
     yield "items in flight", "items", changes
     queues: dict[str, list[tuple[int, int]]] = {}
     held: dict[str, list[tuple[int, int]]] = {}
     for record in records:
         for span in record.spans():
-            waiting = queues.setdefault(f"queue of {span.step.device}", [])
+            waiting = queues.setdefault(f"queue of {span.step.lane}", [])
             waiting += [(min(span.ready_ns, span.started_ns), 1), (span.started_ns, -1)]
         for part in record.parts:
             for region in part.regions():

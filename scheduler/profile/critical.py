@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 
 class _Search:
     def __init__(self, records: Sequence[Record]) -> None:
-        self._by_device: dict[str, list[_Place]] = {}
+        self._by_lane: dict[str, list[_Place]] = {}
         self._parts: dict[tuple[int, int], dict[int, _Place]] = {}
         self._records, self._orders = records, Orders()
         for item, record in enumerate(records):
@@ -60,8 +60,8 @@ class _Search:
                     for span in part.spans()
                 }
                 for place in places.values():
-                    self._by_device.setdefault(place.span.step.device, []).append(place)
-        for found in self._by_device.values():
+                    self._by_lane.setdefault(place.span.step.lane, []).append(place)
+        for found in self._by_lane.values():
             found.sort(key=lambda place: place[:4])
         self._landed = sorted((one.landed_ns, item) for item, one in enumerate(records))
 
@@ -91,8 +91,8 @@ class _Search:
         return self._admitting(place.item), "admission"
 
     def _ahead(self, place: _Place) -> _Place | None:
-        """Return what its device had done last before it began."""
-        works = self._by_device[place.span.step.device]
+        """Return what its device, or its calls, had done last before it began."""
+        works = self._by_lane[place.span.step.lane]
         at = bisect_right(works, place.span.started_ns, key=lambda one: one.ended_ns) - 1
         return next((works[i] for i in range(at, -1, -1) if works[i] is not place), None)
 

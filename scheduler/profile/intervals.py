@@ -45,6 +45,7 @@ class Work(NamedTuple):
     ended_ns: int
     item: int
     is_transfer: bool
+    awaits: bool
 
 
 class Lanes:
@@ -56,8 +57,9 @@ class Lanes:
         for item, record in enumerate(records):
             self._ends.append((record.landed_ns, item))
             for step, _, started, ended in record.spans():
-                work = Work(started, ended, item, step.transfer is not None)
-                self._work.setdefault(step.device, []).append(work)
+                is_transfer, awaits = step.transfer is not None, bool(step.awaited)
+                work = Work(started, ended, item, is_transfer, awaits)
+                self._work.setdefault(step.lane, []).append(work)
                 self._ends.append((ended, item))
         self._ends.sort()
         for works in self._work.values():
@@ -67,10 +69,10 @@ class Lanes:
             for device, works in self._work.items()
         }
 
-    def between(self, device: str, start: int, end: int) -> Iterator[Work]:
-        """Yield what a device did from one moment to another, cut off there."""
-        works = self._work.get(device, [])
-        for at in range(bisect_right(self._latest.get(device, []), start), len(works)):
+    def between(self, lane: str, start: int, end: int) -> Iterator[Work]:
+        """Yield what a device did, or an async function, in some time, and cut it off there."""
+        works = self._work.get(lane, [])
+        for at in range(bisect_right(self._latest.get(lane, []), start), len(works)):
             work = works[at]
             if work.started_ns >= end:
                 return

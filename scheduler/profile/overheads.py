@@ -103,6 +103,8 @@ def _alone(profile: Profile) -> Iterator[tuple[Record, int | None]]:
 def _landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
     for record, _ in _alone(profile):
         last = max(record.spans(), key=lambda span: span.ended_ns)
+        if last.step.awaited:  # the loop knows at once
+            continue
         on_loop = all(span.step.index in quick for span in record.spans())
         yield _Way(HERE if on_loop else last.step.device, LOOP, record.landed_ns - last.ended_ns)
 
@@ -114,6 +116,8 @@ def _starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Wa
         if len(record.parts) == 1 and not record.failed:
             spans: Mapping[int, Span] = {span.step.index: span for span in record.spans()}
             for span in spans.values():
+                if span.step.awaited:
+                    continue
                 by_device.setdefault(span.step.device, []).append((span, spans))
     for device, every in by_device.items():
         every.sort(key=lambda pair: pair[0].started_ns)
@@ -125,6 +129,8 @@ def _starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Wa
             waits = [known[index] for index in plan.steps[span.step.index].waits if index in known]
             last = max(waits, key=lambda one: one.ended_ns, default=None)
             is_quick = span.step.index in quick
+            if last is not None and last.step.awaited:
+                continue
             if last is None:
                 yield _Way(LOOP, HERE if is_quick else device, span.started_ns - span.ready_ns)
             elif not is_quick:

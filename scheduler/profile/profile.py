@@ -82,6 +82,18 @@ class Profile:
         }
 
     @property
+    def waits(self) -> dict[str, dict[str, float]]:
+        """By async function the number of its calls, and the seconds that they took together."""
+        found: dict[str, dict[str, float]] = {}
+        for record in self.records:
+            for span in record.spans():
+                if span.step.awaited:
+                    one = found.setdefault(span.step.awaited, {"calls": 0, "seconds": 0.0})
+                    one["calls"] += 1
+                    one["seconds"] += (span.ended_ns - span.started_ns) / 1e9
+        return found
+
+    @property
     def overlap(self) -> float:
         """Of the time in which any device worked, the share in which at least two did."""
         events: list[tuple[int, int]] = []
@@ -214,6 +226,7 @@ class Profile:
                 name: self.latency_s(q) * 1e3 for name, q in (("p50", 0.5), ("p99", 0.99))
             },
             "busy_s": self.busy_s,
+            "waits": self.waits,
             "overlap": self.overlap,
         }
 
@@ -252,5 +265,7 @@ class Profile:
         spans: dict[str, list[tuple[int, int]]] = {}
         for record in self.records:
             for span in record.spans():
-                spans.setdefault(span.step.device, []).append((span.started_ns, span.ended_ns))
+                if not span.step.awaited:
+                    found = spans.setdefault(span.step.device, [])
+                    found.append((span.started_ns, span.ended_ns))
         return spans

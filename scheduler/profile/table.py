@@ -31,6 +31,7 @@ MEANINGS = {
     "feed": "inputs written",
     "compute": "kernels",
     "transfer": "copies between memories",
+    "waiting": "async functions",
     "device_busy": "devices worked for other items",
     "scheduler": "wake-ups, hand-overs",
     "land": "results copied out",
@@ -76,6 +77,12 @@ def _totals(profile: Profile, spell: Spelling) -> Iterator[str]:
     for device, busy_s in figures["busy_s"].items():
         share = busy_s / profile.active_s if profile.active_s else 0.0
         yield f"{device}: busy {busy_s:.3f} s, {share:.0%} of the time"
+    for name, one in figures["waits"].items():
+        at_once = one["seconds"] / profile.active_s if profile.active_s else 0.0
+        yield (
+            f"{name}: waited {one['seconds']:.3f} s in {one['calls']} calls, "
+            f"{at_once:.1f} at a time"
+        )
     yield f"two devices or more at work: {figures['overlap']:.0%} of the busy time"
 
 

@@ -61,9 +61,12 @@ class _Trace:
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
+                if span.step.awaited:
+                    yield from self._call(index, span)
+                    continue
                 yield self._span(index, span)
                 for dependent in span.step.dependents:
-                    if dependent in spans:
+                    if dependent in spans and not spans[dependent].step.awaited:
                         yield from self._arrow(span, spans[dependent])
 
     def _bar(self, item: int, name: str, ph: str, ns: int, args: Any = None) -> dict[str, Any]:
@@ -88,6 +91,12 @@ class _Trace:
             "dur": (span.ended_ns - span.started_ns) / 1e3,
             "args": details,
         }
+
+    def _call(self, item: int, span: Span) -> Iterator[dict[str, Any]]:
+        """Yield a call of an async function: others go on at the same time, on the same track."""
+        bar = {"cat": span.step.lane, "id": f"{item}.{span.step.index}", "pid": PROCESS, "tid": 0}
+        for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
+            yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}
 
     def _arrow(self, source: Span, target: Span) -> Iterator[dict[str, Any]]:
         self._arrows += 1

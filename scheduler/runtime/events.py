@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import TypeAlias
 
 from ...graph.errors import is_ctrl_c
+from ..errors import SessionError
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +75,19 @@ class Announcer:
     ----------
     is_heard : bool
         True when there is an observer.
+
+    Raises
+    ------
+    SessionError
+        If the observer is an async function.
     """
 
     def __init__(self, observer: Observer | None) -> None:
+        if iscoroutinefunction(observer):
+            raise SessionError(
+                "on_event is an async function, and it is called, not awaited",
+                fix="pass an ordinary one, which may hand events to a task by a channel",
+            )
         self._observer = observer
         self.is_heard = observer is not None
 

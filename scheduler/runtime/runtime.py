@@ -16,6 +16,7 @@ from ..dispatch.estimates import ON_LOOP, Limit
 from ..errors import forked_session_error
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
+from .async_calls import Await, await_here
 from .dispatcher import Dispatcher
 from .events import Announcer, ItemDone
 from .faults.policy import FaultPolicy
@@ -58,6 +59,8 @@ class Runtime:
         Of random numbers.
     has_loop_alone : bool, default False
         Nobody else uses the loop.
+    awaits : callable, optional
+        Awaits async functions; on this loop when left out.
 
     Attributes
     ----------
@@ -84,6 +87,7 @@ class Runtime:
         faults: FaultPolicy,
         seed: int = 0,
         has_loop_alone: bool = False,
+        awaits: Await = await_here,
     ) -> None:
         self.plan = plan
         self._inputs_on = plan.ends.inputs
@@ -91,7 +95,9 @@ class Runtime:
         self._announcer = announcer
         self.recorder = Recorder(keeps=trace, measures=measure)
         self._devices = OpenDevices(plan)
-        self._driver = VirtualTimeDriver(has_loop_alone=has_loop_alone and plan.is_static)
+        self._driver = VirtualTimeDriver(
+            has_loop_alone=has_loop_alone and plan.is_static, awaits=awaits
+        )
         self.now_ns = self._driver.now_ns
         self.checkpoint = self._driver.checkpoint
         recovery = self._recovery = Recovery(self._devices, self._driver, faults, announcer)

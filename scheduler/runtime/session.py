@@ -17,6 +17,7 @@ from ..plans.fetches import Fetches
 from ..plans.plan import Plan
 from ..profile import Profile
 from ..profile.timestamps import Timestamps
+from .async_calls import Await, await_here
 from .events import Announcer, Observer
 from .faults import FaultPolicy
 from .items.item import Results as ItemResults
@@ -90,6 +91,7 @@ class Session:
         self._profile: Profile | None = None
         self._streams = 0
         self._has_loop_alone = False
+        self._awaits: Await = await_here
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows what is open
     async def __aenter__(self) -> Session:
@@ -108,6 +110,7 @@ class Session:
             faults=self._faults,
             seed=self._seed,
             has_loop_alone=self._has_loop_alone,
+            awaits=self._awaits,
         )
         await runtime.open()
         self._runtime = runtime

@@ -88,11 +88,14 @@ class Status:
 
 
 def device_status(devices: Iterable[str], item_runs: Iterable[ItemRun]) -> dict[str, DeviceStatus]:
-    """Return how many steps of these items each device has, and how many wait for it."""
+    """Return how many steps of these items each device has, and how many wait for it.
+
+    The calls of async functions are told by themselves.
+    """
     found = {name: [0, 0] for name in devices}
     for execution in filter(None, map(_execution, item_runs)):
-        for device, given in execution.pending():
-            found.setdefault(device, [0, 0])[0 if given else 1] += 1
+        for lane, given in execution.pending():
+            found.setdefault(lane, [0, 0])[0 if given else 1] += 1
     return {name: DeviceStatus(*counts) for name, counts in found.items()}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -20,6 +21,7 @@ import trio
 from ...devices.device import Device, OnDone
 from ...devices.event import Event
 from ...devices.sim.clock import VirtualClock, virtual_clock
+from .async_calls import Await, await_here
 from .loop_inbox import LoopInbox
 
 T = TypeVar("T")
@@ -74,10 +76,15 @@ class VirtualTimeDriver:
         The clock that items are timed with.
     has_loop_alone : bool
         True when nobody else uses the loop: what blocks may do so there, which saves a thread.
+    awaits : callable
+        Awaits async functions.
+    context : Context
+        What they see of it: a copy of what was there when the session was opened.
     """
 
-    def __init__(self, *, has_loop_alone: bool = False) -> None:
+    def __init__(self, *, has_loop_alone: bool = False, awaits: Await = await_here) -> None:
         self.has_loop_alone = has_loop_alone
+        self.awaits = awaits
         self.now_ns: Callable[[], int] = time.perf_counter_ns
         self._clocks: list[VirtualClock] = []
         self._lock = threading.Lock()
@@ -98,6 +105,7 @@ class VirtualTimeDriver:
     def start(self) -> None:
         """Begin; the loop must run."""
         self._inbox.start()
+        self.context = copy_context()
         if not self.has_loop_alone:  # for one item it is not worth its while
             self._inbox.open()
 

@@ -81,7 +81,7 @@ def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
     before = _causes(timeline, workload)
     # Steps that take no time start together with those that wait for them: these come first here.
     order = sorted(TopologicalSorter(before).static_order(), key=timeline.started.__getitem__)
-    after = _followers(before, order, timeline)
+    after = _followers(before, order, timeline, workload)
     for entry in reversed(order):
         item = entry // n
         spare = end - timeline.landed[item]
@@ -108,7 +108,7 @@ def _causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
 
 
 def _followers(
-    before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline
+    before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
     """Return for every entry those that cannot start before it has ended."""
     after: list[list[int]] = [[] for _ in order]
@@ -117,7 +117,8 @@ def _followers(
         lane = timeline.lane[entry]
         for earlier in before[entry] | {latest.get(lane, NEVER)} - {NEVER}:
             after[earlier].append(entry)
-        latest[lane] = entry
+        if not workload.lanes[lane].awaits:
+            latest[lane] = entry
     return after
 
 

@@ -16,17 +16,17 @@ from ..dispatch.ready import ReadyQueue
 from ..dispatch.region_ring import Grant
 from ..dispatch.rotation import Rotation
 from ..plans.regions import ADMISSION, Region
-from .machine import BEGIN, END, SHARED_END, Machine
+from .machine import AWAITED, BEGIN, END, SHARED_END, Machine
 from .places import Places
 from .workload import NEVER, Host, Timeline, Workload, ns_of
 
 ALONE = Host()
 
-KNOWN, GRANTED, FED, LAND, LANDED, FREE = range(BEGIN + 1, BEGIN + 7)
+KNOWN, GRANTED, FED, LAND, LANDED, FREE = range(AWAITED + 1, AWAITED + 7)
 """Events: the scheduler knows of an end; an item may be fed, or is; the loop takes up its results;
 they are copied out; the loop may admit the next one."""
 
-assert (END, SHARED_END, BEGIN, KNOWN) == (0, 1, 2, 3), "events have one number each"
+assert (END, SHARED_END, BEGIN, AWAITED, KNOWN) == (0, 1, 2, 3, 4), "events have one number each"
 
 
 def run(
@@ -69,7 +69,7 @@ class _Run:
         self._events: list[tuple[int, int, int, int]] = []  # when, order, what, of whom
         self._order = 0
         self._handlers = (
-            self._end, self._end_shared, self._begin, self._complete, self._feed,
+            self._end, self._end_shared, self._begin, self._end_call, self._complete, self._feed,
             self._start_item, self._land, self._deliver, self._go_on,
         )  # fmt: skip
         order = workload.order()
@@ -246,6 +246,12 @@ class _Run:
         is_last = self._take_note(entry, now)
         self._machine.start(lane, now)
         if is_last:
+            self._finish(entry // self._n, now, entry)
+
+    def _end_call(self, entry: int, now: int) -> None:
+        self._on_loop = True
+        self._machine.end_call(entry)
+        if self._take_note(entry, now):
             self._finish(entry // self._n, now, entry)
 
     def _complete(self, entry: int, now: int) -> None:

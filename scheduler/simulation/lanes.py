@@ -11,14 +11,15 @@ from ...devices.device import Device
 from ...devices.host import core_count
 from ...devices.memory import HOST
 from ...graph.ir import Graph
+from ...graph.operator import Operator
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import AFTER_LAST_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, computes_here
 from ..dispatch.core_shares import seconds_on, shares_of_cores
 from ..dispatch.inline_policy import inline_steps
 from ..plans.io_devices import ON_HOST, IoDevices
-from ..plans.steps import Step, Transfer
-from .workload import Host, Lane, Placed, Workload
+from ..plans.steps import Step, Transfer, lane_of_calls
+from .workload import NO_LIMIT, Host, Lane, Placed, Workload
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
@@ -62,17 +63,21 @@ def workload(
     """Return the steps of a plan as work on lanes; `cores` are those of each device, one or more.
 
     A device has one lane for programs. Copies wait among them, or have a lane of their own, or
-    one for each direction, as the device's model says (`copy_queues`).
+    one for each direction, as the device's model says (`copy_queues`). The calls of an async
+    function have one too, whichever device they are bound on.
     """
     lanes: dict[tuple[str, str], int] = {}
     found: list[Lane] = []
     placed = []
     for step in steps:
         # One lane for all steps of a device that wait for one another there.
-        key = step.device, _kind(step, costs)
+        called = step.awaited
+        key = (step.device, _kind(step, costs)) if called is None else ("", called.name)
         if key not in lanes:
             lanes[key] = len(found)
-            found.append(_lane(*key, devices, costs))
+            found.append(
+                _lane(*key, devices, costs) if called is None else _calls(called, step.device)
+            )
         placed.append(lanes[key])
     durations = [
         duration_s(step, devices[step.device], costs, cores.get(step.device, 1)) for step in steps
@@ -181,6 +186,12 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
         notice_s=0.0 if is_thread else NOTICE_S,
         here_s=HERE_S if to_here is None else to_here,
     )
+
+
+def _calls(operator: Operator, device: str) -> Lane:
+    """Return the lane of an async function's calls."""
+    depth = operator.concurrency or NO_LIMIT
+    return Lane(lane_of_calls(operator.name), device, depth=depth, awaits=True)
 
 
 def _follows(name: str, devices: Mapping[str, Device]) -> frozenset[str]:

@@ -18,8 +18,8 @@ from .workload import NEVER, Host, Lane, Order, Timeline, Workload, ns_of
 Push: TypeAlias = Callable[[int, int, int], None]
 """Notes that something happens: when, what, of whom."""
 
-END, SHARED_END, BEGIN = range(3)
-"""Events: work ended, alone or on shared cores; work begins on shared cores."""
+END, SHARED_END, BEGIN, AWAITED = range(4)
+"""Events: work ended, alone or on shared cores; work begins on shared cores; a call is over."""
 
 ROUNDING_NS = 1e-6
 """What sums of shares may be off by."""
@@ -118,6 +118,7 @@ class Machine:
 
     def _compile(self, lanes: Sequence[Lane], host: Host) -> None:
         """Turn the lanes into what the inner loops read."""
+        self._awaits = [lane.awaits for lane in lanes]
         self._gap = [ns_of(lane.gap_s) for lane in lanes]
         devices = [lane.device for lane in lanes]  # and last the loop
         self._wake = [[ns_of(lane.woken_by_s(one)) for one in (*devices, None)] for lane in lanes]
@@ -181,8 +182,11 @@ class Machine:
 
     def give(self, entry: int, lane: int, now: int) -> None:
         """Have a lane do a step after all that it was given before."""
+        item, step = divmod(entry, self._n)
+        if self._awaits[lane]:
+            self._call(entry, lane, self._durations[item][step], now)
+            return
         self._pending[lane].append(entry)
-        step = entry % self._n
         if waits := self._native[step]:
             for wait in waits:
                 before = entry - step + wait
@@ -190,6 +194,18 @@ class Machine:
                     self._waiters.setdefault(before, []).append(lane)
         if not self._is_busy[lane]:
             self.start(lane, now)
+
+    def _call(self, entry: int, lane: int, duration: int, now: int) -> None:
+        """Begin a call that nothing but the number of others may have held up."""
+        time = self._time
+        if now > time.ready[entry]:
+            time.bound[entry] = self._latest[lane]
+        time.started[entry], time.ended[entry] = now, now + duration
+        self._push(now + duration, AWAITED, entry)
+
+    def end_call(self, entry: int) -> None:
+        """Take note of the end of a call."""
+        self._latest[self._time.lane[entry]] = entry
 
     def resume(self, entry: int, now: int) -> None:
         """Start what lanes hold until a step's end is known."""

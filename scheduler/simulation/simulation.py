@@ -16,7 +16,7 @@ from ..plans.steps import Transfer
 from ..profile import Profile, Record
 from .critical import CriticalStep, critical_path, slack_s
 from .memory_use import MemoryUse, memory_use
-from .workload import Host, Timeline, Workload
+from .workload import NO_LIMIT, Host, Timeline, Workload
 
 LISTED_STEPS = 25
 
@@ -79,13 +79,20 @@ class Simulation:
 
     @property
     def busy(self) -> dict[str, float]:
-        """For every lane of a device the share of the makespan in which it works."""
+        """For every lane of a device the share of the makespan in which it works.
+
+        For the calls of an async function, where their number is limited, the share of that number.
+        """
         spent = [0] * len(self.workload.lanes)
         for entry, ended in enumerate(self.timeline.ended):
             spent[self.timeline.lane[entry]] += ended - self.timeline.started[entry]
         whole = self.makespan_s * 1e9 or 1.0
         pairs = zip(self.workload.lanes, spent, strict=True)
-        return {lane.name: ns / whole for lane, ns in pairs}
+        return {
+            lane.name: ns / whole / (lane.depth if lane.awaits else 1)
+            for lane, ns in pairs
+            if lane.depth < NO_LIMIT
+        }
 
     @property
     def bottleneck(self) -> str | None:

@@ -11,6 +11,8 @@ from ..dispatch.ready import ranks
 
 NEVER = -1
 
+NO_LIMIT = 1 << 30
+"""So many calls of an async function may be under way if nobody limits them."""
 
 FOREVER_S = 1e12
 """Anything that takes longer takes that long: models may say what no clock can count."""
@@ -23,7 +25,7 @@ def ns_of(seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """An in-order queue of a device; it does one thing at a time.
+    """An in-order queue of a device; it does one thing at a time, unless it awaits.
 
     Attributes
     ----------
@@ -55,6 +57,9 @@ class Lane:
     here_s : float
         Until a quick step begins that the thread which made it ready runs itself, if the lane is
         idle.
+    awaits : bool
+        True when it is no queue but the calls of an async function: all that it is given goes on at
+        once, on the loop, and keeps nothing busy.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Lane:
     notice_s: float = 0.0
     here_s: float = 0.0
     follows: frozenset[str] = frozenset()
+    awaits: bool = False
 
     def takes_behind(self, other: Lane) -> bool:
         """True when it takes work that waits for work which another lane was given."""

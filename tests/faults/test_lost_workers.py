@@ -21,7 +21,7 @@ from plait.graph.tensor import Array
 from plait.scheduler.runtime.events import DeviceLost, DeviceRestored, SessionEvent
 
 from . import fault_functions as functions
-from .fault_graphs import answer, calling, feeds, halves
+from .fault_graphs import N, answer, calling, feeds, halves
 
 FATAL = functions.FATAL
 
@@ -133,6 +133,33 @@ async def test_an_item_that_a_worker_died_of_once_runs_again_there(
             assert await results_of(session, [1, 2, 3]) == [answer(v) for v in (1, 2, 3)]
     assert kinds(seen)["DeviceLost"] == 1
     assert kinds(seen)["PlanReplaced"] == 0
+
+
+async def test_calls_of_async_functions_end_with_the_attempt_and_are_made_again(
+    worker: WorkerDevice, tmp_path: Path, forget_operators: None
+) -> None:
+    ended: list[str] = []
+
+    @pl.operator(name="test_lost_workers.ask")
+    async def ask(x: Array) -> Array:
+        try:
+            if not ended:
+                await trio.Event().wait()
+        except trio.Cancelled:
+            ended.append("cancelled")
+            raise
+        ended.append("done")
+        return x + x
+
+    b = pl.GraphBuilder("beside a worker")
+    x = b.input("x", "float32", (N,))
+    died = b.call(functions.die_once, x, name="die", path=str(tmp_path / "died"))
+    b.output("y", b.op("Sub", b.op("Add", b.call(ask, x, name="ask"), died), b.op("Add", x, x)))
+    plan = pl.plan(b.build(), [worker, "cpu"], pin={"die": "worker:0", "*": "cpu"})
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session:
+            assert (await session.run(feeds(5)))["y"].tolist() == answer(5)
+    assert ended == ["cancelled", "done"]
 
 
 async def test_only_the_item_that_workers_die_of_fails(worker: WorkerDevice) -> None:

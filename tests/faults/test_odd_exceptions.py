@@ -33,15 +33,23 @@ RAISED = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Own("own"), MuteE
 kinds = pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 
 
-@pytest.fixture
-def plan(error: BaseException, forget_operators: None) -> pl.Plan:
-    @pl.operator(name="test_odd_exceptions.raise_on_some")
-    def raise_on_some(x: Array) -> Array:
-        if x[0] == FATAL:
-            raise error
-        return x + x
+def raise_on_some(x: Array, error: BaseException) -> Array:
+    if x[0] == FATAL:
+        raise error
+    return x + x
 
-    return pl.plan(calling(raise_on_some), max_in_flight=2)
+
+@pytest.fixture(params=["function", "async function"])
+def plan(error: BaseException, forget_operators: None, request: pytest.FixtureRequest) -> pl.Plan:
+    def function(x: Array) -> Array:
+        return raise_on_some(x, error)
+
+    async def async_function(x: Array) -> Array:
+        return raise_on_some(x, error)
+
+    chosen = function if request.param == "function" else async_function
+    defined = pl.operator(name="test_odd_exceptions.raise_on_some")(chosen)
+    return pl.plan(calling(defined), max_in_flight=2)
 
 
 def check(failure: BaseException | None, error: BaseException) -> None:
@@ -71,6 +79,9 @@ def run_in_a_blocking_session(plan: pl.Plan, error: BaseException) -> None:
 
 @kinds
 def test_in_an_asyncio_session(plan: pl.Plan, error: BaseException) -> None:
+    if isinstance(error, KeyboardInterrupt) and plan.steps[0].awaited:
+        pytest.skip("what looks like Ctrl-C on the main thread may be that")
+
     async def main() -> None:
         async with pl.AsyncioSession(plan) as session:
             with pytest.raises(pl.KernelError) as caught:

@@ -468,10 +468,53 @@ def generator(x: Any) -> Any:
     yield x
 
 
-@pytest.mark.parametrize("function", [asynchronous, generator])
-def test_functions_that_return_no_arrays_are_refused(function: Any) -> None:
-    with pytest.raises(OperatorError, match="generator or asynchronous"):
+async def async_generator(x: Any) -> Any:
+    yield x
+
+
+class AsyncRun:
+    async def run(self, x: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize("function", [generator, async_generator])
+def test_generators_are_refused(function: Any) -> None:
+    with pytest.raises(OperatorError, match="is a generator"):
         operator()(function)
+
+
+def test_a_class_computes_with_an_ordinary_method() -> None:
+    with pytest.raises(OperatorError, match=r"AsyncRun\.run is asynchronous"):
+        operator()(AsyncRun)
+
+
+def test_shapes_are_told_by_an_ordinary_function() -> None:
+    with pytest.raises(OperatorError, match="told by an async function"):
+        operator(asynchronous)(asynchronous)
+
+
+@pytest.mark.parametrize(
+    ("given", "effects", "limit"),
+    [(None, False, None), (None, True, 1), (3, True, 3), (1, False, 1)],
+)
+def test_an_async_function_is_called_so_many_times_at_once(
+    given: int | None, effects: bool, limit: int | None
+) -> None:
+    name = f"test_python_operator.limited_{given}_{effects}"
+    operator(name=name, concurrency=given, effects=effects)(asynchronous)
+    made = operator_of(asynchronous)
+    assert (made.is_async, made.concurrency) == (True, limit)
+
+
+@pytest.mark.parametrize("given", [0, -1, True, 1.5, "2"])
+def test_a_concurrency_that_is_no_count_is_refused(given: Any) -> None:
+    with pytest.raises(OperatorError, match="give a whole number of calls from 1"):
+        operator(name="test_python_operator.uncounted", concurrency=given)(asynchronous)
+
+
+def test_devices_call_ordinary_functions_one_at_a_time_anyway() -> None:
+    with pytest.raises(OperatorError, match="its function is not async"):
+        operator(name="test_python_operator.ordinary", concurrency=2)(lambda x: x)
 
 
 def test_what_is_no_function_is_refused() -> None:

@@ -282,11 +282,12 @@ class _Planner:
         return _Draft(plan, chosen)
 
     def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: Prepared) -> bool:
-        """True when each item can as well have a copy of everything."""
+        """True when each item can as well have a copy of everything, and if items wait, should."""
         taken = {memory: self.slots * sum(inside) for memory, inside in sizes.items()}
         rooms = ((nbytes, self._room(memory, prepared)) for memory, nbytes in taken.items())
         fits = all(room is None or nbytes <= room for nbytes, room in rooms)
-        return fits and sum(taken.values()) <= SMALL_NBYTES
+        waits = any(step.awaited for step in self.placement.steps)
+        return fits and (waits or sum(taken.values()) <= SMALL_NBYTES)
 
     def _sizes(self, memory: str, buffers: Sequence[Buffer]) -> list[int]:
         """Return what the buffers of a memory take, rounded up so that offsets come out aligned."""

@@ -123,12 +123,12 @@ def _mask(buffer: Buffer) -> int:
 
 
 def _lane(mask: int, steps: Sequence[Step]) -> str | None:
-    """Return the device of the one step that touches a buffer, if it is one."""
+    """Return the device of the one step that touches a buffer, if it is one, and in order."""
     # Feeding and landing, the first and the last step, belong to no device.
     step = mask.bit_length() - 1
     if mask != 1 << step or not 1 <= step <= len(steps):
         return None
-    return steps[step - 1].device
+    return None if steps[step - 1].awaited else steps[step - 1].device
 
 
 class _Apart:

@@ -75,7 +75,7 @@ class _Check:
         self._reserved: dict[str, dict[str, int]] = defaultdict(dict)
         for name, nbytes in plan.memory.scratch.items():
             self._reserved[name.partition("\0")[0]][name] = nbytes
-        self._device = {step.name: step.device for step in plan.steps}
+        self._device = {step.name: step.device for step in plan.steps if not step.awaited}
         self._collect()
         locations = plan.memory.locations
         self._contents = Contents(plan.graph, plan.placement, locations, self._makers)

@@ -18,6 +18,9 @@ such levels, and so several cuts:
 Components that wait for the same nodes, and that the same wait for, may also be one subgraph, where
 a device runs that as one program: a fifth cut.
 
+An async function is no work of its device: each is a subgraph of its own, as if on a device of its
+own.
+
 Where a group falls into hundreds of components, it is one subgraph all the same: a device runs one
 after the other anyway, and a row of nodes has less to wait for, and more bytes to share, than steps
 that nothing keeps in order.
@@ -26,11 +29,12 @@ that nothing keeps in order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import add
 from typing import TypeAlias
 
 from ....graph.ir import Graph
+from ....graph.nested import awaited
 from ...plans.partition import Subgraph
 
 Parts: TypeAlias = list[list[int]]
@@ -43,7 +47,23 @@ MOST_APART = 256
 def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
     """Return the subgraphs by the early levels, in a topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
-    return extracted(graph, devices, components(graph.producer_indices, devices))
+    labels = labelled(devices, awaiting(graph))
+    return extracted(graph, devices, components(graph.producer_indices, labels))
+
+
+def awaiting(graph: Graph) -> frozenset[int]:
+    """Return the nodes of a graph that call async functions."""
+    return frozenset(i for i, node in enumerate(graph.nodes) if awaited(node) is not None)
+
+
+def labelled(devices: Sequence[object], alone: Collection[int]) -> Sequence[object]:
+    """Return the devices of nodes, with labels that no other node has for those to be alone."""
+    if not alone:
+        return devices
+    labels = [*devices]
+    for node in alone:
+        labels[node] = devices[node], node
+    return labels
 
 
 def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:

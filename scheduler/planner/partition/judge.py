@@ -20,7 +20,7 @@ from ...simulation.engine import run
 from ...simulation.lanes import host_of, workload
 from ..memory.lower_bound import lower_bounds
 from ..placement import place
-from .cutting import Parts, cuts, extracted, joined
+from .cutting import Parts, awaiting, cuts, extracted, joined, labelled
 from .offers import Offers
 from .written_out import Forms, WrittenOut
 
@@ -178,11 +178,16 @@ class Judge:
             for one in first
         ]
 
+    @cached_property
+    def _awaiting(self) -> frozenset[int]:
+        return awaiting(self.graph)
+
     def _cuts(self, devices: Sequence[str]) -> list[Parts]:
-        every = cuts(self.graph, devices)
+        labels = labelled(devices, self._awaiting)
+        every = cuts(self.graph, labels)
         # What changes with lengths is bound anew for each: apart from it, fixed nodes are bound
         # once.
-        every = self._cuts_apart(devices, every) or every
+        every = self._cuts_apart(labels, every) or every
         every = self._with_joined(devices, every)
         # To place and simulate one cut takes longer there than any difference between cuts saves.
         if len(self.graph.nodes) > MOST_CUT:
@@ -202,7 +207,7 @@ class Judge:
         fewer = joined(self.graph, every[0], kinds)
         return [*every, fewer] if len(fewer) < len(every[0]) else every
 
-    def _cuts_apart(self, devices: Sequence[str], every: Sequence[Parts]) -> list[Parts] | None:
+    def _cuts_apart(self, devices: Sequence[object], every: Sequence[Parts]) -> list[Parts] | None:
         """Return the cuts with nodes apart; None if that is too many subgraphs."""
         if not self.apart:
             return None
@@ -240,7 +245,7 @@ class Judge:
         # Items that land in bursts seem faster than a lane can go on.
         loads = [0.0] * len(work.lanes)
         for lane, seconds in zip(work.lane, work.duration_s, strict=True):
-            loads[lane] += seconds
+            loads[lane] += seconds / (work.lanes[lane].depth if work.lanes[lane].awaits else 1)
         return max([interval, *loads])
 
     def _first(self, name: str, devices: Sequence[str]) -> Judged:

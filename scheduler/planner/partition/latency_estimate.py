@@ -38,12 +38,14 @@ class LatencyEstimate:
                 self.part_of[node] = part
                 seconds += problem.seconds[node][device]
             self.duration.append(seconds)
-            self.load[device] += seconds
+            if nodes[0] not in problem.awaiting:
+                self.load[device] += seconds
         self.copies: dict[tuple[int, int], float] = {}
         self.sends: list[list[tuple[int, float, list[int]]]] = [[] for _ in parts]
         self.waits = [0] * len(parts)
         self.fed: list[tuple[int, float, list[int]]] = []
         self.fetched = [0.0] * len(parts)
+        self.awaiting = {self.part_of[node] for node in problem.awaiting}
         self._connect()
 
     def _connect(self) -> None:
@@ -114,8 +116,9 @@ class LatencyEstimate:
         while heap:
             now, part = heappop(heap)
             device = self.device[part]
-            finish = max(now, lanes[device]) + self.duration[part]
-            lanes[device] = finish
+            finish = now + self.duration[part]
+            if part not in self.awaiting:
+                lanes[device] = finish = max(finish, lanes[device] + self.duration[part])
             end = max(end, self._transfer(device, caller, self.fetched[part], finish))
             for target, seconds, listed in self.sends[part]:
                 done = self._transfer(device, target, seconds, finish)

@@ -19,7 +19,7 @@ from ....graph.ir import Graph
 from ...costs import Costs
 from ...plans.io_devices import ON_HOST, IoDevices
 from .capacity import Capacity
-from .cutting import Parts, components
+from .cutting import Parts, awaiting, components, labelled
 from .latency_estimate import LatencyEstimate, Way
 from .tasks import TaskGraph
 
@@ -100,6 +100,7 @@ class Problem:
         self._costs = costs
         self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
         self.producers = graph.producer_indices
+        self.awaiting = awaiting(graph)
 
     @property
     def n_nodes(self) -> int:
@@ -233,7 +234,7 @@ class Problem:
 
     def estimate(self, assignment: Sequence[int], *, by: Cutter = components) -> Estimate:
         """Return what an assignment would cost that is cut in some way."""
-        parts = by(self.producers, assignment)
+        parts = by(self.producers, labelled(assignment, self.awaiting))
         excess = self.excess(assignment)
         if self.max_subgraphs is not None:
             # Not refused: a search that may pass through what is not allowed finds more of what is.

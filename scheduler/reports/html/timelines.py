@@ -125,7 +125,7 @@ class _Lines:
         }
 
     def _lane(self, step: Outline) -> int:
-        name = f"{step.device} copies" if step.transfer else step.device
+        name = f"{step.device} copies" if step.transfer else step.lane
         if name not in self._lanes:
             self._lanes[name] = len(self._devices)
             self._devices.append(step.device)

@@ -125,15 +125,15 @@ class Execution:
         self._withdraw()
 
     def pending(self) -> Iterator[tuple[str, bool]]:
-        """Yield the device of every step that is ready and has not ended, and if it was given it.
+        """Yield the lane of every step that is ready and has not ended, and if it was given it.
 
         For reports: other threads may be changing that.
         """
         for step, ready_ns, event in zip(
-            self._open_plan.plan.steps, self.ready_ns, self.events, strict=True
+            self._open_plan.outlines, self.ready_ns, self.events, strict=True
         ):
             if ready_ns and (event is None or not event.done):
-                yield step.device, event is not None
+                yield step.lane, event is not None
 
     def _offer(self, ready: list[int]) -> None:
         """Offer steps whose obligations are counted to their lanes, and all that may queue behind.
@@ -217,6 +217,10 @@ class Execution:
                 self._complete += 1
             ready = [] if self._stopped else self._progress.complete(step)
             self._obligations += len(ready)
+        if error is not None:
+            for call in self._open_plan.calls:  # nobody needs to know what would come of them
+                if (pending := self.events[call]) is not None:
+                    pending.cancel()
         if self._bound.inline[step] is not None:
             spent_ns = ended - started
             if event.error is None or spent_ns > SLOW_NS:  # others may have been cut short

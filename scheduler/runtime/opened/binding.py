@@ -20,6 +20,7 @@ from ....devices.errors import DeviceError
 from ....devices.host import HostDevice
 from ....devices.memory import View
 from ....devices.operator_instances import OperatorInstances
+from ....devices.program import BoundProgram
 from ....graph.ir import Graph
 from ....graph.operator_lifecycle import has_lives
 from ....graph.tensor import TensorSpec
@@ -30,6 +31,7 @@ from ...plans.placement import SCRATCH
 from ...plans.plan import Plan
 from ...plans.regions import Region, Replica
 from ...plans.steps import Step, Transfer
+from .. import async_calls
 from ..items.device_io import nothing_handed
 from ..items.inline import Call
 from ..virtual_time import Launch, VirtualTimeDriver
@@ -244,6 +246,11 @@ class Bindings:
     def _launched(self, step: Step, program: Program, views: Mapping[str, View]) -> Bound:
         """Return what launches a step that runs a program."""
         device = self._devices[step.device]
+        if step.awaited is not None:
+            assert self._driver is not None, "async functions run in sessions"
+            assert isinstance(program, BoundProgram), "it says that it awaits them"
+            launch = self._paced(device, partial(async_calls.launch, self._driver, program))
+            return Bound(launch, program=program, views=views)
         launch = self._paced(device, partial(device.submit, program))
         if step.index not in self._inline:
             return Bound(launch, program=program, views=views)

@@ -82,6 +82,8 @@ class OpenPlan:
         may take any slot that no other item is on.
     arenas : OpenArenas
         Those of the plan that this one runs in, where there is one, but for what is larger.
+    calls : tuple of int
+        The steps that call async functions.
     now_ns : tuple of callable
         For each step the clock of its device.
     outlines : tuple of Outline
@@ -128,6 +130,7 @@ class OpenPlan:
         self._measure = measure
         self._lend = lend
         self.outlines = tuple(map(outline, plan.steps))
+        self.calls = tuple(one.index for one in self.outlines if one.awaited)
         self.pools = plan.memory.pools
         self.reads = variables_in(plan.graph, plan.placement.prepared)
         self.brought = -1

@@ -51,6 +51,46 @@ def test_branches_on_two_devices_overlap() -> None:
     assert started_us(run(fork)) == [0, 2, 2, 7]
 
 
+def calls(depth: int, *steps: tuple[str, float, Sequence[int]]) -> Workload:
+    """Return steps of which those on the lane "calls" await, so many at a time."""
+    work = workload(*steps)
+    lanes = [
+        replace(lane, depth=depth, awaits=True) if lane.name == "calls" else lane
+        for lane in work.lanes
+    ]
+    return replace(work, lanes=lanes)
+
+
+def test_calls_that_wait_keep_no_lane_and_not_each_other() -> None:
+    fork = calls(
+        9, ("calls", 7, ()), ("calls", 5, ()), ("a", 2, ()), ("a", 2, (2,)), ("a", 1, (0, 1))
+    )
+    timeline = run(fork)
+    assert started_us(timeline) == [0, 0, 0, 2, 7]
+    assert makespan_us(timeline) == pytest.approx(8)
+
+
+def test_of_calls_no_more_are_under_way_than_may_be_and_older_items_come_first() -> None:
+    timeline = run(calls(2, ("calls", 3, ()), ("calls", 4, (0,))), items=4, max_in_flight=4)
+    # Two at a time: 0 and 1 make their first calls, then their second ones; so do 2 and 3.
+    assert started_us(timeline) == [0, 3, 0, 3, 7, 10, 7, 10]
+    assert timeline.bound[4] in (1, 3)
+
+
+@given(
+    durations=st.lists(st.integers(1, 50), min_size=1, max_size=20),
+    depth=st.integers(1, 5),
+)
+def test_calls_are_shared_out_as_a_list_scheduler_does(durations: list[int], depth: int) -> None:
+    timeline = run(calls(depth, *(("calls", duration, ()) for duration in durations)))
+    servers, ends = [0] * depth, []
+    for duration in sorted(durations, reverse=True):  # what takes longest goes first
+        first = servers.index(min(servers))
+        servers[first] += duration
+        ends.append(servers[first])
+    assert makespan_us(timeline) == pytest.approx(max(ends))
+
+
 def test_branches_on_one_device_take_turns_in_the_order_of_submission() -> None:
     fork = workload(("a", 2, ()), ("a", 5, (0,)), ("a", 4, (0,)))
     assert started_us(run(fork)) == [0, 2, 7]

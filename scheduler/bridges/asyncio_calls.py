@@ -1,0 +1,66 @@
+"""Async functions of a session that an asyncio program opened: they run on the loop of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+
+import trio
+
+from ...graph.errors import is_ctrl_c
+from ..runtime.async_calls import Await
+
+
+def await_on(loop: asyncio.AbstractEventLoop) -> Await:
+    """Return what awaits functions on an asyncio loop, for tasks of a trio loop elsewhere.
+
+    They see the context variables that the caller sees now.
+    """
+    context = copy_context()
+
+    async def awaits(call: Callable[[], Awaitable[None]]) -> None:
+        token, ended = trio.lowlevel.current_trio_token(), trio.Event()
+        tasks: list[asyncio.Task[BaseException | None]] = []
+
+        def tell(_: object) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(ended.set)
+
+        def start() -> None:
+            tasks.append(loop.create_task(_error_of(call)))
+            tasks[0].add_done_callback(tell)
+
+        loop.call_soon_threadsafe(start, context=context.copy())
+        try:
+            await ended.wait()
+        except trio.Cancelled:
+            with suppress(RuntimeError):  # the loop is closed: nothing runs there
+                loop.call_soon_threadsafe(partial(_cancel, tasks))
+                with trio.CancelScope(shield=True):
+                    await ended.wait()
+            raise
+        error = tasks[0].result()
+        if error is not None:
+            raise error
+
+    return awaits
+
+
+async def _error_of(call: Callable[[], Awaitable[None]]) -> BaseException | None:
+    """Return what is raised: some exceptions end the loop when they leave a task of it."""
+    try:
+        await call()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        return error
+    return None
+
+
+def _cancel(tasks: Sequence[asyncio.Task[BaseException | None]]) -> None:
+    tasks[0].cancel()  # it was started: calls are made in order

@@ -1,0 +1,97 @@
+"""Calls of async functions: tasks on the session's loop, which take no thread and no lane."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import trio
+
+from ...devices.device import OnDone
+from ...devices.event import CancelledWorkError, Event
+from ...devices.program import BoundProgram, kernel_error
+from ...graph.errors import PlaitError, is_ctrl_c, text_of
+
+if TYPE_CHECKING:
+    from .virtual_time import VirtualTimeDriver
+
+Await: TypeAlias = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Awaits what a function returns, on the event loop that async functions are for."""
+
+FOREIGN = (
+    "trio got unexpected",
+    "no running event loop",
+    "Task got bad yield",
+    "must be called from async context",
+)
+"""How errors begin that loops raise for what is another loop's."""
+
+
+async def await_here(call: Callable[[], Awaitable[None]]) -> None:
+    """Await what a function returns on the session's own loop."""
+    await call()
+
+
+def launch(
+    driver: VirtualTimeDriver,
+    program: BoundProgram,
+    waits: Sequence[Event],
+    on_done: OnDone | None,
+) -> Event:
+    """Start a program that calls an async function; from any thread.
+
+    Its event completes on the loop's thread, when the function has ended. Cancelling the event
+    cancels the function.
+    """
+    assert not waits, "its device keeps no order"
+    event = Event(on_done)
+    driver.call(partial(_start, driver, program, event))
+    return event
+
+
+def _start(driver: VirtualTimeDriver, program: BoundProgram, event: Event) -> None:
+    name = f"{program.graph.nodes[0]}"
+    # A copy each, of what the session was opened with, as tasks of a nursery have.
+    context: Context = driver.context.copy()
+    trio.lowlevel.spawn_system_task(_run, driver, program, event, name=name, context=context)
+
+
+async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event) -> None:
+    error: BaseException | None = None
+    event.started_ns = time.perf_counter_ns()
+    scope, is_back = trio.CancelScope(), False
+    event.stop_by(partial(driver.call, scope.cancel))
+    try:
+        with scope:
+            await driver.awaits(program.fetch)
+        is_back = True
+        if event.cancelled:
+            error = CancelledWorkError("the work was cancelled while it waited")
+        else:
+            program.run(event)
+    except trio.Cancelled:  # by nobody but the loop, which ends
+        error = CancelledWorkError("the event loop has ended")
+        raise
+    except BaseException as raised:
+        error = raised if is_back or is_ctrl_c(raised) else _call_error(raised, program)
+    finally:
+        event.ended_ns = time.perf_counter_ns()
+        if event.node_ns is not None:
+            event.node_ns = (event.ended_ns - event.started_ns,)
+        event.complete(error)
+        del driver, program, event, error, scope  # what was raised holds this frame
+
+
+def _call_error(error: BaseException, program: BoundProgram) -> PlaitError:
+    """Return what users see when an async function raised."""
+    failure = kernel_error(error, program.graph.nodes[0], program.device)
+    failure.__cause__ = error
+    if isinstance(error, RuntimeError | TypeError) and text_of(error).startswith(FOREIGN):
+        failure.fix = (
+            "await what is for the session's loop: trio's, or asyncio's in an AsyncioSession; "
+            "libraries built on anyio, such as httpx, run on both"
+        )
+    return failure
