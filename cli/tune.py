@@ -38,8 +38,9 @@ def tune(
     """Find the plan of MODEL that is fastest here, by running it.
 
     Each device is measured alone, plans are made by that, run, and measured again until they stay
-    as they are. With --objective throughput, replicas are tried as well. What was measured is added
-    to the file of --costs, which is made if it is not there. Inputs not given are random.
+    as they are. With --objective throughput, replicas are tried as well, with two items more in
+    flight than there are cores unless --max-in-flight says otherwise. What was measured is added to
+    the file of --costs, which is made if it is not there. Inputs not given are random.
     """
     from ..scheduler.costs import Costs
     from ..scheduler.shapes.specialise import specialise
@@ -64,7 +65,7 @@ def tune(
             request.listed_devices(),
             feeds=item,
             costs=known,
-            max_in_flight=max_in_flight or 1,
+            max_in_flight=max_in_flight,
             progress=progress,
             **request.options,
         )

@@ -43,6 +43,9 @@ TURNS = 3
 SAME = 0.01
 """By what share a plan must be faster than one that was tried before, which is simpler."""
 
+WAITING = 2
+"""Items of a stream that wait ready while each core has one."""
+
 Devices = str | Device | Iterable[str | Device]
 Progress = Callable[[str], object]
 
@@ -54,7 +57,7 @@ def tune(
     feeds: Mapping[str, Any],
     costs: Costs | str | os.PathLike[str] | None = None,
     objective: Objective = "latency",
-    max_in_flight: int = 1,
+    max_in_flight: int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Tuned:
@@ -77,8 +80,9 @@ def tune(
         What was measured before.
     objective : {"latency", "throughput"}, default "latency"
         Whether the time of one item is to be short, or the time per item of a stream.
-    max_in_flight : int, default 1
-        How many items a stream has under way.
+    max_in_flight : int, optional
+        How many items a stream has under way: two more than there are cores when left out, and 1
+        for ``"latency"``.
     progress : callable, optional
         Called with a line of text about each thing that is run, before it is.
     **options
@@ -120,10 +124,12 @@ def tune(
     listed: list[str | Device] = (
         [*devices] if isinstance(devices, Iterable) and not isinstance(devices, str) else [devices]
     )
+    is_streamed = objective == "throughput"
+    if max_in_flight is None:
+        max_in_flight = core_count() + WAITING if is_streamed else 1
     options |= {"objective": objective, "max_in_flight": max_in_flight}
     if not options.get("bounds"):
         options["shapes"] = {name: np.shape(feeds[name]) for name in graph.inputs if name in feeds}
-    is_streamed = objective == "throughput"
     tuning = _Tuning(graph, listed, feeds, is_streamed, options, progress or _be_quiet)
     return block_on(
         lambda: tuning.run(costs),

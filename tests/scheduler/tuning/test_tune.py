@@ -94,6 +94,17 @@ def test_streams_are_judged_by_what_an_item_takes_of_the_whole() -> None:
     assert tuned.best.seconds == pytest.approx(1 / tuned.best.items_per_s)
 
 
+@pytest.mark.parametrize(("cores", "in_flight"), [(1, 3), (4, 6)])
+def test_a_stream_has_more_items_in_flight_than_there_are_cores(
+    cores: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "core_count", lambda: cores)
+    tuned = pl.tune(products(2), machine(a=FAST), feeds=FEEDS, objective="throughput")
+    assert tuned.plan.in_flight == in_flight
+    one = pl.tune(products(2), machine(a=FAST), feeds=FEEDS)
+    assert one.plan.in_flight == 1
+
+
 def test_costs_are_kept_for_the_next_plan() -> None:
     devices = machine(a=SLOW, b=FAST)
     tuned = pl.tune(products(), devices, feeds=FEEDS, costs=pl.Costs(hops={("x", "y"): 0.5}))
@@ -221,7 +232,7 @@ def test_what_is_not_tried_on_replicas_is_noted(
 @pytest.mark.usefixtures("_four_cores")
 def test_what_cannot_be_planned_is_not_tried_on_replicas() -> None:
     tuned = pl.tune(around(), ["ort", "cpu"], max_subgraphs=1, **STREAM)
-    assert {*tuned.plan.assignment.values()} == {"cpu"}
+    assert {*tuned.plan.assignment.values()} <= {"cpu", "cpu:0"}  # whichever was faster
     assert tuned.notes == ()
 
 
