@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .graph.printing import to_dot
     from .scheduler import (
         AsyncioSession,
+        BlockingMicroBatches,
         BlockingSession,
         Carried,
         Costs,
@@ -58,11 +59,13 @@ if TYPE_CHECKING:
         FeedError,
         FetchError,
         Item,
+        MicroBatches,
         Plan,
         PlanDiff,
         PlanError,
         Profile,
         Quantized,
+        QueueFullError,
         Results,
         Session,
         SessionError,
@@ -84,6 +87,7 @@ __version__ = VERSION
 
 __all__ = [
     "AsyncioSession",
+    "BlockingMicroBatches",
     "BlockingSession",
     "Carried",
     "Checkpoint",
@@ -107,6 +111,7 @@ __all__ = [
     "Item",
     "KernelError",
     "LogicError",
+    "MicroBatches",
     "Node",
     "OperatorError",
     "ParseError",
@@ -116,6 +121,7 @@ __all__ = [
     "PlanError",
     "Profile",
     "Quantized",
+    "QueueFullError",
     "RemoteError",
     "Results",
     "RuntimeFailureError",
@@ -175,10 +181,11 @@ __getattr__ = lazily(  # what takes long: the scheduler, with it trio, and the f
         ".graph.gradients": "gradients",
         ".graph.learning": "",
         ".graph.printing": "to_dot",
-        ".scheduler": "AsyncioSession BlockingSession Carried Costs DeadlineError DeviceModel"
-        " DoesNotFitError FaultPolicy FeedError FetchError Item Plan PlanDiff PlanError Profile"
-        " Quantized Results Session SessionError Simulation Tuned UnsupportedOpError diff"
-        " load_plan modelled_device plan quantize run simulate tune",
+        ".scheduler": "AsyncioSession BlockingMicroBatches BlockingSession Carried Costs"
+        " DeadlineError DeviceModel DoesNotFitError FaultPolicy FeedError FetchError Item"
+        " MicroBatches Plan PlanDiff PlanError Profile Quantized QueueFullError Results Session"
+        " SessionError Simulation Tuned UnsupportedOpError diff load_plan modelled_device plan"
+        " quantize run simulate tune",
         ".scheduler.ray": "",
     },
 )

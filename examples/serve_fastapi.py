@@ -20,7 +20,14 @@ import asyncio
 import io
 import tarfile
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,11 +38,12 @@ import numpy as np
 import plait as pl
 from fastapi import Body, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from micro_batches import Arrays, MicroBatches
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Run: TypeAlias = Callable[[Arrays], Awaitable[Arrays]]
 Token = Annotated[int, Field(ge=0, le=256)]
 
@@ -63,7 +71,7 @@ class Service:
     """What requests share while the server runs."""
 
     session: pl.AsyncioSession
-    batches: MicroBatches
+    batches: pl.MicroBatches
     deadline_s: float
 
     @property
@@ -140,7 +148,7 @@ def create_app(
         planned = await asyncio.to_thread(plan)
         async with (
             pl.AsyncioSession(planned) as session,
-            MicroBatches(session, batch=batch, max_delay_s=max_delay_s) as batches,
+            pl.MicroBatches(session, size=batch, max_delay_s=max_delay_s) as batches,
         ):
             app.state.service = Service(session, batches, deadline_s)
             yield
@@ -187,8 +195,10 @@ async def scores(request: Request, tokens: Annotated[list[Token], Body()]) -> di
 
 
 async def status(request: Request) -> dict[str, Any]:
-    """Return what the session does at this moment."""
-    return (await service_of(request).session.status()).to_dict()
+    """Return what the session and the batches do at this moment."""
+    service = service_of(request)
+    session = await service.session.status()
+    return {**session.to_dict(), "batches": service.batches.status().to_dict()}
 
 
 async def found_in(content: bytes, run: Run) -> Found:

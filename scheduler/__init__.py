@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .bridges.asyncio_session import AsyncioSession
     from .bridges.blocking import run
     from .bridges.blocking_session import BlockingSession
+    from .bridges.micro_batches import BlockingMicroBatches, MicroBatches
     from .costs import Costs
     from .errors import (
         DeadlineError,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         FeedError,
         FetchError,
         PlanError,
+        QueueFullError,
         SessionError,
         UnsupportedOpError,
     )
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncioSession",
+    "BlockingMicroBatches",
     "BlockingSession",
     "Carried",
     "Costs",
@@ -48,11 +51,13 @@ __all__ = [
     "FeedError",
     "FetchError",
     "Item",
+    "MicroBatches",
     "Plan",
     "PlanDiff",
     "PlanError",
     "Profile",
     "Quantized",
+    "QueueFullError",
     "Results",
     "Session",
     "SessionError",
@@ -76,10 +81,11 @@ __getattr__ = lazily(
         ".bridges.blocking": "run",
         ".bridges.asyncio_session": "AsyncioSession",
         ".bridges.blocking_session": "BlockingSession",
+        ".bridges.micro_batches": "BlockingMicroBatches MicroBatches",
         ".runtime.variables.carried": "Carried",
         ".costs": "Costs",
-        ".errors": "DeadlineError DoesNotFitError FeedError FetchError PlanError SessionError"
-        " UnsupportedOpError",
+        ".errors": "DeadlineError DoesNotFitError FeedError FetchError PlanError QueueFullError"
+        " SessionError UnsupportedOpError",
         ".reports.diff": "PlanDiff diff",
         ".reports.plan_file": "load_plan",
         ".runtime.faults": "FaultPolicy",

@@ -7,7 +7,8 @@ PlaitError
 └── SessionError            a session was used wrongly, or not in time
     ├── FeedError           the arrays fed do not fit the graph's inputs
     ├── FetchError          what is fetched is not in the graph
-    └── DeadlineError       an item was not done in time
+    ├── DeadlineError       an item was not done in time
+    └── QueueFullError      as many items wait for a batch as may
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class FetchError(SessionError):
 
 class DeadlineError(SessionError):
     """An item was not done within its deadline."""
+
+
+class QueueFullError(SessionError):
+    """As many items wait for a batch as may."""
 
 
 def forked_session_error() -> SessionError:

@@ -122,7 +122,7 @@ class AsyncioSession:
                 await self._pause()
                 return done[0]
         own = borrowed(loop.session, inputs)
-        return await _done(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
+        return await run_on(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
 
     def stream(self, source: Source, **arguments: Unpack[StreamArguments]) -> AsyncioResults:
         """Run the items of a source, several at a time; enter what is returned to iterate over it.
@@ -147,32 +147,32 @@ class AsyncioSession:
     async def fetch_variables(self) -> dict[str, Array]:
         """Return what all variables hold at one moment, as `Session.fetch_variables` does."""
         loop = self._open_loop()
-        return await _done(loop, loop.session.fetch_variables)
+        return await run_on(loop, loop.session.fetch_variables)
 
     async def assign(self, values: Mapping[str, Any]) -> None:
         """Have variables hold other values, as `Session.assign` does."""
         loop = self._open_loop()
-        await _done(loop, partial(loop.session.assign, values))
+        await run_on(loop, partial(loop.session.assign, values))
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
         """Have variables hold again what they began with, as `Session.reset_variables` does."""
         loop = self._open_loop()
-        await _done(loop, partial(loop.session.reset_variables, names))
+        await run_on(loop, partial(loop.session.reset_variables, names))
 
     async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
         """Have variables hold another graph's values, as `Session.carry_variables` does."""
         loop = self._open_loop()
-        return await _done(loop, partial(loop.session.carry_variables, values))
+        return await run_on(loop, partial(loop.session.carry_variables, values))
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
         """Write what all variables hold to a file, as `Session.save_variables` does."""
         loop = self._open_loop()
-        await _done(loop, partial(loop.session.save_variables, path))
+        await run_on(loop, partial(loop.session.save_variables, path))
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
         """Have variables hold what is in a file, as `Session.load_variables` does."""
         loop = self._open_loop()
-        await _done(loop, partial(loop.session.load_variables, path))
+        await run_on(loop, partial(loop.session.load_variables, path))
 
     def profile(self) -> Profile:
         """Return when everything ran, as `Session.profile` does; also after it has ended."""
@@ -191,8 +191,13 @@ class AsyncioSession:
         return self._loop
 
 
-async def _done(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
-    """Wait for something on the loop; when that is cancelled, it ends before this returns."""
+def loop_of(session: AsyncioSession) -> LoopThread[Session]:
+    """Return the loop of a session that is open."""
+    return session._open_loop()
+
+
+async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
+    """Run something on the loop; when that is cancelled, it ends before this returns."""
     job: Job[T] = loop.start(work)
     outcome = awaitable(job.outcome)
     try:

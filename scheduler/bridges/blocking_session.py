@@ -100,7 +100,7 @@ class BlockingSession:
             if done is not None:
                 return done[0]
         own = borrowed(session, inputs)
-        return self._done(partial(session.run, own, fetches, deadline_s=deadline_s))
+        return run_on(self._loop, partial(session.run, own, fetches, deadline_s=deadline_s))
 
     def submit(
         self,
@@ -195,34 +195,27 @@ class BlockingSession:
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Have variables hold other values, as `Session.assign` does."""
-        self._done(partial(self._loop.session.assign, values))
+        run_on(self._loop, partial(self._loop.session.assign, values))
 
     def fetch_variables(self) -> dict[str, Array]:
         """Return what all variables hold at one moment, as `Session.fetch_variables` does."""
-        return self._done(self._loop.session.fetch_variables)
+        return run_on(self._loop, self._loop.session.fetch_variables)
 
     def reset_variables(self, names: Iterable[str] | None = None) -> None:
         """Have variables hold again what they began with, as `Session.reset_variables` does."""
-        self._done(partial(self._loop.session.reset_variables, names))
+        run_on(self._loop, partial(self._loop.session.reset_variables, names))
 
     def carry_variables(self, values: Mapping[str, Any]) -> Carried:
         """Have variables hold another graph's values, as `Session.carry_variables` does."""
-        return self._done(partial(self._loop.session.carry_variables, values))
+        return run_on(self._loop, partial(self._loop.session.carry_variables, values))
 
     def save_variables(self, path: str | os.PathLike[str]) -> None:
         """Write what all variables hold to a file, as `Session.save_variables` does."""
-        self._done(partial(self._loop.session.save_variables, path))
+        run_on(self._loop, partial(self._loop.session.save_variables, path))
 
     def load_variables(self, path: str | os.PathLike[str]) -> None:
         """Have variables hold what is in a file, as `Session.load_variables` does."""
-        self._done(partial(self._loop.session.load_variables, path))
-
-    def _done(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Wait for something on the loop, which Ctrl-C cancels."""
-        check_no_trio()
-        self._loop.check_outside()
-        job: Job[T] = self._loop.start(work)
-        return job.result()
+        run_on(self._loop, partial(self._loop.session.load_variables, path))
 
     def profile(self) -> Profile:
         """Return when everything ran, as `Session.profile` does; also when it is closed."""
@@ -248,6 +241,19 @@ class BlockingSession:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def loop_of(session: BlockingSession) -> LoopThread[Session]:
+    """Return the loop of a session."""
+    return session._loop
+
+
+def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
+    """Run something on the loop and wait for it; Ctrl-C cancels it."""
+    check_no_trio()
+    loop.check_outside()
+    job: Job[T] = loop.start(work)
+    return job.result()
 
 
 def check_no_trio() -> None:

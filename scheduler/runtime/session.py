@@ -26,6 +26,7 @@ from .items.keys import Keys
 from .queue import Place
 from .runtime import Runtime
 from .status import Status
+from .streaming.carrier import Carrier
 from .streaming.options import OnError, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream
@@ -403,6 +404,11 @@ def run_inline(
 def may_run_here(session: object) -> bool:
     """Say whether a session's items may run on other threads than its loop's, if they are brief."""
     return isinstance(session, Session) and not session._open_runtime().needs_its_loop
+
+
+def carrier_of(session: Session) -> Carrier:
+    """Return what runs the items of a session that is open."""
+    return session._open_runtime()
 
 
 def borrowed(session: object, inputs: Any) -> Any:

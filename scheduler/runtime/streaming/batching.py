@@ -2,15 +2,15 @@
 
 Every item brings as many rows as it likes, the same number in each input. Where the graph leaves
 the length of that axis open, a batch that is not full is padded to the next power of two: there is
-a plan for every length, and they should be few; or to the next length within its bounds. Where it
-is a number, to that number. Padding repeats the last row, which is as valid as any; its results are
-dropped.
+a plan for every length, and they should be few. Where the length has bounds, one plan runs them
+all, and only what is shorter than the least is padded; where it is a number, all is padded to that.
+Padding repeats the last row, which is as valid as any; its results are dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -19,9 +19,11 @@ import numpy as np
 from ....graph.errors import PlaitError, ShapeError
 from ....graph.ir import Graph
 from ....graph.operators.randomness import RANDOM_KEY
-from ....graph.tensor import Array, Dim
+from ....graph.tensor import Array, Dim, TensorSpec
 from ...errors import FeedError, SessionError
 from ...plans.shapes import NO_BOUNDS, Bounds
+from ...shapes.bounds import check_within
+from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds
 from ..items.item import ItemRun, Results, copies, views
 
@@ -55,11 +57,43 @@ class Batching:
 
     def padded(self, rows: int) -> int:
         """Return how many rows a batch of so many is run with."""
+        if self.most is not None:
+            return max(rows, self.least)
         # The next power of two: few plans serve all numbers of items, and less than half of a batch
         # is padding.
-        wanted = max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
-        wanted = max(wanted, self.least)
-        return wanted if self.most is None else min(wanted, self.most)
+        return max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
+
+    def check_shapes(self, shapes: Mapping[str, Sequence[int]], *bounds: Bounds) -> None:
+        """Raise FeedError if an item of these shapes fits into no batch, whatever else is in it."""
+        tensors = dict(self.graph.tensors)
+        for name in filter(_is_stacked, self.graph.inputs):
+            spec = tensors[name]
+            if spec.shape and isinstance(spec.shape[0], int):
+                tensors[name] = TensorSpec(spec.dtype, ("item_rows", *spec.shape[1:]))
+        bind_inputs(replace(self.graph, tensors=tensors), shapes)
+        padded = {
+            name: (self.padded(shape[0]), *shape[1:]) if _is_stacked(name) else shape
+            for name, shape in shapes.items()
+        }
+        for one in bounds:
+            check_within(self.graph, one, padded)
+
+    def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+        """Return what is fed by name, and its number of rows.
+
+        Raises
+        ------
+        FeedError
+            If it fits into no batch of this graph.
+        """
+        arrays = check_feeds(self.graph, inputs, self.unneeded)
+        rows = _length({name: array for name, array in arrays.items() if _is_stacked(name)})
+        if self.most is not None and rows > self.most:
+            raise FeedError(
+                f"an item of {rows} rows does not fit into a batch of {self.most}",
+                fix=f"feed fewer rows, or {MORE_ROOM}",
+            )
+        return arrays, rows
 
 
 def batching_of(
@@ -95,7 +129,7 @@ def batching_of(
         raise SessionError(
             f"{size} items do not fit into a batch of {most}",
             at=f"graph {graph.name!r}",
-            fix=f"batch={most}, or {MORE_ROOM}",
+            fix=f"have {most} at most, or {MORE_ROOM}",
         )
     for name in graph.outputs:
         there = _first_dim(graph, name, "an output of this graph")
@@ -112,7 +146,7 @@ class Batch:
     ----------
     batching : Batching
     on_done : callable
-        Called when the batch has ended, before its items do.
+        Called when the batch has ended, before its items do; it may take them out.
 
     Attributes
     ----------
@@ -154,19 +188,18 @@ class Batch:
         FeedError
             If it fits into no batch of this graph.
         """
-        arrays = check_feeds(self._batching.graph, inputs, self._batching.unneeded)
-        stacked = {name: array for name, array in arrays.items() if _is_stacked(name)}
-        length, limit = _length(stacked), self._batching.most
-        if limit is not None and length > limit:
-            raise FeedError(
-                f"an item of {length} rows does not fit into a batch of {limit}",
-                fix=f"feed fewer rows, or {MORE_ROOM}",
-            )
+        arrays, length = self._batching.check(inputs)
+        limit = self._batching.most
         if self.members:
             if limit is not None and self._rows + length > limit:
                 return False
             if any(arrays[n].shape[1:] != a.shape[1:] for n, a in self._feeds[0].items()):
                 return False
+        self.put(member, arrays, length)
+        return True
+
+    def put(self, member: ItemRun, arrays: Mapping[str, Array], length: int) -> None:
+        """Add an item that was checked, has the shapes of the others, and for which is room."""
         self._feeds.append(arrays)
         self._lengths.append(length)
         self._rows += length
@@ -176,7 +209,15 @@ class Batch:
         # A batch is given when its last item is, and has been asked for since its first.
         marks.given_ns = member.marks.given_ns
         member.batch = self
-        return True
+
+    def take_out(self) -> list[ItemRun]:
+        """Return the items that are still waited for; they do not end with the batch."""
+        taken = [member for member in self.members if not member.done.is_set()]
+        self.members.clear()
+        self._divided = None
+        for member in taken:
+            member.batch = None
+        return taken
 
     def stacked(self) -> dict[str, Array]:
         """Return the inputs of the batch."""

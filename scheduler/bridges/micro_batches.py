@@ -1,0 +1,306 @@
+"""Micro-batches: what many callers ask for at the same moment runs at once, on any loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from ...graph.tensor import Array
+from ..errors import SessionError
+from ..runtime.session import Session, carrier_of
+from ..runtime.streaming.batch_server import BatchLimits, BatchServer, open_batches
+from ..runtime.streaming.batch_status import MicroBatchesStatus
+from .blocking_session import BlockingSession, check_no_trio, loop_of, run_on
+from .loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from .asyncio_session import AsyncioSession
+
+Outputs: TypeAlias = dict[str, Array]
+
+Caller: TypeAlias = Callable[[Callable[[], Awaitable[Outputs]]], Awaitable[Outputs]]
+"""Awaits something on the loop of the batches."""
+
+
+class MicroBatches:
+    """Runs single items of many tasks in batches, from ``async with`` to its end.
+
+    Items are stacked along the first axis of each input, and outputs are divided there. A batch
+    starts when the session has a slot for it, and it is full or its first item has waited long
+    enough. Who is in it is decided then.
+
+    Parameters
+    ----------
+    session : Session or AsyncioSession
+        Open, and for others to use as well.
+    size : int
+        How many rows a batch has at most: items, where each has a first axis of length 1.
+    max_delay_s : float, default 0.0
+        How long the first item of a batch waits for others though there is a slot. By default not
+        at all: a batch is what came while others ran.
+    max_waiting : int, default 256
+        How many items wait at most; more are refused.
+
+    Raises
+    ------
+    SessionError
+        If the arguments make no sense; when it is entered, if the graph takes no batches.
+
+    Examples
+    --------
+    ::
+
+        async with (
+            pl.Session(plan) as session,
+            pl.MicroBatches(session, size=8, max_delay_s=0.002) as batches,
+        ):
+            outputs = await batches.run({"x": image[None]}, deadline_s=0.5, client=user)
+
+    Notes
+    -----
+    Items whose other axes differ go into different batches. If a batch fails, its items run again,
+    each alone, so that only those fail that are wrong; where the graph has effects, which would
+    happen twice, all fail. What is computed for one row must not depend on the others.
+    """
+
+    def __init__(
+        self,
+        session: Session | AsyncioSession,
+        *,
+        size: int,
+        max_delay_s: float = 0.0,
+        max_waiting: int = 256,
+    ) -> None:
+        self._session = session
+        self._limits = BatchLimits(size, max_delay_s, max_waiting)
+        self._context: AbstractAsyncContextManager[tuple[BatchServer, Caller | None]] | None = None
+        self._server: BatchServer | None = None
+
+    async def __aenter__(self) -> MicroBatches:
+        if self._context is not None:
+            raise _opened_error()
+        session, limits = self._session, self._limits
+        if isinstance(session, Session):
+            context = _opened_here(session, limits)
+        else:
+            context = _opened_elsewhere(session, limits)
+        self._server, self._caller = await context.__aenter__()
+        self._context = context
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._context is not None, "it was entered"
+        await self._context.__aexit__(kind, error, traceback)
+
+    async def run(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_s: float | None = None,
+        client: Hashable = None,
+    ) -> Outputs:
+        """Run an item together with others, and return its outputs by name.
+
+        They are copies, for its own rows: nothing of the batch is kept by who keeps them. When it
+        is cancelled, or late, it returns at once, and the others go on; the batch itself is
+        cancelled when nobody waits for it any more.
+
+        Parameters
+        ----------
+        inputs : Mapping of str to array
+            One array per graph input, with as many rows in each; not to be changed until this
+            returns.
+        deadline_s : float, optional
+            Give it up after so many seconds, those in the queue included. What is late in the queue
+            is never run.
+        client : Hashable, optional
+            Who asks: clients take turns, whatever each of them asks for.
+
+        Raises
+        ------
+        FeedError
+            If an input is missing, unknown, or of the wrong dtype or shape, or there are more rows
+            than a batch has; before it waits.
+        QueueFullError
+            If too many items wait.
+        DeadlineError
+            If it is not done in time.
+        SessionError
+            If the batches or the session are closed.
+        PlaitError
+            Whatever running raises: for a batch, and then for the item alone.
+        """
+        run = partial(_opened(self._server).run, inputs, deadline_s=deadline_s, client=client)
+        return await (run() if self._caller is None else self._caller(run))
+
+    def status(self) -> MicroBatchesStatus:
+        """Return what is done at this moment, and has been done; also after it was closed."""
+        return _opened(self._server).status()
+
+
+class BlockingMicroBatches:
+    """Runs single items of many threads in batches, from ``with`` to its end.
+
+    Parameters
+    ----------
+    session : BlockingSession
+        Open, and for others to use as well.
+    size, max_delay_s, max_waiting
+        As for `MicroBatches`, which says how batches are made.
+
+    Raises
+    ------
+    SessionError
+        If the arguments make no sense; when it is entered, if the graph takes no batches.
+
+    Examples
+    --------
+    ::
+
+        with (
+            pl.BlockingSession(plan) as session,
+            pl.BlockingMicroBatches(session, size=8, max_delay_s=0.002) as batches,
+        ):
+            outputs = batches.run({"x": image[None]}, deadline_s=0.5, client=user)
+    """
+
+    def __init__(
+        self,
+        session: BlockingSession,
+        *,
+        size: int,
+        max_delay_s: float = 0.0,
+        max_waiting: int = 256,
+    ) -> None:
+        self._session = session
+        self._limits = BatchLimits(size, max_delay_s, max_waiting)
+        self._held: _BatchesOnLoop | None = None
+        self._server: BatchServer | None = None
+
+    def __enter__(self) -> BlockingMicroBatches:
+        check_no_trio()
+        if self._held is not None:
+            raise _opened_error()
+        self._loop = loop_of(self._session)
+        held = _BatchesOnLoop(self._loop, self._limits)
+        try:
+            self._server = held.opened.result()
+        except BaseException:
+            held.close()
+            held.closed.exception()
+            raise
+        self._held = held
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._held is not None, "it was entered"
+        if not self._loop.is_inherited:
+            self._held.close()
+            self._held.closed.exception()
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_s: float | None = None,
+        client: Hashable = None,
+    ) -> Outputs:
+        """Run an item together with those of other threads, as `MicroBatches.run` does.
+
+        Raises
+        ------
+        SessionError
+            If the batches or the session are closed, or a trio task calls, which would be blocked.
+        PlaitError
+            Whatever running raises.
+        """
+        server = _opened(self._server)
+        return run_on(self._loop, partial(server.run, inputs, deadline_s=deadline_s, client=client))
+
+    def status(self) -> MicroBatchesStatus:
+        """Return what is done at this moment, and has been done; also after it was closed."""
+        return _opened(self._server).status()
+
+
+class _BatchesOnLoop:
+    """Batches on the loop of a session that runs on a thread of its own."""
+
+    def __init__(self, loop: LoopThread[Session], limits: BatchLimits) -> None:
+        self._carrier = carrier_of(loop.session)
+        self._limits = limits
+        self.opened: Future[BatchServer] = Future()
+        self.opened.set_running_or_notify_cancel()
+        self._job = loop.start(self._serve)
+        self._job.outcome.add_done_callback(self._end)
+
+    @property
+    def closed(self) -> Future[None]:
+        """Done when everything has ended."""
+        return self._job.outcome
+
+    def close(self) -> None:
+        """Have everything end; does not wait."""
+        self._job.cancel()
+
+    async def _serve(self) -> None:
+        async with open_batches(self._carrier, self._limits) as server:
+            self.opened.set_result(server)
+            await trio.sleep_forever()
+
+    def _end(self, outcome: Future[None]) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(outcome.exception() or SessionError("it was closed"))
+
+
+@asynccontextmanager
+async def _opened_here(
+    session: Session, limits: BatchLimits
+) -> AsyncIterator[tuple[BatchServer, Caller | None]]:
+    async with open_batches(carrier_of(session), limits) as server:
+        yield server, None
+
+
+@asynccontextmanager
+async def _opened_elsewhere(
+    session: AsyncioSession, limits: BatchLimits
+) -> AsyncIterator[tuple[BatchServer, Caller | None]]:
+    import asyncio  # for who has its loop; others do without
+
+    from . import asyncio_session
+    from .asyncio_results import awaitable, settled
+
+    loop = asyncio_session.loop_of(session)
+    held = _BatchesOnLoop(loop, limits)
+    try:
+        server = await asyncio.shield(awaitable(held.opened))
+        yield server, partial(asyncio_session.run_on, loop)
+    finally:
+        if not loop.is_inherited:
+            held.close()
+            await settled(awaitable(held.closed))
+
+
+def _opened(server: BatchServer | None) -> BatchServer:
+    if server is None:
+        raise SessionError("the batches are not open", fix="enter them: with ... as batches")
+    return server
+
+
+def _opened_error() -> SessionError:
+    return SessionError("the batches are open already", fix="make others")
