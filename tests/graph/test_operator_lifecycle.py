@@ -227,7 +227,7 @@ class RunsAsynchronously:
         (NeedsArguments, r"NeedsArguments\.__init__ must take nothing"),
         (OpensWithoutInputs, r"OpensWithoutInputs\.open must take inputs"),
         (PreparesAsynchronously, r"PreparesAsynchronously\.prepare is asynchronous"),
-        (RunsAsynchronously, "is a generator or asynchronous"),
+        (RunsAsynchronously, "is asynchronous"),
     ],
 )
 def test_a_class_that_is_no_operator_is_refused_when_it_is_decorated(
