@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,6 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moments import AtMoment, cancel_at_each_moment
 from patience import WAIT_S
+from plait.devices.device import OnDone
+from plait.devices.errors import DeviceError
+from plait.devices.event import Event
+from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.sim import SimDevice, SimModel
 from plait.devices.sim.clock import VirtualClock
@@ -256,6 +260,46 @@ async def test_an_item_that_fails_changes_no_variable() -> None:
         fails[0] = False
         await session.run(fed(2))
         assert totals(session) == (3, 2)
+
+
+class RefusingCopies(SimDevice):
+    """Fails copies within its own memory when told to: those that commit what items assigned."""
+
+    refuses = False
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        if not (self.refuses and {target.arena.memory, source.arena.memory} == {self.name}):
+            return super().copy(target, source, waits, on_done)
+        event = Event(on_done)
+        event.complete(DeviceError("the copy failed"))
+        return event
+
+
+async def test_what_a_device_failed_to_commit_is_lost_until_it_is_assigned() -> None:
+    """Half of it may be overwritten: neither the old value nor the new one is there."""
+    b = pl.GraphBuilder("held")
+    held, x = b.variable("held", np.zeros(2, np.float32)), b.input("x", "float32", (2,))
+    more = b.op("Add", held, x)
+    b.output("train", b.assign(held, more))
+    b.output("after", b.op("Add", more, held))  # the old value is read behind the new one
+    device = RefusingCopies("sim:a")
+    async with pl.Session(pl.plan(b.build(), [device])) as session:
+        await session.run(fed(1))
+        assert session.variables["held"].tolist() == [1, 1]
+        device.refuses = True
+        with pytest.raises(DeviceError, match="the copy failed"):
+            await session.run(fed(1))
+        device.refuses = False
+        with pytest.raises(pl.DeviceLostError, match="'held'"):
+            _ = session.variables["held"]
+        await session.assign({"held": np.full(2, 7, np.float32)})
+        assert (await session.run(fed(1)))["after"].tolist() == [15, 15]
 
 
 @pytest.mark.parametrize("shape", [(2,), (1 << 19,)])
