@@ -87,7 +87,9 @@ def test_nothing_runs_for_a_client_that_went_away_before_its_batch() -> None:
             await asyncio.wait(asking)
             going.set()
             await app.state.service.run_in_batch({"tokens": np.zeros((1, 2048), np.int32)})
-            assert len(app.state.service.session.profile().records) <= 3, "two slots, and the last"
+            records = app.state.service.session.profile().records
+            done = [record for record in records if not record.failed]
+            assert len(done) <= 3, "two slots, and the last; others were cancelled when they began"
 
     run(main())
 

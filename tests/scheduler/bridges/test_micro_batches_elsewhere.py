@@ -67,7 +67,6 @@ def test_tasks_of_asyncio_get_their_own_rows() -> None:
     *found, failed = asyncio.run(main())
     assert [one["y"].tolist() for one in found] == [[[2 * n] * 2] for n in range(17)]
     assert isinstance(failed, pl.KernelError)
-    assert len(runs) < len(numbers) + 4, "some ran together"
 
 
 def test_a_task_of_asyncio_that_is_cancelled_disturbs_no_other() -> None:
