@@ -41,11 +41,13 @@ class CpuDevice(HostDevice):
         affinity: Sequence[int] | None = None,
     ) -> None:
         super().__init__(name, given(threads, affinity))
+        cls = type(self)  # who binds programs in another way says so
         self.capabilities = Capabilities(
             accesses=frozenset({HOST, SHARED}),
             memory_bytes=physical_memory(),
             runs_python=True,
             awaits=True,
+            takes_donations=(cls.compile, cls.bind) == (CpuDevice.compile, CpuDevice.bind),
         )
 
     def supports(self, node: Node, call: Call) -> Support:

@@ -65,6 +65,9 @@ class Capabilities:
         True when a program is one piece: it reads its inputs and writes its outputs in an order of
         its own, so that none of these share bytes, and needs no buffers for tensors in between.
         There are no times of its nodes then.
+    takes_donations : bool
+        True when programs read the arrays of views' donations, if there are any: those of Python
+        functions, and where programs are one piece all. What functions return is donated then.
     software : str
         What its kernels come from, with the version, where that is not numpy: a saved plan is
         loaded for the same one only.
@@ -86,6 +89,7 @@ class Capabilities:
     runs_python: bool = False
     awaits: bool = False
     atomic_programs: bool = False
+    takes_donations: bool = False
     software: str = ""
     copies_from: frozenset[str] = frozenset()
 

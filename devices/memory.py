@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..graph.tensor import Array, TensorSpec
+from .donation import Donation
 from .errors import DeviceMemoryError
 
 HOST = "host"
@@ -38,16 +39,20 @@ class Arena:
     nbytes : int
     buffer : object
         What the owning device addresses: for host memories a uint8 array of `nbytes`.
+    donations : Mapping of str to Donation
+        Of tensors that lie here, by name.
     """
 
     def __init__(self, memory: str, nbytes: int, buffer: Any) -> None:
         self.memory = memory
         self.nbytes = nbytes
         self.buffer = buffer
+        self.donations: dict[str, Donation] = {}
 
     def close(self) -> None:
         """Free the memory; views on it must not be used any more."""
         self.buffer = None
+        self.donations.clear()
 
 
 class SharedArena(Arena):
@@ -85,13 +90,15 @@ class SharedArena(Arena):
 class View:
     """Where a tensor lies: (arena, offset in bytes), its spec, and the array on it.
 
-    `array` is None where this process cannot address the memory.
+    `array` is None where this process cannot address the memory. Where there is a `donation`, all
+    who read the tensor read its array instead.
     """
 
     arena: Arena
     offset: int
     spec: TensorSpec
     array: Array
+    donation: Donation | None = field(default=None, kw_only=True)
 
 
 def host_arena(nbytes: int) -> Arena:

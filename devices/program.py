@@ -19,10 +19,11 @@ from ..graph.operator import Call, Specs
 from ..graph.operator_lifecycle import OperatorLifecycle, has_life
 from ..graph.operators.bounded_call import BOUNDED_CALL
 from ..graph.operators.control import CONTROL_FLOW
-from ..graph.python import check_results, put_within
+from ..graph.python import check_results, check_within
 from ..graph.tensor import Array, TensorSpec
 from . import nested
 from .device import Support, scratch_name
+from .donation import Donation, unshared
 from .errors import DeviceMemoryError, KernelError
 from .event import CancelledWorkError, Event
 from .kernels import find_kernel
@@ -384,17 +385,21 @@ def _function_step(
     """Return a step that calls a Python function on read-only inputs and checks its results."""
     attributes = dict(node.attributes)
     label = str(node)
-    frozen = _arguments(node, views, constants)
+    arguments = _arguments(node, views, constants)
+    outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
+
+    def call() -> Any:
+        return function(*_values(arguments), **attributes)
+
     if iscoroutinefunction(function):
-        call = partial(function, *frozen, **attributes)
         return AwaitedStep(call, lambda one: _function_step(node, one, views, constants, specs))
-    outputs = [_array(name, views, constants) for name in node.outputs]
 
     def step() -> None:
-        results = check_results(label, function(*frozen, **attributes), specs)
-        for index, output in enumerate(outputs):
-            if output is not None:
-                output[...] = results[index]
+        results = call()
+        are_free = unshared(results)
+        arrays = check_results(label, results, specs)
+        for index, view in outputs:
+            _put(view, arrays[index], is_free=are_free[index])
 
     return step
 
@@ -411,30 +416,57 @@ def _bounded_step(
     """
     body, dims = node.attributes["body"], node.attributes["dims"]
     (inner,) = body.nodes
-    attributes = dict(inner.attributes)
-    function = function or inner.operator.function
-    assert function is not None
-    frozen = _arguments(inner, views, constants)
-    if iscoroutinefunction(function):
-        call = partial(function, *frozen, **attributes)
+    attributes, label = dict(inner.attributes), str(inner)
+    chosen = function or inner.operator.function
+    assert chosen is not None
+    arguments = _arguments(inner, views, constants)
+    *outputs, shapes = (views[name] for name in node.outputs)
+    largest = [view.array for view in outputs]
+
+    def call() -> Any:
+        return chosen(*_values(arguments), **attributes)
+
+    if iscoroutinefunction(chosen):
         return AwaitedStep(call, partial(_bounded_step, node, views, constants))
-    *outputs, shapes = (views[name].array for name in node.outputs)
 
     def step() -> None:
-        put_within(str(inner), function(*frozen, **attributes), outputs, shapes, dims)
+        results = call()
+        are_free = unshared(results)
+        arrays, shapes.array[...] = check_within(label, results, largest, dims)
+        for view, array, is_free in zip(outputs, arrays, are_free, strict=True):
+            _put(view, array, is_free=is_free)
 
     return step
 
 
+def _put(view: View, array: Array, *, is_free: bool) -> None:
+    """Hand a function's result on as it is, or copy it to its place in planned memory."""
+    if view.donation is not None and is_free and array.dtype == view.array.dtype:
+        view.donation.array = array
+        return
+    target = view.array[(*map(slice, array.shape), ...)]
+    target[...] = array
+    if view.donation is not None:
+        view.donation.array = target
+
+
 def _arguments(
     node: Node, views: Mapping[str, View], constants: Mapping[str, Array]
-) -> list[Array | None]:
+) -> list[Array | Donation | None]:
     """Return what a function is called with; what is left out at the end is left to it."""
-    inputs = [_array(name, views, constants) for name in node.inputs]
-    frozen = [None if array is None else read_only(array) for array in inputs]
-    while frozen and frozen[-1] is None:
-        frozen.pop()
-    return frozen
+    found: list[Array | Donation | None] = []
+    for name in node.inputs:
+        donation = views[name].donation if name in views else None
+        array = _array(name, views, constants)
+        found.append(donation or (None if array is None else read_only(array)))
+    while found and found[-1] is None:
+        found.pop()
+    return found
+
+
+def _values(arguments: list[Array | Donation | None]) -> list[Array | None]:
+    """Return what a function is called with now."""
+    return [read_only(one.array) if isinstance(one, Donation) else one for one in arguments]
 
 
 def read_only(array: Array) -> Array:

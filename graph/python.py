@@ -384,10 +384,10 @@ def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(dtype, broadcast([spec.shape or () for spec in present])),)
 
 
-def put_within(
-    at: str, results: Any, outputs: Sequence[Array], shapes: Array, dims: Sequence[str]
-) -> None:
-    """Write a Python function's results into buffers of the largest ones, and their shapes.
+def check_within(
+    at: str, results: Any, largest: Sequence[Array], dims: Sequence[str]
+) -> tuple[tuple[Array, ...], list[int]]:
+    """Return a Python function's results as arrays that fit into the largest, and all lengths.
 
     Raises
     ------
@@ -395,10 +395,11 @@ def put_within(
         If there are too few or too many, or one has another dtype than was declared, or is larger.
     """
     given = results if isinstance(results, tuple) else (results,)
-    if len(given) != len(outputs):
-        raise _count_error(at, results, len(outputs))
+    if len(given) != len(largest):
+        raise _count_error(at, results, len(largest))
+    arrays = tuple(map(np.asarray, given))
     named, lengths, known = iter(dims), list[int](), dict[str, int]()
-    for index, (output, array) in enumerate(zip(outputs, map(np.asarray, given), strict=True)):
+    for index, (output, array) in enumerate(zip(largest, arrays, strict=True)):
         wanted = [next(named) for _ in range(output.ndim)]
         fits = len(array.shape) == output.ndim and all(
             not dim.isdecimal() or length == int(dim)
@@ -425,9 +426,8 @@ def put_within(
                     at=at,
                     fix="return as many, or declare another symbol",
                 )
-        output[tuple(map(slice, array.shape))] = array
         lengths += array.shape
-    shapes[...] = lengths
+    return arrays, lengths
 
 
 def _count_error(at: str, results: Any, wanted: int) -> GraphError:

@@ -43,7 +43,9 @@ class CompiledDevice(CpuDevice):
         if find_spec("numba") is None:
             raise DeviceUnavailableError(self._missing, fix=FIX)
         super().__init__(name, threads=threads, affinity=affinity)
-        self.capabilities = replace(self.capabilities, software=f"numba {version('numba')}")
+        self.capabilities = replace(
+            self.capabilities, takes_donations=True, software=f"numba {version('numba')}"
+        )
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the kernel's scratch buffers."""

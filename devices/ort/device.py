@@ -67,6 +67,7 @@ class OrtDevice(HostDevice):
             accesses=frozenset({HOST, SHARED}),
             memory_bytes=physical_memory(),
             atomic_programs=True,
+            takes_donations=True,
             software=f"onnxruntime {runtime().__version__}",
         )
 

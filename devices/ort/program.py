@@ -31,6 +31,7 @@ class OrtProgram:
     __slots__ = (
         "_binding",
         "_device",
+        "_donations",
         "_new_options",
         "_options",
         "_run",
@@ -50,6 +51,8 @@ class OrtProgram:
         self._options = self._new_options()
         self._run: Any = _nothing
         self._binding: Any = None
+        donations = ((name, views[name].donation) for name in inputs)
+        self._donations = [(name, one) for name, one in donations if one is not None]
         if session.inference is None:
             return
         binding = session.inference.io_binding()
@@ -66,6 +69,8 @@ class OrtProgram:
             inference, inner = session.inference, binding
         self._run = inference.run_with_iobinding
         self._binding = inner
+        if self._donations:
+            self._run = partial(self._run_with_donations, binding, self._run)
 
     def rebound(self, views: Mapping[str, View]) -> OrtProgram | None:
         """Return it for tensors of other lengths; None where another model has to be loaded."""
@@ -99,6 +104,11 @@ class OrtProgram:
             if event.cancelled:
                 raise CancelledWorkError("the work was cancelled while it ran") from error
             raise self._kernel_error(error) from error
+
+    def _run_with_donations(self, binding: Any, run: Any, inner: Any, options: Any) -> None:
+        for name, donation in self._donations:
+            binding.bind_input(*_place(name, donation.array))
+        run(inner, options)
 
     def _kernel_error(self, error: Exception) -> KernelError:
         found = _NODE.search(str(error))

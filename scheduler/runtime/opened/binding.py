@@ -16,6 +16,7 @@ from ....devices.device import (
     StatefulDevice,
     scratch_specs,
 )
+from ....devices.donation import Donation
 from ....devices.errors import DeviceError
 from ....devices.host import HostDevice
 from ....devices.memory import View
@@ -25,6 +26,7 @@ from ....graph.ir import Graph
 from ....graph.operator_lifecycle import has_lives
 from ....graph.tensor import TensorSpec
 from ...dispatch.core_shares import shares_of_cores
+from ...dispatch.donations import donated_tensors
 from ...dispatch.inline_policy import inline_steps
 from ...plans.partition import Subgraph
 from ...plans.placement import SCRATCH
@@ -54,6 +56,14 @@ class Bound(NamedTuple):
     call: Call | None = None
     program: Program | None = None
     views: Mapping[str, View] = MappingProxyType({})
+
+
+class _Rules(NamedTuple):
+    """Which steps run inline, the cores of devices that scale, and what functions give away."""
+
+    inline: frozenset[int]
+    cores: Mapping[str, int]
+    donated: frozenset[str]
 
 
 class _BoundStep(NamedTuple):
@@ -89,21 +99,28 @@ class Bindings:
         self._placement, self._memory = plan.placement, plan.memory
         self._devices, self._driver, self._lives = devices, driver, lives
         self._measure = measure
-        self._inline, self._cores = _rules_of(plan, devices) if base is None else base._rules(plan)
-        of_base: Sequence[_BoundStep] = () if base is None else base._steps
+        rules = _rules_of(plan, devices) if base is None else base._rules(plan)
+        self._inline, self._cores, self._donated = rules
+        # Whoever writes a tensor and whoever reads it have to agree on where it lies.
+        agrees = base is not None and base._donated == self._donated
+        of_base: Sequence[_BoundStep] = base._steps if base is not None and agrees else ()
         theirs = {id(one.step): one for one in of_base}
         self._steps: list[_BoundStep] = [
             theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
         ]
         self._own = [one for one in self._steps if id(one.step) not in theirs]
 
-    def _rules(self, plan: Plan) -> tuple[frozenset[int], Mapping[str, int]]:
-        """Return which steps run inline, and the cores of devices, for other shapes of this plan.
+    def _rules(self, plan: Plan) -> _Rules:
+        """Return the rules for other shapes of this plan.
 
         Control flow may have become something else there.
         """
         same = all(map(_has_same_nodes, plan.steps, self._plan.steps))
-        return (self._inline, self._cores) if same else _rules_of(plan, self._devices)
+        return (
+            _Rules(self._inline, self._cores, self._donated)
+            if same
+            else _rules_of(plan, self._devices)
+        )
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, Bound]:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
@@ -201,7 +218,12 @@ class Bindings:
     def view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
         """Return a device's view of a tensor in the arenas of a slot."""
         location = self._memory.locations[replica]
-        return device.view(arenas[location.memory, location.region], location.offset, spec)
+        arena = arenas[location.memory, location.region]
+        view = device.view(arena, location.offset, spec)
+        if replica[0] not in self._donated:
+            return view
+        donation = arena.donations.setdefault(replica[0], Donation(view.array))
+        return replace(view, donation=donation)
 
     def _region(self, replica: Replica) -> Region:
         location = self._memory.locations[replica]
@@ -277,13 +299,10 @@ class Bindings:
         return device.compile_with(graph, views, self._lives, measure=self._measure)
 
 
-def _rules_of(
-    plan: Plan, devices: Mapping[str, Device]
-) -> tuple[frozenset[int], Mapping[str, int]]:
-    """Return which steps run inline, and the cores of devices that scale."""
+def _rules_of(plan: Plan, devices: Mapping[str, Device]) -> _Rules:
     shares = shares_of_cores(plan)
     scaling = {name: shares[name] for name in shares if isinstance(devices[name], Scaling)}
-    return inline_steps(plan.steps, devices), scaling
+    return _Rules(inline_steps(plan.steps, devices), scaling, donated_tensors(plan, devices))
 
 
 def _has_same_nodes(step: Step, other: Step) -> bool:

@@ -1,0 +1,83 @@
+"""Results that Python functions give away: read where they lie, instead of being copied.
+
+What a function returns is its own array nearly always: nothing else refers to it. Then it may stand
+in for the tensor's planned memory until the function's next call on that memory. That saves the
+copy, and keeps the allocator from returning the pages to the system, and faulting them in again,
+between two items.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..graph.tensor import Array
+
+
+class Donation:
+    """What is read in place of a tensor's planned memory.
+
+    Attributes
+    ----------
+    array : Array
+        What the function returned last, or the planned memory that it was copied to.
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+
+def unshared(results: Any) -> list[bool]:
+    """Say for each of a function's results whether the caller's variable is all that leads to it.
+
+    To be called with the one variable that holds what the function returned. An array counts that
+    owns its memory, or is a view of one that does and that nothing else refers to.
+    """
+    whole, counts = _count_references(results)
+    if not isinstance(results, tuple):
+        return [counts[0] <= _ALONE and _owns_memory(results)]
+    return [
+        whole <= _WHOLE and count <= _EACH and _owns_memory(array)
+        for array, count in zip(results, counts, strict=True)
+    ]
+
+
+def _count_references(results: Any) -> tuple[int, list[int]]:
+    if isinstance(results, tuple):
+        return sys.getrefcount(results), [sys.getrefcount(each) for each in results]
+    return 0, [sys.getrefcount(results)]
+
+
+def _owns_memory(array: Any) -> bool:
+    if type(array) is not np.ndarray or not (array.flags.c_contiguous and array.flags.aligned):
+        return False
+    if array.base is None:
+        return array.flags.owndata
+    whole = type(array.base) is np.ndarray and array.base.flags.owndata
+    return whole and sys.getrefcount(array.base) <= _BASE
+
+
+def _measure_counts() -> tuple[int, int, int, int]:
+    """Return the counts of what nothing else refers to, which interpreters have their own of."""
+
+    def count(results: Any) -> tuple[int, list[int]]:  # as deep as in `unshared`
+        return _count_references(results)
+
+    def call(function: Callable[[], Any]) -> tuple[int, list[int]]:
+        results = function()
+        return count(results)
+
+    whole, (each,) = call(lambda: (np.empty(1),))
+    _, (alone,) = call(lambda: np.empty(1))
+    view = np.empty((1, 1))[0]
+    return whole, each, alone, sys.getrefcount(view.base)
+
+
+_WHOLE, _EACH, _ALONE, _BASE = _measure_counts()
+if not getattr(sys, "_is_gil_enabled", lambda: True)():  # counts are not exact then
+    _WHOLE = _ALONE = -1

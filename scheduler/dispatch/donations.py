@@ -1,0 +1,39 @@
+"""The tensors that Python functions give away instead of having them copied to planned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...devices.device import Device
+from ...devices.host import may_run_anywhere
+from ...graph.ir import Node
+from ...graph.operators.bounded_call import BOUNDED_CALL
+from ..plans.plan import Plan
+from ..plans.steps import Transfer
+
+
+def donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]:
+    """Return what functions compute that is read only by programs which take donations.
+
+    Not what leaves the plan, nor what outlives the item: that is looked for in planned memory.
+    """
+    assert plan.placement is not None, "shapes are known"
+    made, kept = set[str](), {*plan.graph.outputs}
+    kept.update(name for name, _ in plan.placement.prepared)
+    kept.update(name for one in plan.placement.commits for name, _ in (one.source, one.target))
+    for step in plan.steps:
+        if isinstance(step.work, Transfer):
+            kept.add(step.work.tensor)
+            continue
+        device = devices[step.device]
+        takes = device.capabilities.takes_donations and may_run_anywhere(device)
+        for node in step.work.graph.nodes:
+            if takes and _calls_python(node):
+                made.update(node.outputs)
+            elif not (takes and device.capabilities.atomic_programs):
+                kept.update(node.inputs)
+    return frozenset(made - kept)
+
+
+def _calls_python(node: Node) -> bool:
+    return node.op == BOUNDED_CALL or node.operator.function is not None

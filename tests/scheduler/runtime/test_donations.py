@@ -1,0 +1,153 @@
+"""Results of functions are read where they lie, and nobody sees what a function does to its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plait.graph.ir import Graph
+from plait.graph.tensor import Array
+from plait.scheduler.dispatch.donations import donated_tensors
+
+SPEC = pl.TensorSpec("float32", ("rows", 4))
+DEVICES: list[list[str]] = [
+    ["cpu"],
+    ["ort", "cpu"],
+    ["ort", "compiled"],
+    ["ort", "formal"],
+    ["ort:0..1", "cpu:0..1"],
+    ["cpu", "worker:0"],
+]
+addresses: dict[str, list[int]] = {"returned": [], "read": []}
+
+
+def operator(function: Any) -> Any:
+    return pl.operator(SPEC, inputs=[SPEC], name=f"test_donations.{function.__name__}")(function)
+
+
+@operator
+def fresh(x: Array) -> Array:
+    made = x + np.float32(1)
+    addresses["returned"].append(made.ctypes.data)
+    return made
+
+
+@operator
+def read(x: Array) -> Array:
+    addresses["read"].append(x.ctypes.data)
+    assert not x.flags.writeable
+    return x * np.float32(2)
+
+
+_buffer = np.zeros((64, 4), np.float32)
+
+
+@operator
+def reused(x: Array) -> Array:
+    """Return the same array at each call."""
+    np.add(x, np.float32(3), out=_buffer[: len(x)])
+    return _buffer[: len(x)]
+
+
+@operator
+def spoiled(x: Array) -> Array:
+    """Overwrite what it returned at the call before."""
+    if spoiled_before:
+        spoiled_before.pop()[...] = np.nan
+    made = x + np.float32(5)
+    spoiled_before.append(made)
+    return made
+
+
+spoiled_before: list[Array] = []
+
+
+@operator
+def passed(x: Array) -> Array:
+    return x
+
+
+@operator
+def turned(x: Array) -> Array:
+    return np.asfortranarray(x - np.float32(7))
+
+
+ORACLE: dict[Any, Any] = {
+    fresh: lambda x: x + 1,
+    read: lambda x: x * 2,
+    reused: lambda x: x + 3,
+    spoiled: lambda x: x + 5,
+    passed: lambda x: x,
+    turned: lambda x: x - 7,
+    "Relu": lambda x: np.maximum(x, 0),
+}
+
+
+def chain(*works: Any) -> Graph:
+    """Return a graph of functions and operators one behind the other."""
+    b = pl.GraphBuilder("chain")
+    x = b.input("x", "float32", (8, 4))
+    for index, work in enumerate(works):
+        name = f"n{index}"
+        x = b.op(work, x, name=name) if isinstance(work, str) else b.call(work, x, name=name)
+    b.output("y", x)
+    return b.build()
+
+
+def donated(*works: Any, devices: Any = ("cpu",), pin: Any = None) -> set[int]:
+    """Return which of a chain's results are given away, by number."""
+    plan = pl.plan(chain(*works), list(devices), pin=pin)
+    names = {node.outputs[0]: int(node.name[1:]) for node in plan.graph.nodes}
+    return {names[name] for name in donated_tensors(plan, plan.prototypes)}
+
+
+def test_only_what_all_readers_take_is_given_away() -> None:
+    assert donated(fresh, read, read) == {0, 1}
+    assert donated(fresh, "Relu", read) == set()
+    assert donated(fresh, "Relu", read, devices=["ort", "cpu"], pin={"n1": "ort"}) == {0}
+    assert donated(fresh, read, devices=["compiled"]) == {0}
+    assert donated(fresh, read, devices=["worker:0"]) == set()
+
+
+def test_devices_that_bind_programs_in_a_way_of_their_own_have_to_say_that_they_take_them() -> None:
+    assert not pl.device("formal").capabilities.takes_donations
+    assert donated(fresh, read, devices=["formal"]) == set()
+
+
+@pytest.mark.trio
+async def test_a_function_reads_what_the_one_before_returned_where_that_lies() -> None:
+    addresses["returned"].clear()
+    addresses["read"].clear()
+    async with pl.Session(pl.plan(chain(fresh, read), ["cpu"])) as session:
+        x = np.ones((8, 4), np.float32)
+        for _ in range(3):
+            assert np.array_equal((await session.run({"x": x}))["y"], 2 * (x + 1))
+    assert addresses["returned"] == addresses["read"]
+    assert len(addresses["read"]) == 3
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("devices", DEVICES, ids=str)
+@settings(max_examples=12, deadline=None)
+@given(works=st.lists(st.sampled_from(list(ORACLE)), min_size=1, max_size=6), data=st.data())
+async def test_whatever_functions_do_to_their_results_items_are_right(
+    devices: list[str], works: list[Any], data: st.DataObject
+) -> None:
+    if any(work in (reused, spoiled) for work in works) and ":0..1" in str(devices):
+        devices = ["ort", "cpu"]  # such functions are not for several threads
+    spoiled_before.clear()
+    in_flight = data.draw(st.integers(1, 4))
+    rng = np.random.default_rng(0)
+    items = [rng.uniform(-9, 9, (8, 4)).astype(np.float32) for _ in range(6)]
+    pin = {f"n{i}": devices[0] for i, work in enumerate(works) if work == "Relu"}
+    plan = pl.plan(chain(*works), devices, pin=pin, max_in_flight=in_flight)
+    async with pl.Session(plan) as session, session.stream({"x": x} for x in items) as results:
+        found = [result["y"] async for result in results]
+    for x, y in zip(items, found, strict=True):
+        for work in works:
+            x = ORACLE[work](x)
+        np.testing.assert_array_equal(y, x)
