@@ -13,6 +13,7 @@ from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
 from ...graph.nested import graphs_in
 from ...graph.operator import Call
+from ...graph.operators.bounded_call import calls_python
 from ...graph.operators.control import CONTROL_FLOW, fits_whole
 from ...graph.tensor import Array, TensorSpec
 from ..device import Support
@@ -61,7 +62,7 @@ def _holds(known: ref[Array] | None, value: Array | None) -> bool:
 
 def supports(node: Node, call: Call) -> Support:
     """Say whether ONNX Runtime has a kernel that does what the node says."""
-    if node.operator.function is not None:
+    if calls_python(node):
         return Support(False, "Python functions do not run on 'ort' devices")
     if node.op in CONTROL_FLOW:
         return _supports_whole(node, call)

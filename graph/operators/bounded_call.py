@@ -56,6 +56,11 @@ def is_bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, in
     )
 
 
+def calls_python(node: Node) -> bool:
+    """True for a Python function, bounded or not."""
+    return node.op == BOUNDED_CALL or node.operator.function is not None
+
+
 def bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> Node:
     """Return the node that calls a function of which `is_bounded_call` is true."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
-from ...graph.ir import Node
-from ...graph.operators.bounded_call import BOUNDED_CALL
+from ...graph.operators.bounded_call import calls_python
 from ..plans.plan import Plan
 from ..plans.steps import Transfer
 
@@ -28,12 +27,8 @@ def donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]
         device = devices[step.device]
         takes = device.capabilities.takes_donations and may_run_anywhere(device)
         for node in step.work.graph.nodes:
-            if takes and _calls_python(node):
+            if takes and calls_python(node):
                 made.update(node.outputs)
             elif not (takes and device.capabilities.atomic_programs):
                 kept.update(node.inputs)
     return frozenset(made - kept)
-
-
-def _calls_python(node: Node) -> bool:
-    return node.op == BOUNDED_CALL or node.operator.function is not None

@@ -17,6 +17,8 @@ from plait.devices.ort import support as ort_support
 from plait.devices.ort.device import OrtDevice
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call
+from plait.graph.operators.bounded_call import bounded_call
+from plait.graph.tensor import Array
 
 
 def scaled() -> Graph:
@@ -75,3 +77,19 @@ def test_an_answer_keeps_no_constants() -> None:
     del graph
     gc.collect()
     assert weights() is None
+
+
+def _pick(x: Array) -> Array:
+    return x[x > 0]
+
+
+def test_functions_of_bounded_results_are_refused_as_functions() -> None:
+    spec = pl.TensorSpec("float32", ("count",))
+    picked = pl.operator(spec, inputs=[pl.TensorSpec("float32", (4,))], name="test.picked")(_pick)
+    b = pl.GraphBuilder("picked")
+    b.output("y", b.call(picked, b.input("x", "float32", (4,))))
+    graph = b.build()
+    node = bounded_call(graph, graph.nodes[0], {"count": (0, 4)})
+    call = Call((graph.tensors["x"],), (None,), node.attributes, n_outputs=2)
+    said = pl.device("ort").supports(node, call)
+    assert said == (False, "Python functions do not run on 'ort' devices")
