@@ -11,6 +11,7 @@ from ...graph.dtypes import is_extension
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.ir import Graph
 from ...graph.tensor import Array
+from ..donation import Donation
 from ..errors import KernelError
 from ..event import CancelledWorkError, Event
 from ..memory import View
@@ -31,7 +32,6 @@ class OrtProgram:
     __slots__ = (
         "_binding",
         "_device",
-        "_donations",
         "_new_options",
         "_options",
         "_run",
@@ -51,8 +51,6 @@ class OrtProgram:
         self._options = self._new_options()
         self._run: Any = _nothing
         self._binding: Any = None
-        donations = ((name, views[name].donation) for name in inputs)
-        self._donations = [(name, one) for name, one in donations if one is not None]
         if session.inference is None:
             return
         binding = session.inference.io_binding()
@@ -69,8 +67,9 @@ class OrtProgram:
             inference, inner = session.inference, binding
         self._run = inference.run_with_iobinding
         self._binding = inner
-        if self._donations:
-            self._run = partial(self._run_with_donations, binding, self._run)
+        found = ((name, views[name].donation) for name in inputs)
+        if donations := [(name, one) for name, one in found if one is not None]:
+            self._run = partial(_run_with_donations, donations, binding, self._run)
 
     def rebound(self, views: Mapping[str, View]) -> OrtProgram | None:
         """Return it for tensors of other lengths; None where another model has to be loaded."""
@@ -105,11 +104,6 @@ class OrtProgram:
                 raise CancelledWorkError("the work was cancelled while it ran") from error
             raise self._kernel_error(error) from error
 
-    def _run_with_donations(self, binding: Any, run: Any, inner: Any, options: Any) -> None:
-        for name, donation in self._donations:
-            binding.bind_input(*_place(name, donation.array))
-        run(inner, options)
-
     def _kernel_error(self, error: Exception) -> KernelError:
         found = _NODE.search(str(error))
         for node in self.graph.nodes:
@@ -122,6 +116,15 @@ class OrtProgram:
 
 def _nothing(*_: object) -> None:
     """Stand for a run where there is nothing to compute."""
+
+
+def _run_with_donations(
+    donations: list[tuple[str, Donation]], binding: Any, run: Any, inner: Any, options: Any
+) -> None:
+    """Run with inputs that lie elsewhere each time; no method, or programs would be in cycles."""
+    for name, donation in donations:
+        binding.bind_input(*_place(name, donation.array))
+    run(inner, options)
 
 
 def _place(name: str, array: Array) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import plait as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plait.devices.ort.program import OrtProgram
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.dispatch.donations import donated_tensors
@@ -116,6 +118,24 @@ def test_only_what_all_readers_take_is_given_away() -> None:
 def test_devices_that_bind_programs_in_a_way_of_their_own_have_to_say_that_they_take_them() -> None:
     assert not pl.device("formal").capabilities.takes_donations
     assert donated(fresh, read, devices=["formal"]) == set()
+
+
+def programs() -> int:
+    return sum(type(one) is OrtProgram for one in gc.get_objects())
+
+
+def test_programs_that_take_donations_go_without_the_cycle_collector() -> None:
+    plan = pl.plan(chain(fresh, "Relu"), ["ort", "cpu"], pin={"n1": "ort"})
+    gc.collect()
+    before = programs()
+    gc.disable()
+    try:
+        with pl.BlockingSession(plan) as session:
+            session.run({"x": np.ones((8, 4), np.float32)})
+            assert programs() == before + 1
+        assert programs() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.trio
