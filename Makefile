@@ -59,7 +59,7 @@ bench: install  ## measure; results go to benchmarks/results
 fuzz: install  ## damaged files and random graphs, for SECONDS= with SEED=; failures are kept in .fuzz
 	$(BIN)/python tests/fuzzers/campaign.py --seconds $(SECONDS) --seed $(SEED) --keep .fuzz
 	PLAIT_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/properties/test_random_partitions.py \
-		--hypothesis-seed=$(SEED) -o faulthandler_timeout=0
+		--hypothesis-seed=$(SEED) -o hang_timeout=0
 
 gpu: $(GPU_VENV)/ready  ## on a machine with an NVIDIA GPU: its tests and figures, as one file of results
 	@$(call install_plait,$(GPU_VENV))

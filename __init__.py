@@ -59,6 +59,8 @@ if TYPE_CHECKING:
         FeedError,
         FetchError,
         Item,
+        Join,
+        JoinStatus,
         MicroBatches,
         Plan,
         PlanDiff,
@@ -70,9 +72,12 @@ if TYPE_CHECKING:
         Session,
         SessionError,
         Simulation,
+        SourceError,
+        Stamped,
         Tuned,
         UnsupportedOpError,
         diff,
+        join,
         load_plan,
         modelled_device,
         plan,
@@ -80,6 +85,7 @@ if TYPE_CHECKING:
         ray,
         run,
         simulate,
+        sources,
         tune,
     )
 
@@ -109,6 +115,8 @@ __all__ = [
     "GraphError",
     "InternalError",
     "Item",
+    "Join",
+    "JoinStatus",
     "KernelError",
     "LogicError",
     "MicroBatches",
@@ -129,6 +137,8 @@ __all__ = [
     "SessionError",
     "ShapeError",
     "Simulation",
+    "SourceError",
+    "Stamped",
     "TensorSpec",
     "Tuned",
     "UnknownOperatorError",
@@ -141,6 +151,7 @@ __all__ = [
     "diff",
     "freeze",
     "gradients",
+    "join",
     "learning",
     "load",
     "load_plan",
@@ -155,6 +166,7 @@ __all__ = [
     "save",
     "save_weights",
     "simulate",
+    "sources",
     "to_dot",
     "topological_layers",
     "tune",
@@ -183,9 +195,11 @@ __getattr__ = lazily(  # what takes long: the scheduler, with it trio, and the f
         ".graph.printing": "to_dot",
         ".scheduler": "AsyncioSession BlockingMicroBatches BlockingSession Carried Costs"
         " DeadlineError DeviceModel DoesNotFitError FaultPolicy FeedError FetchError Item"
+        " Join JoinStatus SourceError Stamped join"
         " MicroBatches Plan PlanDiff PlanError Profile Quantized QueueFullError Results Session"
         " SessionError Simulation Tuned UnsupportedOpError diff load_plan modelled_device plan"
         " quantize run simulate tune",
         ".scheduler.ray": "",
+        ".scheduler.sources": "",
     },
 )

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from .options import EXIT_CODES, PATH, as_json, operators_option, params_option
+from .options import EXIT_CODES, MODEL, PATH, as_json, operators_option, params_option
 from .output import print_json, print_text
 from .plan import load_graph, register_operators
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("model", type=PATH)
+@click.argument("model", type=MODEL)
 @click.argument("output", type=PATH)
 @params_option
 @operators_option
@@ -26,7 +26,7 @@ from .plan import load_graph, register_operators
 )
 @as_json
 def convert(
-    model: Path,
+    model: Path | bytes,
     output: Path,
     params: Path | None,
     operators: tuple[Path, ...],

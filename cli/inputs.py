@@ -14,6 +14,7 @@ import numpy as np
 from ..graph.dtypes import is_extension, kind_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph
+from ..graph.names import did_you_mean
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import Array, TensorSpec, holds_bytes
 from .members import array_name
@@ -248,9 +249,10 @@ class Feeds:
                 self._fixed.update(arrays)
         for name in sorted(names):
             if name not in self._graph.inputs:
+                inputs = ", ".join(self._graph.inputs)
                 raise CommandError(
                     f"the graph has no input {name!r}",
-                    fix=f"its inputs are: {', '.join(self._graph.inputs)}",
+                    fix=did_you_mean(name, self._graph.inputs, f"its inputs are: {inputs}"),
                 )
             if name in seen:
                 raise CommandError(f"the input {name!r} is given twice", fix="give it once")

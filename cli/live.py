@@ -72,8 +72,10 @@ def frame(shown: Moment, count: int, elapsed_s: float) -> RenderableType:
 
     status = shown.status
     latency = "-" if shown.latency_s is None else f"{shown.latency_s * 1e3:.2f} ms"
+    dropped = f", {status.dropped} dropped" if status.dropped else ""
     head = Text(
-        f"{status.done} of {count} items, {status.failed} failed, {status.in_flight} in flight; "
+        f"{status.done} of {count} items, {status.failed} failed{dropped}, "
+        f"{status.in_flight} in flight; "
         f"{shown.per_second:.1f} items/s, latency {latency}; {elapsed_s:.0f} s"
     )
     devices = Table(box=box.SIMPLE_HEAD, pad_edge=False)

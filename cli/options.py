@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ SHOWN_ERRORS = 10
 
 
 class _File(click.Path):
-    """A path; no command reads or writes a file as a standard stream."""
+    """A path; no standard stream but where a model is read."""
 
     def convert(self, value: Any, *context: Any) -> Any:
         if value == "-":
@@ -29,7 +30,17 @@ class _File(click.Path):
         return super().convert(value, *context)
 
 
+class _Model(_File):
+    """A model's path, or its bytes: a dash stands for what comes in on the standard input."""
+
+    def convert(self, value: Any, *context: Any) -> Any:
+        if value == "-":
+            return sys.stdin.buffer.read()
+        return super().convert(value, *context)
+
+
 PATH = _File(path_type=Path)
+MODEL = _Model(path_type=Path)
 
 EXIT_CODES = """
 \b

@@ -16,7 +16,7 @@ import click
 from ..graph.errors import named_text
 from .cluster import joined, ray_option
 from .inputs import CommandError
-from .options import PATH, operators_option, params_option
+from .options import MODEL, PATH, operators_option, params_option
 from .parsing import (
     parse_bounds,
     parse_device_options,
@@ -56,7 +56,8 @@ class Request:
 
     Attributes
     ----------
-    model : Path
+    model : Path or bytes
+        Bytes where it came in on the standard input.
     devices : tuple of str
         Empty where none are named: the cpu, or those of the saved plan.
     shapes : Mapping of str to tuple of int
@@ -73,7 +74,7 @@ class Request:
         By device.
     """
 
-    model: Path
+    model: Path | bytes
     devices: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     costs: Path | None = None
@@ -186,7 +187,7 @@ class Request:
         return plan.for_shapes(self.shapes) if asked else plan
 
 
-def load_graph(model: Path, params: Path | None) -> Graph:
+def load_graph(model: Path | bytes, params: Path | None) -> Graph:
     """Return the graph in a model file; its parameters may lie in a file elsewhere.
 
     Raises
@@ -204,7 +205,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_request(
-        model: Path,
+        model: Path | bytes,
         devices: str | None,
         device_options: tuple[str, ...],
         pins: tuple[str, ...],
@@ -265,7 +266,7 @@ def largest_lengths(plan: Plan) -> dict[str, int]:
 
 
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
-    click.argument("model", type=PATH),
+    click.argument("model", type=MODEL),
     params_option,
     operators_option,
     click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .inputs import CommandError, Feeds, parse_input
-from .options import EXIT_CODES, PATH, as_json, print_notes, seed_option
+from .options import EXIT_CODES, MODEL, PATH, as_json, print_notes, seed_option
 from .output import check_writable, print_json, print_text
 from .parsing import parse_devices, parse_shapes
 
@@ -23,7 +23,7 @@ SUFFIXES = (".plait", ".onnx")
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("model", type=PATH)
+@click.argument("model", type=MODEL)
 @click.option(
     "--calibrate",
     "calibrating",
@@ -86,7 +86,7 @@ SUFFIXES = (".plait", ".onnx")
 @seed_option
 @as_json
 def quantize(
-    model: Path,
+    model: Path | bytes,
     calibrating: tuple[str, ...],
     checking: tuple[str, ...],
     count: int | None,

@@ -40,6 +40,8 @@ class Streamed:
         Items that worked.
     failures : dict of int to exception
         Items that did not, by number.
+    dropped : int
+        Items that there was no room for.
     elapsed_s : float
         From the first item asked for to the last result, without opening and closing devices.
     profile : Profile or None
@@ -50,6 +52,7 @@ class Streamed:
 
     done: int = 0
     failures: dict[int, BaseException] = field(default_factory=dict)
+    dropped: int = 0
     elapsed_s: float = 0.0
     profile: Profile | None = None
     was_interrupted: bool = False
@@ -65,6 +68,7 @@ class Streamed:
         return {
             "done": self.done,
             "failures": failures,
+            "dropped": self.dropped,
             "seconds": self.elapsed_s,
             "items_per_second": self.per_second,
             "interrupted": self.was_interrupted,
@@ -72,9 +76,10 @@ class Streamed:
 
     def __str__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
+        dropped = f", {self.dropped} dropped" if self.dropped else ""
         how = "interrupted after " if self.was_interrupted else ""
         rate = f"{self.per_second:.1f} items/s"
-        return f"{how}{self.done} items in {self.elapsed_s:.3f} s: {rate}{failed}"
+        return f"{how}{self.done} items in {self.elapsed_s:.3f} s: {rate}{failed}{dropped}"
 
 
 def run_once(
@@ -126,6 +131,7 @@ def run_stream(
                     await _consume(session, make_item, count, output, streamed, advance, how)
             finally:
                 streamed.profile = _profile(session)
+                streamed.dropped = session.status().dropped
 
     try:
         trio.run(run)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from .inputs import CommandError
 from .plan import Request
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
         max_delay_ms: float | None,
         deadline_ms: float | None,
         on_error: str,
+        keep: str | None,
+        drop: Literal["oldest", "newest"] | None,
         **options: Any,
     ) -> None:
         arguments: StreamArguments = {
@@ -50,6 +53,8 @@ def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
             "batch": batch,
             "max_delay_s": None if max_delay_ms is None else max_delay_ms / 1e3,
             "deadline_s": None if deadline_ms is None else deadline_ms / 1e3,
+            "keep": "latest" if keep == "latest" else parse_keep(keep),
+            "drop": drop,
         }
         command(request, streaming=Streaming(arguments, stop=on_error == "stop"), **options)
 
@@ -57,6 +62,15 @@ def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         asking = option(asking)
     return asking
+
+
+def parse_keep(text: str | None) -> int | None:
+    """Return how many items wait; CommandError if that is no number."""
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise CommandError(f"--keep is {text!r}", fix="--keep latest, or a whole number from 1 on")
+    return int(text)
 
 
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
@@ -85,5 +99,16 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         default="continue",
         show_default=True,
         help="What to do when an item fails.",
+    ),
+    click.option(
+        "--keep",
+        metavar="latest|N",
+        help="Read items as fast as they come, and let N wait at most, or the latest alone; "
+        "others are dropped.",
+    ),
+    click.option(
+        "--drop",
+        type=click.Choice(["oldest", "newest"]),
+        help="Which items --keep drops; the oldest when left out.",
     ),
 )

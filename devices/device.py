@@ -7,7 +7,7 @@ run. A device has at least one lane: an in-order queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
@@ -125,6 +125,16 @@ class Rebindable(Program, Protocol):
 
     def rebound(self, views: Mapping[str, View]) -> Program | None:
         """Return it bound to other views; None where their lengths take another program."""
+        ...
+
+
+@runtime_checkable
+class SharesConstants(Program, Protocol):
+    """A program with forms of its own of constants, which others may have in common with it."""
+
+    @property
+    def loaded(self) -> Hashable:
+        """What holds them; the same for all that share it."""
         ...
 
 

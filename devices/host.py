@@ -46,9 +46,8 @@ class HostDevice:
         self._lane = ThreadLane(f"plait-{name}", options.get("affinity", ()))
 
     def share_thread(self, other: HostDevice) -> None:
-        """Work on another one's thread from now on, unless one is bound to cores; before `open`."""
-        if not (self.options.get("affinity") or other.options.get("affinity")):
-            self._lane = other._lane
+        """Work on another one's thread from now on; before `open`."""
+        self._lane = other._lane
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate in this process's memory, or in shared memory."""

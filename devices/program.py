@@ -6,14 +6,22 @@ Shared by every device that runs kernels from Python over arrays it can address.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
+from itertools import accumulate
 from operator import sub
 from typing import Any, Protocol
 
 from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
+from ..graph.generators import (
+    Receive,
+    RowWriter,
+    gather_rows,
+    gather_rows_async,
+    yields_rows,
+)
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.operator_lifecycle import OperatorLifecycle, has_life
@@ -57,13 +65,17 @@ class AwaitedStep:
         Calls the function on bound arrays.
     storing : callable
         Returns the step that stores what a function of the same arguments returns.
+    writer : RowWriter, optional
+        Where the function yields rows: what writes them.
     """
 
     def __init__(
         self,
         call: Callable[[], Awaitable[Any]],
         storing: Callable[[Callable[..., Any]], Step],
+        writer: RowWriter | None = None,
     ) -> None:
+        self.writer = writer
         self._call = call
         # In a list, as what stores them is not to refer to the step: arrays would be in a cycle.
         results = self._results = list[Any]()
@@ -76,6 +88,44 @@ class AwaitedStep:
     def __call__(self) -> None:
         """Check what it returned, and write it to where it belongs."""
         self._store()
+
+
+class GeneratorStep:
+    """A call of a generator function: its rows are written where its results lie.
+
+    Parameters
+    ----------
+    call : callable
+        Returns the generator, for bound arrays.
+    writer : RowWriter
+    store : callable
+        Takes note of what was written.
+
+    Attributes
+    ----------
+    event : Running
+        Of the program that it is part of; the generator ends when that is cancelled.
+    """
+
+    event: Running = _UNSTOPPED
+
+    def __init__(
+        self,
+        call: Callable[[], Generator[Any, None, Any]],
+        writer: RowWriter,
+        store: Callable[[tuple[Array | None, ...]], None],
+    ) -> None:
+        self._call = call
+        self.writer = writer
+        self._store = store
+
+    def __call__(self) -> None:
+        """Run the generator to its end."""
+        self._store(gather_rows(self._call(), self.writer, self._check))
+
+    def _check(self) -> None:
+        if self.event.cancelled:
+            raise CancelledWorkError("the work was cancelled in a generator function")
 
 
 class BoundProgram:
@@ -91,9 +141,9 @@ class BoundProgram:
     __slots__ = (
         "_measure",
         "_names",
-        "_nested",
         "_nodes",
         "_steps",
+        "_stoppable",
         "_timed",
         "device",
         "graph",
@@ -110,7 +160,9 @@ class BoundProgram:
         self._names = [node.name for node in graph.nodes]
         self._timed = [node.name for node in self._nodes]
         self._steps = [step for _, step in steps]
-        self._nested = [step for step in self._steps if isinstance(step, nested.Step)]
+        self._stoppable = [
+            step for step in self._steps if isinstance(step, nested.Step | GeneratorStep)
+        ]
         self._measure = measure
 
     @property
@@ -131,6 +183,12 @@ class BoundProgram:
         else:
             return None
         return BoundProgram(self.device, self.graph, [(node, step)], self._measure)
+
+    def hand_rows(self, name: str, receive: Receive) -> None:
+        """Have somebody receive the rows that a node's generator yields: see `RowWriter`."""
+        for node, step in zip(self._nodes, self._steps, strict=True):
+            if node.name == name and isinstance(step, GeneratorStep | AwaitedStep) and step.writer:
+                step.writer.receivers.append(receive)
 
     async def fetch(self) -> None:
         """Await the async function of the only node; what it returned, `run` stores.
@@ -161,8 +219,8 @@ class BoundProgram:
             If the event is cancelled; the node that runs then is the last one.
         """
         index = 0
-        for inner in self._nested:
-            inner.event = event
+        for stoppable in self._stoppable:
+            stoppable.event = event
         try:
             if self._measure:
                 stamps = [time.perf_counter_ns()]
@@ -391,6 +449,15 @@ def _function_step(
     def call() -> Any:
         return function(*_values(arguments), **attributes)
 
+    if yields_rows(function):
+        largest = [views[name].array if name else None for name in node.outputs]
+
+        def store(written: tuple[Array | None, ...]) -> None:
+            check_results(label, written, specs)
+            for index, view in outputs:
+                _hold(view, written[index])
+
+        return _rows_step(function, call, RowWriter(label, largest), store)
     if iscoroutinefunction(function):
         return AwaitedStep(call, lambda one: _function_step(node, one, views, constants, specs))
 
@@ -426,6 +493,15 @@ def _bounded_step(
     def call() -> Any:
         return chosen(*_values(arguments), **attributes)
 
+    if yields_rows(chosen):
+        firsts = _first_dims(dims, largest)
+
+        def store(written: tuple[Array | None, ...]) -> None:
+            arrays, shapes.array[...] = check_within(label, written, largest, dims)
+            for view, array in zip(outputs, arrays, strict=True):
+                _hold(view, array)
+
+        return _rows_step(chosen, call, RowWriter(label, largest, firsts), store)
     if iscoroutinefunction(chosen):
         return AwaitedStep(call, partial(_bounded_step, node, views, constants))
 
@@ -437,6 +513,32 @@ def _bounded_step(
             _put(view, array, is_free=is_free)
 
     return step
+
+
+def _rows_step(
+    function: Callable[..., Any],
+    call: Callable[[], Any],
+    writer: RowWriter,
+    store: Callable[[tuple[Array | None, ...]], None],
+) -> Step:
+    """Return a step that calls a generator function, asynchronous or not."""
+    if not isasyncgenfunction(function):
+        return GeneratorStep(call, writer, store)
+    return AwaitedStep(
+        lambda: gather_rows_async(call(), writer), lambda one: lambda: store(one()), writer
+    )
+
+
+def _first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
+    """Return the first of each result's dimensions, which are listed one behind the other."""
+    places = accumulate((array.ndim for array in largest[:-1]), initial=0)
+    return [dims[place] for place in places]
+
+
+def _hold(view: View, array: Array | None) -> None:
+    """Have a result read where it was written."""
+    if view.donation is not None and array is not None:
+        view.donation.array = array
 
 
 def _put(view: View, array: Array, *, is_free: bool) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from ..graph.errors import PlaitError, named_text, text_of
 from ..graph.installed import DEVICES, load, offered, package_of
 from ..graph.ir import Graph, Node
+from ..graph.names import did_you_mean
 from ..graph.registrations import note_registration
 from ..graph.tensor import TensorSpec
 from .device import Device, device_kind
@@ -255,7 +256,8 @@ def _range_error(name: str, slip: re.Match[str]) -> DeviceError:
 
 
 def _unknown_device_error(name: str) -> DeviceUnavailableError:
-    known = ", ".join(dict.fromkeys((*_factories, *offered(DEVICES)))) or "none"
+    known = dict.fromkeys((*_factories, *offered(DEVICES)))
+    told = f"known kinds and names: {', '.join(known) or 'none'}"
     return DeviceUnavailableError(
-        f"there is no device {name!r}", fix=f"known kinds and names: {known}"
+        f"there is no device {name!r}", fix=did_you_mean(name, known, told)
     )

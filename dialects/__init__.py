@@ -8,11 +8,19 @@ a package of its own.
 from collections.abc import Mapping
 
 ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
-    "plait.operators": {"cvm": ".cvm.operators"},
+    "plait.operators": {
+        "cvm": ".cvm.operators",
+        "com.microsoft": ".ort_operators.operators",
+        "ai.onnx.ml": ".ort_operators.operators",
+    },
     "plait.kernels": {"cvm": ".cvm.kernels"},
     "plait.codegen": {"cvm": ".cvm.codegen"},
     "plait.definitions": {"cvm": ".cvm.reference"},
-    "plait.formats": {"lightnet": ".lightnet.format:LIGHTNET", "cvm": ".cvm.format:CVM"},
+    "plait.formats": {
+        "torch": ".torch_export.format:TORCH",
+        "lightnet": ".lightnet.format:LIGHTNET",
+        "cvm": ".cvm.format:CVM",
+    },
 }
 """By group and name, as in a package's ``pyproject.toml``, which plait can run without; from here.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -35,6 +36,7 @@ class Kind(Enum):
     DTYPE = "a dtype"
     NUMBER = "a number, kept integer or boolean where it is"
     GRAPH = "a graph"
+    TENSOR = "an array of numbers"
 
 
 class _Required:
@@ -122,6 +124,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
+_NAN = math.nan
+"""The one that attributes hold: two of them would be unequal, and so would be their nodes."""
+
+
 def _int(value: Any) -> int:
     if isinstance(value, bool | np.bool_):
         return int(value)
@@ -132,7 +138,7 @@ def _int(value: Any) -> int:
 
 def _float(value: Any) -> float:
     if isinstance(value, int | float | np.integer | np.floating):
-        return float(value)
+        return _NAN if value != value else float(value)
     raise TypeError(value)
 
 
@@ -154,6 +160,28 @@ def _string(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise TypeError(value)
+
+
+def _tensor(value: Any) -> tuple[Any, ...]:
+    """Return an array as plain values in a row: attributes are compared, hashed and saved."""
+    array = _numbers(value) if isinstance(value, np.ndarray) else array_in(value)
+    elements = (_NAN if element != element else element for element in array.ravel().tolist())
+    return (array.dtype.name, array.ndim, *array.shape, *elements)
+
+
+def array_in(value: tuple[Any, ...]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the array that an attribute stores: its dtype, its rank, its lengths, its elements."""
+    name, rank, *rest = value
+    dtype = _numbers(np.empty(0, dtype_of(name))).dtype  # of text an element may be of any length
+    if rank < 0:
+        raise ValueError(rank)
+    return np.array(rest[rank:], dtype).reshape(rest[:rank])
+
+
+def _numbers(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    if array.dtype.kind not in "biuf":
+        raise TypeError(array.dtype)
+    return array
 
 
 def _graph(value: Any) -> Any:
@@ -185,4 +213,5 @@ _CONVERTERS: dict[Kind, Any] = {
     Kind.DTYPE: lambda value: dtype_of(value).name,
     Kind.NUMBER: _number,
     Kind.GRAPH: _graph,
+    Kind.TENSOR: _tensor,
 }

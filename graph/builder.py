@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,6 +14,7 @@ from .errors import GraphError, OperatorError
 from .infer import infer_node
 from .ir import ASSIGN, VARIABLE, Graph, Node, call_of
 from .operator import find_operator
+from .operators.each import EACH, check_body
 from .operators.state import AFTER, GROUP
 from .python import operator_of
 from .state import check_assignable, initial_value
@@ -154,6 +155,88 @@ class GraphBuilder:
         names = outputs if outputs is not None else count
         made = self.op(operator.name, *inputs, name=name, outputs=names, **attributes)
         return made[0] if outputs is not None and count == 1 else made
+
+    def each(
+        self,
+        values: str | Sequence[str],
+        body: Graph,
+        *,
+        name: str | None = None,
+        batch: int | None = None,
+        max_delay_s: float = 0.0,
+        on_error: Literal["item", "value"] = "item",
+        keep: int | None = None,
+        drop: Literal["oldest", "newest"] = "oldest",
+    ) -> Any:
+        """Run a graph for each row of tensors, and return its results, a row for each, in order.
+
+        Parameters
+        ----------
+        values : str or sequence of str
+            Tensors of as many rows: one for each input of `body`.
+        body : Graph
+            For any number of rows, each computed for itself: its inputs and outputs have a first
+            axis of one symbol. Without `batch` it may be for one row instead, without that axis.
+        name : str, optional
+            What its nodes are called after. Rows of nodes of one name, such as those of a loop,
+            wait in one queue.
+        batch : int, optional
+            Run rows of all items in flight together, up to so many at once, by a plan of their own.
+            Left out, the rows of an item are computed as part of it.
+        max_delay_s : float, default 0.0
+            How long the first row of a batch waits for others though the batch could start.
+        on_error : {"item", "value"}
+            What fails with a row that fails, once it has failed alone: its item, or the row. Then
+            there is one more result, booleans that say which rows are ok; the others are zeros.
+        keep : int, optional
+            The most rows, of all items, that wait while no batch can start, `batch` or more of
+            them; more are dropped, and not ok. Needs ``on_error="value"``.
+        drop : {"oldest", "newest"}
+            Which of them.
+
+        Raises
+        ------
+        GraphError
+            If the graph is not one for any number of rows, or has variables, effects or random
+            numbers, which batches cannot have; or options go with `batch` alone.
+        ShapeError
+            If values and graph do not fit together.
+        """
+        tensors = [values] if isinstance(values, str) else list(values)
+        name = self._fresh("each") if name is None else name
+        if batch is not None:
+            check_body(body, f"node {name!r} (Each)")
+            n_outputs = len(body.outputs) + (on_error == "value")
+            if keep is not None and (keep < batch or on_error != "value"):
+                raise GraphError(
+                    f"{keep} rows are to be kept, of batches of {batch}, with {on_error=}",
+                    at=f"node {name!r} (Each)",
+                    fix='keep a batch or more, with on_error="value": dropped rows are not ok',
+                )
+            options: dict[str, Any] = {"batch": batch, "max_delay_s": max_delay_s}
+            options |= {"on_error": on_error, "keep": keep or 0, "drop": drop}
+            outputs = 1 if n_outputs == 1 else [f"{name}.{index}" for index in range(n_outputs)]
+            return self.op(
+                EACH, *tensors, name=name, outputs=outputs, body=body, queue=name, **options
+            )
+        if max_delay_s or on_error != "item" or keep is not None:
+            raise GraphError(
+                "max_delay_s, on_error and keep are about batches",
+                at=f"node {name!r} (Each)",
+                fix="say how large they are: batch=8",
+            )
+        ranks = [
+            (self.spec(one).rank, body.tensors[fed].rank)
+            for one, fed in zip(tensors, body.inputs, strict=False)
+        ]
+        if len(tensors) == len(body.inputs) and all(given == own for given, own in ranks):
+            made = self.include(body, dict(zip(body.inputs, tensors, strict=True)), f"{name}/")
+            found = tuple(made[output] for output in body.outputs)
+            return found[0] if len(found) == 1 else found
+        outputs = 1 if len(body.outputs) == 1 else [f"{name}.{i}" for i in range(len(body.outputs))]
+        return self.op(
+            "Scan", *tensors, name=name, outputs=outputs, body=body, num_scan_inputs=len(tensors)
+        )
 
     def variable(self, name: str, initial: Any, *, dtype: DTypeLike | None = None) -> str:
         """Add a variable and return the name of its tensor: its value at the start of an item.

@@ -5,8 +5,12 @@ Graphs know no kernels: the layer of devices says, once, what runs a node ahead.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from .infer import asking
 from .ir import Node
@@ -23,6 +27,14 @@ a few nodes may come to any number of bytes."""
 
 SMALL_BYTES = 1 << 12
 """Results up to this size always become constants: they may be shapes, which decide others."""
+
+_Content: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], bytes]
+
+_shared: weakref.WeakValueDictionary[_Content, Array] = weakref.WeakValueDictionary()
+"""Results by what they hold, as long as some graph has them."""
+
+_by_identity: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
+"""The same ones."""
 
 Evaluate: TypeAlias = Callable[[Node, Call, Sequence[TensorSpec]], dict[str, Array] | None]
 """Returns a node's outputs by name, given its call and their specs; None if it cannot run ahead."""
@@ -88,11 +100,27 @@ def evaluated(
 ) -> dict[str, Array] | None:
     """Return what a node writes, of which `is_known_ahead` is true; None if that is too much.
 
-    Without `room`, results may be any number, but none of them large.
+    Without `room`, results may be any number, but none of them large. What is the same for several
+    graphs, such as an initial state at every length, is the same array in them: devices make
+    something of constants, and know by their memory what they have made it of.
     """
     if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
         return None
     if not _evaluators or not (room is None or room.takes(specs)):
         return None
     with asking(node, call):
-        return _evaluators[0](node, call, specs)
+        values = _evaluators[0](node, call, specs)
+    return values and {name: _share(value) for name, value in values.items()}
+
+
+def was_evaluated(array: Array) -> bool:
+    """Say whether a constant was computed ahead, for some lengths; else the model came with it."""
+    return _by_identity.get(id(array)) is array
+
+
+def _share(value: Array) -> Array:
+    """Return the array with this content that there is already, if there is one."""
+    content = value.dtype, value.shape, blake2b(value.tobytes(), digest_size=16).digest()
+    shared = _shared.setdefault(content, value)
+    _by_identity[id(shared)] = shared
+    return shared

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -146,6 +146,8 @@ class Operator:
         What there is none of for it, and why.
     concurrency : int or None
         How many calls of an async function a session has under way at most.
+    version : int
+        That of its domain since which ONNX models have it in this form.
     """
 
     name: str
@@ -167,11 +169,12 @@ class Operator:
     float16: Float16 = UNSTATED
     lacks: Mapping[Part, str] = field(default_factory=dict, compare=False)
     concurrency: int | None = None
+    version: int = 1
 
     @property
     def is_async(self) -> bool:
         """True when its function is awaited on an event loop."""
-        return self.function is not None and iscoroutinefunction(self.function)
+        return iscoroutinefunction(self.function) or isasyncgenfunction(self.function)
 
     def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""

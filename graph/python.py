@@ -20,6 +20,7 @@ import numpy as np
 from .attribute import RESERVED, Attribute, Kind
 from .dims import broadcast, computable
 from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
+from .generators import check_has_rows, yields_rows
 from .operator import Call, InferRule, Operator, elements, register_operator
 from .operator_lifecycle import OperatorLifecycle, check_class, run_of
 from .tensor import Array, Dim, TensorSpec
@@ -50,6 +51,10 @@ def operator(
 
     An ``async def`` function is awaited on the session's event loop instead: while it waits it
     keeps no thread and no device from other work, and it is cancelled with its item.
+
+    A generator function, asynchronous or not, yields its results row by row: they are declared with
+    a first axis, whose length is bounded when planning, and each value is a row there, or a tuple
+    of one row of each result. It is closed when the bound is exceeded or its item is cancelled.
 
     A class may have `prepare(call, check)`, which checks a node and returns its outputs' specs or
     None, `open(inputs)` and `close()`: an instance for each node lives as long as a plan is open.
@@ -137,10 +142,10 @@ def _check_function(function: Any) -> None:
         function = run_of(function)
     if not inspect.isfunction(function):
         raise OperatorError(f"{function!r} is no function", fix="decorate a function made with def")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_class and yields_rows(function):
         raise OperatorError(
             f"{function.__qualname__} is a generator",
-            fix="return arrays from an ordinary function, or from an async one",
+            fix="return arrays from it, or decorate a generator function instead of a class",
         )
     if is_class and inspect.iscoroutinefunction(function):
         raise OperatorError(
@@ -203,13 +208,15 @@ def _make(
             f"the outputs of operator {label!r} are {outputs!r}",
             fix='declare specs: outputs=TensorSpec("float32", ("n", 3))',
         )
-    if inspect.iscoroutinefunction(outputs):
+    if inspect.iscoroutinefunction(outputs) or yields_rows(outputs):
         raise OperatorError(
-            f"the outputs of operator {label!r} are told by an async function",
+            f"the outputs of operator {label!r} are told by an async or generator function",
             fix="tell them by an ordinary one: they are asked for when a graph is built",
         )
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
     rule = _rule(label, outputs, inputs)
+    if yields_rows(function):
+        rule = _with_rows(label, rule)
     return Operator(
         label,
         " ".join(formals),
@@ -317,6 +324,17 @@ def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> Infe
             return _answer(told, call) or ()
         declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
         return tuple(_substitute(spec, symbols) for spec in declared)
+
+    return infer
+
+
+def _with_rows(label: str, declared: InferRule) -> InferRule:
+    """Return the rule of a generator function, whose results have an axis for what it yields."""
+
+    def infer(call: Call) -> Sequence[TensorSpec]:
+        specs = declared(call)
+        check_has_rows(label, specs)
+        return specs
 
     return infer
 

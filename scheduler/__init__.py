@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PlanError,
         QueueFullError,
         SessionError,
+        SourceError,
         UnsupportedOpError,
     )
     from .planner.api import plan
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from .runtime.faults import FaultPolicy
     from .runtime.items.item import Item
     from .runtime.session import Session
+    from .runtime.streaming.as_of_join import JoinStatus
+    from .runtime.streaming.join import Join, join
+    from .runtime.streaming.stamped import Stamped
     from .runtime.streaming.stream import Results
     from .runtime.variables.carried import Carried
     from .simulation.models import modelled_device
@@ -51,6 +55,8 @@ __all__ = [
     "FeedError",
     "FetchError",
     "Item",
+    "Join",
+    "JoinStatus",
     "MicroBatches",
     "Plan",
     "PlanDiff",
@@ -62,9 +68,12 @@ __all__ = [
     "Session",
     "SessionError",
     "Simulation",
+    "SourceError",
+    "Stamped",
     "Tuned",
     "UnsupportedOpError",
     "diff",
+    "join",
     "load_plan",
     "modelled_device",
     "plan",
@@ -85,7 +94,7 @@ __getattr__ = lazily(
         ".runtime.variables.carried": "Carried",
         ".costs": "Costs",
         ".errors": "DeadlineError DoesNotFitError FeedError FetchError PlanError QueueFullError"
-        " SessionError UnsupportedOpError",
+        " SessionError SourceError UnsupportedOpError",
         ".reports.diff": "PlanDiff diff",
         ".reports.plan_file": "load_plan",
         ".runtime.faults": "FaultPolicy",
@@ -98,6 +107,9 @@ __getattr__ = lazily(
         ".simulation.models": "modelled_device",
         ".planner.simulate": "simulate",
         ".simulation.simulation": "Simulation",
+        ".runtime.streaming.as_of_join": "JoinStatus",
+        ".runtime.streaming.join": "Join join",
+        ".runtime.streaming.stamped": "Stamped",
         ".runtime.streaming.stream": "Results",
         ".tuning": "Tuned tune",
     },

@@ -4,6 +4,7 @@ PlaitError
 ├── PlanError               it cannot be placed
 │   ├── UnsupportedOpError  no device, or not the pinned one, supports a node
 │   └── DoesNotFitError     a device has too little memory for the plan
+├── SourceError             what items come from cannot be read or joined
 └── SessionError            a session was used wrongly, or not in time
     ├── FeedError           the arrays fed do not fit the graph's inputs
     ├── FetchError          what is fetched is not in the graph
@@ -26,6 +27,10 @@ class UnsupportedOpError(PlanError):
 
 class DoesNotFitError(PlanError):
     """The plan needs more memory than a device has."""
+
+
+class SourceError(PlaitError):
+    """What items come from cannot be read, or not be joined."""
 
 
 class SessionError(PlaitError):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from plait.graph.operator import operators, unregister_operator
 from plait.scheduler.planner import planner
@@ -35,12 +38,22 @@ os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph i
 gc.disable()  # until all is collected, of which little is garbage: a third of the time
 
 
+STDERR = pytest.StashKey[int]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach what tests start, also where the shell has it ignored: in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.stash[STDERR] = os.dup(2)  # while a test runs, what it writes there is kept
     if sys.dont_write_bytecode and (cache := getattr(config, "cache", None)):
         _keep_bytecode(cache.mkdir("bytecode"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the time be set after which a test is taken to hang."""
+    told = "seconds after which the stacks of all threads are printed, 0 for never"
+    parser.addini("hang_timeout", told, default="120")
 
 
 def _keep_bytecode(folder: Path) -> None:
@@ -52,6 +65,12 @@ def _keep_bytecode(folder: Path) -> None:
     sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the watch for tests that hang."""
+    faulthandler.cancel_dump_traceback_later()
+    os.close(config.stash[STDERR])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -82,6 +101,37 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from sharing_out import ByFile  # where there is no xdist, nobody asks
 
     return ByFile(config, log)
+
+
+REARM_S = 30
+"""A timer is a thread: one that starts and ends with each test takes as long as a small test."""
+ARMED_S = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Have stacks printed where a test hangs, and processes of xdist tell of results alone.
+
+    They would send six messages for each test, which take both sides longer than a small test.
+    """
+    _watch_for_hangs(item.config)
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration > TOLD_S:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
+TOLD_S = 0.1
+"""Fixtures that take longer are among the slowest tests, which are listed."""
+
+
+def _watch_for_hangs(config: pytest.Config) -> None:
+    timeout_s, now_s = float(config.getini("hang_timeout")), time.monotonic()
+    if timeout_s and now_s - config.stash.get(ARMED_S, -REARM_S) >= REARM_S:
+        config.stash[ARMED_S] = now_s
+        faulthandler.dump_traceback_later(timeout_s, file=config.stash[STDERR])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,6 +173,7 @@ def pytest_collection_finish() -> None:
     Garbage among it stays: each process would look for it for the better part of a second.
     """
     gc.freeze()
+    gc.set_threshold(5_000)  # what is tested makes little garbage, too
     gc.enable()
 
 

@@ -124,14 +124,14 @@ SCHEDULER = (
 )  # fmt: skip
 """The layers inside the scheduler: each uses those before it. Errors are its only loose module."""
 
-ENTRIES = ("quantization", "ray", "tuning")
+ENTRIES = ("quantization", "ray", "sources", "tuning")
 """Use all layers; not one another, and nothing uses them."""
 
 FACADES = {
     "costs/costs.py": {"plans.plan", "profile", "profile.figures"},
     "plans/plan.py": {
-        "planner.fetching", "planner.replanning", "profile", "reports.html", "reports.plain",
-        "reports.plan_file", "reports.report", "simulation.simulation",
+        "planner.bodies", "planner.fetching", "planner.replanning", "profile", "reports.html",
+        "reports.plain", "reports.plan_file", "reports.report", "simulation.simulation",
     },
     "profile/profile.py": {"reports.chrome", "reports.html", "reports.what_if"},
 }  # fmt: skip

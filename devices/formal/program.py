@@ -15,6 +15,7 @@ import numpy as np
 
 from ...graph.aliasing import Run, runs_of
 from ...graph.dtypes import kind_of
+from ...graph.generators import RowWriter, gather_rows, yields_rows
 from ...graph.ir import Graph, Node
 from ...graph.operator import bounded_name
 from ...graph.operator_lifecycle import OperatorLifecycle
@@ -152,7 +153,13 @@ def _call_python(
     given = list(inputs)
     while given and given[-1] is None:
         given.pop()
-    return check_results(str(node), function(*given, **node.attributes), specs)
+    results = function(*given, **node.attributes)
+    if yields_rows(function):
+        largest = [
+            None if spec is None else np.empty(spec.static_shape, spec.dtype) for spec in specs
+        ]
+        results = gather_rows(results, RowWriter(str(node), largest), lambda: None)
+    return check_results(str(node), results, specs)
 
 
 def _call_bounded(

@@ -75,8 +75,10 @@ def _may_run_out(call: Call) -> bool:
     if call.has(1) or shape is None:
         return not call.has(1)
     length = shape[normalize_axis(call.attributes["axis"], len(shape))]
-    parts = call.n_outputs
-    return not isinstance(length, int) or -(-length // parts) * (parts - 1) > length
+    before = call.n_outputs - 1
+    if before < 2:  # the first half of anything is there
+        return False
+    return not isinstance(length, int) or -(-length // (before + 1)) * before > length
 
 
 def _may_reflect_again(call: Call) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...graph.dtypes import is_extension
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
@@ -17,6 +17,9 @@ from ..event import CancelledWorkError, Event
 from ..memory import View
 from .runtime import runtime, summary, told
 from .session import Session, describe
+
+Bind: TypeAlias = Callable[[Array], object]
+"""Binds an input to an array."""
 
 _NODE = re.compile(r"running \w+ node\. Name:'(.*?)' Status Message: (.*)", re.DOTALL)
 
@@ -67,9 +70,16 @@ class OrtProgram:
             inference, inner = session.inference, binding
         self._run = inference.run_with_iobinding
         self._binding = inner
-        found = ((name, views[name].donation) for name in inputs)
-        if donations := [(name, one) for name, one in found if one is not None]:
-            self._run = partial(_run_with_donations, donations, binding, self._run)
+        found = (
+            (_binder(binding, name, views[name].array), views[name].donation) for name in inputs
+        )
+        if donations := [(bind, one) for bind, one in found if one is not None]:
+            self._run = partial(_run_with_donations, donations, self._run)
+
+    @property
+    def loaded(self) -> Hashable:
+        """The model, which programs for other lengths may be bound to as well."""
+        return self._session.model
 
     def rebound(self, views: Mapping[str, View]) -> OrtProgram | None:
         """Return it for tensors of other lengths; None where another model has to be loaded."""
@@ -119,12 +129,20 @@ def _nothing(*_: object) -> None:
 
 
 def _run_with_donations(
-    donations: list[tuple[str, Donation]], binding: Any, run: Any, inner: Any, options: Any
+    donations: list[tuple[Bind, Donation]], run: Any, inner: Any, options: Any
 ) -> None:
     """Run with inputs that lie elsewhere each time; no method, or programs would be in cycles."""
-    for name, donation in donations:
-        binding.bind_input(*_place(name, donation.array))
+    for bind, donation in donations:
+        bind(donation.array)
     run(inner, options)
+
+
+def _binder(binding: Any, name: str, like: Array) -> Bind:
+    """Return what binds an input to an array, for the next run alone: it may be copied."""
+    if is_extension(like.dtype):  # which ONNX Runtime does not take from numpy
+        return lambda array: binding.bind_input(*_place(name, array))
+    # To look for the array's address here takes longer than all that ONNX Runtime does.
+    return partial(binding.bind_cpu_input, name)
 
 
 def _place(name: str, array: Array) -> tuple[Any, ...]:

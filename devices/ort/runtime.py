@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from .threads import ONE_THREAD, SPIN_US, Threads
 PROVIDERS = ["CPUExecutionProvider"]
 _INEXACT = ["WeightBiasQuantization"]
 """Optimizers left out: this one rounds float weights between quantized tensors to 8 bits."""
+
+_EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
+"""Weights that are decoded by blocks multiply floats, which it would round to 8 bits otherwise."""
 
 _SILENT = 4
 """The level of log messages that nothing reaches: what matters is raised too."""
@@ -43,6 +47,21 @@ def runtime() -> Any:
     """
     _import("onnx")
     return _import("onnxruntime")
+
+
+def operator_schemas() -> Sequence[Any]:
+    """Return the schemas of all operators that ONNX Runtime knows, in all versions.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        As `runtime`.
+    """
+    runtime()
+    # The one door to them; there is no public one.
+    state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    found: Sequence[Any] = state.get_all_operator_schema()
+    return found
 
 
 def options(
@@ -68,7 +87,7 @@ def options(
     if cores and threads.count > 1:
         bound = ",".join(str(core + 1) for core in cores)
         entries["session.intra_op_thread_affinities"] = ";".join([bound] * (threads.count - 1))
-    for name, value in entries.items():
+    for name, value in {**entries, **_EXACT}.items():
         chosen.add_session_config_entry(name, value)
     if not optimize:
         chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

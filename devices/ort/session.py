@@ -12,14 +12,21 @@ from typing import Any, TypeAlias
 
 from ...graph.captured_constants import with_constants_outside
 from ...graph.dtypes import is_extension
+from ...graph.evaluation import was_evaluated
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
+from ...graph.passes.applied import Applied, applied_to
+from ...graph.passes.inside import simplified_inside
+from ...graph.passes.merging import MayMerge, always
 from ...graph.tensor import Array
 from ..errors import KernelError
 from ..memory import View
 from .empty import is_empty, without_empty_inputs
+from .faster_forms import with_faster_forms
+from .integer_biases import with_integer_biases
 from .masks import with_whole_masks
 from .runtime import load, newest_opset, options, runtime, summary
+from .saturation import without_saturation
 from .support import computes_nothing
 from .threads import ONE_THREAD, Threads
 from .widening import MOST_NBYTES, given, widened
@@ -82,7 +89,7 @@ class Session:
         # ONNX Runtime is given nothing without elements: not all of its kernels take that.
         some_are_empty = any(map(is_empty, graph.tensors.values(), repeat(None)))
         computed = _with_results(without_empty_inputs(graph)) if some_are_empty else graph
-        self.computed = with_constants_outside(with_whole_masks(computed), _is_handed_over)
+        self.computed = with_constants_outside(_in_own_forms(computed), _is_handed_over)
         self.model = model_of(self.computed) if self.computed.nodes else None
 
     @property
@@ -125,6 +132,19 @@ def _load(graph: Graph, chosen: Any, device: str) -> Any:
             at=describe(graph, device),
             fix="pin its nodes to another device",
         ) from error
+
+
+def _in_own_forms(graph: Graph) -> Graph:
+    """Return a graph in forms that ONNX Runtime computes exactly, and fast; nested ones too."""
+
+    def simplify(nested: Graph, _: MayMerge) -> tuple[Graph, Sequence[Applied]]:
+        made = _in_own_forms(nested)
+        changed = made.nodes != nested.nodes
+        return made, [applied_to(_in_own_forms.__name__, nested, made, 0.0)] if changed else []
+
+    for form in (with_whole_masks, with_integer_biases, without_saturation, with_faster_forms):
+        graph = form(graph)
+    return simplified_inside(graph, always, simplify)[0]
 
 
 def _with_results(graph: Graph) -> Graph:
@@ -209,7 +229,12 @@ def _identity(graph: Graph) -> tuple[object, ...]:
     """Return what graphs that differ in lengths alone have in common: names, and the weights."""
     constants = graph.constants.values()
     # By address: equal weights elsewhere are another model, and comparing them would take longer.
-    weights = (array.ctypes.data for array in constants if array.nbytes > MOST_NBYTES)
+    # What was computed ahead may be other at other lengths.
+    weights = (
+        array.ctypes.data
+        for array in constants
+        if array.nbytes > MOST_NBYTES and not was_evaluated(array)
+    )
     return graph.inputs, tuple(node.name for node in graph.nodes), *weights
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from weakref import ref
 
 from ...graph.dtypes import is_extension
-from ...graph.formats.onnx.forms import refusal
+from ...graph.formats.onnx.forms import domain_and_type, refusal, refusal_of_own
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
@@ -76,8 +76,9 @@ def supports(node: Node, call: Call) -> Support:
         return Support(True, "what it makes of no elements is known ahead")
     node, call = without_empty(node, call)
     present = [spec for spec in (*call.inputs, *outputs) if spec is not None]
+    is_own = bool(domain_and_type(node.op)[0])
     reason = (
-        refusal(node, call.inputs, outputs, newest_opset())
+        (refusal_of_own(node) if is_own else refusal(node, call.inputs, outputs, newest_opset()))
         or difference(node, call)
         or _unbound(present)
         or _refused_by_runtime(node, call, outputs)

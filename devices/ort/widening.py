@@ -1,8 +1,9 @@
 """Models for graphs that differ in lengths alone: what differs between them is left open.
 
-A graph for other shapes has the same nodes; lengths differ, and small constants that follow from
-them, such as the shape that a Reshape is told. ONNX Runtime takes open lengths, and any constant as
-an input, so that one model serves them all, and what it makes of the weights is there once.
+A graph for other shapes has the same nodes; lengths differ, and constants that follow from them,
+such as the shape that a Reshape is told, or codes for as many positions. ONNX Runtime takes open
+lengths, and any constant as an input, so that one model serves them all, and what it makes of the
+weights is there once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ...graph.ir import Graph
 from ...graph.tensor import Array, Dim, TensorSpec
 
 MOST_NBYTES = 1024
-"""Constants of more bytes are weights, the same only where they are the same memory."""
+"""Constants of more bytes and one shape are weights, the same where they are the same memory."""
 
 
 def widened(model: Graph, graph: Graph) -> Graph | None:
@@ -30,8 +31,9 @@ def widened(model: Graph, graph: Graph) -> Graph | None:
         return None
     if model.constants.keys() | set(fed) != graph.constants.keys():
         return None
-    differing = [n for n, a in model.constants.items() if not _same(a, graph.constants[n])]
-    if not all(_may_be_fed(graph.constants[name]) for name in differing):
+    pairs = {name: (array, graph.constants[name]) for name, array in model.constants.items()}
+    differing = [name for name, pair in pairs.items() if not _same(*pair)]
+    if not all(_may_be_fed(*pairs[name]) for name in differing):
         return None
     names = (*model.inputs, *differing, *model.outputs)
     specs = {name: _common(name, model.tensors[name], graph.tensors[name]) for name in names}
@@ -63,8 +65,11 @@ def _same(one: Array, other: Array) -> bool:
     return bool(one.tobytes() == other.tobytes())
 
 
-def _may_be_fed(array: Array) -> bool:
-    return 0 < array.nbytes <= MOST_NBYTES and not is_extension(array.dtype)
+def _may_be_fed(one: Array, other: Array) -> bool:
+    if is_extension(one.dtype) or not (one.size and other.size):
+        return False
+    # As long as the inputs are, it is no weight, of which something would be made ahead.
+    return bool(one.shape != other.shape or one.nbytes <= MOST_NBYTES)
 
 
 def _common(name: str, one: TensorSpec, other: TensorSpec) -> TensorSpec | None:

@@ -66,7 +66,7 @@ def sources(graph: Graph) -> tuple[Source, ...]:
 
 
 def sources_of(node: Node) -> tuple[Source, ...]:
-    """Return where a node's operator and kernel are defined, unless they are plait's own.
+    """Return where a node's operator and kernel are defined, unless a worker has them anyway.
 
     Raises
     ------
@@ -74,7 +74,10 @@ def sources_of(node: Node) -> tuple[Source, ...]:
         If a worker cannot import them.
     """
     modules = dict.fromkeys(name for one in _definers(node) for name in _modules(node, one))
-    own = tuple(_source(node.op, name) for name in modules if not _is_own(name))
+    # What plait registers is found by name, but its functions are imported by who calls them.
+    is_function = node.operator.function is not None
+    needed = (name for name in modules if not _is_own(name) or (name and is_function))
+    own = tuple(_source(node.op, name) for name in needed)
     nested = (sources_of(inner) for graph in graphs_in(node) for inner in graph.nodes)
     return own + tuple(chain.from_iterable(nested))
 

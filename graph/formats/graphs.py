@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 from ..errors import GraphError, ParseError
 from ..ir import Graph
@@ -12,18 +13,19 @@ from .container import PLANS
 from .files import reading
 from .native import is_native, load_native
 from .native import save as save_native
-from .onnx import load_onnx, save_onnx
+from .onnx import is_onnx_model, load_onnx, save_onnx
 from .registry import (
     LONGEST_MAGIC,
     Format,
     format_for,
     format_named,
     format_of,
+    format_of_object,
     no_parameters_error,
     sniffed_format,
     written_suffixes,
 )
-from .sources import Source, content_of
+from .sources import Source, content_of, is_file
 
 _READERS: Mapping[str, Callable[[Source], Graph]] = {
     "plait": load_native,
@@ -37,7 +39,7 @@ _WEIGHTS = ".safetensors"
 
 
 def load(
-    source: Source,
+    source: Source | Any,
     *,
     format: str | None = None,
     parameters: str | os.PathLike[str] | None = None,
@@ -51,8 +53,10 @@ def load(
 
     Parameters
     ----------
-    source : path, bytes, or binary file object
-        Of bytes, what lies beside the file is not there: weights in files of their own.
+    source : path, bytes, binary file object, or model in memory
+        Of bytes, what lies beside the file is not there: weights in files of their own. Models in
+        memory are an `onnx.ModelProto`, a `torch.export.ExportedProgram`, and objects of classes
+        for which a format is registered; they are left as they are.
     format : str, optional
         ``"plait"``, ``"onnx"``, or the name of a registered one, whatever content and suffix say.
     parameters : path, optional
@@ -79,6 +83,8 @@ def load(
     ...     pl.load(folder + "/double.plait").outputs
     ('y',)
     """
+    if not is_file(source):
+        return _from_object(source, format, parameters is not None)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     content: bytes | Path
     if path is None:  # a file object is read once
@@ -98,6 +104,24 @@ def load(
     if parameters is not None:
         raise no_parameters_error(name, at)
     return _READERS[name](content)
+
+
+def _from_object(source: object, format: str | None, has_parameters: bool) -> Graph:
+    """Return the graph in a model that is in memory."""
+    at = type(source).__name__
+    is_onnx = is_onnx_model(source)
+    found = None if is_onnx else format_of_object(source)
+    name = "onnx" if is_onnx else None if found is None else found.name
+    if name is None:
+        raise ParseError(
+            f"a {at} is no model that plait knows",
+            fix="pass a path, bytes, a file, an onnx.ModelProto, or a torch.export.ExportedProgram",
+        )
+    if format not in (None, name):
+        raise ParseError(f"a {at} is of format {name!r}", fix="leave format= out")
+    if has_parameters:
+        raise no_parameters_error(name, at)
+    return load_onnx(cast(Any, source)) if found is None else found.load_object(source)
 
 
 def _told(source: bytes | Path, head: bytes, suffix: str, at: str) -> Format | str:

@@ -14,6 +14,7 @@ from ..check import check
 from ..errors import ParseError, UnknownOperatorError
 from ..ir import Graph
 from ..operator import is_operator
+from ..unknown_operators import advise
 from .assembly import Assembly
 from .constants import ConstantWriter, read_constant
 from .container import GRAPHS, Data
@@ -99,8 +100,12 @@ def read_graph(data: memoryview, blob: memoryview, at: str) -> Graph:
         raise UnknownOperatorError(
             f"operators that are not registered here: {', '.join(unknown)}",
             at=at,
-            fix="import the modules that define them with @plait.operator before loading, or "
-            "load_operators(their file); on the command line --import MODULE or --operators FILE",
+            fix=advise(
+                unknown,
+                "import the modules that define them with @plait.operator before loading, or "
+                "load_operators(their file); on the command line --import MODULE or --operators "
+                "FILE",
+            ),
         )
     return _assembled(header, blob, at)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from ..check import check
 from ..errors import GraphError, ParseError, PlaitError, is_ctrl_c, named_text
-from ..installed import FORMATS, load, load_own, offered, own
+from ..installed import FORMATS, leading_parts, load, load_own, offered, own
 from ..ir import Graph
 from .container import GRAPHS, PLANS
 from .files import read_file, reading, replace_file
@@ -20,6 +20,7 @@ Bytes: TypeAlias = bytes | Iterable[bytes]
 Read: TypeAlias = Callable[[memoryview, Path | None], Graph]
 ReadWith: TypeAlias = Callable[[memoryview, Path | None, Path], Graph]
 Write: TypeAlias = Callable[[Graph], Bytes]
+ReadObject: TypeAlias = Callable[[Any], Graph]
 WriteFiles: TypeAlias = Callable[[Graph, Path], Mapping[Path, Bytes]]
 Sniff: TypeAlias = Callable[[BinaryIO], bool]
 
@@ -56,6 +57,9 @@ class Format:
         Makes a graph of a file's bytes, a memoryview, and of its path, None where there is none.
     read_with : callable, optional
         The same for ``load(source, parameters=path)``: that path is the third argument.
+    objects : mapping of str to callable, optional
+        For classes by their full names, ``"acme.models.Model"``, what makes a graph of an object of
+        the class, or of one derived from it.
     write : callable, optional
         Makes the bytes of a file, or parts of them in order, of a graph.
     write_files : callable, optional
@@ -92,6 +96,7 @@ class Format:
     sniff: Sniff | None = None
     read_with: ReadWith | None = None
     write_files: WriteFiles | None = None
+    objects: Mapping[str, ReadObject] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -111,9 +116,9 @@ class Format:
                 at=at,
                 fix=f"give {_SHORTEST} to {LONGEST_MAGIC} bytes",
             )
-        if self.read is None and not self.is_written:
+        if not (self.read or self.objects or self.is_written):
             raise GraphError(
-                "it is neither read nor written", at=at, fix="pass read=, write=, or both"
+                "it is neither read nor written", at=at, fix="pass read=, objects= or write="
             )
         if self.write is not None and self.write_files is not None:
             raise GraphError("it is written in two ways", at=at, fix="pass write= or write_files=")
@@ -121,6 +126,12 @@ class Format:
             function = getattr(self, what)
             if function is not None and not callable(function):
                 raise GraphError(f"{what} is {function!r}", at=at, fix="pass a function")
+        if not isinstance(self.objects, Mapping) or not all(map(callable, self.objects.values())):
+            raise GraphError(
+                f"objects is {self.objects!r}",
+                at=at,
+                fix='map names of classes to functions: {"acme.models.Model": read}',
+            )
 
     @property
     def is_written(self) -> bool:
@@ -164,15 +175,30 @@ class Format:
             If there is none, or the reader fails.
         """
         if self.read is None:
-            raise ParseError(f"files of format {self.name!r} are only written", at=at)
+            said = "only written" if self.is_written else "not read"
+            raise ParseError(f"files of format {self.name!r} are {said}", at=at)
         if parameters is not None and self.read_with is None:
             raise no_parameters_error(self.name, at)
         data = memoryview(source) if isinstance(source, bytes) else read_file(at)
+        if parameters is not None and self.read_with is not None:
+            return self._graph(at, self.read_with, data, path, parameters)
+        return self._graph(at, self.read, data, path)
+
+    def load_object(self, source: object) -> Graph:
+        """Return the graph in an object of one of its classes.
+
+        Raises
+        ------
+        ParseError, GraphError
+            If there is none, or what reads it fails.
+        """
+        read = next(self.objects[name] for name in _class_names(source) if name in self.objects)
+        return self._graph(type(source).__name__, read, source)
+
+    def _graph(self, at: str, read: Callable[..., Graph], *given: object) -> Graph:
+        """Return what a reader makes of what it is given, checked."""
         try:
-            if parameters is not None and self.read_with is not None:
-                made = self.read_with(data, path, parameters)
-            else:
-                made = self.read(data, path)
+            made = read(*given)
         except PlaitError:
             raise
         except BaseException as error:
@@ -333,6 +359,29 @@ def format_for(suffix: str) -> Format | None:
     _register_own()
     named = (known for known in _formats.values() if suffix in known.suffixes)
     return next(named, None) or _installed(suffix[1:])
+
+
+def format_of_object(source: object) -> Format | None:
+    """Return the registered or installed format that reads objects of a class; None if none does.
+
+    A package's is asked for by the name of the module, or package, that has the class.
+    """
+    _register_own()
+    names = set(_class_names(source))
+    for known in _formats.values():
+        if not names.isdisjoint(known.objects):
+            return known
+    for module in leading_parts(type(source).__module__):
+        found = _installed(module)
+        if found is not None and not names.isdisjoint(found.objects):
+            return found
+    return None
+
+
+def _class_names(source: object) -> Iterator[str]:
+    """Yield the full names of an object's class and of those that it is derived from."""
+    for one in type(source).__mro__:
+        yield f"{one.__module__}.{one.__qualname__}"
 
 
 def written_suffixes() -> list[str]:

@@ -17,6 +17,12 @@ _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 """Half a surrogate pair, escaped, or one of a whole pair."""
 
 
+def is_file(source: object) -> bool:
+    """True for a file's bytes, its path, and a file that is open."""
+    known = (bytes, bytearray, memoryview, str, os.PathLike)
+    return isinstance(source, known) or callable(getattr(source, "read", None))
+
+
 def content_of(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
     """Return the bytes, and what to call them: the path, or the name that is given."""
     if callable(read := getattr(source, "read", None)):

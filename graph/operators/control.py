@@ -19,6 +19,7 @@ from ..nested import graphs_in, merged, replace_shape, result_specs
 from ..operator import Call, CostRule, Specs, define
 from ..tensor import Dim, TensorSpec
 from ..traits import OF_GRAPHS, OWN_DTYPES
+from .each import EACH
 from .inputs import BOOLS, INTEGERS, check_dtype, may_equal
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
@@ -71,11 +72,12 @@ def fits_whole(node: Node, call: Call) -> bool:
 def placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
     """Yield the nodes that have a place of their own, as `all_nodes` does.
 
-    Not those inside of control flow that a device runs as one node.
+    Not those inside of control flow that a device runs as one node, or of rows that have a plan of
+    their own.
     """
     for node in graph.nodes:
         yield prefix + node.name, graph, node
-        if node.op not in CONTROL_FLOW or waits(node):
+        if waits(node) or node.op not in (*CONTROL_FLOW, EACH):
             for nested in graphs_in(node):
                 yield from placed_nodes(nested, f"{prefix}{node.name}/")
 

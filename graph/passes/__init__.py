@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir import Graph
+from .absorb_clip import absorb_clip
 from .applied import Applied
 from .bounds import merge_bounds
 from .bypass import bypass_identities
@@ -27,6 +28,8 @@ from .fuse_normalization import fuse_normalization
 from .fuse_quantization import fuse_quantization
 from .fuse_softmax import fuse_softmax
 from .hoist_activations import hoist_activations
+from .hoist_quantize import hoist_quantize
+from .integer_islands import integer_islands
 from .integer_moves import move_integers
 from .joins import merge_joins
 from .making import combiner, expander, preprocess, schedule, subgraph
@@ -44,6 +47,7 @@ __all__ = [
     "MayMerge",
     "Pass",
     "Placing",
+    "absorb_clip",
     "attempts",
     "bypass_identities",
     "can_be_written_out",
@@ -63,6 +67,8 @@ __all__ = [
     "fuse_quantization",
     "fuse_softmax",
     "hoist_activations",
+    "hoist_quantize",
+    "integer_islands",
     "merge_bounds",
     "merge_common",
     "merge_joins",
@@ -107,7 +113,12 @@ PASSES: tuple[Pass, ...] = (
 """In order: what is in the way of a pattern goes first, and an activation that is one node again
 leaves its scales and shifts to be folded."""
 
-OPTIONAL_PASSES: tuple[Pass, ...] = (decode_constants,)
+OPTIONAL_PASSES: tuple[Pass, ...] = (
+    decode_constants,
+    absorb_clip,
+    hoist_quantize,
+    integer_islands,
+)
 """Those that only run where they are chosen."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
+from collections.abc import AsyncIterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +16,8 @@ from ..runtime.items.item import Item
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Puller, Source
 from ..runtime.virtual_time import TURN_NS
+from .asyncio_calls import await_on
+from .asyncio_source import AsyncioSource
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
 from .loop_thread import LoopThread
@@ -55,6 +58,7 @@ class AsyncioResults:
         self._rest: asyncio.Event | None = None
         self._pause = Pause()
         self._bridge: Bridge | None = None
+        self._is_open = False
         self._feeding: asyncio.Task[None] | None = None
         self._item: Item | None = None
         self._end: End | None = None
@@ -63,12 +67,17 @@ class AsyncioResults:
         if self._bridge is not None:
             raise SessionError("the stream is open already", fix="open another one")
         self._running = asyncio.get_running_loop()
-        self._bridge = Bridge(self._loop, self._arguments, self._deliver)
+        is_live = self._options.kept is not None
+        own = self._live_source() if is_live else None
+        self._bridge = Bridge(self._loop, self._arguments, self._deliver, own)
         try:
             await asyncio.shield(awaitable(self._bridge.opened))
         except BaseException:
             await self._close(self._bridge)
             raise
+        self._is_open = True
+        if is_live:
+            return self
         self._bridge.rest()
         self._here = StreamHere(self._loop, self._options, ON_LOOP)
         number, now_ns = self._bridge.number, time.perf_counter_ns
@@ -101,7 +110,7 @@ class AsyncioResults:
             What the source raised, after the results of what it had given; what the item failed
             with, if the stream was opened with ``on_error="raise"``.
         """
-        if self._bridge is None or self._feeding is None:
+        if self._bridge is None or not self._is_open:
             raise SessionError("the stream is not open", fix="async with session.stream(source)")
         if self._item is not None:
             self._item.release()
@@ -116,12 +125,20 @@ class AsyncioResults:
         delivery = await self._deliveries.get()
         if isinstance(delivery, End):
             self._end = delivery
-            raise delivery.error or self._puller.error or StopAsyncIteration
+            source_error = None if self._feeding is None else self._puller.error
+            raise delivery.error or source_error or StopAsyncIteration
         if isinstance(delivery, _Done):
             self._item = delivery.item
         else:
-            self._item = self._bridge.pass_on(delivery, self._release)
+            on_release = self._release if self._feeding is not None else self._bridge.resume
+            self._item = self._bridge.pass_on(delivery, on_release)
         return self._item.checked(self._options.on_error)
+
+    def _live_source(self) -> Source:
+        """Return what the session's loop pulls from."""
+        if isinstance(self._source, AsyncIterable):
+            return AsyncioSource(self._source, await_on(self._running))
+        return self._source
 
     async def _feed(self, bridge: Bridge) -> None:
         """Ask the source for items, while permits last."""
@@ -138,8 +155,8 @@ class AsyncioResults:
                     if bridge.is_idle or not self._here.is_due:
                         item = puller.run(self._release)
                 if item is None:
-                    position, _, inputs = puller.take()
-                    bridge.put(inputs, position)
+                    position, marks, inputs = puller.take()
+                    bridge.put(inputs, position, marks.stamp)
                     continue
                 self._deliveries.put_nowait(_Done(item))
                 if may_rest:

@@ -129,7 +129,7 @@ class AsyncioSession:
 
         Parameters
         ----------
-        source : iterable or async iterable of Mapping
+        source : iterable or async iterable of Mapping or Stamped
             Asked for items in a task of the asyncio loop, when there is room for one more. A
             generator is closed at the end.
         **arguments

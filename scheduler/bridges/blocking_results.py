@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
 from time import perf_counter_ns
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Any
 from ..dispatch.estimates import STREAMED
 from ..runtime.items.item import Item
 from ..runtime.streaming.options import StreamOptions
-from ..runtime.streaming.sources import Puller
+from ..runtime.streaming.sources import Puller, SourceItem
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
 from .loop_thread import LoopThread
@@ -27,22 +27,28 @@ class BlockingResults:
     def __init__(
         self,
         loop: LoopThread[Any],
-        source: Iterable[Mapping[str, Any]],
+        source: Iterable[SourceItem],
         options: StreamOptions,
         owner: object,
     ) -> None:
         self._owner = owner
         self._loop = loop
         self._options = options
-        self._room = _Room(options.max_in_flight)
+        is_live = options.kept is not None
+        self._room = _Room(0 if is_live else options.max_in_flight)
         self._item: Item | None = None
         self._deliveries: SimpleQueue[Delivery] = SimpleQueue()
-        self._bridge = Bridge(loop, options.beyond_threads(), self._deliveries.put)
+        arguments, own = options.beyond_threads(), _plain(source) if is_live else None
+        self._bridge = Bridge(loop, arguments, self._deliveries.put, own)
         self._abandon = weakref.finalize(self, self._bridge.close)
         self._bridge.opened.result()
-        self._bridge.rest()
+        if not is_live:
+            self._bridge.rest()
+        self._on_release = self._bridge.resume if is_live else self._room.leave
         self._here = StreamHere(loop, options, STREAMED)
-        self._puller = Puller(source, self._here, options, perf_counter_ns, self._bridge.number)
+        pulled_here = () if is_live else source  # the loop has a live one read on another thread
+        number = self._bridge.number
+        self._puller = Puller(pulled_here, self._here, options, perf_counter_ns, number)
 
     def __iter__(self) -> BlockingResults:
         return self
@@ -74,7 +80,7 @@ class BlockingResults:
             self.close()
             error = delivery.error or self._puller.error
             raise error or StopIteration
-        self._item = self._bridge.pass_on(delivery, self._room.leave)
+        self._item = self._bridge.pass_on(delivery, self._on_release)
         return self._item.checked(self._options.on_error)
 
     def close(self) -> None:
@@ -109,14 +115,19 @@ class BlockingResults:
             if puller.pull():
                 item = puller.run()
                 if item is None:
-                    position, _, inputs = puller.take()
-                    self._bridge.put(inputs, position)
+                    position, marks, inputs = puller.take()
+                    self._bridge.put(inputs, position, marks.stamp)
                     self._room.free -= 1
                 return item
         except Exception as error:  # it cannot be copied
             puller.is_exhausted, puller.error = True, error
         self._bridge.end()
         return None
+
+
+def _plain(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    """Return an iterator that is no async one: the loop has it read on another thread."""
+    yield from source
 
 
 class _Room:

@@ -24,7 +24,7 @@ from ..runtime.session import Session, borrowed, run_in_turn
 from ..runtime.status import Status
 from ..runtime.streaming.deadlines import check_deadline
 from ..runtime.streaming.options import StreamArguments, stream_options
-from ..runtime.streaming.sources import check_source
+from ..runtime.streaming.sources import SourceItem, check_source
 from ..runtime.variables.carried import Carried
 from .blocking_results import BlockingResults
 from .inline import run_item
@@ -159,15 +159,15 @@ class BlockingSession:
         return item
 
     def stream(
-        self, source: Iterable[Mapping[str, Any]], **arguments: Unpack[StreamArguments]
+        self, source: Iterable[SourceItem], **arguments: Unpack[StreamArguments]
     ) -> BlockingResults:
         """Run the items of a source, several at a time; iterate over what is returned.
 
         Parameters
         ----------
-        source : iterable of Mapping
-            Asked for items on the thread that iterates, while that waits for the next result. A
-            generator is closed at the end.
+        source : iterable of Mapping or Stamped
+            Asked for items on the thread that iterates, while that waits for the next result; with
+            `keep`, on a thread of its own. A generator is closed at the end.
         **arguments
             As for `Session.stream`. Results are always copies.
 

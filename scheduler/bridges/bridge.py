@@ -17,6 +17,8 @@ from ..runtime.items.input_staging import InputStagingPool, copied, most_nbytes
 from ..runtime.items.item import Item
 from ..runtime.session import borrowed
 from ..runtime.streaming.options import StreamArguments
+from ..runtime.streaming.sources import Source, SourceItem
+from ..runtime.streaming.stamped import Stamped
 from .loop_thread import LoopThread
 
 
@@ -42,6 +44,9 @@ class Bridge:
     arguments : StreamArguments
     deliver : callable
         Called on the loop's thread with every result, and then once with an End.
+    source : Source, optional
+        What the stream itself pulls from. Results are delivered one by one then, each when `resume`
+        was called for the one before; nothing is put.
 
     Attributes
     ----------
@@ -54,6 +59,7 @@ class Bridge:
         loop: LoopThread[Any],
         arguments: StreamArguments,
         deliver: Callable[[Delivery], object],
+        source: Source | None = None,
     ) -> None:
         self.number = 0
         self._session = loop.session
@@ -65,7 +71,9 @@ class Bridge:
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self._rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0
-        self._send, self._receive = trio.open_memory_channel[Mapping[str, Any]](math.inf)
+        self._send, self._receive = trio.open_memory_channel[SourceItem](math.inf)
+        self._source = source
+        self._resumed = trio.lowlevel.ParkingLot()
         self._job = loop.start(self._run)
         self._job.outcome.add_done_callback(self._end)
 
@@ -88,8 +96,8 @@ class Bridge:
         """Done when everything has ended."""
         return self._job.outcome
 
-    def put(self, inputs: Mapping[str, Any], index: int) -> None:
-        """Feed an item, of that index in the source, which may go on."""
+    def put(self, inputs: Mapping[str, Any], index: int, stamp: float | None) -> None:
+        """Feed an item, of that index and stamp in the source, which may go on."""
         self._loop.claim(self)
         inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
@@ -97,15 +105,23 @@ class Bridge:
         self._rooms[self._count] = index, room
         self._count += 1
         with suppress(SessionError):  # the end says so
-            self._loop.call_soon(lambda: self._put(own))
+            fed = own if stamp is None else Stamped(stamp, own)
+            self._loop.call_soon(lambda: self._put(fed))
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
         """Return a result that was delivered for whoever releases it there."""
+        if self._source is not None:
+            return item.passed_on(item.index, on_release)
         index, room = self._rooms.pop(item.index)
         self._spares.take_back(room.values())
         if not self._rooms:
             self._loop.leave(self)
         return item.passed_on(index, on_release)
+
+    def resume(self, item: Item) -> None:
+        """Deliver the next result, when there is one: the last was released."""
+        with suppress(SessionError):
+            self._loop.call_soon(self._resumed.unpark)
 
     def end(self) -> None:
         """Feed no more."""
@@ -116,17 +132,20 @@ class Bridge:
         """Cancel what is under way; does not wait."""
         self._job.cancel()
 
-    def _put(self, inputs: Mapping[str, Any]) -> None:
+    def _put(self, inputs: SourceItem) -> None:
         self._loop.wait_for_turn()
         with suppress(trio.BrokenResourceError):  # the stream has ended
             self._send.send_nowait(inputs)
 
     async def _run(self) -> None:
-        async with self._session.stream(self._receive, **self._arguments) as results:
+        source = self._receive if self._source is None else self._source
+        async with self._session.stream(source, **self._arguments) as results:
             self.number = results.number
             self._opened.set_result(None)
             async for item in results:
                 self._deliver(item)
+                if self._source is not None:
+                    await self._resumed.park()
 
     def _end(self, outcome: Future[None]) -> None:
         self._loop.leave(self)

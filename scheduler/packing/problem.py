@@ -100,10 +100,12 @@ class Problem:
         reach = max(
             fixed + nbytes for fixed, nbytes in zip(self.fixed, self._bytes, strict=True)
         )  # what is free counts as one byte less than its size, which `alive` outdoes
+        alive = self._heaviest(self._bytes)
         # Offsets are multiples of the unit, so that rounded sizes bound the peak as well, but for
         # what rounding adds to the block on top.
-        padding = max(map(int.__sub__, self.sizes, self._bytes))
-        alive = max(self._heaviest(self._bytes), self._heaviest(self.sizes) - padding)
+        if self.sizes != self._bytes:
+            padding = max(map(int.__sub__, self.sizes, self._bytes))
+            alive = max(alive, self._heaviest(self.sizes) - padding)
         return max(reach, alive)
 
     def _heaviest(self, sizes: Sequence[int]) -> int:

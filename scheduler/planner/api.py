@@ -171,4 +171,6 @@ def plan(
         applied, dead = (*folded, *made.applied), dead_nodes(graph)
         return replace(made, replicas=replicas, applied=applied, source=graph, dead=dead)
 
-    return replicate_where_faster(make(request), make)
+    made = replicate_where_faster(make(request), make)
+    _ = made.bodies  # what is wrong there is said now
+    return made

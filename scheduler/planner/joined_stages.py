@@ -8,13 +8,16 @@ is on: `StageBindings`. Devices have to be of this process for that. The stages'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ...devices.host import may_run_anywhere
 from ...devices.sim.clock import virtual_clock
+from ...graph.errors import PlaitError
 from ...graph.ir import Graph
 from ..errors import DoesNotFitError
+from ..plans.decision import Decision, Option
 from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Placement
 from ..plans.plan import Plan
@@ -38,6 +41,33 @@ def joined_plan(plan: Plan, max_in_flight: int) -> Plan | None:
         As `plan_ahead`.
     """
     return join_stages(entry_of(plan, max_in_flight)) if plan.computed else None
+
+
+def planned_ahead(plan: Plan) -> Plan:
+    """Return what runs for all lengths, as one plan to be told of; else the plan itself.
+
+    That where stages are planned apart, too, or no item could ever start: sessions say why.
+    """
+    if plan.is_static or not plan.computed:
+        return plan
+    joined = None
+    with suppress(PlaitError):
+        joined = joined_plan(plan, plan.max_in_flight)
+    if joined is None:
+        return plan
+    decision, whole = joined.decision, plan.decision
+    if decision is not None and whole is not None and whole.chosen != "preference":
+        decision = replace(whole, ask=decision.ask)  # numbers of replicas were weighed
+    return replace(
+        joined,
+        graph=replace(joined.graph, outputs=plan.graph.outputs),  # without computed lengths
+        decision=decision,
+        bounds=plan.computed,
+        template=plan.graph,
+        source=plan.source,
+        applied=plan.applied,
+        dead=plan.dead,
+    )
 
 
 def plan_ahead(entry: Entry | None) -> None:
@@ -156,10 +186,25 @@ def _plan_joined(
         partition=partition,
         placement=placement,
         memory=memory,
+        decision=_joined_decision(plans),
         bounds={},
         template=None,
         stages=tuple(described),
     )
+
+
+def _joined_decision(plans: Sequence[Plan]) -> Decision | None:
+    """Return what was weighed for the nodes of all stages, each of which was decided by itself."""
+    first = plans[0].decision
+    if first is None or len(plans) == 1:
+        return first
+    decisions = [plan.decision for plan in plans if plan.decision is not None]
+
+    def ask() -> Mapping[str, tuple[Option, ...]]:
+        return {name: offers for one in decisions for name, offers in one.options.items()}
+
+    why = f"{len(plans)} stages, each decided by itself for its largest lengths"
+    return replace(first, chosen=first.strategy, why=why, candidates=(), ask=ask)
 
 
 def _renumbered(plans: Sequence[Plan]) -> Iterator[Subgraph]:

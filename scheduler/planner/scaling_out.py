@@ -156,7 +156,10 @@ def _considered(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterator[Pla
 def _mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
     """Return the plan that keeps on a device all that it supports."""
     request = plan.request
-    ordered = {name: request.devices[name], **request.devices}
+    devices = request.devices
+    # What else runs goes to devices that may have replicas, too, in whatever order they are named.
+    others = {other: one for other, one in devices.items() if _is_replicable(other, request)}
+    ordered = {name: devices[name], **others, **devices}
     made = make(replace(request, strategy="preference", devices=ordered))
     if made.decision is None:
         return made

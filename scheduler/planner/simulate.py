@@ -13,9 +13,9 @@ from ...graph.infer import describe
 from ...graph.operators.bounded_call import called_op
 from ...graph.operators.control import waits
 from ..costs import Costs
+from ..dispatch.shared_lanes import outlines
 from ..errors import PlanError
 from ..plans.plan import Plan
-from ..plans.steps import outline
 from ..plans.variants import variant
 from ..profile import Part, Profile, Record
 from ..profile.timestamps import Timestamps
@@ -259,7 +259,7 @@ def _priced(
 
 def _profile(variants: Sequence[Plan], timeline: Timeline) -> Profile:
     """Return the prediction in the form of a measurement, which reports and traces know."""
-    known = [(tuple(map(outline, plan.steps)), plan.memory) for plan in variants]
+    known = [(outlines(plan), plan.memory) for plan in variants]
     records = []
     for item in range(timeline.items):
         times = array("q")
@@ -269,8 +269,8 @@ def _profile(variants: Sequence[Plan], timeline: Timeline) -> Profile:
             times.append(timeline.started[entry] + BEGINNING_NS)
             times.append(timeline.ended[entry] + BEGINNING_NS)
         admitted, landed = timeline.admitted[item], timeline.landed[item]
-        outlines, memory = known[timeline.variant[item]]
+        steps, memory = known[timeline.variant[item]]
         assert memory is not None, "its shapes are known"
         marks = Timestamps(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
-        records.append(Record((Part(outlines, times, memory.pools),), marks, False))
+        records.append(Record((Part(steps, times, memory.pools),), marks, False))
     return Profile(tuple(records), ())

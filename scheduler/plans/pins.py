@@ -19,6 +19,7 @@ Pins = Mapping[str, str]
 SHOWN = 10
 """Folders or nodes that an error lists."""
 
+_WILDCARD = re.compile(r"[*?[]")
 _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
 """The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
 
@@ -32,9 +33,10 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
     names = [*nodes]
     for pattern, device in pins.items():
         if device not in devices:
+            told = f"pin to one of {', '.join(devices.values())}, or add {device!r} to devices"
             raise PlanError(
                 f"node {pattern!r} is pinned to {device!r}, which is not one of the plan's devices",
-                fix=f"pin to one of {', '.join(devices.values())}, or add {device!r} to devices",
+                fix=did_you_mean(device, devices.values(), told),
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
             known = dict.fromkeys((*_folders(names), *names))
@@ -69,7 +71,9 @@ def pins_of(node: Node, pins: Pins) -> Iterator[str]:
 def _own_pin(node: Node, pins: Pins) -> str | None:
     names = node.name, path_of(node.name)
     exact = (name for name in names if name in pins)
-    matching = (p for p in pins if any(fnmatchcase(name, p) for name in names))
+    # Most pins are names: each node would be compared with all of the others'.
+    patterns = (p for p in pins if _WILDCARD.search(p))
+    matching = (p for p in patterns if any(fnmatchcase(name, p) for name in names))
     return next(exact, None) or next(matching, None)
 
 

@@ -212,6 +212,13 @@ class Plan:
         """The runs and transfers; empty while dimensions are symbolic."""
         return self.placement.steps if self.placement is not None else ()
 
+    @cached_property
+    def bodies(self) -> Mapping[str, Plan]:
+        """The plans of the graphs whose rows are run in batches, by the queue that they wait in."""
+        from ..planner.bodies import plan_bodies
+
+        return plan_bodies(self)
+
     def for_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
         """Return the plan for inputs of these shapes, with memory of its own for just them.
 

@@ -133,6 +133,8 @@ class Outline:
         The names of those of the subgraph.
     awaited : str
         The operator whose async function it calls; empty for all others.
+    shared_lane : str
+        The lane that its device shares with others; empty where it has one of its own.
     """
 
     index: int
@@ -142,11 +144,17 @@ class Outline:
     transfer: Transfer | None
     nodes: tuple[str, ...]
     awaited: str = ""
+    shared_lane: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it runs: its device, or the calls of its async function."""
+        return lane_of_calls(self.awaited) if self.awaited else self.device
 
     @property
     def lane(self) -> str:
-        """What it takes turns on: its device, or the calls of its async function."""
-        return lane_of_calls(self.awaited) if self.awaited else self.device
+        """What it takes turns on."""
+        return self.place if self.awaited else self.shared_lane or self.device
 
 
 def lane_of_calls(operator: str) -> str:
@@ -154,13 +162,14 @@ def lane_of_calls(operator: str) -> str:
     return f"calls of {operator}"
 
 
-def outline(step: Step) -> Outline:
-    """Return a step without its graph."""
+def outline(step: Step, shared_lane: str = "") -> Outline:
+    """Return a step without its graph; `shared_lane` is that of its device, if it has one."""
     transfer = step.work if isinstance(step.work, Transfer) else None
     nodes = () if isinstance(step.work, Transfer) else step.work.graph.nodes
     names = tuple(node.name for node in nodes)
     called = "" if step.awaited is None else step.awaited.name
-    return Outline(step.index, step.name, step.device, step.dependents, transfer, names, called)
+    seen = step.index, step.name, step.device, step.dependents, transfer, names, called
+    return Outline(*seen, shared_lane)
 
 
 def link(steps: Sequence[Step]) -> tuple[Step, ...]:

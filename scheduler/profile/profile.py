@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...graph.printing import counted
 from ..plans.plan import Plan
 from .attribution import Attribution, attributions, total
 from .critical import CriticalSpan, critical_path
 from .intervals import covered_ns, merged
-from .records import NodeTime, Record, Span
+from .records import NodeTime, Record, RowBatch, RowBatchFigures, Span
 from .table import profile_table
 
 if TYPE_CHECKING:
@@ -37,12 +38,21 @@ class Profile:
         Items before those, of which only the node times are kept.
     at_open : tuple of Record
         What was computed once for each plan that was opened; no part of any item.
+    dropped : int
+        Items of live sources that there was no room for; nothing ran of them.
+    batches : tuple of RowBatch
+        What rows ran in that were batched across items, the latest last.
+    row_batches : Mapping of str to RowBatchFigures
+        By the name of `GraphBuilder.each`, how many batches that were.
     """
 
     records: tuple[Record, ...]
     nodes: tuple[NodeTime, ...]
     forgotten: int = 0
     at_open: tuple[Record, ...] = ()
+    dropped: int = 0
+    batches: tuple[RowBatch, ...] = ()
+    row_batches: Mapping[str, RowBatchFigures] = field(default_factory=dict)
 
     @property
     def wall_s(self) -> float:
@@ -217,6 +227,7 @@ class Profile:
             "items": len(self.records),
             "forgotten": self.forgotten,
             "failed": sum(record.failed for record in self.records),
+            "dropped": self.dropped,
             "plans": {"hits": self.hits, "bound": self.bound, "misses": self.misses},
             "at_open_s": self.at_open_s,
             "wall_s": self.wall_s,
@@ -227,6 +238,7 @@ class Profile:
             },
             "busy_s": self.busy_s,
             "waits": self.waits,
+            "row_batches": {name: one._asdict() for name, one in self.row_batches.items()},
             "overlap": self.overlap,
         }
 
@@ -242,6 +254,14 @@ class Profile:
     def table(self) -> str:
         """Return the figures for people."""
         return profile_table(self)
+
+    def __repr__(self) -> str:
+        """Return a line, however many items there are: `table` tells more."""
+        items, on = counted(len(self.records), "item"), ", ".join(self.busy_s) or "no device"
+        return f"<Profile: {items} on {on}, {self.active_s:.3f} s, {self.items_per_s:.4g} items/s>"
+
+    def __str__(self) -> str:
+        return self.table()
 
     def save(self, path: str | Path) -> None:
         """Write the trace as JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
@@ -263,7 +283,7 @@ class Profile:
 
     def _by_device(self) -> Mapping[str, list[tuple[int, int]]]:
         spans: dict[str, list[tuple[int, int]]] = {}
-        for record in self.records:
+        for record in (*self.records, *(batch.record for batch in self.batches)):
             for span in record.spans():
                 if not span.step.awaited:
                     found = spans.setdefault(span.step.device, [])

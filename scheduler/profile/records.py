@@ -45,6 +45,25 @@ class NodeTime(NamedTuple):
     mad_ns: int
 
 
+class RowBatchFigures(NamedTuple):
+    """Batches of rows that went through one graph.
+
+    Attributes
+    ----------
+    batches, rows : int
+        Batches that were started, and the rows in them; not those that ran again alone.
+    waited_s : float
+        How long the rows waited for their batches, in seconds, all of them together.
+    dropped : int
+        Rows that ran in no batch, as more waited than are kept.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    waited_s: float = 0.0
+    dropped: int = 0
+
+
 class Part(NamedTuple):
     """What ran of one plan: for each step when it was submitted, began and ended.
 
@@ -107,6 +126,28 @@ class Record(NamedTuple):
         for part in self.parts:
             count += len(part.steps)
         return count
+
+
+class RowBatch(NamedTuple):
+    """A batch of rows that ran; times as those of items.
+
+    Attributes
+    ----------
+    queue : str
+        That its rows waited in.
+    rows : int
+    first_ns, started_ns, ended_ns : int
+        When the row came that waited longest, and when the batch was put together and ended.
+    record : Record
+        Its steps, by the plan for the rows.
+    """
+
+    queue: str
+    rows: int
+    first_ns: int
+    started_ns: int
+    ended_ns: int
+    record: Record
 
 
 class Order(NamedTuple):

@@ -60,6 +60,8 @@ def _totals(profile: Profile, spell: Spelling) -> Iterator[str]:
             **figures
         )
     )
+    if profile.dropped:
+        yield f"dropped: {profile.dropped} more that live sources gave, for lack of room"
     if profile.wall_s - profile.active_s > IDLE * profile.wall_s:
         idle_s = profile.wall_s - profile.active_s
         yield f"in {idle_s:.3f} s between the first and the last, no item was under way"
@@ -82,6 +84,13 @@ def _totals(profile: Profile, spell: Spelling) -> Iterator[str]:
         yield (
             f"{name}: waited {one['seconds']:.3f} s in {one['calls']} calls, "
             f"{at_once:.1f} at a time"
+        )
+    for name, batches in profile.row_batches.items():
+        yield (
+            f"{name}: {batches.rows} rows in {batches.batches} batches, "
+            f"{batches.rows / max(batches.batches, 1):.1f} in the mean; a row waited "
+            f"{batches.waited_s / max(batches.rows, 1) * 1e3:.3f} ms for its batch"
+            + (f"; {batches.dropped} more were dropped" if batches.dropped else "")
         )
     yield f"two devices or more at work: {figures['overlap']:.0%} of the busy time"
 

@@ -29,6 +29,8 @@ class Timestamps:
         The consumer was through with it.
     stream : int
         Which of a session's streams it was in: the order of each is its own. 0 for `run`.
+    stamp : float or None
+        What the source stamped the item with, a time or key of its own.
     preparing : tuple of (str, int, int)
         When it waited for a plan that was made and opened (``"planning"``), or for programs that
         were bound, to its lengths or in its slot's memory (``"binding"``): from when to when.
@@ -43,6 +45,7 @@ class Timestamps:
     taken_ns: int = 0
     released_ns: int = 0
     stream: int = 0
+    stamp: float | None = None
     preparing: tuple[tuple[str, int, int], ...] = field(default=(), init=False)
 
     def prepare(self, kind: str, begin_ns: int, end_ns: int) -> None:

@@ -1,6 +1,7 @@
 """A profile as a Chrome trace: one track per device, one for its transfers, arrows between steps.
 
-Each item has a bar with the phases of its way; counters show how full queues and memories were.
+Each item has a bar with the phases of its way, each batch of rows one from when its first row came;
+counters show how full queues and memories were.
 Source of the format: the Trace Event Format document of the Chromium project; Perfetto reads it.
 """
 
@@ -18,6 +19,7 @@ from ..plans.steps import Outline
 from ..profile import Profile, Record, Span
 from ..profile.attribution import moments
 from ..profile.counters import counters
+from ..profile.records import RowBatch
 
 PROCESS = 1
 
@@ -37,6 +39,8 @@ class _Trace:
     def __init__(self, profile: Profile) -> None:
         self._records = profile.records
         self._origin = min((_phases(record)[0][1] for record in self._records), default=0)
+        # Not those of items that are forgotten.
+        self._batches = [one for one in profile.batches if one.first_ns >= self._origin]
         self._tracks: dict[str, int] = {}
         self._arrows = 0
 
@@ -44,12 +48,14 @@ class _Trace:
         events: list[dict[str, Any]] = []
         for index, record in enumerate(self._records):
             events += self._item(index, record)
+        for index, batch in enumerate(self._batches):
+            events += self._batch(index, batch)
         for name, unit, changes in counters(self._records):
             events += self._counter(name, unit, changes)
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
-        """Yield an item's bar, its steps, and the arrows between them."""
+        """Yield an item's bar with its phases, its steps, and the arrows between them."""
         phases = _phases(record)
         name, start, end = f"item {index}", phases[0][1], phases[-1][2]
         yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
@@ -58,13 +64,33 @@ class _Trace:
                 yield self._bar(index, phase, "b", began)
                 yield self._bar(index, phase, "e", ended)
         yield self._bar(index, name, "e", end)
+        yield from self._steps(index, record, {"item": index})
+
+    def _batch(self, index: int, batch: RowBatch) -> Iterator[dict[str, Any]]:
+        """Yield a batch's bar, with its wait for rows and its run, its steps, and the arrows."""
+        name, whose = f"batch {index}", f"rows of {batch.queue}"
+        bar = {"cat": whose, "id": name, "pid": PROCESS, "tid": 0}
+        args = {"rows": batch.rows, "failed": batch.record.failed}
+        times = [self._us(ns) for ns in (batch.first_ns, batch.started_ns, batch.ended_ns)]
+        yield {**bar, "ph": "b", "name": f"{batch.rows} {whose}", "ts": times[0], "args": args}
+        for phase, (began, ended) in zip(("fills", "runs"), pairwise(times), strict=True):
+            if ended > began:
+                yield {**bar, "ph": "b", "name": phase, "ts": began, "args": {}}
+                yield {**bar, "ph": "e", "name": phase, "ts": ended, "args": {}}
+        yield {**bar, "ph": "e", "name": f"{batch.rows} {whose}", "ts": times[2], "args": {}}
+        yield from self._steps(name, batch.record, {"batch": index, "rows": batch.rows})
+
+    def _steps(
+        self, owner: int | str, record: Record, details: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the steps of an item or a batch, and the arrows between them."""
         for part in record.parts:
             spans = {span.step.index: span for span in part.spans()}
             for span in spans.values():
                 if span.step.awaited:
-                    yield from self._call(index, span)
+                    yield from self._call(owner, span)
                     continue
-                yield self._span(index, span)
+                yield self._span(details, span)
                 for dependent in span.step.dependents:
                     if dependent in spans and not spans[dependent].step.awaited:
                         yield from self._arrow(span, spans[dependent])
@@ -73,10 +99,9 @@ class _Trace:
         bar = {"cat": "item", "id": item, "pid": PROCESS, "tid": 0, "name": name}
         return {**bar, "ph": ph, "ts": self._us(ns), "args": args or {}}
 
-    def _span(self, item: int, span: Span) -> dict[str, Any]:
+    def _span(self, details: dict[str, Any], span: Span) -> dict[str, Any]:
         transfer = span.step.transfer
-        queued_us = (span.started_ns - span.ready_ns) / 1e3
-        details: dict[str, Any] = {"item": item, "queued_us": queued_us}
+        details = {**details, "queued_us": (span.started_ns - span.ready_ns) / 1e3}
         if transfer:
             details["nbytes"] = transfer.nbytes
         else:
@@ -92,9 +117,9 @@ class _Trace:
             "args": details,
         }
 
-    def _call(self, item: int, span: Span) -> Iterator[dict[str, Any]]:
+    def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
         """Yield a call of an async function: others go on at the same time, on the same track."""
-        bar = {"cat": span.step.lane, "id": f"{item}.{span.step.index}", "pid": PROCESS, "tid": 0}
+        bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}
 

@@ -48,6 +48,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "dead": dict(plan.dead),
         "predicted": None if prediction is None else asdict(prediction),
         "decision": None if plan.decision is None else _decision(plan.decision),
+        "bodies": {queue: to_dict(body) for queue, body in plan.bodies.items()},
         "at_open": None if plan.prologue is None else _at_open(plan.prologue),
         "nodes": dict(_nodes(plan)),
         "subgraphs": list(_subgraphs(plan)),

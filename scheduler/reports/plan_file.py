@@ -85,13 +85,13 @@ def dump_plan(plan: Plan) -> bytes:
     return b"".join(_chunks(plan))
 
 
-def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
+def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = ()) -> Plan:
     """Return the plan in a file that `Plan.save` wrote; nothing is planned anew.
 
     Parameters
     ----------
-    path : str or path
-        The file, which may be changed, replaced or deleted afterwards.
+    path : str, path or bytes
+        The file, which may be changed, replaced or deleted afterwards, or what it holds.
     devices : iterable of Device, optional
         Objects to run on in place of the registered devices of the same names.
 
@@ -119,7 +119,7 @@ def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> P
     ...     pl.load_plan(folder + "/double.plan") == plan
     True
     """
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike | bytes):
         raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a saved plan")
     listed = list(devices) if isinstance(devices, Iterable) else [devices]
     for device in listed:
@@ -129,11 +129,16 @@ def load_plan(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> P
                 fix="pass objects; what the file names is found by its name",
             )
     given = {device.name: device for device in listed}
-    return read_plan(read_file(path), os.fspath(path), given)
+    data, at = (path, "bytes") if isinstance(path, bytes) else (read_file(path), os.fspath(path))
+    plan = read_plan(data, at, given)
+    _ = plan.bodies  # which are planned again, before a session needs them
+    return plan
 
 
-def is_saved_plan(path: str | os.PathLike[str]) -> bool:
-    """True when a file is a plan, damaged or not; False too where there is none."""
+def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
+    """True when a file, or what it holds, is a plan, damaged or not; False where there is none."""
+    if isinstance(path, bytes):
+        return PLANS.starts(path[: len(PLANS.magic)])
     try:
         with reading(path) as file:
             return PLANS.starts(file.read(len(PLANS.magic)))

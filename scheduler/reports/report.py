@@ -21,6 +21,7 @@ from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ..costs.costs import PYTHON_S
 from ..dispatch.core_shares import shares_of_cores
+from ..planner.joined_stages import planned_ahead
 from ..planner.replanning import split_ahead
 from ..plans.partition import Subgraph
 from ..plans.plan import Plan
@@ -42,6 +43,7 @@ LISTED_REASONS = 6
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
     """Return a plan as text; arguments of `plan` that it lacks are named in a spelling."""
+    plan = planned_ahead(plan)
     parts = [_heading(plan)]
     if plan.applied:
         parts.append(pass_lines(plan.applied))
@@ -53,6 +55,7 @@ def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
         parts += [_transfers(plan), memory_lines(plan, plan.memory)]
     else:
         parts.append(_undecided(plan, spell))
+    parts += [_body(queue, body) for queue, body in plan.bodies.items()]
     parts.append(life_lines(plan))
     if plan.decision is not None:
         parts.append(decision_lines(plan.decision))
@@ -114,6 +117,19 @@ def _guessed(plan: Plan) -> Iterator[str]:
             f"    a guess in it: {seconds_text(PYTHON_S)} or what the bytes take, for each Python "
             f"function ({listed}); plait profile --costs, or pl.tune, measures them"
         )
+
+
+def _body(queue: str, body: Plan) -> Iterator[str]:
+    """Yield by which plan the rows of a queue run, and what memory that takes beside."""
+    rows = (body.fed.tensors[body.fed.inputs[0]].shape or ("",))[0]
+    most = body.bounds[str(rows)][1]
+    yield (
+        f"rows of {queue}: in batches of up to {most:,}, across items; "
+        f"{body.in_flight:,} batches in flight"
+    )
+    yield from (f"  {line}" for line in _subgraphs(body))
+    if body.memory is not None:
+        yield from (f"  {line}" for line in memory_lines(body, body.memory))
 
 
 def _at_open(once: Plan) -> Iterator[str]:

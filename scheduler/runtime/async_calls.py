@@ -14,6 +14,7 @@ from ...devices.device import OnDone
 from ...devices.event import CancelledWorkError, Event
 from ...devices.program import BoundProgram, kernel_error
 from ...graph.errors import PlaitError, is_ctrl_c, text_of
+from ...graph.operators.each import EACH, RowServer, row_server
 
 if TYPE_CHECKING:
     from .virtual_time import VirtualTimeDriver
@@ -40,22 +41,28 @@ def launch(
     program: BoundProgram,
     waits: Sequence[Event],
     on_done: OnDone | None,
+    *,
+    rows: RowServer | None = None,
 ) -> Event:
     """Start a program that calls an async function; from any thread.
 
     Its event completes on the loop's thread, when the function has ended. Cancelling the event
-    cancels the function.
+    cancels the function. Where `rows` is given, that runs the rows of the function.
     """
     assert not waits, "its device keeps no order"
     event = Event(on_done)
-    driver.call(partial(_start, driver, program, event))
+    driver.call(partial(_start, driver, program, event, rows))
     return event
 
 
-def _start(driver: VirtualTimeDriver, program: BoundProgram, event: Event) -> None:
+def _start(
+    driver: VirtualTimeDriver, program: BoundProgram, event: Event, rows: RowServer | None
+) -> None:
     name = f"{program.graph.nodes[0]}"
     # A copy each, of what the session was opened with, as tasks of a nursery have.
     context: Context = driver.context.copy()
+    if rows is not None:
+        context.run(row_server.set, rows)
     trio.lowlevel.spawn_system_task(_run, driver, program, event, name=name, context=context)
 
 
@@ -66,7 +73,9 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event) -
     event.stop_by(partial(driver.call, scope.cancel))
     try:
         with scope:
-            await driver.awaits(program.fetch)
+            # Batches are the session's own, and on its loop, whosever loop functions are for.
+            is_own = program.graph.nodes[0].op == EACH
+            await (await_here if is_own else driver.awaits)(program.fetch)
         is_back = True
         if event.cancelled:
             error = CancelledWorkError("the work was cancelled while it waited")
@@ -82,6 +91,7 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event) -
         if event.node_ns is not None:
             event.node_ns = (event.ended_ns - event.started_ns,)
         event.complete(error)
+        driver.wake()
         del driver, program, event, error, scope  # what was raised holds this frame
 
 

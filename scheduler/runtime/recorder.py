@@ -13,7 +13,7 @@ from ...graph.operators.bounded_call import called_op
 from ..plans.regions import Pool
 from ..plans.steps import Outline, Step, Transfer
 from ..profile.profile import Profile
-from ..profile.records import NodeTime, Part, Record
+from ..profile.records import NodeTime, Part, Record, RowBatch, RowBatchFigures
 from ..profile.timestamps import Timestamps
 from .items.executor import Execution
 from .opened.open_plan import OpenPlan
@@ -29,6 +29,9 @@ KEPT_RUNS = 64
 
 KEPT_OPENINGS = 64
 """Of what ran when plans were opened, the latest is remembered."""
+
+KEPT_BATCHES = 4096
+"""Of rows that ran in batches, the latest are remembered."""
 
 Trace: TypeAlias = tuple[tuple[Outline, ...], Sequence[int], Mapping[str, Pool]]
 """The fields of a `Part`, which is made of them when somebody asks for it."""
@@ -52,10 +55,12 @@ class Recorder:
     ----------
     done, failed : int
         Items that have ended, and those among them that failed.
+    dropped : int
+        Items of live sources that there was no room for.
     """
 
     def __init__(self, *, keeps: bool = True, measures: bool = False) -> None:
-        self.done = self.failed = 0
+        self.done = self.failed = self.dropped = 0
         self._keeps, self._measures = keeps, measures
         # The older ones that somebody has asked for, and what later ones are to be made of.
         self._records: deque[Record] = deque()
@@ -64,6 +69,8 @@ class Recorder:
         self._spans = self._forgotten = 0
         self._nodes: dict[tuple[str, str, str], _Runs] = {}
         self._at_open: deque[Record] = deque(maxlen=KEPT_OPENINGS)
+        self._row_batches: dict[str, RowBatchFigures] = {}
+        self._batches: deque[RowBatch] = deque(maxlen=KEPT_BATCHES)
 
     def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
         """Return what an execution knows of its steps."""
@@ -96,6 +103,32 @@ class Recorder:
             part = Part(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
+    def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
+        """Count a batch of rows, and the seconds that they waited for it, all of them together."""
+        known = self._row_batches.get(queue, RowBatchFigures())
+        self._row_batches[queue] = known._replace(
+            batches=known.batches + 1, rows=known.rows + rows, waited_s=known.waited_s + waited_s
+        )
+
+    def count_dropped_rows(self, queue: str, rows: int) -> None:
+        """Count rows that were dropped before a batch took them."""
+        known = self._row_batches.get(queue, RowBatchFigures())
+        self._row_batches[queue] = known._replace(dropped=known.dropped + rows)
+
+    def record_batch(
+        self,
+        queue: str,
+        rows: int,
+        times_ns: tuple[int, int, int],
+        traces: Sequence[Trace],
+        marks: Timestamps,
+        failed: bool,
+    ) -> None:
+        """Take over what ran of a batch of rows, and three times of it: it is no item."""
+        if self._keeps and traces and traces[0][0]:
+            record = Record(tuple(Part(*one) for one in traces), marks, failed)
+            self._batches.append(RowBatch(queue, rows, *times_ns, record))
+
     def profile(self) -> Profile:
         """Return what is known by now."""
         nodes = [NodeTime(*key, *runs.figures()) for key, runs in list(self._nodes.items())]
@@ -105,7 +138,15 @@ class Recorder:
                 _, marks, failed, *traces = self._latest.popleft()
                 self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
             records, forgotten = tuple(self._records), self._forgotten
-        return Profile(records, tuple(nodes), forgotten, tuple(self._at_open))
+        return Profile(
+            records,
+            tuple(nodes),
+            forgotten,
+            tuple(self._at_open),
+            self.dropped,
+            tuple(self._batches),
+            dict(self._row_batches),
+        )
 
     def _forget(self) -> int:
         """Drop the oldest item; return what it counted as."""

@@ -12,6 +12,8 @@ import trio
 
 from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
+from ...graph.operators.each import row_server
+from ...graph.tensor import Array
 from ..dispatch.estimates import ON_LOOP, Limit
 from ..errors import forked_session_error
 from ..plans.plan import Plan
@@ -37,6 +39,7 @@ from .opened.open_plans import OpenPlans
 from .opened.shape_plan_cache import ShapePlanCache
 from .recorder import Recorder
 from .status import Status, device_status, memory_status
+from .streaming.row_batches import RowBatches
 from .variables.variables import Variables
 from .virtual_time import VirtualTimeDriver
 
@@ -143,6 +146,7 @@ class Runtime:
         )
         self.copying = self._launcher.copying
         self.spares = InputStagingPool(most_nbytes(plan))
+        self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
         self._admissions = 0
         self._admitted = trio.Event()
         self._closing = False
@@ -155,7 +159,8 @@ class Runtime:
         devices = device_status(self.plan.every_device, self._item_runs)
         memory = memory_status(self._open_plans.plans, self._open_plans.grown)
         plans = self._open_plans.status()
-        return Status(done, failed, len(self._item_runs), devices, memory, plans)
+        in_flight = sum(not item_run.is_part for item_run in self._item_runs)
+        return Status(done, failed, in_flight, devices, memory, plans, self.recorder.dropped)
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
@@ -163,6 +168,10 @@ class Runtime:
         if self._announcer.is_heard:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
             self._announcer.tell(ItemDone(latency_ns / 1e9, error))
+
+    def count_dropped(self) -> None:
+        """Count an item of a live source that there was no room for."""
+        self.recorder.dropped += 1
 
     def borrowed(self, inputs: Any) -> Any:
         """Return what is fed, with loans of what lies on devices; on the caller's thread."""
@@ -190,6 +199,9 @@ class Runtime:
             self.needs_its_loop = is_watched or self._driver.is_virtual or self.keys.are_read
             await self.variables.open()
             await self._open_plan()
+            self._driver.context.run(row_server.set, self._row_batches)
+            for slots in await self._row_batches.open():
+                await self._watch.on_thread(slots.fill)
         except BaseException as error:
             try:
                 await self.close()
@@ -244,6 +256,7 @@ class Runtime:
         if self._admissions:
             await self._admitted.wait()
         await self.drain(self._item_runs)
+        await self._row_batches.close()
         await self._launcher.settle()
         await self._recovery.wait_stopped()
         await self._driver.end()
@@ -342,23 +355,48 @@ class Runtime:
         self._begin_admission()
         try:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
-            arrays = shape_plans.check(self.borrowed(inputs))
-            if self._launcher.is_busy:
-                await self._launcher.settle()
-            item_run.variant = self._dispatcher.choose(item_run)
-            count = shape_plans.count(max_in_flight)
-            slots, arrays = shape_plans.find(count, arrays, item_run.variant)
-            if slots is None:
-                slots = await shape_plans.open(count, arrays, item_run.variant, item_run.marks)
-            if slots is None:
-                own = partial(own_feeds, shape_plans.plan.graph, arrays)
-                arrays = await self._launcher.copying(arrays.values(), own)
-                entry = shape_plans.entries[count]
-                await self._staged_runner.start(item_run, arrays, entry, shape_plans.plan.graph)
-            else:
-                await self._launcher.start(item_run, slots, arrays)
+            inputs = self.borrowed(inputs)
+            await self._start(shape_plans, inputs, max_in_flight, item_run)
         finally:
             self._end_admission()
+
+    @trio.lowlevel.enable_ki_protection
+    async def admit_on(
+        self,
+        shape_plans: ShapePlanCache,
+        inputs: Mapping[str, Array],
+        max_in_flight: int,
+        item_run: ItemRun,
+    ) -> None:
+        """Start an item on one of some plans, as `admit` does."""
+        self._begin_admission()
+        try:
+            await self._start(shape_plans, inputs, max_in_flight, item_run)
+        finally:
+            self._end_admission()
+
+    async def _start(
+        self,
+        shape_plans: ShapePlanCache,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        item_run: ItemRun,
+    ) -> None:
+        arrays = shape_plans.check(inputs)
+        if self._launcher.is_busy:
+            await self._launcher.settle()
+        item_run.variant = self._dispatcher.choose(item_run)
+        count = shape_plans.count(max_in_flight)
+        slots, arrays = shape_plans.find(count, arrays, item_run.variant)
+        if slots is None:
+            slots = await shape_plans.open(count, arrays, item_run.variant, item_run.marks)
+        if slots is None:
+            own = partial(own_feeds, shape_plans.plan.graph, arrays)
+            arrays = await self._launcher.copying(arrays.values(), own)
+            entry = shape_plans.entries[count]
+            await self._staged_runner.start(item_run, arrays, entry, shape_plans.plan.graph)
+        else:
+            await self._launcher.start(item_run, slots, arrays)
 
     @trio.lowlevel.enable_ki_protection
     async def admit_at_once(

@@ -27,7 +27,7 @@ from .queue import Place
 from .runtime import Runtime
 from .status import Status
 from .streaming.carrier import Carrier
-from .streaming.options import OnError, stream_options
+from .streaming.options import Drop, Keep, OnError, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream
 from .variables.carried import Carried
@@ -193,12 +193,14 @@ class Session:
         on_error: OnError = "yield",
         copy: bool = True,
         fetches: Fetches | None = None,
+        keep: Keep | None = None,
+        drop: Drop | None = None,
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source, several at a time.
 
         Parameters
         ----------
-        source : iterable or async iterable of Mapping
+        source : iterable or async iterable of Mapping or Stamped
             Pulled from only when there is room for one more item. A generator or trio channel is
             closed at the end; leaving the context raises what that raises. What else a source
             raises after the consumer has left is not seen.
@@ -224,6 +226,12 @@ class Session:
         fetches : str, list, tuple or Mapping, optional
             What to compute instead of all outputs, as for `run`. An item has it as `fetched`, in
             the same form, and by the names of the tensors.
+        keep : "latest" or int, optional
+            Read the source as fast as it gives, on a thread if it blocks, and let so many items
+            wait until there is room for one more; ``"latest"`` is one. When more come, some are
+            dropped and counted. When left out, the source waits.
+        drop : {"oldest", "newest"}, optional
+            Which of them: those that have waited longest, the default, or those that come.
 
         Raises
         ------
@@ -257,6 +265,8 @@ class Session:
                 "on_error": on_error,
                 "copy": copy,
                 "fetches": fetches,
+                "keep": keep,
+                "drop": drop,
             },
         )
         self._streams += 1

@@ -63,6 +63,8 @@ class Status:
     memory : Mapping of str to int
         The bytes that its open plans have of each memory, without constants.
     plans : PlansStatus
+    dropped : int
+        Items of live sources so far that there was no room for.
     """
 
     done: int
@@ -71,12 +73,14 @@ class Status:
     devices: Mapping[str, DeviceStatus]
     memory: Mapping[str, int]
     plans: PlansStatus = PlansStatus()
+    dropped: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
         return {
             "done": self.done,
             "failed": self.failed,
+            "dropped": self.dropped,
             "in_flight": self.in_flight,
             "devices": {
                 name: {"at_work": one.at_work, "waiting": one.waiting}
@@ -94,8 +98,8 @@ def device_status(devices: Iterable[str], item_runs: Iterable[ItemRun]) -> dict[
     """
     found = {name: [0, 0] for name in devices}
     for execution in filter(None, map(_execution, item_runs)):
-        for lane, given in execution.pending():
-            found.setdefault(lane, [0, 0])[0 if given else 1] += 1
+        for place, given in execution.pending():
+            found.setdefault(place, [0, 0])[0 if given else 1] += 1
     return {name: DeviceStatus(*counts) for name, counts in found.items()}
 
 

@@ -17,6 +17,7 @@ from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import AFTER_LAST_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, computes_here
 from ..dispatch.core_shares import seconds_on, shares_of_cores
 from ..dispatch.inline_policy import inline_steps
+from ..dispatch.shared_lanes import SharedLanes, name_of, shared_lanes
 from ..plans.io_devices import ON_HOST, IoDevices
 from ..plans.steps import Step, Transfer, lane_of_calls
 from .workload import NO_LIMIT, Host, Lane, Placed, Workload
@@ -48,6 +49,7 @@ LAND_HERE_S = 6e-6
 """Until the loop takes up the results of a step that it ran itself (measured: 5 to 7 µs)."""
 
 ONE_EACH: Mapping[str, int] = MappingProxyType({})
+OWN_LANES: SharedLanes = MappingProxyType({})
 
 AHEAD = 3
 """How much a lane outside this process is given at a time, lest it idle: one piece of work runs,
@@ -59,12 +61,13 @@ def workload(
     devices: Mapping[str, Device],
     costs: Costs,
     cores: Mapping[str, int] = ONE_EACH,
+    shared: SharedLanes = OWN_LANES,
 ) -> Workload:
     """Return the steps of a plan as work on lanes; `cores` are those of each device, one or more.
 
     A device has one lane for programs. Copies wait among them, or have a lane of their own, or
-    one for each direction, as the device's model says (`copy_queues`). The calls of an async
-    function have one too, whichever device they are bound on.
+    one for each direction, as the device's model says (`copy_queues`). Devices with one thread
+    share a lane. The calls of an async function have one too, whichever device they are bound on.
     """
     lanes: dict[tuple[str, str], int] = {}
     found: list[Lane] = []
@@ -72,12 +75,19 @@ def workload(
     for step in steps:
         # One lane for all steps of a device that wait for one another there.
         called = step.awaited
-        key = (step.device, _kind(step, costs)) if called is None else ("", called.name)
+        together = shared.get(step.device)
+        if called is not None:
+            key = "", called.name
+        else:
+            key = (together[0], "") if together else (step.device, _kind(step, costs))
         if key not in lanes:
             lanes[key] = len(found)
-            found.append(
-                _lane(*key, devices, costs) if called is None else _calls(called, step.device)
-            )
+            if called is not None:
+                found.append(_calls(called, step.device))
+            elif together:
+                found.append(_shared_lane(together, devices, costs))
+            else:
+                found.append(_lane(*key, devices, costs))
         placed.append(lanes[key])
     durations = [
         duration_s(step, devices[step.device], costs, cores.get(step.device, 1)) for step in steps
@@ -90,7 +100,8 @@ def workload(
 def replicated(variants: Sequence[Plan]) -> Workload:
     """Return the steps of a plan as work on the lanes of all its variants; each has its costs."""
     works = [
-        workload(one.steps, one.prototypes, one.costs, shares_of_cores(one)) for one in variants
+        workload(one.steps, one.prototypes, one.costs, shares_of_cores(one), shared_lanes(one))
+        for one in variants
     ]
     lanes: dict[str, Lane] = {}
     for lane in (lane for work in works for lane in work.lanes):
@@ -186,6 +197,13 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
         notice_s=0.0 if is_thread else NOTICE_S,
         here_s=HERE_S if to_here is None else to_here,
     )
+
+
+def _shared_lane(names: Sequence[str], devices: Mapping[str, Device], costs: Costs) -> Lane:
+    """Return the lane of several devices with one thread, which is the first one's."""
+    lane = _lane(names[0], "", devices, costs)
+    interprets = any(_shares_interpreter(devices[name]) for name in names)
+    return replace(lane, name=name_of(names), shares_interpreter=interprets)
 
 
 def _calls(operator: Operator, device: str) -> Lane:

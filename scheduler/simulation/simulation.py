@@ -79,7 +79,7 @@ class Simulation:
 
     @property
     def busy(self) -> dict[str, float]:
-        """For every lane of a device the share of the makespan in which it works.
+        """For every lane the share of the makespan in which it works; some devices share one.
 
         For the calls of an async function, where their number is limited, the share of that number.
         """
@@ -182,6 +182,11 @@ class Simulation:
                 f"{bytes_text(use.held_nbytes)} held and {bytes_text(use.occupied_nbytes)} needed"
             )
         return listing([*lines, "", *self._step_table(), "", *self._path_table()])
+
+    def __repr__(self) -> str:
+        """Return a line, however many items there are: `table` tells more."""
+        items = counted(self.items, "item")
+        return f"<Simulation: {items} in {_ms(self.makespan_s)} ms of {self.plan!r}>"
 
     def __str__(self) -> str:
         return self.table()

@@ -393,6 +393,22 @@ def test_a_mistake_gets_one_message_and_exit_code_2(
     assert_mistake(plait(folder, *arguments), *expected)
 
 
+@pytest.mark.parametrize("saved", ["affine.plait", "affine.plan"])
+def test_a_dash_is_a_model_or_plan_that_comes_in_on_the_standard_input(
+    folder: Path, saved: str
+) -> None:
+    pl.plan(pl.load(folder / "affine.plait")).save(folder / "affine.plan")
+    expected = plait(folder, "plan", saved, "--shape", "x=2,3", "--nodes")
+    stdin = (folder / saved).read_bytes()
+    found = plait(folder, "plan", "-", "--shape", "x=2,3", "--nodes", stdin=stdin)
+    assert "double" in expected.stdout
+    assert (found.exit_code, found.stdout) == (0, expected.stdout)
+
+
+def test_an_empty_standard_input_is_a_mistake(folder: Path) -> None:
+    assert_mistake(plait(folder, "plan", "-", stdin=b""), "the file is empty")
+
+
 def test_a_kernel_that_fails_is_no_mistake_of_the_command_line(folder: Path) -> None:
     arguments = ("--import", "cli_test_operators.py", "--input", "x=items/1.npy")
     result = plait(folder, "run", "refuse_negative.plait", *arguments)

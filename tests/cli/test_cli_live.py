@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def test_a_frame_names_items_devices_queues_and_memory() -> None:
     cpu = next(line.split() for line in others if line.strip().startswith("cpu"))
     assert (cpu[1], cpu[-2:]) == ("50%", ["1", "2"])
     assert "memory: host 2.05 KB" in text.getvalue()
+
+
+def test_a_frame_tells_of_items_that_were_dropped() -> None:
+    text = StringIO()
+    shown = moment(replace(STATUS, dropped=7), [], 0, 1.0)
+    Console(file=text, width=100).print(frame(shown, 20, 3.2))
+    assert "1 failed, 7 dropped, 3 in flight" in text.getvalue()
 
 
 @pytest.fixture

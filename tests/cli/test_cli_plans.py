@@ -297,7 +297,8 @@ def test_a_device_in_the_place_of_a_file_is_a_mistake(folder: Path) -> None:
 def test_profiles_of_a_saved_plan_are_added_to_costs_again_and_again(folder: Path) -> None:
     for repeat in ("2", "3"):
         result = plait(folder, "profile", "two.plan", "--repeat", repeat, "--costs", "c.json")
-        assert (result.exit_code, result.stderr) == (0, "note: wrote c.json\n")
+        assert result.exit_code == 0
+        assert result.stderr.endswith("note: wrote c.json\n")  # a busy machine is noted before it
     (operator,) = pl.Costs.load(folder / "c.json").nodes["cpu"]
     assert operator.op == "Add"
 

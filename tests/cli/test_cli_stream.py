@@ -70,3 +70,17 @@ def test_items_that_take_too_long_fail(folder: Path) -> None:
 def test_a_delay_without_batches_is_a_mistake(folder: Path) -> None:
     arguments = ("--input", "x=items", "--max-delay-ms", "5")
     assert_mistake(plait(folder, "stream", "neg.plait", *arguments), "max_delay_s is 0.005")
+
+
+def test_items_that_are_not_kept_are_counted(folder: Path) -> None:
+    arguments = ("--input", "x=items", "--keep", "1", "--drop", "newest", "--json")
+    answer = json.loads(plait(folder, "stream", "neg.plait", *arguments).stdout)
+    assert answer["done"] + answer["dropped"] == 7
+    assert answer["failures"] == []
+
+
+def test_what_is_kept_is_a_number_or_the_latest(folder: Path) -> None:
+    arguments = ("--input", "x=items", "--keep", "some")
+    assert_mistake(plait(folder, "stream", "neg.plait", *arguments), "--keep is 'some'")
+    result = plait(folder, "stream", "neg.plait", *arguments[:-1], "latest")
+    assert (result.exit_code, "items/s" in result.stdout) == (0, True)

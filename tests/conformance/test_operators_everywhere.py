@@ -20,6 +20,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import find_operator, operators
 from plait.graph.operators.bounded_call import BOUNDED_CALL
 from plait.graph.operators.control import CONTROL_FLOW
+from plait.graph.operators.each import EACH
 from plait.graph.operators.fused import FUSED
 from plait.graph.tensor import Array
 from plait.graph.traits import Part
@@ -36,7 +37,7 @@ OPERATORS = tuple(
     if ".graph.operators." in find_operator(name).module
     and find_operator(name).bounded is None
     and not name.startswith("Bounded.")
-    and name not in (*CONTROL_FLOW, FUSED, BOUNDED_CALL, *STATE)
+    and name not in (*CONTROL_FLOW, EACH, FUSED, BOUNDED_CALL, *STATE)
     and (find_operator(name).draws is None or name == "Dropout")
     and not name.startswith("cvm.")
 )

@@ -85,11 +85,13 @@ async def test_a_stream_through_a_residual_network_gives_the_same_bits(
 async def test_a_real_classifier_gives_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Its first half: the other has blocks of the same kinds, which take as long to compile."""
     spec = find_spec("rapidocr_onnxruntime")
     if spec is None or spec.origin is None:
         pytest.skip("pip install rapidocr-onnxruntime==1.4.4")
     folder = Path(spec.origin).parent / "models"
-    graph = pl.load(folder / "ch_ppocr_mobile_v2.0_cls_infer.onnx")
+    whole = pl.load(folder / "ch_ppocr_mobile_v2.0_cls_infer.onnx")
+    graph = whole.extract(whole.nodes[: len(whole.nodes) // 2], "half")
     rng = np.random.default_rng(7)
     items = [{"x": rng.standard_normal((1, 3, 48, 192), np.float32)} for _ in range(2)]
-    await check_bits(monkeypatch, graph, items, fewer=35)
+    await check_bits(monkeypatch, graph, items, fewer=17)

@@ -64,6 +64,11 @@ def test_an_unknown_device_brings_up_the_known_ones() -> None:
     )
 
 
+def test_a_device_that_is_misspelt_is_guessed() -> None:
+    with pytest.raises(DeviceUnavailableError, match="fix: did you mean 'compiled'\\?"):
+        devices.find("compile")
+
+
 def test_without_any_device_none_is_listed() -> None:
     for name in list(registry._factories):
         devices.unregister(name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import plait as pl
 import pytest
 import trio
@@ -79,7 +80,7 @@ async def test_a_stream_cancelled_at_any_moment_leaves_the_session_usable(
 
 @pytest.mark.parametrize(
     "options",
-    [{"ordered": False}, {"copy": False}, {"batch": 2}, {"deadline_s": 100}],
+    [{"ordered": False}, {"copy": False}, {"batch": 2}, {"deadline_s": 100}, {"keep": 1}],
     ids=lambda options: next(iter(options)),
 )
 async def test_a_stream_of_any_kind_cancelled_at_any_moment_leaves_the_session_usable(
@@ -92,6 +93,31 @@ async def test_a_stream_of_any_kind_cancelled_at_any_moment_leaves_the_session_u
             stream = partial(consume, session, source, **options)
             run = partial(run_one, session, same(5))
             moments = await cancel_at_each_moment(stream, run, repeats=2)
+    assert moments > 10
+
+
+async def test_a_live_stream_of_a_join_cancelled_at_any_moment_closes_all_sources() -> None:
+    b = pl.GraphBuilder("sum")
+    b.output("y", b.op("Add", *(b.input(name, "float32", (2,)) for name in ("left", "right"))))
+    stamped: list[Any] = [pl.Stamped(key, np.full(2, key, np.float32)) for key in range(3)]
+    sides = {
+        name: Watched(iter(stamped), 3, asynchronous=name == "left") for name in ("left", "right")
+    }
+
+    async def stream() -> None:
+        joined = pl.join({name: side() for name, side in sides.items()}, by="key")
+        async with session.stream(joined, keep=3) as results:
+            async for item in results:
+                await trio.lowlevel.checkpoint()
+                assert item["y"].tolist() == [2 * item.index] * 2
+
+    async def check() -> None:
+        assert not any(side.open for side in sides.values())
+        assert (await session.run({name: np.ones(2, "f") for name in sides}))["y"][0] == 2
+
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(pl.plan(b.build(), max_in_flight=2)) as session:
+            moments = await cancel_at_each_moment(stream, check, repeats=2)
     assert moments > 10
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plait as pl
 import pytest
 import trio
@@ -251,3 +252,35 @@ async def test_running_out_of_memory_fails_one_item() -> None:
     async with pl.Session(plan) as session:
         found = await results_of(session, [1, FATAL, 2])
     assert found == [answer(1), "DeviceMemoryError", answer(2)]
+
+
+async def test_rows_that_a_generator_yields_survive_the_worker_that_runs_them(
+    worker: WorkerDevice,
+) -> None:
+    numbers = pl.TensorSpec("float32", ("numbers",))
+    strikes = [3.0, 11.0]
+
+    @pl.operator(numbers, inputs=[numbers], name="test_lost_workers.yielded")
+    async def yielded(values: Array) -> AsyncIterator[float]:
+        for value in values:
+            yield value
+            if value in strikes:
+                strikes.remove(value)
+                kill(worker)
+            await trio.lowlevel.checkpoint()
+
+    body = pl.GraphBuilder("body")
+    body.output("y", body.op("Neg", body.input("x", "float32", ("rows",))))
+    b = pl.GraphBuilder("rows")
+    made = b.call(yielded, b.input("x", "float32", ("count",)), name="yielded")
+    b.output("y", b.each(made, body.build(), name="read", batch=2))
+    devices: list[WorkerDevice | str] = [worker, "cpu"]
+    bounds = {"count": 4}
+    pins = {"yielded": "cpu", "read/*": "worker:0"}
+    plan = pl.plan(b.build(), devices, pin=pins, bounds=bounds, max_in_flight=3)
+    source = ({"x": np.arange(4 * n, 4 * n + 4, dtype="float32")} for n in range(8))
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session, session.stream(source) as results:
+            found = [item["y"].tolist() async for item in results]
+    assert found == [[-4 * n, -4 * n - 1, -4 * n - 2, -4 * n - 3] for n in range(8)]
+    assert not strikes

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ def complete(attribute: Attribute, given: object) -> Any:
         (Kind.FLOATS, (1, 0.5), (1.0, 0.5)),
         (Kind.STRINGS, ["a", b"b"], ("a", "b")),
         (Kind.DTYPE, np.float32, "float32"),
+        (Kind.TENSOR, np.array([[0.5, 2]], "f4"), ("float32", 2, 1, 2, 0.5, 2.0)),
+        (Kind.TENSOR, ("uint8", 0, 7), ("uint8", 0, 7)),
         (Kind.DTYPE, np.dtype(">i8"), "int64"),
     ],
 )
@@ -137,6 +140,21 @@ def test_a_value_out_of_range_is_refused(attribute: Attribute, given: object) ->
     assert caught.value.what == f"Pool's attribute 'size' must be {attribute.wanted}, got {given!r}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [
+        (Kind.FLOAT, lambda x: x),
+        (Kind.NUMBER, lambda x: x),
+        (Kind.FLOATS, lambda x: (1.0, x)),
+        (Kind.TENSOR, lambda x: np.array([[1.0, x]], np.float32)),
+    ],
+)
+def test_what_is_no_number_equals_itself(kind: Kind, of: Callable[[float], object]) -> None:
+    first, second = (Attribute(kind).complete("Pool", "size", of(float("nan")), "") for _ in "ab")
+    assert [first] == [second]
+    assert Attribute(kind).complete("Pool", "size", first, "") == first or first is second
+
+
 @given(st.integers(-5, 5), st.integers(-5, 0), st.integers(0, 5))
 def test_a_range_includes_its_ends(value: int, low: int, high: int) -> None:
     attribute = Attribute(Kind.INT, minimum=low, maximum=high)
@@ -160,3 +178,21 @@ def test_a_range_includes_its_ends(value: int, low: int, high: int) -> None:
 )
 def test_what_is_wanted_reads_as_words(attribute: Attribute, words: str) -> None:
     assert attribute.wanted == words
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        ("U99999999", 0, "text"),
+        ("float32", 1, 3, 0.5),
+        ("float32", 2**62, 0.5),
+        ("float32", -1, 0.5, 0.5),
+        ("float32",),
+        (1.0, 2.0),
+        np.array(["text"]),
+        [1.0, 2.0],
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused(damaged: Any) -> None:
+    with pytest.raises(OperatorError, match="must be an array of numbers"):
+        complete(Attribute(Kind.TENSOR), damaged)

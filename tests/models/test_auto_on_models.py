@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from importlib.util import find_spec
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +50,7 @@ def test_a_network_is_one_subgraph_in_the_form_of_its_device(
     path = in_package(*place)
     graph = pl.load(path)
     shapes = {tensor: value.shape for tensor, value in feeds.items()}
-    plans = [pl.plan(graph, order, shapes=shapes) for order in permutations(devices)]
+    plans = [pl.plan(graph, order, shapes=shapes) for order in (devices, devices[::-1])]
     (chosen,) = {plan.decision.chosen for plan in plans if plan.decision is not None}
     device = chosen.removeprefix("all on ")
     alone = Counter(n.op for n in pl.plan(graph, [device], shapes=shapes).graph.nodes)

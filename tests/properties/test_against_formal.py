@@ -23,6 +23,7 @@ from plait.devices import Device
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator, operators
 from plait.graph.operators.bounded_call import BOUNDED_CALL
+from plait.graph.operators.each import EACH
 from single_node import AnyArray, run_node, single_node_graph
 
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "15" if os.environ.get("CI") else "25"))
@@ -34,7 +35,7 @@ OPERATORS = tuple(
     for name in operators()
     if ".graph.operators." in find_operator(name).infer.__module__
     and not name.startswith(("cvm.", "Bounded."))
-    and name not in (*RUN_BY_SESSIONS, BOUNDED_CALL)
+    and name not in (*RUN_BY_SESSIONS, BOUNDED_CALL, EACH)
     and (find_operator(name).draws is None or name == "Dropout")
 )
 """All that have a kernel, or one for what they compute into larger buffers.

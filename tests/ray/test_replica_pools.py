@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -69,6 +69,20 @@ async def test_a_source_may_use_its_arrays_again(autojump_clock: MockClock) -> N
 
     async with pool_on(FakeHosts(), n=2) as pool, pool.stream(source()) as results:
         assert await taken(results) == doubled(20)
+
+
+async def test_a_live_source_is_not_held_back_by_slow_replicas(autojump_clock: MockClock) -> None:
+    async def source() -> AsyncIterator[dict[str, Array]]:
+        for value in range(20):
+            await trio.sleep(0.3)
+            yield item(value)
+
+    async with pool_on(FakeHosts(lambda _: 1.0)) as pool:
+        async with pool.stream(source(), keep="latest", max_in_flight=1) as results:
+            found = [(one.index, one["y"].tolist()) async for one in results]
+        assert found == [(index, [2 * index]) for index, _ in found]
+        assert found[-1][0] == 19
+        assert pool.status().dropped == 20 - len(found) > 10
 
 
 async def test_results_are_arrays_of_their_own_unless_copies_are_declined(

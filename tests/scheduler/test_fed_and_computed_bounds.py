@@ -149,13 +149,21 @@ def test_all_lengths_that_are_fed_have_bounds_or_none() -> None:
         pl.plan(b.build(), bounds={"n": 8, "found": 8})
 
 
-def test_the_report_tells_what_is_planned_for_all_lengths() -> None:
-    report = pl.plan(cascade(), bounds=BOUNDS).report()
-    assert "planned when" not in report
-    assert "needs the shape of 'find" in report
-    for symbol, most in {"found": 12, "kept": 6}.items():
-        assert f"length {symbol!r}" in report
-        assert f"0 to {most}, planned once for all of them" in report
+def test_the_report_and_the_page_tell_of_the_plan_that_runs(tmp_path: Path) -> None:
+    plan = pl.plan(cascade(), bounds=BOUNDS)
+    report = plan.report()
+    assert "planned while" not in report
+    assert "found 0 to 12, kept 0 to 6; figures are of the largest" in report
+    assert "\0" not in report
+    with pl.BlockingSession(plan) as session:
+        session.run(feeds(*SIZES[0]))
+        ran = [step["step"] for step in session.profile().steps()]
+    table = report.partition("subgraph  ")[2].partition("\n\n")[0].splitlines()[1:]
+    assert [line.split()[0] for line in table] == ran
+    plan.save_html(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert f"in {len(ran)} subgraphs" in page
+    assert "u0000" not in page
 
 
 def test_saved_plans_keep_all_bounds(tmp_path: Path) -> None:

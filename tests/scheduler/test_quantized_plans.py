@@ -72,6 +72,33 @@ def test_they_are_decoded_ahead_where_that_is_chosen(tmp_path: Path) -> None:
     assert stored(pl.load_plan(tmp_path / "decoded.plan")) == stored(plan)
 
 
+@pytest.mark.parametrize("device", ["cpu", "ort"])
+def test_products_become_those_of_integers_where_that_is_chosen(
+    device: str, tmp_path: Path
+) -> None:
+    if device == "ort":
+        pytest.importorskip("onnxruntime")
+    b = pl.GraphBuilder("qdq")
+    scale, zero = np.float32(0.05), np.uint8(128)
+    rows = b.op("QuantizeLinear", b.input("x", "float32", (3, WIDTH)), scale, zero)
+    rows = b.op("DequantizeLinear", rows, scale, zero)
+    values = b.op("DequantizeLinear", weights(), np.float32(0.01), np.int8(0))
+    product = b.op("Relu", b.op("MatMul", rows, values))
+    quantized = b.op("QuantizeLinear", product, np.float32(0.2), np.uint8(0))
+    b.output("y", b.op("DequantizeLinear", quantized, np.float32(0.2), np.uint8(0)))
+    graph = b.build()
+    chosen = ["+absorb_clip", "+hoist_quantize", "+integer_islands"]
+    plan = pl.plan(graph, [device], passes=chosen)
+    operators = {node.op for node in plan.graph.nodes}
+    assert "QLinearMatMul" in operators
+    assert operators.isdisjoint({"MatMul", "Relu"})
+    assert stored(plan) < 2 * weights().nbytes
+    wanted = pl.run(graph, X, devices=["cpu"])["y"]
+    np.testing.assert_allclose(pl.run(plan, X)["y"], wanted, rtol=0, atol=0.21)
+    plan.save(tmp_path / "integers.plan")
+    assert pl.load_plan(tmp_path / "integers.plan") == plan
+
+
 def test_weights_that_are_decoded_again_and_again_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "SWEPT_BYTES", 0)
     b = pl.GraphBuilder("repeated")

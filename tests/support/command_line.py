@@ -12,12 +12,12 @@ from patience import WAIT_S
 from plait.cli import cli
 
 
-def plait(folder: Path, *arguments: str) -> Result:
+def plait(folder: Path, *arguments: str, stdin: bytes | None = None) -> Result:
     """Run the command line in this process, in the folder of the models."""
     before = os.getcwd()
     os.chdir(folder)
     try:
-        return CliRunner().invoke(cli, list(arguments), prog_name="plait")
+        return CliRunner().invoke(cli, list(arguments), stdin, prog_name="plait")
     finally:
         os.chdir(before)
 

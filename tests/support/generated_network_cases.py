@@ -158,19 +158,19 @@ def gradients_of_maxima() -> tuple[Graph, Feeds]:
 
 @case
 def convolutions() -> tuple[Graph, Feeds]:
-    nodes, x = Nodes("convolutions"), numbers(2, 8, 9, 10)
+    nodes, x, little = Nodes("convolutions"), numbers(2, 8, 9, 10), numbers(2, 8, 4, 5)
     padded: dict[str, Any] = {"pads": (1, 1, 1, 1)}
-    nodes.add("Conv", x, numbers(12, 8, 3, 3), numbers(12), **padded)
+    nodes.add("Conv", little, numbers(12, 8, 3, 3), numbers(12), **padded)
     nodes.add("Conv", x, numbers(16, 8, 1, 1))
-    nodes.add("Conv", numbers(1, 70, 4, 5), numbers(8, 70, 2, 3), **padded)
+    nodes.add("Conv", numbers(1, 70, 3, 3), numbers(8, 70, 2, 3), **padded)
     nodes.add("Conv", x, numbers(16, 4, 2, 3), group=2, strides=(2, 1), dilations=(1, 2))
     nodes.add("Conv", x, numbers(8, 1, 3, 3), numbers(8), group=8, strides=(2, 2), **padded)
     nodes.add("Conv", numbers(1, 3, 20, dtype="float16"), numbers(9, 3, 5, dtype="float16"))
     nodes.add("Conv", numbers(1, 2, 5, 6, 7), numbers(8, 2, 2, 2, 2), auto_pad="SAME_UPPER")
-    nodes.add("ConvTranspose", x, numbers(8, 9, 3, 3), strides=(2, 2), output_padding=(1, 1))
+    nodes.add("ConvTranspose", little, numbers(8, 9, 3, 3), strides=(2, 2), output_padding=(1, 1))
     nodes.add("ConvTranspose", x, numbers(8, 2, 2, 2), numbers(4), group=2, **padded)
     nodes.add(
-        *("ConvTranspose", numbers(1, 8, 4, 5), numbers(8, 8, 3, 4)),
+        *("ConvTranspose", numbers(1, 8, 3, 3), numbers(8, 8, 3, 4)),
         strides=(2, 3),
         dilations=(2, 1),
     )
@@ -225,9 +225,10 @@ def resized() -> tuple[Graph, Feeds]:
 @case
 def attentions() -> tuple[Graph, Feeds]:
     nodes = Nodes("attentions")
-    q, k, v = numbers(1, 2, 40, 5), numbers(1, 2, 37, 5), numbers(1, 2, 37, 9)
+    q, k, v = numbers(1, 1, 40, 5), numbers(1, 1, 37, 5), numbers(1, 1, 37, 9)
     nodes.add("Attention", q, k, v)
-    nodes.add("Attention", q, k, v, numbers(2, 40, 37) > 0, softcap=1.5)
+    two = (numbers(1, 2, *each.shape[2:]) for each in (q, k, v))
+    nodes.add("Attention", *two, numbers(2, 40, 37) > 0, softcap=1.5)
     nodes.add("Attention", q, k, v, numbers(1, 1, 1, 30), is_causal=1, scale=0.3)
     nodes.add("Attention", q, k, v, left_window_size=3, right_window_size=33)
     blind = np.zeros((40, 37), bool)
@@ -238,9 +239,9 @@ def attentions() -> tuple[Graph, Feeds]:
 @case
 def attentions_that_share_keys() -> tuple[Graph, Feeds]:
     nodes = Nodes("attentions_that_share_keys")
-    for dtype in ("float16", "float32", "float64"):
-        q = numbers(2, 3, 16, dtype=dtype)
-        k, v = (numbers(2, 7, 8, dtype=dtype, seed=seed) for seed in (1, 2))
+    for dtype, batch in (("float16", 1), ("float32", 2), ("float64", 1)):
+        q = numbers(batch, 3, 16, dtype=dtype)
+        k, v = (numbers(batch, 7, 8, dtype=dtype, seed=seed) for seed in (1, 2))
         nodes.add("Attention", q, k, v, q_num_heads=4, kv_num_heads=2)
     q, k = numbers(1, 4, 2, 3), numbers(1, 2, 34, 3)
     nodes.add("Attention", q, k, k)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...attribute import Kind
+from ...attribute import Kind, array_in
 from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
 from ...operators.control import CONTROL_FLOW, UNWRITTEN
@@ -36,6 +36,7 @@ _FIELDS: Mapping[Kind, tuple[str, str, Callable[[Any], Any]]] = {
     Kind.INTS: ("INTS", "ints", list),
     Kind.FLOATS: ("FLOATS", "floats", list),
     Kind.STRINGS: ("STRINGS", "strings", lambda texts: [_TEXT(text) for text in texts]),
+    Kind.TENSOR: ("TENSOR", "t", lambda value: tensor_proto("", array_in(value))),
 }
 """The type and field of an AttributeProto for each kind of attribute."""
 

@@ -15,7 +15,7 @@ from ...errors import ParseError
 from ...ir import ABSENT, Graph, Node
 from ...names import Names
 from ...operator import find_operator
-from ...tensor import Array, Dim, TensorSpec
+from ...tensor import Dim, TensorSpec
 from ..assembly import Assembly, understanding
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, formal_specs, with_captured
@@ -85,7 +85,8 @@ class GraphReader:
         self._declare_inputs(constants, formals)
         for name, spec in captured.items():
             self._assembly.add_input(name, spec)
-        published = self._add_constants(constants, read, context)
+        decoded = read - {n for one in nodes if one.op != "DequantizeLinear" for n in one.inputs}
+        published = self._add_constants(constants, read, decoded - self._public, context)
         given = {*self._assembly.tensors, *constants}
         for node in in_topological_order(nodes, given, self._at):
             inputs = tuple(published.get(name, name) for name in node.inputs)
@@ -171,20 +172,23 @@ class GraphReader:
                 self._assembly.add_input(name, _spec(value, symbols, self._at) if told else known)
 
     def _add_constants(
-        self, constants: Mapping[str, Any], read: set[str], context: Context
+        self, constants: Mapping[str, Any], read: set[str], decoded: set[str], context: Context
     ) -> dict[str, str]:
-        """Add the constants that are read; return new names for those that are graph outputs."""
+        """Add the constants that are read; return new names for those that are graph outputs.
+
+        Those that are decoded alone may be of 4 bits: in bytes they mean the same to that.
+        """
         published: dict[str, str] = {}
         for name, value in constants.items():
             if name in read:
                 if name in self._public:
                     published[name] = context.names.take(f"{name}/value")
-                array = value if isinstance(value, np.ndarray) else self._read(value)
+                array = value if isinstance(value, np.ndarray) else None
+                if array is None:
+                    what = f"tensor {value.name!r}"
+                    array = self._tensors.read(value, what, unpacks=name in decoded)
                 self._assembly.add_constant(published.get(name, name), array)
         return published
-
-    def _read(self, tensor: Any) -> Array:
-        return self._tensors.read(tensor, f"tensor {tensor.name!r}")
 
     def _copies_constant(self, node: Node) -> bool:
         """Make Identity of a constant that constant, unless its name is public; say whether."""

@@ -6,6 +6,7 @@ What cannot be had is named all at once: the operators, and the nodes that call 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ...errors import ParseError, UnknownOperatorError
 from ...extras import how_to_install, import_extra
 from ...ir import Graph
 from ...operator import is_operator
+from ...unknown_operators import advise
 from ..files import reading
 from ..sources import Source, content_of
 from .expansion import expand
@@ -26,14 +28,14 @@ from .upgrade import NEWEST_OPSET, OLDEST_OPSET, newest_name
 _PROTOBUF_LIMIT = 2**31 - 1
 
 
-def load_onnx(source: Source) -> Graph:
+def load_onnx(source: Source | Any) -> Graph:
     """Return the graph in an ONNX model.
 
     Tensor names are those of the model; nodes without a name get one, such as ``Conv_12``.
 
     Parameters
     ----------
-    source : path, bytes, or binary file object
+    source : path, bytes, binary file object, or onnx.ModelProto
         Data in files beside the model is only found by its path.
 
     Raises
@@ -44,8 +46,16 @@ def load_onnx(source: Source) -> Graph:
     GraphError
         If its nodes do not fit together.
     """
+    if is_onnx_model(source):
+        return read_model(source, "model", alone=True)
     data, name = _content(source)
     return read_model(_parse(data, name), name, alone=not isinstance(source, str | os.PathLike))
+
+
+def is_onnx_model(source: object) -> bool:
+    """True for an `onnx.ModelProto`; the package is not imported for that."""
+    onnx = sys.modules.get("onnx")
+    return onnx is not None and isinstance(source, onnx.ModelProto)
 
 
 def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False) -> Graph:
@@ -151,7 +161,9 @@ def _check_operators(model: Any, at: str) -> None:
     if missing:
         by_count = sorted(missing.items(), key=lambda item: -len(item[1]))
         counted = (f"{op} ({listed(names, 3)})" for op, names in by_count)
-        fix = "define them with @plait.operator(name=...), or export the model without them"
+        fix = advise(
+            missing, "define them with @plait.operator(name=...), or export the model without them"
+        )
         if model.functions:  # left over: they are of another opset than the model
             fix = "write out its functions: onnx.inliner.inline_local_functions(model, True)"
         raise UnknownOperatorError(

@@ -83,6 +83,14 @@ def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
     return attributes
 
 
+def default_value(data: bytes) -> Any:
+    """Return the number, text or numbers in a serialized AttributeProto; None where it has none."""
+    from onnx import AttributeProto
+
+    proto = AttributeProto.FromString(data)
+    return None if proto.type == AttributeProto.UNDEFINED else _READERS[proto.type](proto)
+
+
 def constant_value(attributes: Mapping[str, Any], at: str) -> Any:
     """Return the value of a Constant node as an array.
 

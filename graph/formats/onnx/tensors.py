@@ -42,6 +42,9 @@ ELEMENT_TYPES: Mapping[int, str] = {
 }
 """The dtype of each element type of ONNX (TensorProto.DataType) that arrays can have."""
 
+OF_4_BITS: Mapping[int, str] = {21: "uint8", 22: "int8"}
+"""The dtypes that hold elements of UINT4 and INT4, of which a file has two in a byte."""
+
 _FIELDS: Mapping[str, tuple[str, str]] = {
     "float32": ("float_data", "float32"),
     "complex64": ("float_data", "float32"),
@@ -94,26 +97,32 @@ class TensorReader:
         self._path, self._alone = path, alone
         self._read: dict[Path, memoryview] = {}
 
-    def read(self, tensor: Any, what: str) -> Array:
+    def read(self, tensor: Any, what: str, *, unpacks: bool = False) -> Array:
         """Return a TensorProto as a read-only array; a view where the bytes allow.
+
+        With `unpacks`, integers of 4 bits are taken, and get a byte each.
 
         Raises
         ------
         ParseError
             If its type is not supported, its data is missing, or does not match its dimensions.
         """
-        at = f"{what}, {self._path}"
+        at, shape = f"{what}, {self._path}", tuple(tensor.dims)
+        if unpacks and tensor.data_type in OF_4_BITS:
+            packed = self._array(tensor, np.dtype(np.uint8), (-(-math.prod(shape) // 2),), at)
+            made = _unpacked(packed, OF_4_BITS[tensor.data_type], shape, at)
+            return frozen(made, at, _EXPORT)
         dtype = dtype_of(dtype_name(tensor.data_type, at)).newbyteorder("<")
-        shape = tuple(tensor.dims)
-        if any(dim < 0 for dim in shape) or tensor.HasField("segment"):
+        return frozen(self._array(tensor, dtype, shape, at), at, _EXPORT)
+
+    def _array(self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> Array:
+        if any(dim < 0 for dim in tensor.dims) or tensor.HasField("segment"):
             raise ParseError(f"a tensor cannot have the shape {list(shape)}", at=at, fix=_EXPORT)
         if tensor.data_location == _EXTERNAL:
-            array = self._external(tensor, dtype, shape, at)
-        elif tensor.HasField("raw_data"):
-            array = _shaped(tensor.raw_data, 0, dtype, shape, at)
-        else:
-            array = _listed(tensor, dtype, shape, at)
-        return frozen(array, at, _EXPORT)
+            return self._external(tensor, dtype, shape, at)
+        if tensor.HasField("raw_data"):
+            return _shaped(tensor.raw_data, 0, dtype, shape, at)
+        return _listed(tensor, dtype, shape, at)
 
     def _external(
         self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str
@@ -215,6 +224,13 @@ def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) 
     else:
         flat = entries.astype(dtype.name)
     return _reshaped(flat, shape, at)
+
+
+def _unpacked(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
+    """Return integers of 4 bits as bytes; the lower half of a byte is the first of two."""
+    halves = np.stack([packed & 15, packed >> 4], -1).ravel()[: math.prod(shape)].view(dtype)
+    # The sign is the highest of four bits: it is moved to that of eight and back.
+    return _reshaped(halves << 4 >> 4 if dtype == "int8" else halves, shape, at)
 
 
 def _reshaped(flat: Array, shape: tuple[int, ...], at: str) -> Array:

@@ -25,6 +25,7 @@ from .forms import (
     tensor_proto,
 )
 from .nodes_written import node_protos, value_proto
+from .rows import inline_rows
 from .upgrade import NEWEST_OPSET
 
 OLDEST_WRITTEN = 21
@@ -42,7 +43,8 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     """Return a graph as an ONNX model (`onnx.ModelProto`).
 
     An operator that ONNX does not have is written if its name has a dot: `acme.Fetch` becomes Fetch
-    of the domain `acme`. Tools other than plait must know it.
+    of the domain `acme`. Tools other than plait must know it. The graphs of `GraphBuilder.each` are
+    written for all rows of an item, whatever batches they are run in here.
 
     Parameters
     ----------
@@ -60,18 +62,22 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
         ONNX or the opset lacks or defines otherwise. The message lists them with the reasons.
     """
     onnx = _onnx()
+    graph = inline_rows(graph)
     newest = min(NEWEST_OPSET, onnx.defs.onnx_opset_version())
     version = _version(graph, opset, newest)
     reasons = list(_reasons(graph, version))
     if reasons:
         raise _unwritable_error(reasons, graph, is_newest=version == newest)
-    domains = sorted({domain_and_type(node.op)[0] for _, _, node in all_nodes(graph)} - {""})
+    domains = _domain_versions(graph)
     return onnx.ModelProto(
         ir_version=IR_VERSION,
         producer_name=PRODUCER,
         opset_import=[
             onnx.OperatorSetIdProto(domain="", version=version),
-            *(onnx.OperatorSetIdProto(domain=domain, version=1) for domain in domains),
+            *(
+                onnx.OperatorSetIdProto(domain=domain, version=number)
+                for domain, number in sorted(domains.items())
+            ),
         ],
         graph=onnx.GraphProto(
             name=graph.name,
@@ -106,7 +112,8 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
             at=str(target),
             fix="save to a .plait file",
         )
-    beside = _laid_out(check(graph).constants)
+    graph = inline_rows(check(graph))
+    beside = _laid_out(graph.constants)
     model = to_onnx(graph, opset=opset, outside=beside)
     if beside:
         data = target.with_name(f"{target.name}.data")
@@ -117,6 +124,16 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
             tensor.CopyFrom(_elsewhere(tensor.name, array, where))
         replace_file(data, _padded(graph.constants[name] for name in beside))
     replace_file(target, [model.SerializeToString()])
+
+
+def _domain_versions(graph: Graph) -> dict[str, int]:
+    """Return the version of each domain but ONNX's own that has all its operators in the graph."""
+    versions: dict[str, int] = {}
+    for _, _, node in all_nodes(graph):
+        domain, _ = domain_and_type(node.op)
+        if domain:
+            versions[domain] = max(versions.get(domain, 1), node.operator.version)
+    return versions
 
 
 def _onnx() -> Any:

@@ -263,10 +263,15 @@ def choose(
     respects the limits if one does.
     """
     costs: dict[int, list[tuple[int, str]]] = {}
+    # What has as many copies as something else is rounded with it, for each of the periods.
+    summed = [
+        {name: _nbytes_by_copies(groups) for name, groups in layouts.items()}
+        for layouts in memories
+    ]
     # Item n has copy n modulo the copies of each region. With a common multiple as the period, the
     # combinations repeat after so many items, and a program is bound for each of them.
     for period in range(1, MAX_PERIOD + 1):
-        found = _costs(memories, period)
+        found = _costs(summed, period)
         if found is not None:
             costs[period] = found
     # Where no period keeps the limits, the best is returned that there is: the caller sees it.
@@ -289,16 +294,24 @@ def rounded(copies: int, period: int) -> int:
     return next(n for n in range(copies, period + 1) if period % n == 0)
 
 
+def _nbytes_by_copies(groups: Sequence[Group]) -> Mapping[int, int]:
+    """Return how many bytes one copy takes of the groups that have so many."""
+    found: dict[int, int] = {}
+    for group in groups:
+        found[group.copies] = found.get(group.copies, 0) + group.packing.nbytes
+    return found
+
+
 def _costs(
-    memories: Sequence[Mapping[str, tuple[Group, ...]]], period: int
+    memories: Sequence[Mapping[str, Mapping[int, int]]], period: int
 ) -> list[tuple[int, str]] | None:
     """Return bytes and name of each memory's cheapest layout, None if a period is too short."""
     found = []
     for layouts in memories:
         costs = [
-            (sum(rounded(g.copies, period) * g.packing.nbytes for g in groups), name)
-            for name, groups in layouts.items()
-            if max(group.copies for group in groups) <= period
+            (sum(rounded(copies, period) * nbytes for copies, nbytes in summed.items()), name)
+            for name, summed in layouts.items()
+            if max(summed) <= period
         ]
         if not costs:
             return None

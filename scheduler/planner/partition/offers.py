@@ -8,6 +8,7 @@ from math import inf
 
 from ....devices.device import Device, Support, support
 from ....graph.ir import Graph, Node
+from ....graph.nested import awaited
 from ....graph.operators.control import placed_nodes, waits
 from ...costs import Costs
 from ...plans.decision import Option
@@ -109,8 +110,10 @@ def ask(
         answers = [support(graph, node, device) for device in devices.values()]
         pattern = pin_of(node, pins)
         wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)
+        # What waits is not written out for a device that cannot, where another one can.
+        is_awaited = awaited(node) is not None and any(answers[index].ok for index in wanted)
         for index in wanted:
-            if forms is not None and not answers[index].ok:
+            if forms is not None and not answers[index].ok and not is_awaited:
                 name = names[index]
                 answers[index] = forms.offer(node, name, devices[name], answers[index])
         able = tuple(device for device in wanted if answers[device].ok)

@@ -15,6 +15,7 @@ from ....devices.device import Device, Support, device_kind, support, why_not
 from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes, waits
 from ....graph.passes import Placing, attempts, can_be_written_out
+from ....graph.unknown_operators import has_runtime_domain
 from ...errors import UnsupportedOpError
 from ...plans.partition import SESSION
 from ...plans.pins import Pins, pin_of
@@ -185,7 +186,10 @@ def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: 
         given = dict.fromkeys(pin_of(each.node, pins) for each in homeless)
         changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
         return f"change the pin {changed}: {able[0]!r} runs them"
-    if "cpu" in map(device_kind, devices):
+    kinds = {device_kind(name) for name in devices}
+    if "ort" not in kinds and any(has_runtime_domain(each.node.op) for each in homeless):
+        return "add 'ort' to the devices: only ONNX Runtime has kernels for its own operators"
+    if "cpu" in kinds:
         return "register kernels for them, or change the graph"
     return "add a device that supports them ('cpu'), change the pins, or register kernels"
 

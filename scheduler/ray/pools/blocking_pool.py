@@ -15,7 +15,7 @@ from ...plans.fetches import Fetches
 from ...runtime.events import Observer
 from ...runtime.faults import FaultPolicy
 from ...runtime.streaming.options import StreamArguments
-from ...runtime.streaming.sources import check_source
+from ...runtime.streaming.sources import SourceItem, check_source
 from .pool_status import PoolStatus
 from .replicas import ReplicaPool
 
@@ -81,7 +81,7 @@ class BlockingReplicaPool:
         return job.result()
 
     def stream(
-        self, source: Iterable[Mapping[str, Any]], **arguments: Unpack[StreamArguments]
+        self, source: Iterable[SourceItem], **arguments: Unpack[StreamArguments]
     ) -> BlockingResults:
         """Run the items of a source on all replicas; iterate over what is returned.
 

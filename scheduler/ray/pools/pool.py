@@ -68,6 +68,8 @@ class Pool:
         As streams need them.
     done, failed : int
         Items that have ended, and those among them that failed.
+    dropped : int
+        Items of live sources that there was no room for.
     ordered : set of int
         The streams whose results are wanted in order, by number.
     """
@@ -87,7 +89,7 @@ class Pool:
         self.keys = keys
         self.spares = InputStagingPool(most_nbytes(plan))
         self.now_ns = time.perf_counter_ns
-        self.done = self.failed = 0
+        self.done = self.failed = self.dropped = 0
         self.ordered: set[int] = set()
         self._manager = manager
         self._window = window
@@ -152,6 +154,10 @@ class Pool:
         if self._announcer.is_heard:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)
             self._announcer.tell(ItemDone(latency_ns / 1e9, error))
+
+    def count_dropped(self) -> None:
+        """Count an item of a live source that there was no room for."""
+        self.dropped += 1
 
     def run_at_once(
         self,

@@ -48,6 +48,8 @@ class PoolStatus:
     in_flight : int
         Items that were fed and have not ended, those that wait included.
     replicas : Mapping of str to ReplicaStatus
+    dropped : int
+        Items of live sources so far that there was no room for.
     """
 
     done: int
@@ -55,6 +57,7 @@ class PoolStatus:
     waiting: int
     in_flight: int
     replicas: Mapping[str, ReplicaStatus]
+    dropped: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""

@@ -20,7 +20,14 @@ from ...runtime.events import Announcer, Observer
 from ...runtime.faults import FaultPolicy
 from ...runtime.items.item_run import run_one
 from ...runtime.items.keys import Keys
-from ...runtime.streaming.options import OnError, StreamArguments, StreamOptions, stream_options
+from ...runtime.streaming.options import (
+    Drop,
+    Keep,
+    OnError,
+    StreamArguments,
+    StreamOptions,
+    stream_options,
+)
 from ...runtime.streaming.sources import Source
 from ...runtime.streaming.stream import Results, open_stream
 from ..actors import Ref
@@ -153,18 +160,20 @@ class ReplicaPool:
         on_error: OnError = "yield",
         copy: bool = True,
         fetches: Fetches | None = None,
+        keep: Keep | None = None,
+        drop: Drop | None = None,
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source on all replicas, with the options of `Session.stream`.
 
         Parameters
         ----------
-        source : iterable or async iterable of Mapping
+        source : iterable or async iterable of Mapping or Stamped
         max_in_flight : int, optional
             How many items are alive at most. When left out, what all replicas have room for, yet
             no more than 256 MB of inputs and outputs unless that leaves replicas idle.
         copy : bool, default True
             Copy results. Otherwise they are read-only, and may be read until the item is released.
-        ordered, batch, max_delay_s, deadline_s, on_error, fetches
+        ordered, batch, max_delay_s, deadline_s, on_error, fetches, keep, drop
             As for `Session.stream`. An item that is late fails at once.
 
         Raises
@@ -183,6 +192,8 @@ class ReplicaPool:
                 "on_error": on_error,
                 "copy": copy,
                 "fetches": fetches,
+                "keep": keep,
+                "drop": drop,
             }
         )
         # Only now: what refuses the arguments leaves no stream behind.
@@ -219,7 +230,8 @@ class ReplicaPool:
             )
             for name, one in manager.replicas.items()
         }
-        return PoolStatus(pool.done, pool.failed, pool.waiting, pool.in_flight, replicas)
+        counts = pool.done, pool.failed, pool.waiting, pool.in_flight
+        return PoolStatus(*counts, replicas, pool.dropped)
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:

@@ -13,8 +13,8 @@ class Texts:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text."""
-        return self._numbers.setdefault(text, len(self._numbers))
+        """Return the number of a text; names of parts have a space in place of their separator."""
+        return self._numbers.setdefault(text.replace("\0", " "), len(self._numbers))
 
     def numbers(self, texts: Iterable[str]) -> list[int]:
         """Return the numbers of several texts."""

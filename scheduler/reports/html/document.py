@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....version import VERSION
+from ...planner.joined_stages import planned_ahead
 from ...planner.simulate import simulate
 from ...plans.plan import Plan
 from ...plans.variants import variant
@@ -31,6 +32,7 @@ def document(
     texts = Texts()
     if simulation is not None:
         plan = plan or simulation.plan
+    plan = planned_ahead(plan) if plan is not None else None
     simulations = [simulation] if simulation is not None else list(_simulations(plan))
     timelines = list(_timelines(plan, profile, simulations, texts))
     facts = plan_facts(plan) if plan is not None else []
@@ -93,6 +95,7 @@ def _devices(plan: Plan | None, profile: Profile | None) -> list[str]:
     """Return the devices, in the order of their colours."""
     names = dict.fromkeys(plan.devices if plan is not None else ())
     names.update(dict.fromkeys(plan.assignment.values() if plan is not None else ()))
-    for record in profile.records if profile is not None else ():
+    batches = [batch.record for batch in profile.batches] if profile is not None else []
+    for record in [*profile.records, *batches] if profile is not None else ():
         names.update(dict.fromkeys(span.step.device for span in record.spans()))
     return list(names)

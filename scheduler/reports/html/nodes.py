@@ -47,7 +47,9 @@ def node_table(
     rows: list[dict[str, Any]] = []
     if plan is not None:
         table = _Table(plan, costs, texts)
-        listed = sorted(placed_nodes(plan.graph), key=lambda entry: entry[1] is not plan.graph)
+        # What a node holds that yields up to a bound goes with it.
+        placed = [entry for entry in placed_nodes(plan.graph) if entry[0] in plan.assignment]
+        listed = sorted(placed, key=lambda entry: entry[1] is not plan.graph)
         for path, graph, node in listed:
             measured = times.pop((path, plan.assignment[path]), None)
             rows.append({**table.row(path, graph, node), **_measured(measured)})

@@ -112,9 +112,18 @@ def _profile_facts(profile: Profile) -> Iterator[Fact]:
         f"the last {items} of {items + profile.forgotten}" if profile.forgotten else f"{items:,}"
     )
     yield "measured items", f"{known}, {failed} failed" if failed else known
+    if profile.dropped:
+        yield "dropped items", f"{profile.dropped:,} of live sources"
     if profile.active_s:
         rate = f"{profile.items_per_s:.4g} items/s over {profile.active_s:.4g} s"
         yield "throughput", f"{rate} with items under way"
         median, late = (profile.latency_s(quantile) * 1e3 for quantile in (0.5, 0.99))
         yield "latency", f"{median:.4g} ms median, {late:.4g} ms p99"
+    for name, one in profile.row_batches.items():
+        waited_ms = one.waited_s / max(one.rows, 1) * 1e3
+        yield (
+            f"rows of {name}",
+            f"{one.rows:,} in {one.batches:,} batches; one waited {waited_ms:.4g} ms in the mean"
+            + (f"; {one.dropped:,} more were dropped" if one.dropped else ""),
+        )
     yield "overlap", f"two devices or more at work {profile.overlap:.0%} of the busy time"

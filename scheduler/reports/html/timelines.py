@@ -10,6 +10,7 @@ from ....graph.printing import counted
 from ...plans.steps import Outline
 from ...profile import Profile, Record
 from ...profile.critical import critical_path
+from ...profile.records import RowBatch
 from .columns import Texts, microseconds, rounded
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def measured(profile: Profile, subgraphs: Subgraphs, texts: Texts) -> dict[str, 
     path = critical_path(records)
     lines = _Lines(subgraphs, texts)
     lines.add(records, before, {(before + one.item, one.step.index) for one in path})
+    first_ns = min(record.admitted_ns for record in records)
+    batches = [batch for batch in profile.batches if batch.first_ns >= first_ns]
+    lines.add_batches(batches, before + len(records))
     return {"kind": "measured", "title": f"measured: {which}", "slack": None, **lines.plain()}
 
 
@@ -83,7 +87,10 @@ class _Lines:
         self._devices: list[str] = []
         self._steps: dict[tuple[int, int], int] = {}
         self._outlines: list[Outline] = []
+        self._of_subgraph: list[int | None] = []
         self._bars: list[_Bar] = []
+        self._origin = self._first_batch = 0
+        self._batches: list[str] = []
 
     def add(
         self,
@@ -92,20 +99,49 @@ class _Lines:
         critical: AbstractSet[tuple[int, int]] = frozenset(),
     ) -> None:
         """Add the bars of items, `first` being the number of the first one."""
-        origin = min(record.admitted_ns for record in records)
+        self._origin = min(record.admitted_ns for record in records)
         for item, record in enumerate(records, first):
-            for part in record.parts:
-                for span in part.spans():
-                    bar = _Bar(
-                        (span.started_ns - origin) / 1e9,
-                        self._lane(span.step),
-                        item,
-                        self._step(span.step, id(part.steps)),
-                        (span.ended_ns - span.started_ns) / 1e9,
-                        max(span.started_ns - span.ready_ns, 0) / 1e9,
-                        (item, span.step.index) in critical,
-                    )
-                    self._bars.append(bar)
+            self._add_steps(record, item, critical, self._subgraphs)
+
+    def add_batches(self, batches: Sequence[RowBatch], first: int) -> None:
+        """Add the bars of batches of rows: their steps, and one each, behind its wait for rows."""
+        self._first_batch = first
+        for number, batch in enumerate(batches, first):
+            text = f"{counted(batch.rows, 'row')} of {batch.queue}"
+            device = batch.record.parts[0].steps[0].device
+            outline = Outline(number, text, device, (), None, ())
+            bar = _Bar(
+                (batch.started_ns - self._origin) / 1e9,
+                self._lane_named(f"rows of {batch.queue}", device),
+                number,
+                self._step(outline, 0, subgraphs={}),
+                (batch.ended_ns - batch.started_ns) / 1e9,
+                max(batch.started_ns - batch.first_ns, 0) / 1e9,
+                critical=False,
+            )
+            self._bars.append(bar)
+            self._batches.append(f"batch of {text}")
+            self._add_steps(batch.record, number, frozenset(), subgraphs={})
+
+    def _add_steps(
+        self,
+        record: Record,
+        number: int,
+        critical: AbstractSet[tuple[int, int]],
+        subgraphs: Subgraphs,
+    ) -> None:
+        for part in record.parts:
+            for span in part.spans():
+                bar = _Bar(
+                    (span.started_ns - self._origin) / 1e9,
+                    self._lane(span.step),
+                    number,
+                    self._step(span.step, id(part.steps), subgraphs),
+                    (span.ended_ns - span.started_ns) / 1e9,
+                    max(span.started_ns - span.ready_ns, 0) / 1e9,
+                    (number, span.step.index) in critical,
+                )
+                self._bars.append(bar)
 
     def plain(self) -> dict[str, Any]:
         """Return lanes, steps and bars as plain values, bars in the order of their starts."""
@@ -113,7 +149,8 @@ class _Lines:
         return {
             "lanes": list(self._lanes),
             "devices": self._devices,
-            "items": len({bar.item for bar in bars}),
+            "items": len({bar.item for bar in bars}) - len(self._batches),
+            "batches": {"first": self._first_batch, "names": self._batches},
             "steps": self._plain_steps(),
             "lane": [bar.lane for bar in bars],
             "item": [bar.item for bar in bars],
@@ -125,17 +162,22 @@ class _Lines:
         }
 
     def _lane(self, step: Outline) -> int:
-        name = f"{step.device} copies" if step.transfer else step.lane
+        return self._lane_named(
+            f"{step.device} copies" if step.transfer else step.place, step.device
+        )
+
+    def _lane_named(self, name: str, device: str) -> int:
         if name not in self._lanes:
             self._lanes[name] = len(self._devices)
-            self._devices.append(step.device)
+            self._devices.append(device)
         return self._lanes[name]
 
-    def _step(self, step: Outline, plan: int) -> int:
+    def _step(self, step: Outline, plan: int, subgraphs: Subgraphs) -> int:
         """Return the number of a step; `plan` tells steps of the same index apart."""
         if (plan, step.index) not in self._steps:
             self._steps[plan, step.index] = len(self._outlines)
             self._outlines.append(step)
+            self._of_subgraph.append(None if step.transfer else subgraphs.get(step.name))
         return self._steps[plan, step.index]
 
     def _plain_steps(self) -> dict[str, list[Any]]:
@@ -153,9 +195,6 @@ class _Lines:
             "name": self._texts.numbers(outline.name for outline in self._outlines),
             "nodes": [len(outline.nodes) for outline in self._outlines],
             "nbytes": [one.transfer.nbytes if one.transfer else None for one in self._outlines],
-            "subgraph": [
-                None if outline.transfer else self._subgraphs.get(outline.name)
-                for outline in self._outlines
-            ],
+            "subgraph": self._of_subgraph,
             "next": after,
         }

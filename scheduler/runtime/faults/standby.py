@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....graph.errors import PlaitError
-from ....graph.ir import Node
-from ....graph.nested import all_nodes, graphs_in
 from ....graph.passes import fuse_chains
 from ...plans.partition import SESSION
 from ...plans.plan import Plan
@@ -25,8 +23,8 @@ def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
     worker would bring down this process.
     """
     left = {name: device for name, device in plan.prototypes.items() if name not in lost}
-    moving = (node for node in plan.graph.nodes if plan.assignment[node.name] in lost)
-    if not left or plan.ends.devices & lost or any(map(_is_python, moving)):
+    moving = (step for step in plan.steps if step.device in lost)
+    if not left or plan.ends.devices & lost or any(step.calls_python for step in moving):
         return None
     limits = plan.request.memory_limits
     request = replace(
@@ -41,8 +39,3 @@ def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
         return replace(plan, request=request, passes=passes).replan()
     except PlaitError:
         return None
-
-
-def _is_python(node: Node) -> bool:
-    nested = (inner for graph in graphs_in(node) for _, _, inner in all_nodes(graph))
-    return any(inner.operator.function is not None for inner in (node, *nested))

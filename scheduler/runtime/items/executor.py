@@ -125,7 +125,7 @@ class Execution:
         self._withdraw()
 
     def pending(self) -> Iterator[tuple[str, bool]]:
-        """Yield the lane of every step that is ready and has not ended, and if it was given it.
+        """Yield where steps run that are ready and have not ended, and if their lanes have them.
 
         For reports: other threads may be changing that.
         """
@@ -133,7 +133,7 @@ class Execution:
             self._open_plan.outlines, self.ready_ns, self.events, strict=True
         ):
             if ready_ns and (event is None or not event.done):
-                yield step.lane, event is not None
+                yield step.place, event is not None
 
     def _offer(self, ready: list[int]) -> None:
         """Offer steps whose obligations are counted to their lanes, and all that may queue behind.

@@ -6,7 +6,7 @@ Shapes are checked once per combination of shapes, by `bind_inputs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ import numpy as np
 from ....devices.exchange import Loan
 from ....graph.errors import PlaitError, text_of
 from ....graph.ir import Graph
+from ....graph.names import did_you_mean
 from ....graph.tensor import Array, holds_bytes
 from ...errors import FeedError
+from .nulls import has_nulls
 
 _ON_HOST = frozenset({1, 3})
 """DLPack's kinds of memory that the host reads: its own, and the page-locked part of that."""
@@ -68,7 +70,9 @@ def _as_array(name: str, value: Any) -> Array:
             fix=f"plan with inputs_on={{{name!r}: its device}}, or copy it to the host",
         )
     try:
-        return as_array(value)
+        return as_array(value, f"input {name!r}")
+    except PlaitError:
+        raise
     except Exception as error:  # other libraries raise what they like
         raise FeedError(
             f"what is fed to input {name!r} is no array: {text_of(error)}", fix="feed a numpy array"
@@ -82,13 +86,24 @@ def _is_on_device(value: Any) -> bool:
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] not in _ON_HOST
 
 
-def as_array(value: Any) -> Array:
+def as_array(value: Any, at: str | None = None) -> Array:
     """Return an array on the same bytes, if possible; raises whatever a library raises.
 
     What is in a file is an array of bytes, which numpy would take for a text.
+
+    Raises
+    ------
+    FeedError
+        If values are missing, for which numpy would put NaN.
     """
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)
+    if has_nulls(value):
+        raise FeedError(
+            "values are missing in what is fed",
+            at=at,
+            fix="fill them in first, or drop their rows: fill_null(0), fillna(0), dropna()",
+        )
     ways = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
     if hasattr(value, "__dlpack__") and not any(hasattr(value, way) for way in ways):
         return np.from_dlpack(value)  # numpy would take it for a scalar
@@ -129,9 +144,14 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
         return FeedError(
             f"no value for input {lacking}{others}",
             at=f"graph {graph.name!r}",
-            fix="feed every input by its name" if extra else "feed every input",
+            fix=_name_meant(extra, missing, "feed every input"),
         )
     return FeedError(
         f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
-        fix=f"its inputs are: {', '.join(graph.inputs)}",
+        fix=did_you_mean(extra[0], graph.inputs, f"its inputs are: {', '.join(graph.inputs)}"),
     )
+
+
+def _name_meant(extra: Sequence[str], known: Sequence[str], otherwise: str) -> str:
+    """Return which input the first name may stand for that is none."""
+    return did_you_mean(extra[0], known, f"{otherwise} by its name") if extra else otherwise

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
+from ....graph.names import did_you_mean
 from ....graph.tensor import Array
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
@@ -206,9 +207,11 @@ class Item:
         Its place in the source, from 0.
     error : BaseException or None
         Why it failed; the stream goes on.
+    stamp : float or None
+        The time, or key, that its source gave it by a `Stamped`.
     """
 
-    __slots__ = ("_arrange", "_on_release", "_outputs", "error", "index")
+    __slots__ = ("_arrange", "_on_release", "_outputs", "error", "index", "stamp")
 
     def __init__(
         self,
@@ -217,8 +220,10 @@ class Item:
         error: BaseException | None,
         on_release: Callable[[Item], object] | None = None,
         arrange: Callable[[Results], Any] = dict,
+        stamp: float | None = None,
     ) -> None:
         self.index = index
+        self.stamp = stamp
         self._arrange = arrange
         self.error = error
         self._outputs = outputs
@@ -226,7 +231,11 @@ class Item:
 
     def __getitem__(self, name: str) -> Array:
         """Return an output, by name; raise the item's error if it failed."""
-        return self.outputs[name]
+        outputs = self.outputs
+        if name not in outputs:
+            told = did_you_mean(name, outputs, f"there are: {', '.join(outputs)}")
+            raise KeyError(f"the item has no result {name!r}; {told}")
+        return outputs[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.outputs)
@@ -259,7 +268,7 @@ class Item:
 
     def passed_on(self, index: int, on_release: Callable[[Item], object]) -> Item:
         """Return the same result for another consumer, which counts and releases it for itself."""
-        return Item(index, self._outputs, self.error, on_release, self._arrange)
+        return Item(index, self._outputs, self.error, on_release, self._arrange, self.stamp)
 
     def checked(self, on_error: OnError) -> Item:
         """Return it, unless it failed and that is to be raised."""

@@ -25,6 +25,7 @@ from ..opened.copying import are_small
 from ..opened.open_plans import OpenPlans
 from ..opened.slots import Slots, Turn, session_closed_error
 from ..opened.stage_bindings import ItemStages
+from ..row_feed import abandon_rows
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
 from .completion import ItemCompletion
@@ -231,6 +232,9 @@ class ItemLauncher:
         """End an item, or start it again."""
         if stages is not None:
             self._open_plans.count(was_bound=stages.was_bound)
+        if turn.slot.row_feeds:
+            assert item_run.execution is not None
+            abandon_rows(turn.slot.row_feeds, item_run.execution.events)
         if self._replays.take(item_run):
             if not slots.open_plan.keeps:  # who assigns keeps its turn: it is started again
                 self._variables.leave(item_run)

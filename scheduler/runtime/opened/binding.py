@@ -19,15 +19,17 @@ from ....devices.device import (
 from ....devices.donation import Donation
 from ....devices.errors import DeviceError
 from ....devices.host import HostDevice
-from ....devices.memory import View
+from ....devices.memory import Arena, View
 from ....devices.operator_instances import OperatorInstances
 from ....devices.program import BoundProgram
 from ....graph.ir import Graph
 from ....graph.operator_lifecycle import has_lives
+from ....graph.operators.each import EACH
 from ....graph.tensor import TensorSpec
 from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.donations import donated_tensors
 from ...dispatch.inline_policy import inline_steps
+from ...dispatch.row_edges import RowEdge, row_edges
 from ...plans.partition import Subgraph
 from ...plans.placement import SCRATCH
 from ...plans.plan import Plan
@@ -36,6 +38,7 @@ from ...plans.steps import Step, Transfer
 from .. import async_calls
 from ..items.device_io import nothing_handed
 from ..items.inline import Call
+from ..row_feed import RowFeed
 from ..virtual_time import Launch, VirtualTimeDriver
 from .arenas import Arenas, Turned, copy_of
 from .slot import InlineRun
@@ -99,10 +102,12 @@ class Bindings:
         self._placement, self._memory = plan.placement, plan.memory
         self._devices, self._driver, self._lives = devices, driver, lives
         self._measure = measure
-        rules = _rules_of(plan, devices) if base is None else base._rules(plan)
-        self._inline, self._cores, self._donated = rules
+        # Whoever yields rows may be bound for all lengths, whoever takes them for each of them.
+        self._row_feeds: dict[tuple[Arena, str], RowFeed] = {} if base is None else base._row_feeds
+        self._row_edges = () if driver is None else tuple(row_edges(plan))
+        self._rules = _rules_of(plan, devices) if base is None else base._rules_for(plan)
         # Whoever writes a tensor and whoever reads it have to agree on where it lies.
-        agrees = base is not None and base._donated == self._donated
+        agrees = base is not None and base._rules.donated == self._rules.donated
         of_base: Sequence[_BoundStep] = base._steps if base is not None and agrees else ()
         theirs = {id(one.step): one for one in of_base}
         self._steps: list[_BoundStep] = [
@@ -110,17 +115,13 @@ class Bindings:
         ]
         self._own = [one for one in self._steps if id(one.step) not in theirs]
 
-    def _rules(self, plan: Plan) -> _Rules:
+    def _rules_for(self, plan: Plan) -> _Rules:
         """Return the rules for other shapes of this plan.
 
         Control flow may have become something else there.
         """
         same = all(map(_has_same_nodes, plan.steps, self._plan.steps))
-        return (
-            _Rules(self._inline, self._cores, self._donated)
-            if same
-            else _rules_of(plan, self._devices)
-        )
+        return self._rules if same else _rules_of(plan, self._devices)
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, Bound]:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
@@ -195,6 +196,16 @@ class Bindings:
         """All tensors that steps touch which are no other plan's."""
         return frozenset(replica[0] for one in self._own for replica, _ in one.touched)
 
+    def row_feeds(self, arenas: Arenas) -> Iterator[RowFeed]:
+        """Yield what hands rows on as they are yielded, for a slot."""
+        for edge in self._row_edges:
+            location = self._memory.locations[edge.replica]
+            yield self._row_feed(edge, arenas[location.memory, location.region])
+
+    def _row_feed(self, edge: RowEdge, arena: Arena) -> RowFeed:
+        assert self._driver is not None, "there are edges in sessions alone"
+        return self._row_feeds.setdefault((arena, edge.each.name), RowFeed(edge, self._driver))
+
     def keep(self, bound: Mapping[Key, Bound]) -> None:
         """Keep steps for other slots."""
         for key, one in bound.items():
@@ -210,6 +221,12 @@ class Bindings:
         """Yield the steps that are no other plan's."""
         return (one.step for one in self._own)
 
+    @property
+    def own_programs(self) -> Iterator[tuple[Step, list[Program]]]:
+        """Yield these steps with the programs that they are bound to so far."""
+        for one in self._own:
+            yield one.step, [it.program for it in one.kept.values() if it.program is not None]
+
     def _bound_step(self, step: Step) -> _BoundStep:
         touched = tuple(self._replicas(step))
         regions = dict.fromkeys(self._region(replica) for replica, _ in touched)
@@ -220,7 +237,7 @@ class Bindings:
         location = self._memory.locations[replica]
         arena = arenas[location.memory, location.region]
         view = device.view(arena, location.offset, spec)
-        if replica[0] not in self._donated:
+        if replica[0] not in self._rules.donated:
             return view
         donation = arena.donations.setdefault(replica[0], Donation(view.array))
         return replace(view, donation=donation)
@@ -268,13 +285,23 @@ class Bindings:
     def _launched(self, step: Step, program: Program, views: Mapping[str, View]) -> Bound:
         """Return what launches a step that runs a program."""
         device = self._devices[step.device]
+        rows: RowFeed | None = None
+        for edge in self._row_edges:
+            if step.index in (edge.source, edge.target):
+                feed = self._row_feed(edge, views[edge.replica[0]].arena)
+                if step.index == edge.target:
+                    rows = feed
+                elif isinstance(program, BoundProgram):
+                    program.hand_rows(edge.generator.name, feed.receive)
         if step.awaited is not None:
             assert self._driver is not None, "async functions run in sessions"
             assert isinstance(program, BoundProgram), "it says that it awaits them"
-            launch = self._paced(device, partial(async_calls.launch, self._driver, program))
+            start = partial(async_calls.launch, self._driver, program, rows=rows)
+            # Who waits for rows waits for other devices' work, which clocks are to move on for.
+            launch = start if step.awaited.name == EACH else self._paced(device, start)
             return Bound(launch, program=program, views=views)
         launch = self._paced(device, partial(device.submit, program))
-        if step.index not in self._inline:
+        if step.index not in self._rules.inline:
             return Bound(launch, program=program, views=views)
         assert isinstance(device, HostDevice)
         inline, call = partial(device.run_inline, program), device.calling(program)
@@ -285,8 +312,8 @@ class Bindings:
 
     def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
         if not has_lives(graph):
-            if device.name in self._cores:
-                cores = self._cores[device.name]
+            if device.name in self._rules.cores:
+                cores = self._rules.cores[device.name]
                 return cast(Scaling, device).compile_on(cores, graph, views, measure=self._measure)
             return device.compile(graph, views, measure=self._measure)
         if not isinstance(device, StatefulDevice):

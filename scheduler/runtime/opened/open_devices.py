@@ -7,10 +7,11 @@ from functools import partial
 
 from ....devices.device import Device
 from ....devices.errors import DeviceError
-from ....devices.host import core_count, may_run_anywhere
+from ....devices.host import may_run_anywhere
 from ....devices.registry import find
 from ....graph.errors import PlaitError, named_text
 from ...dispatch.core_shares import equal_share, planned_for
+from ...dispatch.shared_lanes import shared_lanes
 from ...plans.plan import Plan
 from ...plans.replicas import every_device
 from .leases import close_shared, open_shared, reopen_shared
@@ -27,6 +28,7 @@ class OpenDevices:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._shared_lanes = shared_lanes(plan)
         self.by_name: dict[str, Device] = {}
 
     @property
@@ -54,22 +56,10 @@ class OpenDevices:
         return device
 
     def _share_thread(self, name: str, device: Device) -> None:
-        """Have the devices of a set of replicas share a thread, where sets keep all cores busy.
-
-        An item goes from one to the next without a change of threads then. Further threads would
-        take turns on the cores, and wait for each other to have the interpreter.
-        """
-        groups = self._plan.replicas
-        if len(groups) < 2 or {*map(len, groups)} != {self._plan.variants}:
-            return
-        if self._plan.variants < core_count() or len(groups) < len(self._plan.devices):
-            return
-        place = next(names.index(name) for names in groups if name in names)
-        for names in groups:
-            other = self.by_name.get(names[place])
-            if may_run_anywhere(device) and other is not None and may_run_anywhere(other):
+        """Have a device work on the thread of those that are open and share its lane."""
+        for other in map(self.by_name.get, self._shared_lanes.get(name, ())):
+            if may_run_anywhere(device) and may_run_anywhere(other):
                 device.share_thread(other)
-                return
 
     def reopen(self, name: str) -> None:
         """Open a device again that was lost.

@@ -13,18 +13,19 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeAlias
 
-from ....devices.device import Device
+from ....devices.device import Device, Program
 from ....devices.host import may_run_anywhere
 from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
 from ....graph.tensor import Array
 from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.estimates import Estimates
+from ...dispatch.shared_lanes import outlines, shared_lanes
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
 from ...plans.placement import OUTSIDE, Commit
 from ...plans.plan import Plan
 from ...plans.regions import Replica, takes_turns
-from ...plans.steps import Step, Transfer, outline
+from ...plans.steps import Step, Transfer
 from ...simulation.lanes import workload
 from ..items.device_io import arrivals_of, departures_of
 from ..items.inline import MOST_STEPS, Call, are_few
@@ -129,7 +130,7 @@ class OpenPlan:
         self._driver = driver
         self._measure = measure
         self._lend = lend
-        self.outlines = tuple(map(outline, plan.steps))
+        self.outlines = outlines(plan)
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
         self.pools = plan.memory.pools
         self.reads = variables_in(plan.graph, plan.placement.prepared)
@@ -163,7 +164,8 @@ class OpenPlan:
 
     def _plan_order(self) -> None:
         plan = self.plan
-        work = workload(plan.steps, self._devices, plan.costs, shares_of_cores(plan))
+        cores, shared = shares_of_cores(plan), shared_lanes(plan)
+        work = workload(plan.steps, self._devices, plan.costs, cores, shared)
         self.order = work.order()
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
@@ -199,6 +201,11 @@ class OpenPlan:
     def own_steps(self) -> Iterator[Step]:
         """Yield the steps that are bound for this plan alone."""
         return self._bindings.own_steps
+
+    @property
+    def own_programs(self) -> Iterator[tuple[Step, list[Program]]]:
+        """Yield these steps with the programs that they are bound to so far."""
+        return self._bindings.own_programs
 
     def open(self) -> None:
         """Allocate what all slots share.
@@ -250,6 +257,7 @@ class OpenPlan:
                 departures_of(self.plan, self._devices, view, self._driver),
                 Copies(self._commits(arenas)),
                 dict(self._swaps(arenas)),
+                tuple(self._bindings.row_feeds(arenas)),
             )
             # Only now: a slot that fails half-way leaves no step behind for others to share.
             self._bindings.keep(bound)

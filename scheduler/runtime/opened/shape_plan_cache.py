@@ -5,7 +5,7 @@ Dtypes are the graph's own: what is fed in another one is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -40,8 +40,8 @@ _JOINED = "joined"
 _SHARED = "shared"
 """Marks the keys of plans beside which others run."""
 
-Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, frozenset[str]]
-"""The shapes of the inputs, the number of slots of each variant, and what is fetched."""
+Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, Hashable]
+"""The shapes of the inputs, the number of slots of each variant, and what the plan is for."""
 
 
 class ShapePlanCache:
@@ -51,8 +51,9 @@ class ShapePlanCache:
     ----------
     plan : Plan
     open_plans : OpenPlans
-    fetched : frozenset of str, optional
-        What the plan is for; left out where it is for all outputs.
+    purpose : Hashable, optional
+        What the plan is for: what is fetched, or whose rows it runs; left out where it is for all
+        outputs of the session's graph.
 
     Attributes
     ----------
@@ -65,14 +66,12 @@ class ShapePlanCache:
         Where shapes depend on values: what items enter instead of one plan, by number of slots.
     """
 
-    def __init__(
-        self, plan: Plan, open_plans: OpenPlans, fetched: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, plan: Plan, open_plans: OpenPlans, purpose: Hashable = frozenset()) -> None:
         self.plan = plan
         self.variants, self._in_flight = plan.variants, plan.max_in_flight
         self.may_run_at_once = plan.variants == 1 and not plan.ends.devices
         self._unneeded = plan.unneeded
-        self._fetched = fetched
+        self._purpose = purpose
         self._fed = plan.fed
         self._open_plans = open_plans
         self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
@@ -117,7 +116,7 @@ class ShapePlanCache:
         # once.
         if count in self._joined:
             self._check_shapes(tuple(map(_shape, arrays.values())))
-            slots = self._open_plans.peek((_JOINED, count, self._fetched), index)
+            slots = self._open_plans.peek((_JOINED, count, self._purpose), index)
         if slots is None:
             slots = self._open_plans.peek(self._key(arrays, count), index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
@@ -152,7 +151,7 @@ class ShapePlanCache:
     async def _open_joined(self, count: int, index: int, marks: Timestamps | None) -> Slots | None:
         if not self._joined.setdefault(count, True):
             return None
-        key, make = (_JOINED, count, self._fetched), partial(self._joined_variant, count)
+        key, make = (_JOINED, count, self._purpose), partial(self._joined_variant, count)
         slots = await self._open_plans.open(key, make, index, marks=marks)
         # Whether stages can be joined does not change, and to find out takes planning.
         self._joined[count] = slots is not None
@@ -240,10 +239,10 @@ class ShapePlanCache:
         return variant(self._planned(key), index)
 
     def _key(self, arrays: Mapping[str, Array], count: int) -> Key:
-        return tuple(map(_shape, arrays.values())), count, self._fetched
+        return tuple(map(_shape, arrays.values())), count, self._purpose
 
     def _own_key(self, count: int) -> Key:
-        return _own_shapes(self.plan), count, self._fetched
+        return _own_shapes(self.plan), count, self._purpose
 
 
 def _planned(plan: Plan, key: Key) -> Plan:

@@ -6,11 +6,13 @@ They take Python objects and bound programs, and hardly any arenas: many can be 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
+from ....devices.device import SharesConstants
 from ....devices.errors import DeviceError
 from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
@@ -26,6 +28,14 @@ NODE_NBYTES = 4096
 """What a node that is bound takes, about: views, and what its kernel prepares."""
 
 
+class _Kept(NamedTuple):
+    """The slots of an open plan, those of the plan in whose arenas it is, and what it takes."""
+
+    slots: Slots
+    base: Slots
+    nbytes: Mapping[Hashable, int]
+
+
 class ShapeVariants:
     """Keeps those that were used last; used on the trio thread only, but for `make`.
 
@@ -37,8 +47,8 @@ class ShapeVariants:
 
     def __init__(self, count: int, nbytes: int) -> None:
         self._most, self._most_nbytes = count, nbytes
-        self._nbytes = 0
-        self._slots: OrderedDict[tuple[Hashable, int], tuple[Slots, Slots]] = OrderedDict()
+        self._taken = _SharedBytes()
+        self._slots: OrderedDict[tuple[Hashable, int], _Kept] = OrderedDict()
         self._fittings: WeakKeyDictionary[Slots, BoundedShapes] = WeakKeyDictionary()
         self._brief: WeakSet[Slots] = WeakSet()
 
@@ -51,7 +61,7 @@ class ShapeVariants:
         if found is None:
             return None
         self._slots.move_to_end((key, variant))
-        return found[0]
+        return found.slots
 
     def is_brief(self, base: Slots) -> bool:
         """Say whether what runs in the arenas of a plan is likely to be made at once.
@@ -92,38 +102,65 @@ class ShapeVariants:
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
         """Return the slots of an open plan that was made."""
         slots = base.beside(open_plan)
-        self._slots[key, variant] = slots, base
-        self._nbytes += _nbytes(open_plan)
+        kept = self._slots[key, variant] = _Kept(slots, base, _nbytes_of(open_plan))
+        self._taken.add(kept.nbytes)
         while len(self._slots) > 1 and self._is_too_much:
-            _, (oldest, _) = self._slots.popitem(last=False)
-            self._nbytes -= _nbytes(oldest.open_plan)
+            _, oldest = self._slots.popitem(last=False)
+            self._taken.remove(oldest.nbytes)
         return slots
 
     @property
     def _is_too_much(self) -> bool:
-        return len(self._slots) > self._most or self._nbytes > self._most_nbytes
+        return len(self._slots) > self._most or self._taken.total > self._most_nbytes
 
     def drop(self, base: Slots) -> None:
         """Forget what runs in the arenas of a plan."""
-        for key in [key for key, (_, its_base) in self._slots.items() if its_base is base]:
-            slots, _ = self._slots.pop(key)
-            self._nbytes -= _nbytes(slots.open_plan)
-            slots.open_plan.unbind()
+        for key in [key for key, kept in self._slots.items() if kept.base is base]:
+            kept = self._slots.pop(key)
+            self._taken.remove(kept.nbytes)
+            kept.slots.open_plan.unbind()
 
 
-def _nbytes(open_plan: OpenPlan) -> int:
-    """Estimate what an open plan takes for itself: steps that are the base's are not counted.
+class _SharedBytes:
+    """What several plans take together: what more than one of them has is there once."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._users = Counter[Hashable]()
+
+    def add(self, nbytes: Mapping[Hashable, int]) -> None:
+        """Add what a plan has, by what holds it."""
+        for holder, its in nbytes.items():
+            self.total += 0 if self._users[holder] else its
+            self._users[holder] += 1
+
+    def remove(self, nbytes: Mapping[Hashable, int]) -> None:
+        """Take away what was added with a plan."""
+        for holder, its in nbytes.items():
+            self._users[holder] -= 1
+            if not self._users[holder]:
+                del self._users[holder]
+                self.total -= its
+
+
+def _nbytes_of(open_plan: OpenPlan) -> dict[Hashable, int]:
+    """Estimate what an open plan takes, by what holds it: steps that are the base's are left out.
 
     Constants lie in the host's memory: programs that do not read them there, or have forms of their
-    own of what they read, may hold copies.
+    own of what they read, hold copies, which those for other shapes may have in common.
     """
-    nbytes = 0
-    for step in open_plan.own_steps:
+    found: dict[Hashable, int] = {}
+    for step, programs in open_plan.own_programs:
         if isinstance(step.work, Transfer):
             continue
         graph = step.work.graph
-        nbytes += open_plan.period * len(graph.nodes) * NODE_NBYTES
+        found[open_plan, step.index] = open_plan.period * len(graph.nodes) * NODE_NBYTES
         offers = open_plan.plan.prototypes[step.device].capabilities
-        if offers.atomic_programs or HOST not in offers.accesses:
-            nbytes += sum(graph.tensors[name].nbytes for name in graph.constants)
-    return nbytes
+        arrays = graph.constants.values()
+        if offers.atomic_programs:
+            loaded = [one.loaded for one in programs if isinstance(one, SharesConstants)]
+            for holder in loaded or [(open_plan, step.index, "constants")]:
+                found[holder] = sum(array.nbytes for array in arrays)
+        elif HOST not in offers.accesses:
+            found.update((id(array), array.nbytes) for array in arrays)
+    return found

@@ -12,6 +12,7 @@ from ....devices.memory import Arena
 from ....graph.tensor import Array
 from ..items.device_io import DeviceInput, DeviceOutput
 from ..items.inline import Call
+from ..row_feed import RowFeed
 from ..virtual_time import Launch
 from .copying import Copies, Feeds
 
@@ -43,6 +44,8 @@ class Slot:
         What variables hold once the item has ended well.
     swaps : Mapping of (str, str) to Arena
         For variables in memories: where such values are written, and stay.
+    row_feeds : tuple of RowFeed
+        What hands rows on as they are yielded.
     """
 
     feeds: Feeds
@@ -54,6 +57,7 @@ class Slot:
     departures: Mapping[str, DeviceOutput] = field(default_factory=dict)
     commits: Copies = field(default_factory=Copies)
     swaps: Mapping[tuple[str, str], Arena] = field(default_factory=dict)
+    row_feeds: tuple[RowFeed, ...] = ()
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         """Return it for an item to which these are handed over."""

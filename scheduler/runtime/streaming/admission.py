@@ -84,10 +84,17 @@ class AdmissionQueue:
         return item_run
 
     @trio.lowlevel.enable_ki_protection
-    async def put(self, item_run: ItemRun, inputs: Mapping[str, Any]) -> None:
-        """Start an item, or have it wait at the end of the queue; its source may go on."""
+    async def put(
+        self, item_run: ItemRun, inputs: Mapping[str, Any], waited_s: float = 0.0
+    ) -> None:
+        """Start an item, or have it wait at the end of the queue; its source may go on.
+
+        `waited_s` is for how long it has been on its way: that counts for its deadline.
+        """
         if self.deadlines is not None:
-            self.deadlines.add(item_run)
+            self.deadlines.add(item_run, waited_s)
+            if item_run.done.is_set():
+                return
         is_first = not self._waiting and self._admitting is None and self._batching is None
         if is_first and await self._start_at_once(item_run, inputs):
             return

@@ -55,6 +55,10 @@ class Carrier(Protocol):
         """Count an item that has ended, and tell observers."""
         ...
 
+    def count_dropped(self) -> None:
+        """Count an item of a live source that there was no room for."""
+        ...
+
     def run_at_once(
         self,
         inputs: Mapping[str, Any],

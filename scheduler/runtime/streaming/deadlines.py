@@ -48,10 +48,13 @@ class Deadlines:
         self._pending: deque[tuple[float, ItemRun]] = deque()
         self._added = trio.lowlevel.ParkingLot()
 
-    def add(self, item_run: ItemRun) -> None:
-        """Let an item's time begin."""
+    def add(self, item_run: ItemRun, waited_s: float = 0.0) -> None:
+        """Let an item's time begin, of which it has spent so much; fail it if that is all."""
+        if waited_s >= self._deadline_s:
+            item_run.finish(error=deadline_error(self._deadline_s))
+            return
         self._forget_done()
-        self._pending.append((trio.current_time() + self._deadline_s, item_run))
+        self._pending.append((trio.current_time() - waited_s + self._deadline_s, item_run))
         if self._added:
             self._added.unpark_all()
 

@@ -16,6 +16,8 @@ from ..opened.fetch_plan_cache import ALL
 from .deadlines import check_deadline
 
 OnError = Literal["yield", "raise"]
+Drop = Literal["oldest", "newest"]
+Keep = int | Literal["latest"]
 
 
 class StreamArguments(TypedDict, total=False):
@@ -29,6 +31,8 @@ class StreamArguments(TypedDict, total=False):
     on_error: OnError
     copy: bool
     fetches: Fetches | None
+    keep: Keep | None
+    drop: Drop | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class StreamOptions:
     on_error: OnError = "yield"
     copy: bool = True
     fetches: Fetches | None = None
+    keep: Keep | None = None
+    drop: Drop | None = None
     fetched: Fetched | None = None
 
     def __post_init__(self) -> None:
@@ -76,8 +82,26 @@ class StreamOptions:
                 fix="give the seconds that a batch may wait to fill up, and batch=",
             )
         check_deadline(self.deadline_s)
+        self._check_keep()
         if self.on_error not in ("yield", "raise"):
             raise SessionError(f"on_error is {self.on_error!r}", fix="use 'yield' or 'raise'")
+
+    def _check_keep(self) -> None:
+        keep, drop = self.keep, self.drop
+        if keep not in (None, "latest") and (type(keep) is not int or keep < 1):
+            raise SessionError(f"keep is {keep!r}", fix="use 'latest', or a whole number from 1 on")
+        if drop not in (None, "oldest", "newest"):
+            raise SessionError(f"drop is {drop!r}", fix="use 'oldest' or 'newest'")
+        if drop is not None and (keep is None or (keep == "latest" and drop == "newest")):
+            raise SessionError(
+                f"drop is {drop!r} and keep is {keep!r}",
+                fix="say with keep=n how many items may wait for a slow stream, or leave drop= out",
+            )
+
+    @property
+    def kept(self) -> int | None:
+        """How many items of a live source wait for room at most; None where the source waits."""
+        return 1 if self.keep == "latest" else self.keep
 
     @property
     def slots(self) -> int:
@@ -108,6 +132,8 @@ class StreamOptions:
             "max_delay_s": self.max_delay_s,
             "deadline_s": self.deadline_s,
             "fetches": self.fetches,
+            "keep": self.keep,
+            "drop": self.drop,
         }
 
 

@@ -13,12 +13,12 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
 )
 from functools import partial
-from inspect import isgenerator
 from typing import Any, TypeAlias
 
 import trio
@@ -27,8 +27,12 @@ from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, Results
 from .options import StreamOptions
+from .stamped import Stamped
 
-Source: TypeAlias = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+SourceItem: TypeAlias = Mapping[str, Any] | Stamped
+"""An item as sources give it: what is fed, which may be the value of a `Stamped`."""
+
+Source: TypeAlias = Iterable[SourceItem] | AsyncIterable[SourceItem]
 
 RunNow: TypeAlias = Callable[[Mapping[str, Any], Timestamps], Results | None]
 """Runs an item on the calling thread; None, and nothing has happened, where that cannot be."""
@@ -75,7 +79,11 @@ class Puller:
         True when the source gives no more.
     error : Exception or None
         Why that is so, where the source raised.
+    waited_s : float
+        How long what was pulled has waited since the source gave it.
     """
+
+    waited_s = 0.0
 
     def __init__(
         self,
@@ -90,8 +98,8 @@ class Puller:
         self._arrange = options.arrange
         self._now_ns = now_ns
         self._number = number
-        self._iterator: Iterator[Mapping[str, Any]] | None = None
-        self._asynchronous: AsyncIterator[Mapping[str, Any]] | None = None
+        self._iterator: Iterator[Any] | None = None
+        self._asynchronous: AsyncIterator[Any] | None = None
         self._count = 0
         # It takes long to tell: once for all items.
         self.may_wait = isinstance(source, AsyncIterable)
@@ -104,15 +112,17 @@ class Puller:
         asked_ns = self._now_ns()
         try:
             if self._iterator is None:
-                assert not isinstance(self._source, AsyncIterable)
+                assert isinstance(self._source, Iterable)
                 self._iterator = iter(self._source)
-            inputs = next(self._iterator)
+            inputs: Any = next(self._iterator)
         except StopIteration:
             self.is_exhausted = True
         except Exception as error:
             self.is_exhausted, self.error = True, error
         else:
             marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
+            if type(inputs) is Stamped:
+                marks.stamp, inputs = inputs
             self.pulled = self._count, marks, inputs
             self._count += 1
         return not self.is_exhausted
@@ -127,13 +137,15 @@ class Puller:
             if self._asynchronous is None:
                 assert isinstance(self._source, AsyncIterable)
                 self._asynchronous = aiter(self._source)
-            inputs = await anext(self._asynchronous)
+            inputs: Any = await anext(self._asynchronous)
         except StopAsyncIteration:
             self.is_exhausted = True
         except Exception as error:
             self.is_exhausted, self.error = True, error
         else:
             marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
+            if type(inputs) is Stamped:
+                marks.stamp, inputs = inputs
             self.pulled = self._count, marks, inputs
             self._count += 1
         return not self.is_exhausted
@@ -158,13 +170,13 @@ class Puller:
         self.pulled = None
         marks.taken_ns = self._now_ns()
         release = partial(_release, marks, self._now_ns, on_release)
-        return Item(index, results, error, release, self._arrange)
+        return Item(index, results, error, release, self._arrange, marks.stamp)
 
     def close(self) -> None:
         """Pull no more; close a source that is a generator."""
         self.is_exhausted = True
         source = self._source if self._iterator is None else self._iterator
-        if isgenerator(source):
+        if isinstance(source, Generator):
             source.close()
 
     async def aclose(self) -> None:

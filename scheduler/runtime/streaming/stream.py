@@ -22,6 +22,7 @@ from ..items.item_run import run_now
 from .admission import AdmissionQueue
 from .batching import Batching, batching_of
 from .carrier import Carrier
+from .live_buffer import LiveBuffer
 from .options import StreamOptions, check_order
 from .sources import Puller, Source, check_source
 
@@ -33,6 +34,8 @@ class Results:
     ----------
     number : int
         Of the stream, among those of the session.
+    buffer : LiveBuffer or None
+        Which somebody must `fill`, where the source is read without back-pressure.
     """
 
     def __init__(
@@ -54,7 +57,12 @@ class Results:
         self._news = trio.lowlevel.ParkingLot()
         self._item: Item | None = None
         run = partial(run_now, runtime, names=options.names, slots=options.slots)
-        self._puller = Puller(source, run, options, runtime.now_ns, number)
+        self._inline = Puller(source, run, options, runtime.now_ns, number)
+        self.buffer: LiveBuffer | None = None
+        if options.kept is not None:
+            drop = options.drop or "oldest"
+            self.buffer = LiveBuffer(self._inline, runtime, options.kept, drop)
+        self._puller = self.buffer or self._inline
         # The consumer pulls and runs items itself as long as they are over at once, and there are
         # no others: where the feeding task waits for a permit, or is only about to go on.
         self._is_over_at_once = self._wants_permit = self._keeps_permit = False
@@ -110,7 +118,7 @@ class Results:
                 self._unfinished += 1
                 if self._options.ordered:
                     self._queue.append(item_run)
-                await self.queue.put(item_run, inputs)
+                await self.queue.put(item_run, inputs, puller.waited_s)
                 self._is_over_at_once = may_be_at_once and item_run.done.is_set()
         except Exception as error:
             puller.error = error
@@ -155,8 +163,8 @@ class Results:
         """
         item = None
         try:
-            if self._puller.pull():
-                item = self._puller.run(self._leave_room)
+            if self._inline.pull():
+                item = self._inline.run(self._leave_room)
         finally:
             if item is None:
                 self._permits.release()
@@ -207,7 +215,12 @@ class Results:
             marks.taken_ns = self._runtime.now_ns()
         release = partial(self._release, item_run)
         self._item = Item(
-            item_run.index, item_run.results, item_run.error, release, self._options.arrange
+            item_run.index,
+            item_run.results,
+            item_run.error,
+            release,
+            self._options.arrange,
+            item_run.marks.stamp,
         )
         return self._item
 
@@ -246,6 +259,8 @@ async def open_stream(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(results.feed)
+            if results.buffer is not None:
+                nursery.start_soon(results.buffer.fill)
             nursery.start_soon(results.queue.run)
             if results.queue.deadlines is not None:
                 nursery.start_soon(results.queue.deadlines.run)

@@ -42,10 +42,13 @@ def device() -> Iterator[OrtDevice]:
 
 
 def chain_of_products(rows: int | str = SIDE, length: int = 500) -> Graph:
-    """Return x times one matrix, over and over: seconds of work."""
+    """Return x times one matrix, over and over: seconds of work.
+
+    The matrix is fed: ONNX Runtime would lay out a constant anew for each product.
+    """
     b = pl.GraphBuilder("products")
-    weight = b.constant(np.eye(SIDE, dtype=np.float32))
     last = b.input("x", "float32", (rows, SIDE))
+    weight = b.input("w", "float32", (SIDE, SIDE))
     for _ in range(length):
         last = b.op("MatMul", last, weight)
     b.output("y", last)
@@ -161,6 +164,21 @@ def test_equal_parts_may_be_more_than_there_is(length: int, parts: int) -> None:
     size = -(-length // parts)
     for i in range(parts):
         np.testing.assert_array_equal(got[f"part{i}"], fed[i * size : (i + 1) * size])
+
+
+def test_halves_are_there_at_all_lengths() -> None:
+    b = pl.GraphBuilder("halves")
+    one, other = b.op("Split", b.input("x", "float32", ("n",)), outputs=2, num_outputs=2)
+    b.output("one", one)
+    b.output("other", b.op("Neg", other))
+    plan = pl.plan(b.build(), ["ort", "cpu"])
+    assert set(plan.assignment.values()) == {"ort"}
+    with pl.BlockingSession(plan) as session:
+        for n in (5, 4, 1, 2, 3, 0):
+            fed = np.arange(n, dtype=np.float32)
+            got = session.run({"x": fed})
+            np.testing.assert_array_equal(got["one"], fed[: -(-n // 2)])
+            np.testing.assert_array_equal(got["other"], -fed[-(-n // 2) :])
 
 
 @pytest.mark.parametrize("pads", [[1, 1], [2, 0], [-1, 2], [-2, 1], [0, 7]])
@@ -392,14 +410,15 @@ async def test_a_session_that_is_cancelled_in_a_long_run_goes_on_soon(
 
     monkeypatch.setattr(OrtProgram, "run", told)
     plan = pl.plan(chain_of_products("n", 1000), ["ort"])  # twice WAIT_S of work
-    ones = np.ones((30 * SIDE, SIDE), np.float32)
+    ones, same = np.ones((30 * SIDE, SIDE), np.float32), np.eye(SIDE, dtype=np.float32)
     async with pl.Session(plan) as session:
         with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(session.run, {"x": ones})
+                nursery.start_soon(session.run, {"x": ones, "w": same})
                 await begun.wait()
                 nursery.cancel_scope.cancel()
-        np.testing.assert_array_equal((await session.run({"x": ones[:1]}))["y"], ones[:1])
+        found = await session.run({"x": ones[:1], "w": same})
+        np.testing.assert_array_equal(found["y"], ones[:1])
 
 
 # In a session

@@ -16,12 +16,17 @@ from plait.devices.formal.device import FormalDevice
 from plait.graph.check import check
 from plait.graph.decompositions import decomposed, decompositions
 from plait.graph.ir import Graph
+from plait.graph.operator import find_operator
 from plait.graph.passes.rewriting import Rewriter
+from plait.graph.traits import Part
 from single_node import AnyArray, single_node_graph
 
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
 RULES = [
-    (op, index) for op, rules in sorted(decompositions().items()) for index in range(len(rules))
+    (op, index)
+    for op, rules in sorted(decompositions().items())
+    for index in range(len(rules))
+    if Part.DEFINITION not in find_operator(op).lacks  # those are compared with what runs them
 ]
 
 WITHIN_ONE = ("QLinearConv", "QLinearMatMul", "QuantizeLinear", "DynamicQuantizeLinear")

@@ -70,8 +70,8 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_what_is_no_path_says_so() -> None:
-    with pytest.raises(ParseError, match="a int is no file"):
-        pl.load(3)  # type: ignore[arg-type]
+    with pytest.raises(ParseError, match="a int is no model that plait knows"):
+        pl.load(3)
     with pytest.raises(GraphError, match="a NoneType is no path"):
         pl.save(small_graph(), None)  # type: ignore[arg-type]
 

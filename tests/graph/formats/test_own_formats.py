@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import plait as pl
 import pytest
 from cvm_models import dense_symbol
+from installed_packages import install
 from onnx_models import model, node
 from plait.dialects.lightnet.writer import dump_lightnet
 from plait.graph import formats, installed
@@ -134,6 +136,54 @@ def test_models_come_from_memory(
     assert len(found.inputs) == 1
 
 
+class Drawing:
+    """A model in memory, of a class of one's own."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+
+class Sketch(Drawing):
+    pass
+
+
+DRAWING = f"{__name__}.Drawing"
+
+
+def test_objects_are_read_by_the_names_of_their_classes() -> None:
+    pl.register_format(acme(objects={DRAWING: lambda drawing: drawing.graph}))
+    assert pl.load(Sketch(graph())) == pl.load(Drawing(graph()), format="acme") == graph()
+    with pytest.raises(pl.ParseError, match="a Drawing is of format 'acme'"):
+        pl.load(Drawing(graph()), format="onnx")
+    with pytest.raises(pl.ParseError, match="reader of format 'acme' made a NoneType"):
+        pl.load(Drawing(None))
+    with pytest.raises(pl.ParseError, match="no parameters in another file"):
+        pl.load(Drawing(graph()), parameters="beside")
+    formats.unregister_format("acme")
+    with pytest.raises(pl.ParseError, match="a Drawing is no model that plait knows"):
+        pl.load(Drawing(graph()))
+
+
+def test_packages_are_asked_for_objects_of_their_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme_drawings.py").write_text(
+        "import plait as pl\n"
+        "class Drawing:\n"
+        "    graph = None\n"
+        "FORMAT = pl.Format(name='acme_drawings',\n"
+        "    objects={'acme_drawings.Drawing': lambda drawing: drawing.graph})\n"
+    )
+    entries = {"plait.formats": {"acme_drawings": "acme_drawings:FORMAT"}}
+    install(tmp_path, "acme-drawings", "1.0", entries)
+    monkeypatch.syspath_prepend(tmp_path)
+    drawing = importlib.import_module("acme_drawings").Drawing()
+    drawing.graph = graph()
+    assert pl.load(drawing) == graph()
+    with pytest.raises(pl.ParseError, match="files of format 'acme_drawings' are not read"):
+        pl.load(b"whatever", format="acme_drawings")
+
+
 def test_models_come_from_open_files(tmp_path: Path) -> None:
     pl.save(graph(), tmp_path / "m.plait")
     with (tmp_path / "m.plait").open("rb") as file:
@@ -151,8 +201,8 @@ def test_cvm_models_need_their_parameters() -> None:
 
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "empty": (b"", {}, "the file is empty"),
-    "number": (3, {}, "a int is no file"),
-    "none": (None, {}, "a NoneType is no file"),
+    "number": (3, {}, "a int is no model"),
+    "none": (None, {}, "a NoneType is no model"),
     "foreign": (b"PK\x03\x04" + bytes(99), {}, "neither a .plait file nor an ONNX model"),
     "unknown": (b"x", {"format": "tf"}, "there is no format 'tf'"),
     "no name": (b"x", {"format": 3}, "there is no format 3"),
@@ -170,7 +220,7 @@ def test_what_is_no_model_is_refused(source: Any, options: dict[str, Any], messa
 
 def test_a_file_that_is_open_as_text_is_refused() -> None:
     with pytest.raises(pl.ParseError, match="open as text"):
-        pl.load(io.StringIO("{}"))  # type: ignore[arg-type]
+        pl.load(io.StringIO("{}"))
 
 
 @pytest.mark.parametrize(
@@ -235,6 +285,7 @@ def test_writers_that_fail_leave_nothing(
         ({"magic": b"{"}, "the magic is"),
         ({"read": "read"}, "read is 'read'"),
         ({"sniff": b"{"}, "sniff is b'{'"),
+        ({"objects": {"acme.Model": "read"}}, "objects is {'acme.Model': 'read'}"),
         ({"write_files": lambda graph, path: {}}, "written in two ways"),
         ({"read": None, "write": None}, "neither read nor written"),
     ],

@@ -137,13 +137,15 @@ def test_a_run_cancelled_at_any_moment_leaves_the_session_usable(
 
 @ways
 @pytest.mark.parametrize("kind", ["given", "given_later"])
+@pytest.mark.parametrize("keep", [None, 3])
 def test_a_stream_cancelled_at_any_moment_leaves_the_session_usable(
-    cancelled: Any, kind: str
+    cancelled: Any, kind: str, keep: int | None
 ) -> None:
     source, before = Source(3), held()
 
     async def stream(session: pl.AsyncioSession) -> None:
-        async with session.stream(getattr(source, kind)(), max_in_flight=2) as results:
+        given = getattr(source, kind)()
+        async with session.stream(given, max_in_flight=2, keep=keep) as results:
             assert await consume(results) == 3
 
     async def check(session: pl.AsyncioSession) -> None:
@@ -189,12 +191,14 @@ def test_a_consumer_that_gives_up_waiting_at_any_moment_loses_no_result(
 
 @pytest.mark.parametrize("wanted", range(4))
 @pytest.mark.parametrize("kind", ["given", "given_later"])
-def test_a_consumer_may_leave_after_any_result(wanted: int, kind: str) -> None:
+@pytest.mark.parametrize("keep", [None, 3])
+def test_a_consumer_may_leave_after_any_result(wanted: int, kind: str, keep: int | None) -> None:
     source, before = Source(3), held()
 
     async def main() -> None:
         async with pl.AsyncioSession(planned(max_in_flight=2)) as session:
-            async with session.stream(getattr(source, kind)(), max_in_flight=2) as results:
+            given = getattr(source, kind)()
+            async with session.stream(given, max_in_flight=2, keep=keep) as results:
                 for _ in range(wanted):
                     await anext(results)
             assert source.open == 0

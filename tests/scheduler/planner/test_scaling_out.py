@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Mapping, Sequence
+from itertools import count, permutations
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,6 +14,8 @@ import pytest
 from plait.devices.ort import device as ort_device
 from plait.graph.ir import Graph
 from plait.scheduler.dispatch import core_shares
+from plait.scheduler.dispatch import shared_lanes as lanes_of
+from plait.scheduler.dispatch.shared_lanes import shared_lanes
 from plait.scheduler.planner import scaling_out
 from plait.scheduler.plans import replicas
 from plait.scheduler.simulation import lanes
@@ -24,7 +26,7 @@ SIDE = 256
 
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (core_shares, replicas, lanes, ort_device):
+    for module in (core_shares, lanes_of, replicas, lanes, ort_device):
         monkeypatch.setattr(module, "core_count", lambda: 4)
 
 
@@ -65,6 +67,14 @@ STREAM: Mapping[str, Any] = {
 
 
 LENGTHS = [1, 5, 2, 1000, 7, 3, 1, 8, 2, 9, 4, 11, 6, 3, 2, 10]
+
+
+@pytest.mark.parametrize("order", [*permutations(["ort", "cpu", "worker:0"])])
+def test_a_device_that_has_no_replicas_takes_none_from_others(order: Sequence[str]) -> None:
+    plan = pl.plan(pipeline(), list(order), **STREAM)
+    assert set(plan.device_names) == {"ort:0..3", "cpu:0..3", "worker:0"}
+    assert set(plan.assignment.values()) == {"ort:0", "cpu:0"}
+    assert set(shared_lanes(plan)) == {f"{kind}:{n}" for kind in ("ort", "cpu") for n in range(4)}
 
 
 def found(plan: pl.Plan) -> list[int]:

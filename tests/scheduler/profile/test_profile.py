@@ -59,6 +59,15 @@ async def test_the_table_names_devices_and_steps() -> None:
         assert word in table
 
 
+async def test_what_a_shell_shows_is_one_line_and_what_is_printed_the_table() -> None:
+    profile = await profiled()
+    simulation = pl.simulate(pl.plan(graph()), items=5)
+    for shown, start in ((profile, "<Profile: 5 items on "), (simulation, "<Simulation: 5 items ")):
+        assert repr(shown).startswith(start)
+        assert len(repr(shown)) < 200
+        assert str(shown) == shown.table()
+
+
 async def test_nodes_are_timed_only_when_asked_for() -> None:
     assert (await profiled()).nodes == ()
     nodes = (await profiled(4, measure=True)).nodes

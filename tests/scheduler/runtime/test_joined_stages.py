@@ -20,7 +20,6 @@ from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.planner.joined_stages import join_stages, plan_ahead
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.staged_plans import entry_of
-from plait.scheduler.runtime.opened import open_devices
 from plait.scheduler.runtime.opened.shape_plan_cache import ShapePlanCache
 
 WEIGHT = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -266,7 +265,8 @@ async def test_a_cancelled_item_ends_before_its_next_step() -> None:
 def test_it_is_simulated_as_it_runs_for_the_largest_lengths(max_in_flight: int | None) -> None:
     plan = pl.plan(forked(), ["ort:0..1", "cpu:0..1"], bounds=BOUNDS, max_in_flight=4)
     found = pl.simulate(plan, items=10, max_in_flight=max_in_flight)
-    assert found.busy["cpu:0"] + found.busy["cpu:1"] >= 10 * 2 * PYTHON_S  # of two functions each
+    of_cpu = (share for lane, share in found.busy.items() if "cpu" in lane)
+    assert sum(of_cpu) >= 10 * 2 * PYTHON_S  # of two functions each
     assert found.plan.max_in_flight == (max_in_flight or 4) // 2
     assert found.plan.graph.tensors["high"].shape == (8, 4)
     apart = pl.plan(forked(), ["worker:0", "cpu"], pin={"doubled": "worker:0"}, bounds=BOUNDS)
@@ -324,21 +324,3 @@ def test_a_saved_plan_has_nodes_that_are_written_out_when_lengths_are_known(tmp_
         fed = np.array([[1, 2, 3, 4], [-1, 0, 0, 0]] * 3, np.float32)
         silu = fed[:1] / (1 + np.exp(-fed[:1]))
         np.testing.assert_allclose(session.run({"x": fed})["y"], [silu[0]] * 3, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("cores", "shares"), [(1, True), (2, True), (3, False)])
-def test_replicas_that_keep_all_cores_busy_have_one_thread_each(
-    cores: int, shares: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_devices, "core_count", lambda: cores)
-    plan = pl.plan(forked(), ["ort:0..1", "cpu:0..1"], bounds=BOUNDS, max_in_flight=4)
-    devices = open_devices.OpenDevices(plan)
-    opened: dict[str, Any] = {name: devices.open(name) for name in plan.every_device}
-    try:
-        for index in range(2):
-            lanes = opened[f"ort:{index}"]._lane, opened[f"cpu:{index}"]._lane
-            assert (lanes[0] is lanes[1]) == shares
-        assert opened["ort:0"]._lane is not opened["ort:1"]._lane
-    finally:
-        for close in devices.closings():
-            close()

@@ -85,6 +85,7 @@ async def test_an_input_and_a_constant_can_be_fetched() -> None:
         ({}, r"no value for input 'x': float32\[2\]"),
         ({"z": X}, r"no value for input 'x': float32\[2\], and there is no input 'z'"),
         ({"x": X, "z": X}, "has no input 'z'(.|\n)*its inputs are: x"),
+        ({"xx": X}, "there is no input 'xx'(.|\n)*did you mean 'x'"),
         ({"x": X.astype("float64")}, r"got dtype 'float64'(.|\n)*np.asarray\(value, 'float32'\)"),
         ({"x": X[:1]}, r"must be float32\[2\], got shape \[1\]"),
         ([X], "an item is a list"),

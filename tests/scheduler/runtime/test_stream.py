@@ -53,6 +53,15 @@ async def test_results_come_in_order_from_a_list(limit: int) -> None:
         assert await collect(session, list(items(20)), limit) == [v + 1.0 for v in range(20)]
 
 
+async def test_a_result_that_is_asked_for_by_a_wrong_name_is_guessed() -> None:
+    async with pl.Session(pl.plan(graph())) as session, session.stream(items(1)) as results:
+        async for it in results:
+            with pytest.raises(KeyError, match="no result 'yy'; did you mean 'y'"):
+                it["yy"]
+            with pytest.raises(KeyError, match="no result 'scores'; there are: y"):
+                it["scores"]
+
+
 async def test_generators_async_generators_and_channels_are_sources() -> None:
     send, receive = trio.open_memory_channel[dict[str, Any]](5)
     for value in range(5):

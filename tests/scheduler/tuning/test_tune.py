@@ -18,9 +18,16 @@ from plait.scheduler.dispatch import core_shares
 from plait.scheduler.plans import replicas
 from plait.scheduler.tuning import Tuned
 from plait.scheduler.tuning import search as tuning
+from plait.scheduler.tuning import trial as measured
 
 FEEDS = {"x": np.ones((64, 64), np.float32)}
 SLOW, FAST = SimModel(flops_per_s=1e9), SimModel(flops_per_s=4e9)
+
+
+@pytest.fixture(autouse=True)
+def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure few items: on a virtual clock all take as long, and elsewhere any will do."""
+    monkeypatch.setattr(measured, "TURN_S", 0.01)
 
 
 def products(count: int = 4) -> Graph:

@@ -33,6 +33,11 @@ function nodeShares(subgraph, kind) {
   });
 }
 
+/** What a bar is part of, if that is a batch of rows and no item. */
+function batchOf(timeline, bar) {
+  return timeline.batches.names[timeline.item[bar] - timeline.batches.first];
+}
+
 /** The subgraphs with a step on the critical path of the first prediction. */
 function criticalSubgraphs() {
   const found = new Set();
@@ -151,11 +156,12 @@ class TimelineScene {
     if (node !== null) return nodeLines(node);
     const { timeline } = this;
     const step = timeline.steps[timeline.step[bar]];
-    const lines = [step.name, `item ${timeline.item[bar]}, ${timeline.lanes[timeline.lane[bar]]}`];
+    const lines = [step.name, `${batchOf(timeline, bar) ?? `item ${timeline.item[bar]}`}, ${timeline.lanes[timeline.lane[bar]]}`];
     lines.push(`${duration(timeline.duration[bar])}, from ${duration(timeline.start[bar])}`);
-    if (timeline.queued[bar]) lines.push(`waited ${duration(timeline.queued[bar])} for its lane`);
+    const missing = step.nodes || step.nbytes !== null ? "its lane" : "rows";
+    if (timeline.queued[bar]) lines.push(`waited ${duration(timeline.queued[bar])} for ${missing}`);
     if (step.nbytes !== null) lines.push(`${bytes(step.nbytes)} copied`);
-    else lines.push(counted(step.nodes, "node"));
+    else if (step.nodes) lines.push(counted(step.nodes, "node"));
     if (step.slack !== null && step.slack !== undefined) lines.push(`slack ${duration(step.slack) || "0"}`);
     if (timeline.critical[bar]) lines.push("on the critical path");
     return lines;
@@ -227,7 +233,7 @@ class TimelineScene {
 
   words(bar) {
     const { timeline } = this;
-    const item = timeline.items > 1 ? `#${timeline.item[bar]} ` : "";
+    const item = timeline.items > 1 && !batchOf(timeline, bar) ? `#${timeline.item[bar]} ` : "";
     return item + timeline.steps[timeline.step[bar]].name;
   }
 

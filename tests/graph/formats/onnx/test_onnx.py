@@ -69,6 +69,15 @@ def test_a_model_is_read_from_what_holds_its_bytes(source: Callable[[bytes], Any
     assert load_onnx(source(made.SerializeToString())) == read_model(made, "model")
 
 
+def test_a_model_in_memory_is_read_and_left_as_it_is() -> None:
+    made = model([node("Relu", "x", "y")], X)
+    before = made.SerializeToString()
+    assert load_onnx(made) == pl.load(made) == load_onnx(before)
+    assert made.SerializeToString() == before
+    with pytest.raises(ParseError, match="a ModelProto is of format 'onnx'"):
+        pl.load(made, format="plait")
+
+
 def test_a_model_is_read_from_an_open_file(tmp_path: Path) -> None:
     made = model([node("Relu", "x", "y")], X)
     path = written(made, tmp_path)

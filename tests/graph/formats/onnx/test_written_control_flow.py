@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import plait as pl
+import pytest
 from nested_graphs import doubling_body, running_sum_body
 from plait.graph.ir import Graph
 
@@ -71,3 +72,32 @@ def test_names_of_nested_graphs_are_told_apart(tmp_path: Path) -> None:
 def test_loops_are_written(tmp_path: Path) -> None:
     feeds = {"x": X, "trips": np.array(30)}
     check_written(loops(), feeds, tmp_path / "loops.onnx")
+
+
+def rows_in_batches() -> Graph:
+    """Return a graph with rows of rows in a loop, and rows that keep their errors."""
+    inner = pl.GraphBuilder("inner")
+    inner.output("y", inner.op("Add", inner.input("x", "float32", ("rows", 2)), 1.0))
+    middle = pl.GraphBuilder("middle")
+    y = middle.each(middle.input("x", "float32", ("rows", 2)), inner.build(), batch=3, name="add")
+    middle.output("y", middle.op("Mul", y, np.array([2.0, 3.0], "float32")))
+    body = pl.GraphBuilder("body")
+    body.input("i", "int64", ())
+    going, state = body.input("going", "bool", ()), body.input("state", "float32", ("n", 2))
+    body.output("on", body.op("Identity", going))
+    body.output("next", body.each(state, middle.build(), batch=2, name="step"))
+    b = pl.GraphBuilder("rows")
+    x, trips = b.input("x", "float32", ("n", 2)), b.input("trips", "int64", ())
+    looped = b.op("Loop", trips, None, x, body=body.build(), name="loop")
+    y, ok = b.each(looped, inner.build(), batch=4, on_error="value", name="last")
+    b.output("y", y)
+    b.output("ok", ok)
+    return b.build()
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_rows_in_batches_are_written_as_part_of_the_graph_around(
+    count: int, tmp_path: Path
+) -> None:
+    x = np.arange(2 * count, dtype="float32").reshape(-1, 2)
+    check_written(rows_in_batches(), {"x": x, "trips": np.array(3)}, tmp_path / "rows.onnx")

@@ -148,7 +148,7 @@ def test_the_order_of_devices_decides_nothing_but_ties(seeds: range) -> None:
         objective, in_flight = random.choice(OBJECTIVES)
         plans = [
             pl.plan(graph, order, objective=objective, max_in_flight=in_flight)
-            for order in permutations(devices)
+            for order in (devices, devices[::-1])  # any two the other way round
         ]
         weighed = [
             {one.name: replace(one, note="") for one in plan.decision.candidates}

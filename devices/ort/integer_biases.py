@@ -1,0 +1,82 @@
+"""Biases of products between quantized tensors, as the integers that ONNX Runtime's kernels add.
+
+It makes QLinearConv of DequantizeLinear, Conv and QuantizeLinear where the bias is dequantized
+int32. Passes make floats of such constants, of which it would convolve floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...graph.ir import Graph, Node
+from ...graph.passes.quantized import Quantization, quantization_of
+from ...graph.passes.rewriting import Rewriter
+from ...graph.tensor import Array
+
+FINER = 8
+"""By how much steps of the sums are to be finer than those of results, where biases were floats all
+along: these are off by half a step, which moves what is rounded by a 16th of one at most."""
+
+_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+def with_integer_biases(graph: Graph) -> Graph:
+    """Return a graph that reads the biases of such products from integers."""
+    if not any(node.op == "QuantizeLinear" for node in graph.nodes):
+        return graph
+    rewriter = Rewriter(graph)
+    for node in rewriter.find("Conv", "Gemm"):
+        scales = _scales(rewriter, node)
+        bias = None if scales is None else _integers(rewriter.constants[node.inputs[2]], *scales)
+        if scales is not None and bias is not None:
+            names = (
+                rewriter.constant(bias, f"{node.name}/bias"),
+                rewriter.constant(scales[0], f"{node.name}/bias_scale"),
+            )
+            made = rewriter.make("DequantizeLinear", names, name=f"{node.name}/bias_floats", axis=0)
+            inputs = (*node.inputs[:2], *made.outputs)
+            rewriter.replace([node], [made, replace(node, inputs=inputs)])
+    return rewriter.result()
+
+
+def _scales(rewriter: Rewriter, node: Node) -> tuple[Array, Array] | None:
+    """Return the scales of the sums of a product of bytes, and of its result; None of others."""
+    if len(node.inputs) < 3 or node.inputs[2] not in rewriter.constants:
+        return None
+    if node.op == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
+        return None
+    factors = (rewriter.producer(name) for name in node.inputs[:2])
+    left, right = (_of_bytes(rewriter, one, "DequantizeLinear") for one in factors)
+    made = _of_bytes(rewriter, rewriter.only_consumer(node), "QuantizeLinear")
+    if left is None or right is None or made is None:
+        return None
+    if left.scale.size > 1 or made.scale.size > 1 or right.axis not in (None, _features(node)):
+        return None
+    return left.scale.reshape(()) * right.scale, made.scale.reshape(())
+
+
+def _features(node: Node) -> int:
+    """Return the axis of the weights along which there are features."""
+    return 0 if node.op == "Conv" or node.attributes["transB"] else 1
+
+
+def _of_bytes(rewriter: Rewriter, node: Node | None, op: str) -> Quantization | None:
+    if node is None or node.op != op:
+        return None
+    found = quantization_of(rewriter, node)
+    return found if found is not None and found.zero.dtype in _BYTES else None
+
+
+def _integers(bias: Array, sums: Array, result: Array) -> Array | None:
+    """Return a bias in steps of the sums; None if these are too coarse, or int32 too small."""
+    if bias.ndim != 1 or bias.dtype != np.float32 or sums.size not in (1, bias.size):
+        return None
+    exact = bias.astype(np.float64) / sums
+    steps = np.rint(exact)
+    was_integer = np.allclose(steps, exact, rtol=1e-6, atol=1e-6)
+    if not (np.abs(steps) < 2**31).all() or not (was_integer or (sums * FINER <= result).all()):
+        return None
+    made: Array = steps.astype(np.int32)
+    return made

@@ -1,0 +1,114 @@
+"""Shapes and dtypes as ONNX Runtime infers them, in a session of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from ...devices.ort.runtime import load, newest_opset, options, summary
+from ...graph.dims import UNKNOWN
+from ...graph.errors import OperatorError
+from ...graph.formats.onnx.writer import to_onnx
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call
+from ...graph.tensor import Array, Dim, TensorSpec, spec_of
+
+SMALL = 64
+"""Elements; constants up to this size may decide shapes, and become part of the model."""
+
+KEPT_RESULTS = 4096
+
+_TYPES = {"float": "float32", "double": "float64"}
+_FIX = "correct its inputs and attributes, or export the model without it"
+
+_results: dict[Hashable, tuple[TensorSpec, ...]] = {}
+
+
+def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
+    """Return the specs of a node's outputs.
+
+    Raises
+    ------
+    OperatorError
+        If ONNX Runtime refuses the node, or it yields what is no tensor of numbers.
+    """
+    values = [_decisive(value) for value in call.values]
+    key = (
+        *(op, tuple(call.attributes.items()), call.inputs, call.n_outputs),
+        *(value is not None and (value.dtype, value.shape, value.tobytes()) for value in values),
+    )
+    if key not in _results:
+        if len(_results) >= KEPT_RESULTS:
+            _results.clear()
+        _results[key] = _asked(op, call, values)
+    return _results[key]
+
+
+def _decisive(value: Array | None) -> Array | None:
+    return value if value is not None and value.size <= SMALL else None
+
+
+def _asked(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, ...]:
+    inputs = tuple("" if spec is None else f"x{i}" for i, spec in enumerate(call.inputs))
+    outputs = tuple(f"y{i}" for i in range(call.n_outputs))
+    fed = {
+        name: spec
+        for name, spec, value in zip(inputs, call.inputs, values, strict=True)
+        if spec is not None and value is None
+    }
+    constants = {name: v for name, v in zip(inputs, values, strict=True) if v is not None}
+    node = Node("probe", op, inputs, outputs, call.attributes)
+    try:
+        session = load(_model(node, fed, constants), options(optimize=False))
+        found = session.get_outputs()
+        shapes = [_known(output.shape, fed) for output in found]
+        # Kernels of static inputs know what the rules behind the schema leave open.
+        unknown = any(shape is None or UNKNOWN in shape for shape in shapes)
+        if unknown and all(spec.is_static for spec in fed.values()):
+            zeros = {name: np.zeros(spec.static_shape, spec.dtype) for name, spec in fed.items()}
+            shapes = [np.shape(value) for value in session.run(None, zeros)]
+    except Exception as error:
+        raise OperatorError(f"ONNX Runtime refuses {op}: {summary(error)}", fix=_FIX) from error
+    return tuple(
+        TensorSpec(_dtype(op, output.type), shape)
+        for output, shape in zip(found, shapes, strict=True)
+    )
+
+
+def _model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) -> Any:
+    specs = {
+        **fed,
+        **{name: spec_of(value) for name, value in constants.items()},
+        **dict.fromkeys(node.outputs, TensorSpec("float32", None)),
+    }
+    graph = Graph("probe", tuple(fed), node.outputs, (node,), specs, constants)
+    model = to_onnx(graph, opset=newest_opset())
+    for output in model.graph.output:
+        output.ClearField("type")  # ONNX Runtime is to find it
+    return model
+
+
+def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> tuple[Dim, ...] | None:
+    """Return a shape, whose symbols are those of the inputs or unknown; None for an unknown rank.
+
+    ONNX Runtime reports an unknown rank as that of a scalar.
+    """
+    if not shape:
+        return None
+    symbols = {dim for spec in fed.values() for dim in spec.shape or () if isinstance(dim, str)}
+    return tuple(
+        dim if dim in symbols or (isinstance(dim, int) and dim >= 0) else UNKNOWN for dim in shape
+    )
+
+
+def _dtype(op: str, type_: str) -> str:
+    """Return the dtype that ONNX Runtime calls ``tensor(float)``, and so on."""
+    element = type_.removeprefix("tensor(").removesuffix(")")
+    if not type_.startswith("tensor(") or element == "string":
+        raise OperatorError(
+            f"{op} yields {type_}, plait has tensors of numbers",
+            fix="export the model with integers as labels, and without ZipMap (zipmap=False)",
+        )
+    return _TYPES.get(element, element)

@@ -1,0 +1,86 @@
+"""Operators made of ONNX Runtime's own schemas: nodes that only `ort` devices run.
+
+Where ONNX Runtime is not installed there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ...devices.errors import DeviceUnavailableError
+from ...devices.ort.runtime import operator_schemas
+from ...graph.attribute import REQUIRED, RESERVED, Attribute, Kind
+from ...graph.decompositions import decompositions
+from ...graph.formats.onnx.nodes import default_value
+from ...graph.operator import Operator, free, register_operator
+from ...graph.traits import Part, never
+from ...graph.unknown_operators import RUNTIME_DOMAINS
+from . import decompositions as decompositions_of_own  # noqa: F401, for what it registers
+from .inference import infer
+
+_KINDS = {
+    "INT": Kind.INT,
+    "FLOAT": Kind.FLOAT,
+    "STRING": Kind.STRING,
+    "INTS": Kind.INTS,
+    "FLOATS": Kind.FLOATS,
+    "STRINGS": Kind.STRINGS,
+    "TENSOR": Kind.TENSOR,
+}
+
+_RUN_BY_ORT = dict.fromkeys(Part, "ONNX Runtime computes it, on 'ort' devices alone")
+_WRITTEN_OUT = dict.fromkeys(
+    (Part.KERNEL, Part.DEFINITION, Part.CODEGEN), "it is written out where there is no 'ort'"
+)
+
+
+def _register() -> None:
+    for schema in _newest_schemas():
+        attributes = dict(_attributes(schema))
+        if any(one.required and key not in attributes for key, one in schema.attributes.items()):
+            continue  # it takes graphs
+        name = f"{schema.domain}.{schema.name}"
+        register_operator(
+            Operator(
+                name,
+                _formals(schema.inputs),
+                _formals(schema.outputs),
+                attributes,
+                partial(infer, name),
+                free,
+                module=__name__,
+                float16=never("its dtypes are those that the model has"),
+                lacks=_WRITTEN_OUT if name in decompositions() else _RUN_BY_ORT,
+                version=schema.since_version,
+            )
+        )
+
+
+def _newest_schemas() -> Iterator[Any]:
+    """Yield the newest schema of each operator that is not deprecated."""
+    newest: dict[tuple[str, str], Any] = {}
+    for schema in sorted(operator_schemas(), key=lambda one: int(one.since_version)):
+        if schema.domain in RUNTIME_DOMAINS and not schema.deprecated:
+            newest[schema.domain, schema.name] = schema
+    yield from newest.values()
+
+
+def _formals(formals: Sequence[Any]) -> str:
+    marks = {"Single": "", "Optional": "?", "Variadic": "*"}
+    return " ".join(f"{formal.name}{marks[formal.option.name]}" for formal in formals)
+
+
+def _attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
+    """Yield the attributes that nodes can hold: all but graphs."""
+    for name, attribute in schema.attributes.items():
+        kind = _KINDS.get(attribute.type.name)
+        if kind is not None and name not in RESERVED:
+            default = REQUIRED if attribute.required else default_value(attribute._default_value)
+            yield name, Attribute(kind, default)
+
+
+with suppress(DeviceUnavailableError):
+    _register()

@@ -1,0 +1,39 @@
+"""Each as the nodes of its graph, on all rows at once: what holds where nobody serves batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..attribute import Attributes
+from ..ir import Graph
+from ..operators.each import EACH, VALUE
+from .rules import DecompositionBuilder, Operand, decomposition
+
+
+@decomposition(EACH, wide=False)
+def each(builder: DecompositionBuilder, *inputs: str) -> tuple[str, ...]:
+    """Write the graph's nodes; a row that fails takes its item with it: all others are ok."""
+    return _write_rows(builder, builder.attributes, inputs)
+
+
+def _write_rows(
+    builder: DecompositionBuilder, attributes: Attributes, inputs: Sequence[Operand]
+) -> tuple[str, ...]:
+    body: Graph = attributes["body"]
+    known: dict[str, Operand] = {"": "", **body.constants}
+    known.update(zip(body.inputs, inputs, strict=True))
+    for node in body.nodes:
+        operands = [known[name] for name in node.inputs]
+        if node.op == EACH:  # devices that lack one lack the other
+            made: Sequence[str] = _write_rows(builder, node.attributes, operands)
+        else:
+            made = builder.several(len(node.outputs), node.op, *operands, **node.attributes)
+        known.update(zip(node.outputs, made, strict=True))
+    found = [known[name] for name in body.outputs]
+    results = [one if isinstance(one, str) else builder("Identity", one) for one in found]
+    if attributes["on_error"] == VALUE:
+        count = builder("Shape", inputs[0], start=0, end=1)
+        results.append(builder("Expand", np.array(True), count))
+    return tuple(results)

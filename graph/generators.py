@@ -1,0 +1,181 @@
+"""Rows that generator functions yield, written where their results are to lie.
+
+Such an operator declares its results as a whole, with a first axis for what is yielded: each value
+is one row of it, or a tuple of one row of each result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import aclosing, closing
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .errors import Argument, Fix, GraphError, ShapeError
+from .tensor import Array, TensorSpec
+
+Receive: TypeAlias = Callable[[Sequence[Array | None]], object]
+"""Is handed one row of each result."""
+
+
+def yields_rows(function: Callable[..., Any] | None) -> bool:
+    """True for a function that yields its results row by row, asynchronous or not."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def check_has_rows(label: str, specs: Sequence[TensorSpec]) -> None:
+    """Raise ShapeError if a generator function's results have no axis for what it yields."""
+    for index, spec in enumerate(specs):
+        if spec.shape == ():
+            raise ShapeError(
+                f"output {index} of {label} is {spec}, and has no axis for what it yields",
+                fix=f'declare the whole: TensorSpec("{spec.dtype.name}", ("n",)), and bound n '
+                "when planning",
+            )
+
+
+class RowWriter:
+    """Writes what a generator function yields into the arrays of its results, from the first row.
+
+    Parameters
+    ----------
+    at : str
+        The node, for errors.
+    largest : sequence of Array or None
+        The results at their largest; None for one that the node leaves out.
+    firsts : sequence of str, optional
+        How the length of the first axis of each is declared: a symbol, or a number. Left out, it
+        is what there is room for.
+
+    Attributes
+    ----------
+    receivers : list of callable
+        Called with each row as soon as it is written, where it is written; None for a result that
+        the node leaves out. On the thread, or the loop, that the generator is on.
+    """
+
+    def __init__(
+        self, at: str, largest: Sequence[Array | None], firsts: Sequence[str] = ()
+    ) -> None:
+        self._at = at
+        self._largest = largest
+        self._firsts = firsts or ["" if one is None else str(len(one)) for one in largest]
+        self.receivers: list[Receive] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the first row again."""
+        self._count = 0
+        self._shapes: list[tuple[int, ...]] | None = None
+
+    def put(self, value: Any) -> None:
+        """Write one row of each result.
+
+        Raises
+        ------
+        GraphError
+            If there are too many rows, or it is not what is declared.
+        """
+        given = value if isinstance(value, tuple) else (value,)
+        if len(given) != len(self._largest):
+            raise GraphError(
+                f"value {self._count} has {len(given)} parts, {len(self._largest)} arrays were "
+                "declared",
+                at=self._at,
+                fix="yield one row of each declared output, as a tuple",
+            )
+        # A copy each: the function may yield one buffer again and again.
+        rows = list(map(np.asarray, given))
+        shapes = [row.shape for row in rows]
+        if self._shapes is None:
+            self._shapes = shapes
+        for index, (row, whole) in enumerate(zip(rows, self._largest, strict=True)):
+            if whole is not None:
+                self._check(index, row, whole)
+                whole[(self._count, *map(slice, row.shape))] = row
+        if self.receivers:
+            written = [
+                whole if whole is None else whole[(self._count, *map(slice, shape))]
+                for whole, shape in zip(self._largest, shapes, strict=True)
+            ]
+            for receive in self.receivers:
+                receive(written)
+        self._count += 1
+
+    def written(self) -> tuple[Array | None, ...]:
+        """Return the part of each result that was written."""
+        if self._shapes is None:
+            return tuple(whole if whole is None else whole[:0] for whole in self._largest)
+        return tuple(
+            whole if whole is None else whole[(slice(self._count), *map(slice, shape))]
+            for whole, shape in zip(self._largest, self._shapes, strict=True)
+        )
+
+    def _check(self, index: int, row: Array, whole: Array) -> None:
+        if self._count == len(whole):
+            raise self._too_many_error(index)
+        assert self._shapes is not None, "the first row has told them"
+        largest = whole.shape[1:]
+        fits = row.shape == self._shapes[index] and len(row.shape) == len(largest)
+        if (
+            fits
+            and row.dtype.newbyteorder("=") == whole.dtype
+            and all(length <= most for length, most in zip(row.shape, largest, strict=True))
+        ):
+            return
+        wanted = self._shapes[index] if self._count else largest
+        raise GraphError(
+            f"output {index} of value {self._count} is {row.dtype.name}{list(row.shape)}, a row "
+            f"of it is {whole.dtype.name}{list(wanted)}",
+            at=self._at,
+            fix="yield rows of one shape, as the operator declares, or correct its declaration",
+        )
+
+    def _too_many_error(self, index: int) -> GraphError:
+        first = self._firsts[index]
+        if first.isdecimal():
+            return GraphError(
+                f"the function yields more than {first} values, so many were declared",
+                at=self._at,
+                fix="yield as many, or declare a symbol and plan with a bound for it",
+            )
+        return GraphError(
+            f"the function yields more than {self._count} values, the bound of {first!r}",
+            at=self._at,
+            fix=Fix(
+                "plan with a wider bound: ", Argument("bounds", {first: max(1, 2 * self._count)})
+            ),
+        )
+
+
+def gather_rows(
+    generator: Generator[Any, None, Any], writer: RowWriter, check: Callable[[], object]
+) -> tuple[Array | None, ...]:
+    """Write all that a generator yields, and return it; it is closed in any case.
+
+    `check` is called between two values: what it raises ends the generator.
+
+    Raises
+    ------
+    GraphError
+        If it yields too many values, or others than are declared.
+    """
+    writer.restart()
+    with closing(generator):
+        for value in generator:
+            writer.put(value)
+            check()
+    return writer.written()
+
+
+async def gather_rows_async(
+    generator: AsyncGenerator[Any, None], writer: RowWriter
+) -> tuple[Array | None, ...]:
+    """Write all that an async generator yields, as `gather_rows` does."""
+    writer.restart()
+    async with aclosing(generator):
+        async for value in generator:
+            writer.put(value)
+    return writer.written()

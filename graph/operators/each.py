@@ -1,0 +1,173 @@
+"""Each: a graph for the rows of tensors, which a session runs in batches with rows of other items.
+
+Its function is awaited like that of a user: it hands the rows to whoever serves the batches of the
+session that runs it, and has their results when it goes on. Elsewhere it is the graph itself, on
+all rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ..attribute import Attribute, Kind
+from ..dims import UNKNOWN
+from ..errors import GraphError, ShapeError
+from ..infer import cost_of, infer_shapes
+from ..ir import ASSIGN, VARIABLE, Graph, Node
+from ..nested import acts_outside, all_nodes, called, draws, graphs_in, result_specs
+from ..operator import Call, Operator, Specs, register_operator
+from ..tensor import Array, Dim, TensorSpec
+from ..traits import OWN_DTYPES, Part
+from .inputs import may_equal
+
+EACH = "Each"
+
+ROWS = "batch_rows"
+"""How the length of a batch is called."""
+
+ITEM, VALUE = ON_ERROR = ("item", "value")
+"""What fails with a row: its item, or the row alone, which is zeros and not ok then."""
+
+
+OLDEST, NEWEST = DROPS = ("oldest", "newest")
+"""Which rows go where more wait than are kept."""
+
+
+class RowServer(Protocol):
+    """Runs rows in batches, for the functions of a session."""
+
+    async def run(
+        self, values: Sequence[Array], attributes: Mapping[str, Any]
+    ) -> tuple[Array, ...]:
+        """Return the results for all rows, in their order."""
+        ...
+
+
+row_server: ContextVar[RowServer] = ContextVar("plait row server")
+"""Of the session that awaits the function."""
+
+
+async def _run_rows(*values: Array, **attributes: Any) -> tuple[Array, ...]:
+    return await row_server.get().run(values, attributes)
+
+
+def _infer(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the graph's results, with the first axis of its inputs.
+
+    A last one of booleans says of each row whether it is ok, where errors stay with rows.
+    """
+    body: Graph = call.attributes["body"]
+    length: Dim = UNKNOWN
+    for spec in map(call.spec, range(len(call.inputs))):
+        first = first_dim(spec, "a value")
+        if not may_equal(length, first):
+            raise ShapeError(
+                f"the values have {length} and {first} rows", fix="pass tensors of as many rows"
+            )
+        length = first if length == UNKNOWN else length
+    specs = result_specs(body, call.inputs)
+    for name, spec in zip(body.outputs, specs, strict=True):
+        if not may_equal(first_dim(spec, f"output {name!r} of the graph"), length):
+            raise ShapeError(
+                f"output {name!r} of the graph is {spec} for {length} rows",
+                fix="let each output have a row for each row of the inputs",
+            )
+    rows = [TensorSpec(spec.dtype, spec.shape and (length, *spec.shape[1:])) for spec in specs]
+    if call.attributes["on_error"] == VALUE:
+        rows.append(TensorSpec("bool", (length,)))
+    return rows
+
+
+def first_dim(spec: TensorSpec, what: str) -> Dim:
+    """Return the length of a tensor's first axis; raise ShapeError if it has none."""
+    if spec.shape is None:
+        return UNKNOWN
+    if not spec.shape:
+        raise ShapeError(f"{what} is {spec}, and has no rows", fix="give it a first axis")
+    return spec.shape[0]
+
+
+def check_body(body: Graph, at: str) -> None:
+    """Raise GraphError unless a graph can be run for rows of any items."""
+    firsts = {first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs}
+    if len(firsts) != 1 or not isinstance(next(iter(firsts)), str):
+        listed = ", ".join(f"{name} {body.tensors[name]}" for name in body.inputs) or "none"
+        raise GraphError(
+            f"the graph is not one for any number of rows: its inputs are {listed}",
+            at=at,
+            fix='call the first axis of each alike, such as "rows", or leave batch out',
+        )
+    what = None
+    if any(node.op in (VARIABLE, ASSIGN) for node in body.nodes):
+        what = "has variables"
+    elif any(draws(node) for node in body.nodes):
+        what = "draws random numbers"
+    elif any(acts_outside(node) for _, _, node in all_nodes(body)):
+        what = "has effects"
+    if what is not None:
+        raise GraphError(
+            f"the graph {what}, and its rows are run with those of other items",
+            at=at,
+            fix="leave batch out: it is part of the graph around it then",
+        )
+
+
+def bodies_in(graph: Graph) -> Iterator[tuple[Node, Graph]]:
+    """Yield the nodes whose graphs are run in batches, with these, for the rows that they get.
+
+    Not those inside of such graphs, which are looked at when these are planned.
+    """
+    for node in graph.nodes:
+        if node.op == EACH:
+            yield node, _body_of(graph, node)
+        else:
+            for inner in graphs_in(node):
+                yield from bodies_in(inner)
+
+
+def _body_of(graph: Graph, node: Node) -> Graph:
+    """Return a node's graph for any number of rows of the shapes that it is handed."""
+    body: Graph = node.attributes["body"]
+    shapes = [graph.tensors[name].shape for name in node.inputs]
+    rows, taken = ROWS, {dim for shape in shapes for dim in shape or ()}
+    while rows in taken:
+        rows += "_"
+    given = {
+        name: TensorSpec(body.tensors[name].dtype, shape and (rows, *shape[1:]))
+        for name, shape in zip(body.inputs, shapes, strict=True)
+    }
+    return infer_shapes(replace(body, tensors={**body.tensors, **given}))
+
+
+def _flops(call: Call, outputs: Specs) -> int:
+    body = called(call.attributes["body"], call.inputs)
+    return sum(cost_of(body, node).flops for node in body.nodes) if body.is_static else 0
+
+
+register_operator(
+    Operator(
+        EACH,
+        "x+",
+        "y+",
+        {
+            "body": Attribute(Kind.GRAPH),
+            "batch": Attribute(Kind.INT, minimum=1),
+            "max_delay_s": Attribute(Kind.FLOAT, 0.0, minimum=0, maximum=86_400),
+            "on_error": Attribute(Kind.STRING, ITEM, choices=ON_ERROR),
+            "keep": Attribute(Kind.INT, 0, minimum=0),
+            "drop": Attribute(Kind.STRING, OLDEST, choices=DROPS),
+            "queue": Attribute(Kind.STRING),
+        },
+        _infer,
+        _flops,
+        function=_run_rows,
+        module=__name__,
+        float16=OWN_DTYPES,
+        lacks=dict.fromkeys(
+            (Part.KERNEL, Part.DEFINITION, Part.CODEGEN), "its graph is run, not the node"
+        ),
+    )
+)

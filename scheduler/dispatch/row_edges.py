@@ -1,0 +1,85 @@
+"""Edges on which rows go to batches one by one, as generator functions yield them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...graph.generators import yields_rows
+from ...graph.ir import Node
+from ...graph.operators.bounded_call import BOUNDED_CALL
+from ...graph.operators.each import EACH
+from ..plans.placement import Placement
+from ..plans.plan import Plan
+from ..plans.regions import Replica
+from ..plans.steps import Step, Transfer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowEdge:
+    """A generator function's node, and an `Each` node that is for its rows.
+
+    Attributes
+    ----------
+    source, target : int
+        Their steps.
+    generator, each : Node
+    picks : tuple of int
+        Which of the generator's results are the values of the other.
+    replica : (str, str)
+        The first of these, where both steps find it.
+    """
+
+    source: int
+    target: int
+    generator: Node
+    each: Node
+    picks: tuple[int, ...]
+    replica: Replica
+
+
+def row_edges(plan: Plan) -> Iterator[RowEdge]:
+    """Yield such edges of a plan of known shapes.
+
+    All values have to be what one generator yields: rows of others are not known one by one. And
+    nothing may have to be copied between the two steps.
+    """
+    assert plan.placement is not None, "shapes are known"
+    eaches = [step for step in plan.steps if any(node.op == EACH for node in _nodes(step))]
+    if not eaches:
+        return
+    makers = {
+        name: (step, node)
+        for step in plan.steps
+        for node in _nodes(step)
+        for name in node.outputs
+        if name and _yields_rows(node)
+    }
+    for target in eaches:
+        (each,) = _nodes(target)  # what is awaited is a subgraph of its own
+        if not all(name in makers for name in each.inputs):
+            continue
+        (source, generator), *others = (makers[name] for name in each.inputs)
+        if any(node is not generator for _, node in others):
+            continue
+        if all(_is_shared(plan.placement, name, source, target) for name in each.inputs):
+            first = each.inputs[0]
+            picks = tuple(map(generator.outputs.index, each.inputs))
+            replica = first, plan.placement.local[first, target.device]
+            yield RowEdge(source.index, target.index, generator, each, picks, replica)
+
+
+def _nodes(step: Step) -> tuple[Node, ...]:
+    return () if isinstance(step.work, Transfer) else step.work.graph.nodes
+
+
+def _yields_rows(node: Node) -> bool:
+    inner = node.attributes["body"].nodes[0] if node.op == BOUNDED_CALL else node
+    return yields_rows(inner.operator.function)
+
+
+def _is_shared(placement: Placement, name: str, source: Step, target: Step) -> bool:
+    home = placement.home[name]
+    return home == placement.local.get((name, target.device)) and home == placement.local.get(
+        (name, source.device), home
+    )

@@ -1,0 +1,136 @@
+"""The queue of rows in front of batches: which go into the next one, and when it is due.
+
+Rows come in blocks, those of one item, and leave in batches, whoever came first going first; a
+block may be divided among several. Rows of one shape go together. Time is told, never asked for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+NEVER = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Rows that came together.
+
+    Attributes
+    ----------
+    rows : int
+    group : Hashable
+        Blocks of one group can be stacked.
+    since_s : float
+        When it came.
+    due_s : float
+        From when on it waits for no others.
+    taken : int
+        How many of its rows have left.
+    stop : int
+        Where the rows end that have not been dropped from its end.
+    """
+
+    rows: int
+    group: Hashable
+    since_s: float
+    due_s: float
+    taken: int = field(default=0, init=False)
+    stop: int = field(default=0, init=False)
+
+
+B = TypeVar("B", bound=Block)
+
+
+class Run(NamedTuple, Generic[B]):
+    """Rows of a block that go into a batch, one behind the other."""
+
+    block: B
+    start: int
+    stop: int
+
+
+class RowQueue(Generic[B]):
+    """Rows that wait for a batch.
+
+    Parameters
+    ----------
+    size : int
+        The most rows of a batch.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._groups: dict[Hashable, OrderedDict[B, None]] = {}
+        self._rows: dict[Hashable, int] = {}
+        self._order: OrderedDict[B, None] = OrderedDict()  # as they came, whatever their group
+
+    def __len__(self) -> int:
+        """Return how many rows wait."""
+        return sum(self._rows.values())
+
+    def add(self, block: B) -> None:
+        """Put a block with rows at the end."""
+        block.stop = block.rows
+        self._order[block] = None
+        self._groups.setdefault(block.group, OrderedDict())[block] = None
+        self._rows[block.group] = self._rows.get(block.group, 0) + block.rows
+
+    def remove(self, block: B) -> None:
+        """Take out what is left of a block."""
+        if block in self._groups.get(block.group, ()):
+            self._take(block, block.stop - block.taken)
+
+    def due_s(self) -> float:
+        """Return when the next batch may start, -inf for at once, if no more blocks come."""
+        return min(map(self._group_due_s, self._groups), default=NEVER)
+
+    def take_batch(self, now_s: float) -> list[Run[B]]:
+        """Take out the rows of the next batch; none where no batch is due."""
+        due = [group for group in self._groups if self._group_due_s(group) <= now_s]
+        if not due:
+            return []
+        group = min(due, key=lambda one: next(iter(self._groups[one])).since_s)
+        runs: list[Run[B]] = []
+        room = self._size
+        for block in list(self._groups[group]):
+            count = min(room, block.stop - block.taken)
+            runs.append(Run(block, block.taken, block.taken + count))
+            self._take(block, count)
+            room -= count
+            if not room:
+                break
+        return runs
+
+    def shed(self, keep: int, *, newest: bool) -> list[Run[B]]:
+        """Take out rows until no more than some are left: those that came first, or last."""
+        runs: list[Run[B]] = []
+        excess = len(self) - keep
+        while excess > 0:
+            block = next(reversed(self._order) if newest else iter(self._order))
+            count = min(excess, block.stop - block.taken)
+            start = block.stop - count if newest else block.taken
+            runs.append(Run(block, start, start + count))
+            if newest:
+                block.stop -= count
+                block.taken -= count  # which `_take` counts
+            self._take(block, count)
+            excess -= count
+        return runs
+
+    def _take(self, block: B, count: int) -> None:
+        """Take rows out; the block goes with the last of them."""
+        group = block.group
+        block.taken += count
+        self._rows[group] -= count
+        if block.taken == block.stop:
+            del self._groups[group][block], self._order[block]
+        if not self._groups[group]:
+            del self._groups[group], self._rows[group]
+
+    def _group_due_s(self, group: Hashable) -> float:
+        if self._rows[group] >= self._size:
+            return -NEVER
+        return next(iter(self._groups[group])).due_s

@@ -1,0 +1,51 @@
+"""Devices of one set of replicas that work on one thread, and so take turns on one lane.
+
+They do where every device in use has as many replicas as there are cores, or more: an item goes
+from one device to the next without a change of threads then. Further threads would take turns on
+the cores, and wait for each other to have the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...devices.device import Device
+from ...devices.host import core_count, may_run_anywhere
+from ..plans.replicas import variants
+from ..plans.steps import Outline, outline
+from .core_shares import planned_for
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
+
+SharedLanes: TypeAlias = Mapping[str, tuple[str, ...]]
+"""For every device that shares a lane, all that do; the lane is the first one's."""
+
+
+def shared_lanes(plan: Plan) -> SharedLanes:
+    """Return which devices of a plan, or of a variant of one, share lanes."""
+    groups = plan.replicas or plan.beside
+    count = variants(groups)
+    have_replicas = planned_for(plan).issubset(name for names in groups for name in names)
+    if not have_replicas or {*map(len, groups)} != {count} or count < core_count():
+        return {}
+    free = [names for names in groups if any(map(_may_share, map(plan.prototypes.get, names)))]
+    sets = zip(*free, strict=True) if len(free) > 1 else ()
+    return {name: together for together in sets for name in together}
+
+
+def name_of(devices: Sequence[str]) -> str:
+    """Return how a lane is called that several devices share; it is empty for none."""
+    return " and ".join(devices)
+
+
+def outlines(plan: Plan) -> tuple[Outline, ...]:
+    """Return the steps of a plan without their graphs."""
+    shared = shared_lanes(plan)
+    return tuple(outline(step, name_of(shared.get(step.device, ()))) for step in plan.steps)
+
+
+def _may_share(device: Device | None) -> bool:
+    """Say whether a device may work on the thread of another one: it is bound to no cores."""
+    return may_run_anywhere(device) and not device.options.get("affinity")

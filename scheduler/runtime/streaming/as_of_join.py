@@ -1,0 +1,274 @@
+"""The as-of join: each item of one source with those of others that are nearest by stamp.
+
+What comes of it follows from the order of each source alone, not from which source was faster. An
+item is late if its stamp is below its source's watermark: the highest stamp so far, less the
+lateness that is allowed. So at most the items within lateness and tolerance wait here.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ...errors import SourceError
+from .stamped import Stamped
+
+By = Literal["time", "key"]
+Missing = Literal["drop", "previous", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinStatus:
+    """A join now; mappings are by source.
+
+    Attributes
+    ----------
+    matched : int
+        Items of the first source that were given with their partners.
+    missing : Mapping of str to int
+        How many of them had no partner there; those without one were dropped, unless they had an
+        earlier one by ``missing="previous"``.
+    late : Mapping of str to int
+        Items that came below the watermark of their source, and were dropped.
+    unused : Mapping of str to int
+        Items of the other sources that were nobody's partner.
+    waiting : Mapping of str to int
+        Items that are held, for partners or for their turn.
+    """
+
+    matched: int
+    missing: Mapping[str, int]
+    late: Mapping[str, int]
+    unused: Mapping[str, int]
+    waiting: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return asdict(self)
+
+
+class AsOfJoin:
+    """Matches items as they come; knows nothing of where from.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the sources; to each item of the first one those of the others are looked for.
+    by : {"time", "key"}
+    tolerance, lateness : float
+        In units of the stamps.
+    missing : {"drop", "previous", "raise"}
+    max_waiting : int
+        How many items of a source are held at most.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        by: By,
+        tolerance: float,
+        lateness: float,
+        missing: Missing,
+        max_waiting: int,
+    ) -> None:
+        self._by = by
+        self._tolerance = tolerance
+        self._missing = missing
+        self._sides = {name: _Side(name, lateness, max_waiting) for name in names}
+        self._first, *self._others = self._sides.values()
+        self._matched = 0
+
+    def put(self, name: str, item: object) -> None:
+        """Take the next item of a source.
+
+        Raises
+        ------
+        SourceError
+            If it has no stamp, or more wait than may.
+        """
+        self._sides[name].put(self._checked(name, item))
+
+    def end(self, name: str) -> None:
+        """Take note that a source gives no more."""
+        self._sides[name].watermark = math.inf
+
+    def lacking(self) -> list[str]:
+        """Return the sources whose next items are needed before another one can be matched.
+
+        None of them can be done without: `pop` waits for each. Without any all is over.
+        """
+        head = self._first.head
+        if head is None:
+            return [self._first.name] if self._first.watermark < math.inf else []
+        is_next = head.stamp <= self._first.watermark  # an equal one that comes later follows it
+        lacking = [] if is_next else [self._first.name]
+        return lacking + [side.name for side in self._others if not self._is_settled(side, head)]
+
+    def pop(self) -> Stamped | None:
+        """Return the next item and its partners; None as long as some are `lacking`.
+
+        Raises
+        ------
+        SourceError
+            If a partner is missing, and that is to be raised.
+        """
+        while (head := self._first.head) is not None and not self.lacking():
+            self._first.items.pop(0)
+            found = {self._first.name: head}
+            for side in self._others:
+                keep_last = self._missing == "previous"
+                side.forget(head.stamp, self._tolerance, keep_last=keep_last)
+                partner = self._partner(side, head)
+                if partner is None:
+                    side.missing += 1
+                    partner = self._stand_in(side, head)
+                if partner is not None:
+                    found[side.name] = partner
+            if len(found) == len(self._sides):
+                self._matched += 1
+                for one in found.values():
+                    one.is_used = True
+                return Stamped(head.stamp, _merged(found))
+        if self._first.head is None and self._first.watermark == math.inf:
+            for side in self._others:
+                side.forget(math.inf, 0)
+        return None
+
+    def status(self) -> JoinStatus:
+        """Return what was matched and what was not, so far."""
+        sides = self._sides.values()
+        return JoinStatus(
+            self._matched,
+            {side.name: side.missing for side in self._others},
+            {side.name: side.late for side in sides},
+            {side.name: side.unused for side in self._others},
+            {side.name: len(side.items) for side in sides},
+        )
+
+    def _partner(self, side: _Side, head: _Waiting) -> _Waiting | None:
+        """Return the nearest item within the tolerance; of two the earlier one."""
+        around = side.around(head.stamp)
+        nearest = min(around, key=lambda one: abs(one.stamp - head.stamp), default=None)
+        is_near = nearest is not None and abs(nearest.stamp - head.stamp) <= self._tolerance
+        return nearest if is_near else None
+
+    def _is_settled(self, side: _Side, head: _Waiting) -> bool:
+        """Say whether nothing that comes can be a better partner than what is there."""
+        partner, ahead = self._partner(side, head), side.watermark - head.stamp
+        if partner is None:
+            return ahead > self._tolerance
+        distance = abs(partner.stamp - head.stamp)
+        return distance == 0 or ahead >= distance
+
+    def _stand_in(self, side: _Side, head: _Waiting) -> _Waiting | None:
+        """Return what is taken for a partner that is missing, if anything is."""
+        if self._missing == "raise":
+            raise SourceError(
+                f"{self._first.name!r} at {self._by} {head.stamp} has no partner in {side.name!r}",
+                fix="allow more tolerance or lateness, or missing='drop' or 'previous'",
+            )
+        return side.latest_before(head.stamp) if self._missing == "previous" else None
+
+    def _checked(self, name: str, item: object) -> Stamped:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise SourceError(
+                f"source {name!r} gave a {type(item).__name__} without a stamp",
+                fix=f"yield pl.Stamped({self._by}, value)",
+            )
+        stamp = item[0]
+        kinds: tuple[type, ...] = (int, np.integer)
+        if self._by == "time":
+            kinds = (*kinds, float, np.floating)
+        is_number = isinstance(stamp, kinds) and not isinstance(stamp, bool)
+        if not is_number or (isinstance(stamp, float | np.floating) and not math.isfinite(stamp)):
+            what = "a time in seconds" if self._by == "time" else "a whole number"
+            raise SourceError(
+                f"source {name!r} gave the {self._by} {stamp!r}", fix=f"stamp items with {what}"
+            )
+        return Stamped(*item)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """An item that waits for partners, or to be one."""
+
+    stamp: float
+    value: Any
+    is_used: bool = False
+
+
+class _Side:
+    """What waits of one source, by stamp, and of equal ones in the order in which they came."""
+
+    def __init__(self, name: str, lateness: float, max_waiting: int) -> None:
+        self.name = name
+        self.watermark = -math.inf
+        self.items: list[_Waiting] = []
+        self.missing = self.late = self.unused = 0
+        self._lateness = lateness
+        self._max_waiting = max_waiting
+
+    @property
+    def head(self) -> _Waiting | None:
+        return self.items[0] if self.items else None
+
+    def put(self, item: Stamped) -> None:
+        is_late = item.stamp < self.watermark
+        self.watermark = max(self.watermark, item.stamp - self._lateness)
+        if item.value is None:  # a heartbeat
+            return
+        if is_late:
+            self.late += 1
+            return
+        if len(self.items) == self._max_waiting:
+            raise SourceError(
+                f"{self._max_waiting:,} items of source {self.name!r} wait for others to come",
+                fix="see that its stamps grow; allow less lateness, or more by max_waiting=",
+            )
+        place = bisect_right(self.items, item.stamp, key=_stamp)
+        self.items.insert(place, _Waiting(*item))
+
+    def around(self, stamp: float) -> Iterable[_Waiting]:
+        """Return what may be nearest: the first of those before, and the first of the others."""
+        items = self.items
+        place = bisect_left(items, stamp, key=_stamp)
+        if place:
+            yield items[bisect_left(items, items[place - 1].stamp, key=_stamp)]
+        yield from items[place : place + 1]
+
+    def latest_before(self, stamp: float) -> _Waiting | None:
+        """Return the last of those with lower stamps."""
+        place = bisect_left(self.items, stamp, key=_stamp)
+        return self.items[place - 1] if place else None
+
+    def forget(self, stamp: float, tolerance: float, *, keep_last: bool = False) -> None:
+        """Drop those too far below a stamp, all but the last of them if that is to be kept."""
+        # By differences, as partners are: a sum could be rounded to the other side.
+        over = bisect_left(self.items, -tolerance, key=lambda one: one.stamp - stamp)
+        gone = self.items[: max(over - keep_last, 0)]
+        self.unused += sum(not one.is_used for one in gone)
+        del self.items[: len(gone)]
+
+
+def _stamp(one: _Waiting) -> float:
+    return one.stamp
+
+
+def _merged(found: Mapping[str, _Waiting]) -> dict[str, Any]:
+    """Return the feeds of an item: what is a Mapping itself brings the names of its own."""
+    feeds: dict[str, Any] = {}
+    for name, one in found.items():
+        part = one.value if isinstance(one.value, Mapping) else {name: one.value}
+        both = feeds.keys() & part.keys()
+        if both:
+            raise SourceError(
+                f"source {name!r} and one before it both give {min(both)!r}",
+                fix="give each input by one source",
+            )
+        feeds.update(part)
+    return feeds

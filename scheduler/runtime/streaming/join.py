@@ -1,0 +1,265 @@
+"""Sources joined by time or key into one, whose items have the inputs of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+import trio
+
+from ...errors import SourceError
+from .as_of_join import AsOfJoin, By, JoinStatus, Missing
+from .stamped import AsyncClosableSource, ClosableSource, Stamped
+
+Pair: TypeAlias = tuple[float, Any]
+"""A stamp and a value: a `Stamped`, or a plain tuple."""
+
+StampedSource: TypeAlias = Iterable[Pair] | AsyncIterable[Pair]
+
+
+def join(
+    sources: Mapping[str, StampedSource],
+    *,
+    by: By = "time",
+    tolerance_s: float | None = None,
+    lateness_s: float | None = None,
+    lateness: int | None = None,
+    missing: Missing = "drop",
+    max_waiting: int = 1024,
+) -> Join:
+    """Join several sources into one for a stream: each item of the first with its partners.
+
+    Partners are the items of the other sources that are nearest in time, or have the same key. One
+    may be the partner of several, where its source has the lower rate. What is matched follows from
+    the order of each source alone, however fast one is beside the others.
+
+    Parameters
+    ----------
+    sources : Mapping of str to iterable or async iterable of Stamped
+        For each input what it is fed, stamped; the source that others are matched to comes first.
+        A value that is a Mapping itself is fed by the names in there.
+    by : {"time", "key"}, default "time"
+        Whether stamps are seconds on a common clock, or whole numbers that grow, as frame numbers.
+    tolerance_s : float
+        For times: how far from each other partners may be.
+    lateness_s, lateness : float or int, default 0
+        By how many seconds, or by how much of a key, an item may be behind the furthest one that
+        its source gave before it. One that is later than that is dropped.
+    missing : {"drop", "previous", "raise"}
+        What becomes of an item without a partner: it is dropped, takes the latest before it, if
+        there is one, or raises.
+    max_waiting : int, default 1024
+        How many items of a source may be held: more raise.
+
+    Returns
+    -------
+    Join
+        An async iterator, and also a plain one where all sources are iterables. It yields a
+        `Stamped` mapping of input name to value, with the stamp of the first source's item, by
+        growing stamps.
+
+    Raises
+    ------
+    SourceError
+        If the arguments make no sense together; while it is iterated over, if an item has no stamp,
+        too many wait, or a partner is missing and that is to raise.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> left = [pl.Stamped(0.00, "l0"), pl.Stamped(0.04, "l1"), pl.Stamped(0.08, "l2")]
+    >>> right = [pl.Stamped(0.01, "r0"), pl.Stamped(0.09, "r2")]
+    >>> joined = pl.join({"left": left, "right": right}, tolerance_s=0.02)
+    >>> [pair.value for pair in joined]
+    [{'left': 'l0', 'right': 'r0'}, {'left': 'l2', 'right': 'r2'}]
+    >>> joined.status().missing
+    {'right': 1}
+    """
+    _check_sources(sources)
+    _check_choice("by", by, ("time", "key"))
+    _check_choice("missing", missing, ("drop", "previous", "raise"))
+    foreign: dict[str, object] = {"lateness": lateness}
+    if by == "key":
+        foreign = {"tolerance_s": tolerance_s, "lateness_s": lateness_s}
+    for name, given in foreign.items():
+        if given is not None:
+            raise SourceError(f"{name} is {given!r} in a join by {by}", fix=f"leave {name}= out")
+    if by == "time" and tolerance_s is None:
+        raise SourceError(
+            "it is not said how far from each other partners may be",
+            fix="tolerance_s=, half the time between two items for instance; or by='key'",
+        )
+    tolerance, behind = tolerance_s or 0, (lateness_s if by == "time" else lateness) or 0
+    for value in (tolerance, behind):
+        if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise SourceError(f"{value!r} is no tolerance or lateness", fix="use 0 or more")
+    if type(max_waiting) is not int or max_waiting < 1:
+        raise SourceError(f"max_waiting is {max_waiting!r}", fix="use a whole number from 1 on")
+    matching = AsOfJoin([*sources], by, tolerance, behind, missing, max_waiting)
+    return Join(sources, matching)
+
+
+class Join(ClosableSource, AsyncClosableSource):
+    """Joined sources, made by `join`: iterated over once, and closed, as a generator is.
+
+    Under trio and asyncio it is an async iterator: those sources that have to give something before
+    an item can be matched are asked at the same time, others not. Where no source is async, it is
+    also a plain iterator. Closing it closes those of its sources that are generators.
+    """
+
+    def __init__(self, sources: Mapping[str, StampedSource], matching: AsOfJoin) -> None:
+        self._sources = sources
+        self._matching = matching
+        self._iterators: dict[str, Iterator[Pair] | AsyncIterator[Pair]] = {}
+        self._is_over = False
+
+    def status(self) -> JoinStatus:
+        """Return what was matched, missing, late and unused so far."""
+        return self._matching.status()
+
+    def send(self, value: None, /) -> Stamped:
+        """Return the next item; the same as `next`."""
+        try:
+            while not self._is_over and (found := self._matching.pop()) is None:
+                lacking = self._matching.lacking()
+                for name in lacking:
+                    self._pull_now(name, self._plain(name))
+                self._is_over = not lacking
+        except BaseException:
+            self.close()
+            raise
+        if self._is_over:
+            self.close()
+            raise StopIteration
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        """Yield no more, and close the sources that are no async generators."""
+        self._is_over = True
+        _close_all([*self._sources.values(), *self._iterators.values()])
+
+    async def asend(self, value: None, /) -> Stamped:
+        """Return the next item; the same as `anext`."""
+        try:
+            while not self._is_over and (found := self._matching.pop()) is None:
+                lacking = self._matching.lacking()
+                await self._pull_all(lacking)
+                self._is_over = not lacking
+        except BaseException:
+            is_trio = trio.lowlevel.in_trio_run()
+            with trio.CancelScope(shield=True) if is_trio else nullcontext():
+                await self.aclose()
+            raise
+        if self._is_over:
+            await self.aclose()
+            raise StopAsyncIteration
+        assert found is not None
+        return found
+
+    async def aclose(self) -> None:
+        """Yield no more, and close the sources."""
+        self._is_over = True
+        try:
+            for source in (*self._sources.values(), *self._iterators.values()):
+                if isinstance(source, AsyncGenerator | trio.abc.AsyncResource):
+                    await source.aclose()
+        finally:
+            self.close()
+
+    def _plain(self, name: str) -> Iterator[Pair]:
+        source = self._sources[name]
+        if not isinstance(source, Iterable):
+            raise SourceError(
+                f"source {name!r} is async, and the join is iterated over by code that is not",
+                fix="iterate over it with async for; or pass an iterable",
+            )
+        if name not in self._iterators:
+            self._iterators[name] = iter(source)
+        iterator = self._iterators[name]
+        assert isinstance(iterator, Iterator)
+        return iterator
+
+    def _pull_now(self, name: str, iterator: Iterator[Pair]) -> None:
+        try:
+            item = next(iterator)
+        except StopIteration:
+            self._matching.end(name)
+        else:
+            self._matching.put(name, item)
+
+    async def _pull_all(self, names: list[str]) -> None:
+        """Ask sources at the same time, and wait for all: each is needed."""
+        if len(names) == 1:
+            await self._pull(names[0])
+            return
+        failure: BaseException
+        try:
+            if trio.lowlevel.in_trio_run():
+                async with trio.open_nursery() as nursery:
+                    for name in names:
+                        nursery.start_soon(self._pull, name)
+            else:
+                async with asyncio.TaskGroup() as group:
+                    for name in names:
+                        group.create_task(self._pull(name))
+            return
+        except BaseExceptionGroup as errors:
+            failure = errors.exceptions[0] if len(errors.exceptions) == 1 else errors
+        raise failure  # outside of the handler: it keeps its own cause
+
+    async def _pull(self, name: str) -> None:
+        source = self._sources[name]
+        if not isinstance(source, AsyncIterable):
+            self._pull_now(name, self._plain(name))
+            return
+        if name not in self._iterators:
+            self._iterators[name] = aiter(source)
+        iterator = self._iterators[name]
+        assert isinstance(iterator, AsyncIterator)
+        try:
+            item = await anext(iterator)
+        except StopAsyncIteration:
+            self._matching.end(name)
+        else:
+            self._matching.put(name, item)
+
+
+def _close_all(sources: list[StampedSource | Iterator[Pair] | AsyncIterator[Pair]]) -> None:
+    """Close generators, the others too if one fails to."""
+    while sources:
+        source = sources.pop()
+        if isinstance(source, Generator):
+            try:
+                source.close()
+            finally:
+                _close_all(sources)
+
+
+def _check_sources(sources: object) -> None:
+    if not isinstance(sources, Mapping) or len(sources) < 2:
+        raise SourceError(
+            "a join is of two sources or more, by the names of inputs",
+            fix='join({"left": left, "right": right}, tolerance_s=0.01)',
+        )
+    for name, source in sources.items():
+        if not isinstance(source, Iterable | AsyncIterable):
+            raise SourceError(
+                f"{name!r} is a {type(source).__name__}, from which nothing can be pulled",
+                fix="pass an iterable or async iterable of pl.Stamped",
+            )
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SourceError(f"{name} is {value!r}", fix=f"use one of {', '.join(choices)}")

@@ -1,0 +1,413 @@
+"""Batches of rows: what the `Each` nodes of all items in flight hand over runs together.
+
+A node's function puts its rows in the queue of its graph as one block, unless they have come there
+one by one already, and is awaited until each of them has run. A batch is put together when it may
+start, from the rows that have waited longest. If it fails, its rows run again, each alone: only
+those that are wrong fail.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+import trio
+
+from ....graph.errors import PlaitError, ShapeError
+from ....graph.operator import Call, find_operator
+from ....graph.operators.each import EACH, NEWEST, VALUE
+from ....graph.tensor import Array, TensorSpec, spec_of
+from ...dispatch.row_queue import NEVER, RowQueue, Run
+from ...errors import SessionError
+from ...plans.plan import Plan
+from ..items.item import ItemRun, Results
+from ..opened.open_plans import OpenPlans
+from ..opened.shape_plan_cache import ShapePlanCache
+from ..opened.slots import Slots
+from ..recorder import Recorder
+from ..virtual_time import VirtualTimeDriver
+from .row_block import RowBlock, gather
+
+
+class Starter(Protocol):
+    """What starts and ends items of a session."""
+
+    async def admit_on(
+        self,
+        shape_plans: ShapePlanCache,
+        inputs: Mapping[str, Array],
+        max_in_flight: int,
+        item_run: ItemRun,
+    ) -> None:
+        """Start an item on one of some plans, once there is room for it."""
+        ...
+
+    async def drain(self, item_runs: set[ItemRun]) -> None:
+        """Cancel items and wait until the last of them has ended."""
+        ...
+
+    @property
+    def copying(self) -> Callable[..., Awaitable[Any]]:
+        """Call what copies arrays, on a thread if they are large."""
+        ...
+
+
+class RowBatches:
+    """Runs rows in batches, by a plan for each queue; used on the trio thread only.
+
+    Parameters
+    ----------
+    plan : Plan
+        That of the session.
+    open_plans : OpenPlans
+    starter : Starter
+    driver : VirtualTimeDriver
+    recorder : Recorder
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        open_plans: OpenPlans,
+        starter: Starter,
+        driver: VirtualTimeDriver,
+        recorder: Recorder,
+    ) -> None:
+        self._servers = {
+            queue: _RowServer(queue, body, open_plans, starter, driver, recorder)
+            for queue, body in plan.bodies.items()
+        }
+        self._scope = trio.CancelScope()
+        self._ended: trio.Event | None = None
+
+    async def open(self) -> list[Slots]:
+        """Open all plans whose shapes are known, and serve; return the slots of these plans."""
+        opened: list[Slots] = []
+        for server in self._servers.values():
+            opened += await server.open()
+        if self._servers:
+            self._ended = trio.Event()
+            trio.lowlevel.spawn_system_task(self._serve, self._ended)
+        return opened
+
+    async def close(self) -> None:
+        """End the batches; no item waits for one any more. It may never have been opened."""
+        self._scope.cancel()
+        if self._ended is not None:
+            await self._ended.wait()
+
+    async def run(
+        self, values: Sequence[Array], attributes: Mapping[str, Any]
+    ) -> tuple[Array, ...]:
+        """Return the results for all rows: see `plait.graph.operators.each.RowServer`.
+
+        Raises
+        ------
+        PlaitError
+            What a row fails with that was run alone.
+        """
+        return await self.run_blocks(values, attributes, ())
+
+    def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
+        """Have rows wait for a batch: see `RowTaker`."""
+        return self._servers[attributes["queue"]].enter(values, attributes)
+
+    def leave(self, blocks: Sequence[RowBlock], attributes: Mapping[str, Any]) -> None:
+        """Take out rows that nobody waits for any more."""
+        self._servers[attributes["queue"]].leave(blocks)
+
+    async def run_blocks(
+        self,
+        values: Sequence[Array],
+        attributes: Mapping[str, Any],
+        blocks: Sequence[RowBlock],
+    ) -> tuple[Array, ...]:
+        """Return the results for all rows, which wait in these blocks unless there are none."""
+        return await self._servers[attributes["queue"]].run(values, attributes, blocks)
+
+    async def _serve(self, ended: trio.Event) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for server in self._servers.values():
+                        nursery.start_soon(server.serve)
+        finally:
+            ended.set()
+
+
+class _RowServer:
+    """Runs the rows of one queue."""
+
+    def __init__(
+        self,
+        queue: str,
+        plan: Plan,
+        open_plans: OpenPlans,
+        starter: Starter,
+        driver: VirtualTimeDriver,
+        recorder: Recorder,
+    ) -> None:
+        self._plan = plan
+        self._names = plan.fed.inputs
+        self._outputs = plan.fed.outputs
+        self._shape_plans = ShapePlanCache(plan, open_plans, (EACH, queue))
+        self._starter = starter
+        self._driver = driver
+        self._recorder = recorder
+        self._queue_name = queue
+        (first, *_) = (plan.fed.tensors[name].shape or () for name in self._names)
+        self._queue: RowQueue[RowBlock] = RowQueue(plan.bounds[str(first[0])][1])
+        self._alone: deque[Run[RowBlock]] = deque()
+        self._under_way: dict[ItemRun, tuple[Sequence[Run[RowBlock]], trio.CancelScope]] = {}
+        self._news = trio.lowlevel.ParkingLot()
+        self._keep, self._drops_newest = 0, False  # as the nodes say that hand rows over
+
+    async def open(self) -> list[Slots]:
+        """Open the plan if its shapes are known."""
+        if not self._plan.is_static:
+            return []
+        return await self._shape_plans.open_own(self._shape_plans.count(self._plan.in_flight))
+
+    async def run(
+        self,
+        values: Sequence[Array],
+        attributes: Mapping[str, Any],
+        blocks: Sequence[RowBlock],
+    ) -> tuple[Array, ...]:
+        """Return the results for all rows; see `RowBatches.run_blocks`."""
+        blocks = blocks or [self.enter(values, attributes)]
+        keeps_errors = attributes["on_error"] == VALUE
+        try:
+            for block in blocks:
+                if block.rows:
+                    await block.done.wait()
+                if block.failures and not keeps_errors:
+                    break
+        finally:
+            self.leave(blocks)
+            with trio.CancelScope(shield=True):
+                for block in blocks:
+                    while block.readers:  # the item's memory is its own till then
+                        await block.unread.wait()
+        results, failures = gather(blocks)
+        if failures and not keeps_errors:
+            raise _row_error(*min(failures.items()))
+        results = results or _empty_results(values, attributes)
+        if not keeps_errors:
+            return tuple(results)
+        ok = np.ones(len(values[0]), bool)
+        ok[[*failures]] = False
+        return (*results, ok)
+
+    @trio.lowlevel.enable_ki_protection
+    def leave(self, blocks: Sequence[RowBlock]) -> None:
+        """Take out rows that nobody waits for any more."""
+        for block in blocks:
+            block.done.set()
+            self._queue.remove(block)
+        self._desert()
+
+    @trio.lowlevel.enable_ki_protection
+    def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
+        """Have rows wait for a batch."""
+        now_s = trio.current_time()
+        block = RowBlock(
+            rows=len(values[0]),
+            group=tuple(value.shape[1:] for value in values),
+            since_s=now_s,
+            since_ns=self._driver.now_ns(),
+            due_s=now_s + attributes["max_delay_s"],
+            values=tuple(values),
+            keeps_errors=attributes["on_error"] == VALUE,
+        )
+        self._keep, self._drops_newest = attributes["keep"], attributes["drop"] == NEWEST
+        if block.rows:
+            self._queue.add(block)
+            self._look()
+        return block
+
+    @trio.lowlevel.enable_ki_protection
+    async def serve(self) -> None:
+        """Start batches when they are due; never returns."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                runs = self._choose()
+                if runs:
+                    item_run, scope = ItemRun(is_part=True), trio.CancelScope()
+                    self._under_way[item_run] = runs, scope
+                    nursery.start_soon(self._run, item_run, runs, scope)
+                    continue
+                self._shed()
+                with trio.move_on_at(self._queue.due_s() if self._has_room else NEVER):
+                    await self._news.park()
+
+    def _shed(self) -> None:
+        """Drop the rows that wait beyond those that are to be kept, now that no batch can start."""
+        runs = self._queue.shed(self._keep, newest=self._drops_newest) if self._keep else ()
+        for run in runs:
+            run.block.drop(run.start, run.stop)
+        if runs:
+            dropped = sum(run.stop - run.start for run in runs)
+            self._recorder.count_dropped_rows(self._queue_name, dropped)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._under_way) < self._plan.in_flight
+
+    def _choose(self) -> Sequence[Run[RowBlock]]:
+        """Take the rows of the next batch out of the queue; none where none may start now."""
+        if not self._has_room:
+            return ()
+        while self._alone:
+            run = self._alone.popleft()
+            if not run.block.done.is_set():
+                return (run,)
+        now_s = trio.current_time()
+        runs = self._queue.take_batch(now_s)
+        waited_s = sum((now_s - run.block.since_s) * (run.stop - run.start) for run in runs)
+        if runs:
+            rows = sum(run.stop - run.start for run in runs)
+            self._recorder.count_batch(self._queue_name, rows, waited_s)
+        return runs
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run(
+        self, item_run: ItemRun, runs: Sequence[Run[RowBlock]], scope: trio.CancelScope
+    ) -> None:
+        """Take a batch to its end; cancelled when nobody waits for it, or all is closed."""
+        is_started = False
+        started_ns = self._driver.now_ns()
+        first_ns = min(run.block.since_ns for run in runs)
+        try:
+            with scope:
+                inputs = await self._stacked(runs)
+                in_flight = self._plan.in_flight
+                await self._starter.admit_on(self._shape_plans, inputs, in_flight, item_run)
+                is_started = True
+                await item_run.done.wait()
+        except Exception as error:
+            item_run.finish(error=error)
+        finally:
+            if is_started and not item_run.done.is_set():
+                await self._starter.drain({item_run})
+            elif not item_run.done.is_set():
+                item_run.finish(error=_closed_error())
+            del self._under_way[item_run]
+            self._recorder.record_batch(
+                self._queue_name,
+                sum(run.stop - run.start for run in runs),
+                (first_ns, started_ns, self._driver.now_ns()),
+                item_run.traces,
+                item_run.marks,
+                item_run.error is not None,
+            )
+            self._end(runs, item_run.results, item_run.error)
+            item_run.let_go()
+            self._look()
+
+    async def _stacked(self, runs: Sequence[Run[RowBlock]]) -> dict[str, Array]:
+        """Return the inputs of a batch: copies, as items that are cancelled leave their memory."""
+        parts = [
+            [run.block.values[index][run.start : run.stop] for run in runs]
+            for index in range(len(self._names))
+        ]
+        for run in runs:
+            run.block.readers += 1
+        try:
+            stack = partial(_stack, self._names, parts)
+            arrays: dict[str, Array] = await self._starter.copying(chain(*parts), stack)
+            return arrays
+        finally:
+            for run in runs:
+                run.block.readers -= 1
+                run.block.unread.set()
+                run.block.unread = trio.Event()
+
+    def _end(
+        self, runs: Sequence[Run[RowBlock]], results: Results, error: BaseException | None
+    ) -> None:
+        """Hand out what came of a batch, or run its rows alone where it failed."""
+        waiting = [run for run in runs if not run.block.done.is_set()]
+        n_rows = sum(run.stop - run.start for run in runs)
+        if error is None:
+            arrays = [results[name] for name in self._outputs]
+            if any(one.ndim == 0 or len(one) != n_rows for one in arrays):
+                error = _indivisible_error(self._outputs, arrays, n_rows)
+        if error is not None and n_rows > 1 and type(error) is not SessionError:
+            self._alone.extend(
+                Run(run.block, row, row + 1)
+                for run in waiting
+                for row in range(run.start, run.stop)
+            )
+            return
+        begin = 0
+        for run in runs:
+            end = begin + run.stop - run.start
+            if run in waiting:
+                self._hand_out(run, error, [] if error else [one[begin:end] for one in arrays])
+            begin = end
+
+    def _hand_out(
+        self, run: Run[RowBlock], error: BaseException | None, arrays: Sequence[Array]
+    ) -> None:
+        if error is None:
+            try:
+                run.block.put(run.start, run.stop, arrays)
+            except (ShapeError, MemoryError) as failure:
+                error = failure
+        if error is not None:
+            for row in range(run.start, run.stop):
+                # Each of its own: whoever catches it raises it with a traceback of its own.
+                own = error.again() if isinstance(error, PlaitError) else error
+                run.block.fail(row, own)
+
+    def _desert(self) -> None:
+        """Cancel the batches that nobody waits for any more."""
+        for runs, scope in self._under_way.values():
+            if all(run.block.done.is_set() for run in runs):
+                scope.cancel()
+
+    def _look(self) -> None:
+        """Have `serve` see what can start."""
+        if self._news:
+            self._news.unpark_all()
+
+
+def _stack(names: Sequence[str], parts: Sequence[Sequence[Array]]) -> dict[str, Array]:
+    return {name: np.concatenate(each) for name, each in zip(names, parts, strict=True)}
+
+
+def _empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) -> list[Array]:
+    """Return zeros for all rows, where none has run that told the shape of its results."""
+    specs: tuple[TensorSpec, ...] = tuple(map(spec_of, values))
+    call = Call(specs, (None,) * len(specs), {**attributes, "on_error": "item"})
+    return [np.zeros(one.static_shape, one.dtype) for one in find_operator(EACH).infer(call)]
+
+
+def _row_error(row: int, error: BaseException) -> BaseException:
+    """Return what an item fails with, of which a row failed."""
+    if not isinstance(error, PlaitError):
+        return error
+    where = "" if error.at is None else f", at {error.at}"
+    error.what = f"row {row}{where}: {error.what}"
+    return error
+
+
+def _indivisible_error(names: Sequence[str], arrays: Sequence[Array], rows: int) -> ShapeError:
+    shapes = ", ".join(
+        f"{name} {list(array.shape)}" for name, array in zip(names, arrays, strict=True)
+    )
+    return ShapeError(
+        f"a batch of {rows} rows has the results {shapes}",
+        fix="let each output have a row for each row of the inputs",
+    )
+
+
+def _closed_error() -> SessionError:
+    return SessionError(
+        "the session was closed before the rows had run", fix="leave it when all items have ended"
+    )

@@ -1,0 +1,37 @@
+"""Sources that people have: video, sound and image files, cameras and microphones.
+
+Each takes an optional package, imported when it is first needed, and yields items with stamps.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...graph.lazily import lazily
+
+if TYPE_CHECKING:
+    from .decoding import decode_image
+    from .images import read_image_files
+    from .microphone import read_microphone
+    from .reader import Reader
+    from .sound import read_sound
+    from .video import read_video
+
+__all__ = [
+    "Reader",
+    "decode_image",
+    "read_image_files",
+    "read_microphone",
+    "read_sound",
+    "read_video",
+]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        ".decoding": "decode_image",
+        ".images": "read_image_files",
+        ".microphone": "read_microphone",
+        ".reader": "Reader",
+        ".sound": "read_sound",
+        ".video": "read_video",
+    },
+)

@@ -1,0 +1,99 @@
+"""Chunks of sound files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from itertools import count
+from typing import Any
+
+from ...graph.extras import how_to_install, import_extra
+from ..errors import SourceError
+from ..runtime.streaming.stamped import Stamped
+from .reader import Reader, fed
+
+
+def read_sound(
+    path: str | os.PathLike[str],
+    chunk: int,
+    feed: str | None = None,
+    *,
+    hop: int | None = None,
+    rate: int | None = None,
+) -> Reader:
+    """Read a sound file in chunks of one length.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that libsndfile reads: WAV, FLAC, Ogg, MP3 and others.
+    chunk : int
+        Samples of each item.
+    feed : str, optional
+        The input that chunks are fed to. When left out, items are chunks alone, as `join` has them.
+    hop : int, optional
+        Samples from the beginning of one chunk to that of the next; `chunk` when left out.
+    rate : int, optional
+        Samples per second that the file must have: nothing is converted.
+
+    Returns
+    -------
+    Reader
+        Of `Stamped` chunks: seconds from the beginning of the file to the first sample, and a
+        float32 array of shape (chunk, channels), from -1 to 1. Behind the end are zeros.
+
+    Raises
+    ------
+    SourceError
+        If soundfile, the extra ``[audio]``, is not installed, or the lengths make no sense; while
+        it is read, if that fails, or the rate is another.
+    """
+    soundfile = import_extra(
+        "soundfile", "soundfile is not installed", how_to_install("audio"), SourceError
+    )
+    hop = chunk if hop is None else hop
+    check_lengths(chunk=chunk, hop=hop, rate=1 if rate is None else rate)
+    if hop > chunk:
+        raise SourceError(f"hop is {hop:,}, longer than a chunk", fix=f"use {chunk:,} at most")
+    return Reader(_chunks(soundfile, os.fspath(path), chunk, feed, hop, rate))
+
+
+def check_lengths(**lengths: object) -> None:
+    """Raise SourceError unless all are whole numbers from 1 on."""
+    for name, length in lengths.items():
+        if type(length) is not int or length < 1:
+            raise SourceError(f"{name} is {length!r}", fix="use a whole number from 1 on")
+
+
+def _chunks(
+    soundfile: Any, path: str, chunk: int, feed: str | None, hop: int, rate: int | None
+) -> Generator[Stamped, None, None]:
+    with _opened(soundfile, path) as file:
+        if rate not in (None, file.samplerate):
+            raise SourceError(
+                f"{path} has {file.samplerate:,} samples per second, not {rate:,}",
+                fix="convert it, or read it as it is",
+            )
+        blocks = file.blocks(
+            chunk, overlap=chunk - hop, dtype="float32", always_2d=True, fill_value=0.0
+        )
+        for number in count():
+            try:
+                block = next(blocks, None)
+            except soundfile.SoundFileError as error:
+                raise _unreadable_error(path, error) from error
+            if block is None:
+                return
+            # A copy: the block's end is the beginning of the next one.
+            yield Stamped(number * hop / file.samplerate, fed(feed, block.copy()))
+
+
+def _opened(soundfile: Any, path: str) -> Any:
+    try:
+        return soundfile.SoundFile(path)
+    except (soundfile.SoundFileError, TypeError) as error:  # of raw samples nothing says the rate
+        raise _unreadable_error(path, error) from error
+
+
+def _unreadable_error(path: str, error: Exception) -> SourceError:
+    return SourceError(f"{path} cannot be read: {error}", fix="see that it is there, and whole")

@@ -1,0 +1,68 @@
+"""Frames of video files and cameras."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+
+from ..runtime.streaming.stamped import Stamped
+from .containers import decoded, import_av
+from .reader import Reader, fed
+
+
+def read_video(
+    path: str | os.PathLike[str],
+    feed: str | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    format: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Reader:
+    """Read the frames of a video file or camera, one at a time.
+
+    Parameters
+    ----------
+    path : str or path
+        A file, or a device, such as ``"/dev/video0"``.
+    feed : str, optional
+        The input that frames are fed to. When left out, items are frames alone, as `join` has them.
+    size : (int, int), optional
+        Height and width to scale frames to; when left out, they are as large as in the video.
+    format : str, optional
+        Of the container, where FFmpeg does not see that: ``"v4l2"`` of cameras on Linux,
+        ``"avfoundation"`` on macOS.
+    options : Mapping of str to str, optional
+        For FFmpeg, such as ``{"framerate": "30", "video_size": "1280x720"}``.
+
+    Returns
+    -------
+    Reader
+        Of `Stamped` frames: seconds by the container's clock, and a uint8 array of shape (height,
+        width, 3), red, green and blue.
+
+    Raises
+    ------
+    SourceError
+        If PyAV, the extra ``[video]``, is not installed; while it is read, if that fails.
+
+    Examples
+    --------
+    ::
+
+        camera = pl.sources.read_video("/dev/video0", "frame", format="v4l2")
+        async with session.stream(camera, keep="latest") as results: ...
+    """
+    import_av()
+    return Reader(_frames(path, feed, size, format, options))
+
+
+def _frames(
+    path: str | os.PathLike[str],
+    feed: str | None,
+    size: tuple[int, int] | None,
+    format: str | None,
+    options: Mapping[str, str] | None,
+) -> Generator[Stamped, None, None]:
+    scaled = {} if size is None else {"height": size[0], "width": size[1]}
+    for frame in decoded(path, "video", format, options):
+        yield Stamped(frame.time, fed(feed, frame.to_ndarray(format="rgb24", **scaled)))

@@ -1,0 +1,74 @@
+"""Forms with faster kernels compute what the nodes do that they stand in for."""
+
+from __future__ import annotations
+
+import numpy as np
+import plait as pl
+import pytest
+
+pytest.importorskip("onnxruntime")
+from plait.devices.ort.runtime import options
+from plait.devices.ort.session import Model, Session
+
+EXTREMES = np.array(
+    [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 88.8, -88.8, -20, 20, 1, -1],
+    np.float32,
+)
+BELOW_ONE, ABOVE, ZERO = (0.25, -0.5, 1.0), (0.25, -3.0, 2.0), (0.25, 0.0, -1.0)
+
+
+def graph_of(op: str, *constants: np.ndarray) -> pl.Graph:
+    b = pl.GraphBuilder("formed")
+    inputs = [b.constant(constant, f"c{n}") for n, constant in enumerate(constants)]
+    b.output("y", b.op(op, b.input("x", "float32", (3, len(EXTREMES))), *inputs))
+    return b.build()
+
+
+def computed_ops(graph: pl.Graph) -> list[str]:
+    loaded = Session(graph, lambda computed: Model(computed, options(), "ort"))
+    return [node.op for node in loaded.computed.nodes]
+
+
+@pytest.mark.parametrize("slopes", [BELOW_ONE, ABOVE, ZERO, (np.inf, 1.0, 1.0)])
+def test_prelu_is_the_same_to_the_bit_at_all_extremes(slopes: tuple[float, ...]) -> None:
+    slope = np.array(slopes, np.float32)[:, None]
+    graph = graph_of("PRelu", slope)
+    ops = ["Mul", "Max"] if slopes == BELOW_ONE else ["Max", "Min", "Mul", "Add"]
+    assert computed_ops(graph) == (ops if np.isfinite(slope).all() else ["PRelu"])
+    x = np.tile(EXTREMES, (3, 1))
+    found = pl.run(graph, {"x": x}, devices=["ort"])["y"]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(found, np.where(x < 0, x * slope, x))
+
+
+def test_mish_is_as_exact_as_float32_is() -> None:
+    graph = graph_of("Mish")
+    assert "Mish" not in computed_ops(graph)
+    drawn = np.random.default_rng(0).uniform(-80, 80, (2, len(EXTREMES))).astype(np.float32)
+    x = np.concatenate([EXTREMES[None], drawn])
+    wide = np.clip(x, -1000, 90).astype(np.float64)  # tanh is 0 or 1 beyond
+    with np.errstate(all="ignore"):
+        wanted = x * np.tanh(np.log1p(np.exp(wide)))
+    found = pl.run(graph, {"x": x}, devices=["ort"])["y"]
+    np.testing.assert_allclose(found[1:], wanted[1:], rtol=1e-6)
+    finite = np.isfinite(EXTREMES)
+    np.testing.assert_allclose(found[0][finite], wanted[0][finite], rtol=1e-6, atol=1e-36)
+    np.testing.assert_array_equal(found[0][:2], [np.nan, np.inf])
+
+
+def test_slopes_that_are_not_known_before_keep_their_node() -> None:
+    b = pl.GraphBuilder("fed")
+    b.output("y", b.op("PRelu", b.input("x", "float32", (3, 2)), b.input("s", "float32", (3, 1))))
+    assert computed_ops(b.build()) == ["PRelu"]
+
+
+@pytest.mark.parametrize("axis", [1, -2])
+def test_softmax_of_channels_is_that_of_definitions(axis: int) -> None:
+    b = pl.GraphBuilder("channels")
+    b.output("y", b.op("Softmax", b.input("x", "float32", (2, 5, 3, 4)), axis=axis))
+    graph = b.build()
+    assert ("Softmax" in computed_ops(graph)) == (axis != 1)
+    x = np.random.default_rng(0).uniform(-90, 90, (2, 5, 3, 4)).astype(np.float32)
+    x[0, :, 0, 0], x[0, 1, 0, 1], x[0, 1, 0, 2] = -np.inf, -np.inf, np.inf
+    found, wanted = (pl.run(graph, {"x": x}, devices=[one])["y"] for one in ("ort", "formal"))
+    np.testing.assert_allclose(found, wanted, 1e-5, 1e-30)

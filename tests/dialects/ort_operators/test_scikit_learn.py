@@ -1,0 +1,74 @@
+"""Models of scikit-learn, converted by skl2onnx, between Python functions in one graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.graph.tensor import Array
+
+onnxruntime = pytest.importorskip("onnxruntime")
+skl2onnx = pytest.importorskip("skl2onnx")
+datasets, decomposition, ensemble, linear_model, pipeline, preprocessing, svm = (
+    pytest.importorskip(f"sklearn.{name}")
+    for name in (
+        *("datasets", "decomposition", "ensemble", "linear_model", "pipeline"),
+        *("preprocessing", "svm"),
+    )
+)
+
+CLASSIFIERS = [
+    ensemble.RandomForestClassifier(5, random_state=0),
+    pipeline.make_pipeline(
+        preprocessing.StandardScaler(), decomposition.PCA(2), linear_model.LogisticRegression()
+    ),
+]
+REGRESSORS = [ensemble.RandomForestRegressor(5, random_state=0), svm.SVR()]
+
+
+@pl.operator(lambda table: table)
+def reverse(table: Array) -> Array:
+    return np.ascontiguousarray(table[::-1])
+
+
+def around(model: Any) -> pl.Graph:
+    """Return a graph of a model, with a function before it and one behind its last output."""
+    network = pl.load(model)
+    b = pl.GraphBuilder("around")
+    table = b.input("table", "float32", network.tensors["X"].shape or ())
+    found = b.include(network, {"X": b.call(reverse, table)})
+    *others, last = network.outputs
+    for name in others:
+        b.output(name, found[name])
+    b.output(last, b.call(reverse, found[last]))
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "data"),
+    [
+        *((one, datasets.load_iris) for one in CLASSIFIERS),
+        *((one, datasets.load_diabetes) for one in REGRESSORS),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_they_compute_what_onnxruntime_does_of_them(estimator: Any, data: Any) -> None:
+    table, target = data(return_X_y=True)
+    table = table.astype(np.float32)
+    estimator.fit(table, target)
+    options = {"zipmap": False} if data is datasets.load_iris else None
+    model = skl2onnx.to_onnx(estimator, table[:1], options=options)
+    alone = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    graph = around(model)
+    wanted = dict(zip(graph.outputs, alone.run(None, {"X": table[::-1]}), strict=True))
+    wanted[graph.outputs[-1]] = wanted[graph.outputs[-1]][::-1]
+    plan = pl.plan(graph, ["cpu", "ort"])
+    with pl.BlockingSession(plan) as session:
+        found = session.run({"table": table})
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
+    assert "ai.onnx.ml." in plan.report()
