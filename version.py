@@ -1,3 +1,6 @@
-"""The version: parent and worker process compare it, and users may ask for it."""
+"""The name and version of the distribution, which hints, workers and users ask for."""
+
+DISTRIBUTION = "plait-dataflow"
+"""The name on package indices, where `plait` is another project; the import is `plait`."""
 
 VERSION = "0.1.0"

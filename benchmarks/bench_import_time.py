@@ -22,6 +22,7 @@ import numpy as np
 import plait as pl
 import trio
 from measure import save
+from plait.version import DISTRIBUTION
 
 GRAPH = """
 import numpy as np, plait as pl
@@ -129,7 +130,7 @@ def packages(name: str, found: set[str]) -> set[str]:
 
 
 def main() -> None:
-    found = sorted(packages("plait", set()))
+    found = sorted(packages(DISTRIBUTION, set()))
     save(
         "import_time",
         {

@@ -21,12 +21,10 @@ import random
 import sys
 import tracemalloc
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from measure import save
@@ -83,16 +81,6 @@ def total(rows: Figures) -> Figures:
         "total_s": round(sum(times), 2),
         "worst_s": max(times),
     }
-
-
-def without_numba(folder: Path, seconds: float) -> Figures:
-    """Pack the sets as an installation without Numba would, where CP-SAT takes over."""
-
-    def find(name: str) -> ModuleSpec | None:
-        return None if name == "numba" else find_spec(name)
-
-    with patch("plait.scheduler.packing.packing.find_spec", find):
-        return challenging_sets(folder, "auto", seconds, WAYS[:1])
 
 
 def perfect_packings(solver: Solver, seconds: float) -> Figures:
@@ -259,8 +247,6 @@ def main() -> None:
         if not options.no_python:
             limit = options.python_seconds
             figures["sets, python"] = challenging_sets(options.sets, "python", limit, WAYS[:1])
-            if find_spec("ortools") is not None:
-                figures["sets, python and CP-SAT"] = without_numba(options.sets, limit)
     figures["nets"] = nets((50, 200, 1000, 5000))
     figures["nets of 20,000"] = nets((20_000,))
     figures["partial orders of 1,000, peak over antichain"] = partial_orders(1.0)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import threadpoolctl
+from plait.version import DISTRIBUTION
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
-    *("plait", "numpy", "trio", "msgpack", "msgspec", "numba"),
+    *(DISTRIBUTION, "numpy", "trio", "msgpack", "msgspec", "numba"),
     *("onnxruntime", "onnxruntime-gpu", "torch", "pyopencl"),
     *("cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cublas"),
 )

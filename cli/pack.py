@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--output", type=PATH, metavar="FILE", help="Write to a file instead of stdout.")
 @click.option(
     "--solver",
-    type=click.Choice(["auto", "python", "compiled", "cpsat"]),
+    type=click.Choice(["auto", "python", "compiled"]),
     default="auto",
     show_default=True,
     help="Who searches when nothing cheap is good enough.",

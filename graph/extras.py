@@ -5,18 +5,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ..version import DISTRIBUTION
 from .errors import PlaitError
 
 
 def how_to_install(*extras: str) -> str:
-    """Return the command that installs extras: plait is on no package index.
+    """Return the command that adds extras to an installed plait.
+
+    pip takes the extras from the installed version, so it needs an index for their packages alone.
 
     Examples
     --------
-    >>> print(how_to_install("onnx", "ort"))
-    pip install '.[onnx,ort]' in a clone of plait
+    >>> print(how_to_install("ort"))
+    pip install 'plait-dataflow[ort]'
     """
-    return f"pip install '.[{','.join(extras)}]' in a clone of plait"
+    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'"
 
 
 def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) -> Any:

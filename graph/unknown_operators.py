@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .extras import how_to_install
+from .errors import UnknownOperatorError
+from .extras import how_to_install, import_extra
 
 RUNTIME_DOMAINS = ("com.microsoft", "ai.onnx.ml")
 """Their operators are ONNX Runtime's: which there are, the installed release says."""
@@ -24,17 +25,16 @@ def advise(ops: Iterable[str], otherwise: str) -> str:
     otherwise : str
         What is said of operators of any other domain.
     """
-    from importlib.metadata import PackageNotFoundError, version  # takes 20 ms, and few need it
-
     domains = {op.rpartition(".")[0] for op in ops}
     if domains.isdisjoint(RUNTIME_DOMAINS):
         return otherwise
     named = " and ".join(sorted(domains.intersection(RUNTIME_DOMAINS)))
+    missing = f"{named} needs ONNX Runtime"
     try:
-        release = version("onnxruntime")
-    except PackageNotFoundError:
-        return f"{named} needs ONNX Runtime: {how_to_install('onnx', 'ort')}; or {otherwise}"
+        runtime = import_extra("onnxruntime", missing, how_to_install("ort"), UnknownOperatorError)
+    except UnknownOperatorError as error:
+        return f"{error.what}: {error.fix}; or {otherwise}"
     return (
-        f"onnxruntime {release} lacks them, too, or they take graphs or tensors as attributes: "
-        f"install another release, or {otherwise}"
+        f"onnxruntime {runtime.__version__} lacks them, too, or they take graphs or tensors as "
+        f"attributes: install another release, or {otherwise}"
     )

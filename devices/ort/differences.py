@@ -16,6 +16,7 @@ from ...graph.operators.inputs import integers, is_computed
 from ...graph.operators.movement import pads_by_axis
 from ...graph.tensor import TensorSpec
 from .empty import is_empty
+from .runtime import gives_empty_parts
 
 
 class _Difference(NamedTuple):
@@ -70,15 +71,19 @@ def _has_scalar_axes(call: Call) -> bool:
 
 
 def _may_run_out(call: Call) -> bool:
-    """True where all parts but the last may need more than the whole, so that some have nothing."""
+    """True where all parts but the last may need more than the whole.
+
+    For older releases also where they may need the whole, so that the last part has nothing.
+    """
     shape = call.spec(0).shape
     if call.has(1) or shape is None:
         return not call.has(1)
     length = shape[normalize_axis(call.attributes["axis"], len(shape))]
     before = call.n_outputs - 1
-    if before < 2:  # the first half of anything is there
+    spare = 0 if gives_empty_parts() else 1
+    if before < 2 and not spare:  # the first half of anything is there
         return False
-    return not isinstance(length, int) or -(-length // (before + 1)) * before > length
+    return not isinstance(length, int) or -(-length // (before + 1)) * before + spare > length
 
 
 def _may_reflect_again(call: Call) -> bool:

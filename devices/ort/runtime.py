@@ -130,11 +130,26 @@ def newest_opset() -> int:
 
 @cache
 def binds_extensions() -> bool:
-    """Say whether buffers of dtypes that numpy lacks can be bound: since 1.20."""
+    """Say whether buffers of dtypes that numpy lacks can be bound: since 1.23."""
     binding = load(to_onnx(_rounding(), opset=newest_opset()), options()).io_binding()
     place = np.zeros(1, np.int64)
     try:
         binding.bind_input("x", "cpu", 0, ELEMENT_TYPE_OF["bfloat16"], (1,), place.ctypes.data)
+    except Exception:
+        return False
+    return True
+
+
+@cache
+def gives_empty_parts() -> bool:
+    """Say whether Split gives a last part without elements, as ONNX asks: since 1.29 or later."""
+    b = GraphBuilder("probe")
+    for part in b.op("Split", b.input("x", "float32", (1,)), outputs=2, num_outputs=2):
+        b.output(part, part)
+    try:
+        load(to_onnx(b.build(), opset=newest_opset()), options(optimize=False)).run(
+            None, {"x": np.zeros(1, np.float32)}
+        )
     except Exception:
         return False
     return True
@@ -174,4 +189,4 @@ def _rounding() -> Graph:
 
 def _import(package: str) -> Any:
     missing = f"'ort' devices take the package {package!r}, which is not installed"
-    return import_extra(package, missing, how_to_install("onnx", "ort"), DeviceUnavailableError)
+    return import_extra(package, missing, how_to_install("ort"), DeviceUnavailableError)

@@ -116,7 +116,7 @@ def _unbound(specs: Sequence[TensorSpec]) -> str | None:
     for spec in specs:
         if is_extension(spec.dtype) and not binds_extensions():
             version = runtime().__version__
-            return f"onnxruntime {version} takes no buffers of {spec.dtype.name}: 1.20 does"
+            return f"onnxruntime {version} takes no buffers of {spec.dtype.name}: 1.23 does"
     return None
 
 

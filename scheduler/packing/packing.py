@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Literal, TypeAlias
 
 from ...graph.extras import how_to_install
-from . import cpsat, exact
+from . import exact
 from .alternating import take_turns
 from .best import Best
 from .blocks import Block, Packing, PackingError
@@ -24,16 +24,13 @@ from .problem import Problem, lower_bound_of
 from .relation import Conflicts, Intervals, Relation, Stacked
 from .sweep import sweeps
 
-Solver: TypeAlias = Literal["auto", "python", "compiled", "cpsat"]
+Solver: TypeAlias = Literal["auto", "python", "compiled"]
 
 PATIENCE_S = 5.0
-"""With at least so much time, what takes seconds to load is worth it: Numba and OR-Tools."""
+"""With at least so much time, what takes seconds to load is worth it: Numba."""
 
 HEAD_START_S = 1.0
 """What is easy is found in Python before Numba is loaded."""
-
-PYTHON_SHARE = 0.7
-"""The part of the time that our search gets where CP-SAT can take over."""
 
 FEW_TRIES, TRIES = 10, 60
 """So many changes in a row without success end the improving: few where the exact search follows,
@@ -80,7 +77,7 @@ def pack(
     stacks : sequence of int, optional
         A label for each block, such as its lane. The layout with one arena per label is tried too,
         if there are up to 64. By default the chains that `conflicts_of` found.
-    solver : {"auto", "python", "compiled", "cpsat"}
+    solver : {"auto", "python", "compiled"}
         Who searches when nothing cheap is good enough. "auto" takes what is installed, and only
         what pays within the deadline.
 
@@ -168,8 +165,6 @@ class _Portfolio:
     ) -> None:
         self._problem, self._best, self._budget = problem, best, budget
         self._solver, self._labels, self._had_turns = solver, labels, False
-        if solver == "cpsat":
-            cpsat.demand()
         if solver == "compiled" and find_spec("numba") is None:
             raise PackingError("Numba is not installed", fix=how_to_install("compiled"))
 
@@ -318,12 +313,9 @@ class _Portfolio:
         whole = self._budget.part(1.0 if self._best.capacity is not None else share)
         found = exact.Outcome(None, False)
         for solver, seconds in self._turns(whole.left_s()):
-            if solver == "cpsat":
-                found = exact.Outcome(cpsat.solve(self._problem, capacity, seconds), False)
-            else:
-                engine = exact.PYTHON if solver == "python" else self._compiled()
-                budget = whole if whole.is_counted else Budget(seconds)
-                found = exact.find(self._problem, capacity, engine, budget)
+            engine = exact.PYTHON if solver == "python" else self._compiled()
+            budget = whole if whole.is_counted else Budget(seconds)
+            found = exact.find(self._problem, capacity, engine, budget)
             if found.offsets is not None or found.is_impossible:
                 break
         return found
@@ -334,11 +326,6 @@ class _Portfolio:
             return [(self._solver, seconds)]
         if seconds >= PATIENCE_S and find_spec("numba") is not None:
             return [("python", HEAD_START_S), ("compiled", seconds - HEAD_START_S)]
-        if seconds >= PATIENCE_S and cpsat.is_installed():
-            return [
-                ("python", seconds * PYTHON_SHARE),
-                ("cpsat", seconds * (1 - PYTHON_SHARE)),
-            ]
         return [("python", seconds)]
 
     def _compiled(self) -> exact.Engine:

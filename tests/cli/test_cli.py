@@ -23,6 +23,7 @@ pytest.importorskip("rich")
 from command_line import assert_mistake, plait, plait_process
 from plait.cli.output import print_error
 from plait.graph.errors import Argument, Fix, PlaitError
+from plait.graph.extras import how_to_install
 
 OPERATORS = """
 import numpy as np
@@ -513,7 +514,7 @@ def test_without_click_one_line_names_the_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "the command line needs click: pip install '.[cli]' in a clone of plait\n"
+    assert done.stderr == f"the command line needs click: {how_to_install('cli')}\n"
 
 
 @pytest.mark.parametrize(

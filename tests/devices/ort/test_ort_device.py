@@ -91,7 +91,7 @@ def test_without_its_packages_it_says_what_to_install(
     monkeypatch.setattr("plait.devices.ort.device.newest_opset", runtimes.newest_opset)
     with pytest.raises(pl.DeviceUnavailableError, match=f"'{package}', which is not") as raised:
         pl.plan(doubling(), ["ort"])
-    assert raised.value.fix == how_to_install("onnx", "ort")
+    assert raised.value.fix == how_to_install("ort")
 
 
 def test_a_runtime_that_runs_nothing_is_said_to_be_of_no_use(
@@ -172,7 +172,8 @@ def test_halves_are_there_at_all_lengths() -> None:
     b.output("one", one)
     b.output("other", b.op("Neg", other))
     plan = pl.plan(b.build(), ["ort", "cpu"])
-    assert set(plan.assignment.values()) == {"ort"}
+    by_ort = {"ort"} if runtimes.gives_empty_parts() else {"ort", "cpu"}
+    assert set(plan.assignment.values()) == by_ort
     with pl.BlockingSession(plan) as session:
         for n in (5, 4, 1, 2, 3, 0):
             fed = np.arange(n, dtype=np.float32)
@@ -590,7 +591,8 @@ def test_an_error_while_running_tells_what_is_wrong() -> None:
 def test_dtypes_that_an_older_runtime_cannot_bind_go_elsewhere(
     is_bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert runtimes.binds_extensions()
+    if is_bound and not runtimes.binds_extensions():
+        pytest.skip("this onnxruntime binds no bfloat16: 1.23 does")
     monkeypatch.setattr(support, "binds_extensions", lambda: is_bound)
     b = pl.GraphBuilder("g")
     b.output("y", b.op("Cast", b.input("x", "float32", (2,)), to="bfloat16", name="cast"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ort_cases import CASES, Case
 from plait.graph import unknown_operators
 from plait.graph.errors import OperatorError
+from plait.graph.extras import how_to_install
 from plait.graph.formats.onnx.load import read_model
 from plait.graph.formats.onnx.writer import to_onnx
 from plait.graph.ir import Graph
@@ -117,12 +118,20 @@ def test_what_onnxruntime_lacks_too_is_named(op: str) -> None:
 
 
 def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.version", find)
-    assert "[onnx,ort]" in unknown_operators.advise(["com.microsoft.BiasGelu"], "wait")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    advice = unknown_operators.advise(["com.microsoft.BiasGelu"], "wait")
+    assert advice == f"com.microsoft needs ONNX Runtime: {how_to_install('ort')}; or wait"
     assert unknown_operators.advise(["acme.Fetch"], "wait") == "wait"
+
+
+def test_a_broken_onnxruntime_is_not_said_to_lack_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise OSError('libonnxruntime.so: no such file')")
+    monkeypatch.delitem(sys.modules, "onnxruntime")
+    monkeypatch.syspath_prepend(tmp_path)
+    advice = unknown_operators.advise(["com.microsoft.BiasGelu"], "wait")
+    assert "is installed, but does not load: OSError: libonnxruntime.so: no such file" in advice
 
 
 @settings(max_examples=20, deadline=None)
