@@ -18,8 +18,8 @@ class Event:
     """The completion of one submitted program or copy.
 
     Callbacks run exactly once, on the thread that completes the event, or at once on the caller's
-    when it is complete already. They must be short and must not raise. No lock is needed: list
-    appends and pops are atomic, and whoever pops a callback runs it.
+    when it is complete already. They must be short and must not raise. One thread completes an
+    event; any may add callbacks or cancel.
 
     Attributes
     ----------
@@ -33,6 +33,21 @@ class Event:
         The backend's own event, for those that have one.
     """
 
+    # No lock is taken here, with or without a global interpreter lock. Each append and pop of a list
+    # is one critical section of that list, so that those of `_callbacks` have an order on which all
+    # threads agree, and what a thread wrote before one of them is seen after all later ones.
+    #
+    # - Whoever pops a callback runs it, and an append is popped once: no callback runs twice.
+    # - `complete` sets `done`, then pops until it meets the None that `__init__` puts at the bottom;
+    #   `on_done` appends, then reads `done`. If the append comes before the pop of the None, it lies
+    #   above it, and is popped. If it comes after, the reader sees `done`, and pops it. None is lost.
+    #   To look whether the list is empty would not do: without a GIL that takes no lock, and a
+    #   processor may read the length before others see its `done`.
+    # - `error` and the times are written before `done`, and so seen by callbacks, and by readers of
+    #   `done`: attributes are published in the order in which they are set.
+    #
+    # `stop_by` and `cancel` set one attribute and read the other's. Without a GIL a processor that
+    # moves reads up may have both miss: the work then goes on as work does that cannot be stopped.
     __slots__ = (
         "_callbacks",
         "_stop",
@@ -46,7 +61,8 @@ class Event:
     )
 
     def __init__(self, on_done: Callable[[Event], None] | None = None, native: Any = None) -> None:
-        self._callbacks = [] if on_done is None else [on_done]
+        self._callbacks: list[Callable[[Event], None] | None]
+        self._callbacks = [None] if on_done is None else [None, on_done]
         self._stop: Callable[[], object] | None = None
         self.done = False
         self.cancelled = False
@@ -123,9 +139,12 @@ class Event:
             raise self.error
 
     def _call_back(self) -> None:
-        while self._callbacks:
+        callbacks = self._callbacks
+        while True:
             try:
-                callback = self._callbacks.pop()
-            except IndexError:
+                callback = callbacks.pop()
+            except IndexError:  # another thread took the None
+                return
+            if callback is None:
                 return
             callback(self)

@@ -39,7 +39,7 @@ class LoopInbox:
     """
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], object]] = deque()
+        self._calls: deque[Callable[[], object] | None] = deque()
         self._is_due = False  # somebody has told the loop, or is about to
         self._lock = threading.Lock()  # so that nobody writes to a descriptor that was closed
         self._fd: int | None = None
@@ -76,10 +76,18 @@ class LoopInbox:
                 self._token.run_sync_soon(self._make_calls)
 
     def _make_calls(self) -> None:
-        """Make the calls that have come until now; those that come meanwhile wait for a turn."""
-        self._is_due = False  # first: who comes now is seen, or tells the loop again
-        for _ in range(len(self._calls)):
-            self._calls.popleft()()
+        """Make the calls that have come until now; those that come meanwhile wait for a turn.
+
+        No lock is taken, with or without a global interpreter lock: the operations of a deque are
+        critical sections of it, and have one order. A call that is queued before the mark is made
+        now. Who queues one after the mark sees `_is_due` as it was set before that, and tells the
+        loop again. The deque's length would be no such mark: without a GIL it is read without the
+        lock, perhaps before others see what was set.
+        """
+        self._is_due = False
+        self._calls.append(None)
+        while (call := self._calls.popleft()) is not None:
+            call()
 
     async def _serve(self, fd: int) -> None:
         try:

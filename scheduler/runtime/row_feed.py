@@ -88,7 +88,9 @@ class RowFeed:
 
     @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike while a row is in neither
     def _enter(self) -> None:
-        self._is_told = False  # before it looks: what comes later is told again
+        # Before it looks: what comes later is told again. Without a GIL both sides might miss each
+        # other; then the rows enter with the next, or with the last look once the generator is done.
+        self._is_told = False
         rows = [self._yielded.popleft() for _ in range(len(self._yielded))]
         if rows:
             # What came since the last turn is one block: rows of a generator have one shape.

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, SupportsIndex
 
 import pytest
 from patience import WAIT_S
@@ -201,3 +203,99 @@ def test_callbacks_run_once_however_adding_and_completing_race() -> None:
         for thread in adders:
             thread.join()
         assert sorted(seen) == list(range(2 * count))
+
+
+class Turns:
+    """Threads that run one at a time, and stop at points; the choice of who goes on is replayed.
+
+    Parameters
+    ----------
+    choices : sequence of int
+        Who goes on at each point, of those that have not ended; the first of them after the last.
+    """
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self._choices = choices
+        self._own = threading.local()
+        self._back = threading.Semaphore(0)
+        self.options: list[int] = []
+
+    def pause(self) -> None:
+        """Let the others run until it is the calling thread's turn; others do not stop here."""
+        turn = getattr(self._own, "turn", None)
+        if turn is not None:
+            self._back.release()
+            turn.acquire()
+
+    def run(self, works: Sequence[Callable[[], object]]) -> None:
+        """Run works, each on its thread, to their ends."""
+        turns = [threading.Semaphore(0) for _ in works]
+        left = dict(enumerate(works))
+
+        def follow(number: int) -> None:
+            self._own.turn = turns[number]
+            turns[number].acquire()
+            works[number]()
+            del left[number]
+            self._back.release()
+
+        threads = [threading.Thread(target=follow, args=(number,)) for number in left]
+        for thread in threads:
+            thread.start()
+        while left:
+            step = len(self.options)
+            choice = self._choices[step] if step < len(self._choices) else 0
+            self.options.append(len(left))
+            turns[sorted(left)[choice]].release()
+            assert self._back.acquire(timeout=WAIT_S)
+        for thread in threads:
+            thread.join()
+
+
+class SteppedList(list[Any]):
+    """A list whose users may be interrupted before and after each change of it, but not within."""
+
+    def __init__(self, items: Iterable[Any], pause: Callable[[], None]) -> None:
+        super().__init__(items)
+        self._pause = pause
+
+    def append(self, item: Any) -> None:
+        self._pause()
+        super().append(item)
+        self._pause()
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        self._pause()
+        try:
+            return super().pop(index)
+        finally:
+            self._pause()
+
+
+def every_order(run: Callable[[Turns], None]) -> int:
+    """Run what takes turns in every order that there is; return how many there are."""
+    choices: list[int] = []
+    for count in itertools.count(1):
+        turns = Turns(choices)
+        run(turns)
+        choices = [*choices, *[0] * (len(turns.options) - len(choices))]
+        while choices and choices[-1] + 1 == turns.options[len(choices) - 1]:
+            choices.pop()
+        if not choices:
+            return count
+        choices[-1] += 1
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_callbacks_run_once_in_every_order_of_adding_and_completing() -> None:
+    """With changes of the list as what is atomic, as it is with a GIL and without."""
+
+    def race(turns: Turns) -> None:
+        seen: list[str] = []
+        event = Event(lambda _: seen.append("first"))
+        event._callbacks = SteppedList(event._callbacks, turns.pause)
+        turns.run([event.complete, lambda: event.on_done(lambda _: seen.append("second"))])
+        assert sorted(seen) == ["first", "second"]
+
+    assert every_order(race) > 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -135,3 +136,33 @@ async def test_the_loop_is_told_once_for_all_that_comes_before_it_is_awake(
         await done.wait()
         await inbox.close()
     assert written == [1]
+
+
+async def test_no_call_is_lost_however_many_threads_post(opened: Callable[[], LoopInbox]) -> None:
+    """Each thread waits for its call before the next, so that one that is not told of hangs."""
+    threads, rounds = 4, 200
+    inbox, made = opened(), [0] * threads
+    start = threading.Barrier(threads)
+
+    def post(number: int) -> None:
+        start.wait()
+        for _ in range(rounds):
+            called = threading.Event()
+
+            def call(called: threading.Event = called) -> None:
+                made[number] += 1
+                called.set()
+
+            inbox.post(call)
+            assert called.wait(WAIT_S)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        async with trio.open_nursery() as nursery:
+            for number in range(threads):
+                nursery.start_soon(trio.to_thread.run_sync, post, number)
+    finally:
+        sys.setswitchinterval(interval)
+    assert made == [rounds] * threads
+    await inbox.close()
