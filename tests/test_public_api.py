@@ -23,7 +23,7 @@ OPTIONAL = {"onnx", "cupy", "click", "rich", "onnxruntime"}
 
 def files_of_modules() -> dict[str, Path]:
     """Return the file of each module of the package, by its name."""
-    files = [*ROOT.glob("*.py")]
+    files = [file for file in ROOT.glob("*.py") if file.name != "setup.py"]
     for layer in ("graph", "devices", "scheduler", "dialects"):
         files += (ROOT / layer).rglob("*.py")
     parts = {file: ("plait", *file.relative_to(ROOT).with_suffix("").parts) for file in files}

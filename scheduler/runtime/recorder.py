@@ -64,9 +64,9 @@ class Recorder:
         self._keeps, self._measures = keeps, measures
         # The older ones that somebody has asked for, and what later ones are to be made of.
         self._records: deque[Record] = deque()
-        # Not taken to record an item: append and popleft are critical sections of the deque, with or
-        # without a GIL. One thread appends; it and readers take out under this lock, so a reader
-        # that knows a length can take out so many. A length read late is one item fewer.
+        # Not taken to record an item: append and popleft are critical sections of the deque, with
+        # or without a GIL. One thread appends; it and readers take out under this lock, so that
+        # who knows a length can take out so many. A length read too early is an item fewer.
         self._reading = threading.Lock()
         self._latest: deque[tuple[int, Timestamps, bool, *tuple[Trace, ...]]] = deque()
         self._spans = self._forgotten = 0

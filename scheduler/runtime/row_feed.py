@@ -89,7 +89,7 @@ class RowFeed:
     @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike while a row is in neither
     def _enter(self) -> None:
         # Before it looks: what comes later is told again. Without a GIL both sides might miss each
-        # other; then the rows enter with the next, or with the last look once the generator is done.
+        # other; then the rows enter with the next, or as the generator has ended.
         self._is_told = False
         rows = [self._yielded.popleft() for _ in range(len(self._yielded))]
         if rows:

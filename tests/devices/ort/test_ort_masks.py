@@ -10,6 +10,7 @@ pytest.importorskip("onnxruntime")
 from plait.devices.ort import masks
 from plait.devices.ort.runtime import options
 from plait.devices.ort.session import Model, Session
+from releases import newer_ort
 
 SAMPLES, HEADS, QUERIES, KEYS, WIDTH = 2, 3, 4, 5, 6
 
@@ -22,6 +23,7 @@ SAMPLES, HEADS, QUERIES, KEYS, WIDTH = 2, 3, 4, 5, 6
         *((SAMPLES, 1, 1, KEYS), (1, HEADS, 1, KEYS), (SAMPLES, 1, QUERIES, KEYS)),
     ],
 )
+@newer_ort
 def test_a_mask_of_any_form_hides_what_it_hides_on_the_cpu(
     shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

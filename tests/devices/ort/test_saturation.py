@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 from plait.devices.ort import saturation
+from releases import newer_ort
 
 SCALE, COARSE = np.float32(1 / 64), np.float32(4)
 
@@ -47,6 +48,7 @@ PRODUCTS = [
 
 @pytest.mark.parametrize(("op", "decoded"), PRODUCTS)
 @pytest.mark.parametrize("forced", [False, True])
+@newer_ort
 def test_products_of_any_two_kinds_of_bytes_are_exact(
     op: str, decoded: bool, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from plait.graph.formats.onnx.writer import OLDEST_WRITTEN, save_onnx, to_onnx
 from plait.graph.ir import Graph
 from plait.graph.operator import Call, define, find_operator, operators
 from python_functions import fail
+from releases import newest_onnx
 
 OPSETS = range(OLDEST_WRITTEN, NEWEST_OPSET + 1)
 
@@ -60,6 +61,7 @@ def nests(graph: Graph) -> bool:
 
 
 @pytest.mark.parametrize("opset", OPSETS)
+@newest_onnx
 def test_a_graph_comes_back_from_every_opset(opset: int, tmp_path: Path) -> None:
     save_onnx(dense(), tmp_path / "dense.onnx", opset=opset)
     assert pl.load(tmp_path / "dense.onnx") == dense()
@@ -77,6 +79,7 @@ def test_the_checker_of_onnx_has_no_objection() -> None:
     assert model.producer_name == "plait"
 
 
+@newest_onnx
 def test_the_oldest_opset_that_has_all_operators_is_written() -> None:
     newer = single("CumProd", ("float32", (2,)), np.int64(0))
     written = [to_onnx(graph).opset_import[0].version for graph in (dense(), newer)]
@@ -232,6 +235,7 @@ def test_a_graph_in_an_operator_of_another_domain_is_refused() -> None:
 # What cannot be written
 
 
+@newest_onnx
 def test_everything_that_cannot_be_written_is_listed_with_the_reason() -> None:
     b = pl.GraphBuilder("mixed")
     x = b.input("x", "float32", (4,))
@@ -260,6 +264,7 @@ def test_everything_that_cannot_be_written_is_listed_with_the_reason() -> None:
     ],
     ids=["operator", "attribute", "dtype", "meaning", "meaning of an attribute"],
 )  # fmt: skip
+@newest_onnx
 def test_what_an_older_opset_lacks_is_refused(graph: Graph, reason: str) -> None:
     with pytest.raises(GraphError, match=reason):
         to_onnx(graph, opset=21)
@@ -287,6 +292,7 @@ def test_declared_precisions_have_no_place_in_onnx(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [0, OLDEST_WRITTEN - 1, NEWEST_OPSET + 1])
+@newest_onnx
 def test_opsets_out_of_range_are_refused(opset: int) -> None:
     with pytest.raises(GraphError, match=f"does not write opset {opset}") as raised:
         to_onnx(dense(), opset=opset)
