@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
@@ -30,6 +31,7 @@ _NEEDED = (
     (socket, "socketpair"),
     (socket, "send_fds"),
     (socket, "recv_fds"),
+    (mmap, "MAP_SHARED"),
 )
 """What POSIX has, and not every system."""
 

@@ -133,7 +133,7 @@ class _Worker:
         import_sources([Source(*fields) for fields in document["sources"]])
 
     def _load(self, number: int) -> None:
-        mapping = _map(self._channel.take_fd(), mmap.PROT_READ)
+        mapping = _map(self._channel.take_fd(), writable=False)
         self._objects[number] = load_bytes(
             memoryview(mapping), at=f"the graph sent to {self._name}"
         )
@@ -168,7 +168,7 @@ class _Worker:
         self._objects.pop(number, None)
 
     def _document(self) -> Any:
-        mapping = _map(self._channel.take_fd(), mmap.PROT_READ)
+        mapping = _map(self._channel.take_fd(), writable=False)
         return msgpack.unpackb(mapping, unicode_errors="surrogatepass")
 
 
@@ -191,9 +191,10 @@ class _Running:
         return bool(self._flags[self._sequence % WINDOW] == self._sequence)
 
 
-def _map(fd: int, access: int = mmap.PROT_READ | mmap.PROT_WRITE) -> mmap.mmap:
+def _map(fd: int, *, writable: bool = True) -> mmap.mmap:
     """Map a whole shared file and close its descriptor; its pages are there from the start."""
     populate = getattr(mmap, "MAP_POPULATE", 0)
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
         return mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | populate, prot=access)
     finally:

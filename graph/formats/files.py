@@ -163,6 +163,8 @@ def _keep_access(file: int, before: os.stat_result, *, is_link: bool) -> None:
 
     Whoever made a link decides nothing: behind one, what others may do is only ever taken away.
     """
+    if not hasattr(os, "fchmod"):  # as on Windows, where files have no such permissions
+        return
     now = os.fstat(file)
     kept = stat.S_IMODE(before.st_mode) & 0o777
     if is_link:
