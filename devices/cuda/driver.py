@@ -22,12 +22,13 @@ CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""
 
 OUT_OF_MEMORY = 2
-REFUSED = frozenset({1, 9, 98, 200, 209, 218, 222, 227, 300, 500, 701, 800, 801, *range(900, 909)})
-"""Codes of launches and copies that never started (invalid value, invalid configuration, invalid
-device function, out of launch resources, not permitted, not supported), of programs that were not
-loaded (invalid, not for this device, or too new for its driver), and of recording: the device lives
-on. After most others each further call returns the same one, until the process ends (CUDA Runtime
-API, data types, cudaError)."""
+STICKY = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 911})
+"""Codes after which each further call returns the same one until the process ends (CUDA Runtime
+API, data types, cudaError), and of memory or links that lost bits.
+
+All others are of calls that did nothing: what is given to them is wrong, often by a caller, whose
+item fails alone. Codes that a later CUDA may add are told by asking the device (`_is_broken`).
+"""
 
 
 def load_cupy() -> CuPy:
@@ -110,18 +111,18 @@ def device_index(name: str) -> int:
 def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
     """Return what an exception from CuPy means for an open device; its cause is the exception.
 
-    ==============================  ============================================
-    OutOfMemoryError, code 2        DeviceMemoryError: the device lives on
-    codes of refused calls          KernelError, or DeviceError outside a kernel
-    other codes                     DeviceLostError
-    anything else                   KernelError, or DeviceError outside a kernel
-    ==============================  ============================================
+    ==================================  ============================================
+    OutOfMemoryError, code 2            DeviceMemoryError: the device lives on
+    sticky codes, and others after      DeviceLostError
+    which the device answers no more
+    anything else                       KernelError, or DeviceError outside a kernel
+    ==================================  ============================================
     """
     cause = cause_of(error)
     code, at = _code(cause, cupy), getattr(error, "at", None)
     if isinstance(cause, cupy.cuda.memory.OutOfMemoryError) or code == OUT_OF_MEMORY:
         return memory_error(cause, device, at)
-    if code is not None and code not in REFUSED:
+    if code is not None and (code in STICKY or _is_broken(cupy, device)):
         return lost_error(cause, device, at)
     return refused_call_error(error, device)
 
@@ -135,6 +136,16 @@ def unavailable_error(error: Exception, device: str) -> DeviceUnavailableError:
     """Return the error of a device that was found but does not start."""
     fix = "look at nvidia-smi; the driver must be new enough for the CuPy installed"
     return failures.unavailable_error(error, device, fix)
+
+
+def _is_broken(cupy: CuPy, device: str) -> bool:
+    """Ask a device for something harmless: one that is broken answers with its error again."""
+    try:
+        with cupy.cuda.Device(device_index(device)):
+            cupy.cuda.runtime.memGetInfo()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return True
+    return False
 
 
 def _code(error: BaseException, cupy: CuPy) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
-from ..errors import DeviceError
+from ..errors import DeviceError, DeviceLostError
 from ..exchange import Loan
 from ..memory import HOST, Arena, View
 from ..streams.queues import DOWNLOAD, LANES, UPLOAD, Queues
@@ -65,7 +65,7 @@ class CudaExchange:
             described = value.__cuda_array_interface__
             self._check_place(described["data"][0])
             if (stream := described.get("stream")) is not None:
-                self._wait_for([stream], [UPLOAD])
+                self._wait_for_producer(stream)
             with self._queues.current(UPLOAD):
                 array = self._cupy.asarray(_Ordered(value, described))
         if not array.flags.c_contiguous:
@@ -114,6 +114,21 @@ class CudaExchange:
                 record(event.ptr, stream)
                 for lane in lanes:
                     self._queues.stream(lane).wait_event(event)
+
+    def _wait_for_producer(self, stream: int) -> None:
+        """Have uploads wait for the stream that an array names; raise DeviceError if there is none.
+
+        It may be gone: an array does not keep alive the stream that it was written on.
+        """
+        try:
+            self._wait_for([stream], [UPLOAD])
+        except DeviceLostError:
+            raise
+        except DeviceError as error:
+            raise DeviceError(
+                f"the array names a stream that cannot be waited for: {error.what}",
+                fix="keep the stream that it was written on until it was handed over",
+            ) from error
 
     def _check_place(self, address: int) -> None:
         """Raise DeviceError for memory on another device; empty arrays have no address.

@@ -46,7 +46,8 @@ class Module:
 
 
 def _unload(cupy: CuPy, index: int, functions: dict[str, Any]) -> None:
-    with suppress(Exception), cupy.cuda.Device(index):  # a lost device has nothing to unload
+    with suppress(Exception), cupy.cuda.Device(index) as device:  # a lost one has nothing loaded
+        device.use()  # see `queues.CudaBackend.current`
         functions.clear()
 
 

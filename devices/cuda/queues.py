@@ -37,7 +37,10 @@ class CudaBackend:
     @contextmanager
     def current(self, stream: Any) -> Iterator[None]:
         """Make the device and a stream current."""
-        with self._cupy.cuda.Device(self._index), stream:
+        with self._cupy.cuda.Device(self._index) as device, stream:
+            # Entering a device that is the thread's already does nothing, and device 0 is every
+            # thread's at first: the driver, which launches kernels, would find no context there.
+            device.use()
             yield
 
     def wait_event(self, stream: Any, event: Any) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 from cupy_double import CupyDouble, OutOfMemoryError
-from fake_cuda_errors import ILLEGAL_ADDRESS, INVALID_VALUE, CUDARuntimeError
+from fake_cuda_errors import (
+    ILLEGAL_ADDRESS,
+    INVALID_CONTEXT,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    UNKNOWN,
+    CUDADriverError,
+    CUDARuntimeError,
+)
 from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice, cuda_names
@@ -217,6 +225,9 @@ def test_a_kernel_that_cannot_run_is_found_when_it_is_compiled(
         (CUDARuntimeError(2), DeviceMemoryError),
         (CUDARuntimeError(INVALID_VALUE), DeviceError),
         (CUDARuntimeError(719), DeviceLostError),
+        (CUDARuntimeError(INVALID_HANDLE), DeviceError),
+        (CUDADriverError(INVALID_CONTEXT), DeviceError),
+        (CUDADriverError(UNKNOWN), DeviceError),
         (RuntimeError("odd"), DeviceError),
     ],
 )
@@ -225,6 +236,19 @@ def test_errors_of_cupy_become_errors_of_devices(error: Exception, kind: type[De
     assert type(translated) is kind
     assert "cuda:0" in str(translated)
     assert translated.__cause__ is error
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, INVALID_HANDLE])
+def test_an_error_after_which_the_device_answers_no_more_has_broken_it(code: int) -> None:
+    double = CupyDouble()
+    double.gpu.break_next(UNKNOWN)
+    with double.cuda.Device(0) as current:
+        current.use()
+        stream = double.cuda.Stream(non_blocking=True)
+        double.gpu.launch(stream.ptr, lambda: None)
+        with pytest.raises(CUDARuntimeError):
+            stream.synchronize()
+    assert type(device_error(CUDARuntimeError(code), double, "cuda:0")) is DeviceLostError
 
 
 def test_a_refused_launch_stays_a_kernel_error() -> None:

@@ -280,6 +280,32 @@ def test_programs_are_unloaded_with_their_device_current_whoever_drops_them() ->
     assert double.cuda.driver.unloaded == [(1, 1)]
 
 
+@pytest.mark.parametrize("name", ["cuda:0", "cuda:1"])
+def test_a_thread_that_has_done_nothing_with_cuda_may_launch(name: str) -> None:
+    double, cold = CupyDouble(devices=2), list[int | None]()
+    device = double.generating(name)
+    with Rig(device, chain("Relu")) as rig:
+
+        def launch() -> None:
+            cold.append(double.current.context)
+            rig.compute().wait(WAIT_S)
+
+        thread = threading.Thread(target=launch)
+        thread.start()
+        thread.join()
+        assert cold == [None]
+        assert device.failure is None
+
+
+def test_a_cold_thread_unloads_programs_of_the_first_device_too(double: CupyDouble) -> None:
+    with Rig(double.generating(), chain("Relu")) as rig:
+        programs = [rig.program]
+    dropper = threading.Thread(target=programs.clear)
+    dropper.start()
+    dropper.join()
+    assert double.cuda.driver.unloaded == [(0, 0)]
+
+
 async def test_a_session_streams_through_a_gpu_and_the_cpu(double: CupyDouble) -> None:
     graph = mixed()
     pin = {node.name: "cuda:0" for node in graph.nodes} | {"signs": "cpu"}

@@ -96,6 +96,22 @@ async def test_without_the_wait_for_the_stream_that_it_names_an_array_is_read_to
     assert not all([await is_right(seed, Described) for seed in SEEDS])
 
 
+async def test_an_array_whose_stream_was_destroyed_fails_its_item_alone() -> None:
+    double, h = CupyDouble(), np.ones(N, np.float32)
+    library = Library(double)
+    gone = Library(double)
+    bad = gone.array(values(), Described)
+    gone.destroy_stream()
+    fed = [library.array(values(0), Described), bad, library.array(values(2), Described)]
+    async with pl.Session(planned(double)) as session:
+        async with session.stream({"x": x, "h": h} for x in fed) as results:
+            items = [item async for item in results]
+        assert [item.error is None for item in items] == [True, False, True]
+        assert isinstance(items[1].error, FeedError)
+        assert "'x' cannot be read on 'cuda:0': the array names a stream" in str(items[1].error)
+        np.testing.assert_array_equal(cells(items[2]["y"]), values(2) + 1)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_stream_of_arrays_written_one_after_the_other(seed: int) -> None:
     double = CupyDouble(seed)

@@ -3,11 +3,15 @@
 Arrays live in the fake GPU's memory. Host code can look at their shapes and make views, but not at
 what they hold. Kernels are the real ones, run when the fake GPU gets to them: those for any array
 module by numpy, generated ones by PoCL.
+
+Contexts are CUDA's: each thread has a device, number 0 at first, and a context only once it was
+given one, by `Device.use` or by any call of the runtime. Entering a device that is the thread's
+already does nothing (CuPy 14.2, `Device.__enter__`), so that a call of the driver, which looks for
+the context, may find none.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace, TracebackType
@@ -17,7 +21,7 @@ import numpy as np
 from fake_arrays import LACKING, FakeArray, borrow
 from fake_cublas import FakeCublas
 from fake_cuda_errors import INVALID_HANDLE, PEER_ACCESS_ALREADY_ENABLED, CUDARuntimeError
-from fake_driver import FakeDriver, Module
+from fake_driver import Current, FakeDriver, Module
 from fake_gpu import FakeGpu, Recording
 from plait.devices.cuda.device import CudaDevice
 
@@ -67,9 +71,9 @@ class CupyDouble:
         self._pool: dict[int, list[Memory]] = {}
         self.devices = devices
         self.__version__ = "14.0.1"
-        self.current = threading.local()
-        self.ndarray = self._ndarray
         self.contexts: set[int] = set()
+        self.current = Current(self.contexts)
+        self.ndarray = self._ndarray
         driver = FakeDriver(self.gpu, self.current)
         self.cuda = SimpleNamespace(
             Device=lambda index: Device(self, index),
@@ -107,9 +111,8 @@ class CupyDouble:
         return borrow(self.gpu, np, name, self._settle)
 
     def _current_stream(self) -> int:
-        stack: list[int] = getattr(self.current, "streams", [])
-        assert stack, "queued on the null stream"
-        return stack[-1]
+        assert self.current.streams, "queued on the null stream"
+        return self.current.streams[-1]
 
     # Arrays of callers
 
@@ -151,8 +154,7 @@ class CupyDouble:
         return FakeArray(self.gpu, foreign.cells, self._settle, foreign)
 
     def _callers_stream(self) -> int:
-        stack: list[int] = getattr(self.current, "streams", [])
-        return stack[-1] if stack else 0
+        return (0, *self.current.streams)[-1]
 
     def _record(self, event: int, stream: int) -> None:
         if stream == 0:
@@ -197,21 +199,21 @@ class CupyDouble:
         self.accesses.append(access)
 
     def _runtime(self) -> SimpleNamespace:
-        gpu = self.gpu
+        gpu, in_context = self.gpu, self.current.in_context
         return SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: self.devices,
             getDeviceProperties=lambda index: {"totalGlobalMem": gpu.memory_bytes},
-            memGetInfo=lambda: (gpu.memory_bytes - gpu.live_bytes, gpu.memory_bytes),
-            memcpyAsync=gpu.copy,
-            memcpyPeerAsync=gpu.copy_peer,
-            eventRecord=self._record,
-            pointerGetAttributes=self._attributes,
+            memGetInfo=in_context(gpu.memory_info),
+            memcpyAsync=in_context(gpu.copy),
+            memcpyPeerAsync=in_context(gpu.copy_peer),
+            eventRecord=in_context(self._record),
+            pointerGetAttributes=in_context(self._attributes),
             deviceCanAccessPeer=self._can_access,
-            deviceEnablePeerAccess=self._enable_access,
-            memsetAsync=gpu.memset,
-            hostRegister=lambda address, nbytes, flags: gpu.lock(address, nbytes),
-            hostUnregister=gpu.unlock,
+            deviceEnablePeerAccess=in_context(self._enable_access),
+            memsetAsync=in_context(gpu.memset),
+            hostRegister=in_context(lambda address, nbytes, flags: gpu.lock(address, nbytes)),
+            hostUnregister=in_context(gpu.unlock),
         )
 
 
@@ -227,16 +229,15 @@ class Device:
         assert 0 <= index < double.devices
         self.id = index
         self._current = double.current
-        self._contexts = double.contexts
         self._before: list[int] = []
 
     def use(self) -> None:
-        self._current.device = self.id
-        self._contexts.add(self.id)
+        self._current.use(self.id)
 
     def __enter__(self) -> Device:
-        self._before.append(getattr(self._current, "device", 0))
-        self.use()
+        self._before.append(self._current.device)
+        if self.id != self._current.device:
+            self.use()
         return self
 
     def __exit__(
@@ -245,32 +246,33 @@ class Device:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._current.device = self._before.pop()
+        self._current.use(self._before.pop())
 
 
 class Stream:
     def __init__(self, double: CupyDouble, non_blocking: bool) -> None:
         assert non_blocking, "a blocking stream waits for the null stream"
         self._double = double
-        self.device = double.current.device
+        self.device = double.current.touch()
         self.ptr = double.gpu.new_stream(self.device)
 
     def wait_event(self, event: Event) -> None:
+        self._double.current.touch()
         self._double.gpu.wait(self.ptr, event.recording)
 
     def synchronize(self) -> None:
+        self._double.current.touch()
         self._double.gpu.drain(self.ptr)
 
     def begin_capture(self) -> None:
+        self._double.current.touch()
         self._double.gpu.begin_capture(self.ptr)
 
     def end_capture(self) -> Graph:
-        return Graph(self._double.gpu, self._double.gpu.end_capture(self.ptr))
+        return Graph(self._double, self._double.gpu.end_capture(self.ptr))
 
     def __enter__(self) -> Stream:
-        assert self.device == getattr(self._double.current, "device", 0)
-        if not hasattr(self._double.current, "streams"):
-            self._double.current.streams = []
+        assert self.device == self._double.current.device
         self._double.current.streams.append(self.ptr)
         return self
 
@@ -286,8 +288,9 @@ class Stream:
 class Graph:
     """What was captured, to be queued again and again; memory it uses must still be there."""
 
-    def __init__(self, gpu: FakeGpu, operations: tuple[Callable[[], Any], ...]) -> None:
-        self._gpu = gpu
+    def __init__(self, double: CupyDouble, operations: tuple[Callable[[], Any], ...]) -> None:
+        self._gpu = double.gpu
+        self._current = double.current
         self._operations = operations
         self._is_uploaded = False
 
@@ -296,6 +299,7 @@ class Graph:
 
     def launch(self, stream: Stream) -> None:
         assert self._is_uploaded, "uploaded when the first item comes"
+        self._current.touch()
         self._gpu.graphs_launched += 1
         for operation in self._operations:
             self._gpu.queue(stream.ptr, operation)
@@ -304,7 +308,8 @@ class Graph:
 class Event:
     def __init__(self, double: CupyDouble, timing: bool) -> None:
         self._gpu = double.gpu
-        self.device = getattr(double.current, "device", 0)
+        self._current = double.current
+        self.device = double.current.touch()
         self.recording = Recording(timing)
         self.ptr = id(self)
         double.events[self.ptr] = self
@@ -312,6 +317,7 @@ class Event:
     def record(self, stream: Stream) -> None:
         if stream.device != self.device:
             raise CUDARuntimeError(INVALID_HANDLE)
+        self._current.touch()
         self._gpu.record(stream.ptr, self.recording)
 
     def synchronize(self) -> None:
@@ -338,7 +344,7 @@ class Capsule:
 class Memory:
     def __init__(self, double: CupyDouble, nbytes: int) -> None:
         self.size = nbytes
-        self.device = getattr(double.current, "device", 0)
+        self.device = double.current.touch()
         self.ptr, self.cells = double.gpu.allocate(nbytes, self.device)
         weakref.finalize(self, double.gpu.free, self.ptr).atexit = False
 

@@ -6,8 +6,9 @@ import ctypes
 import itertools
 import threading
 import weakref
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 from fake_cuda_errors import (
     INVALID_CONTEXT,
@@ -21,6 +22,54 @@ from generated_code import compiled, context
 from plait.devices.codegen.dialect import CUDA, OPENCL
 
 _addresses = itertools.count(0x1000, 16)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Current(threading.local):
+    """What a thread works on.
+
+    Parameters
+    ----------
+    contexts : set of int
+        The devices that have a context, which takes memory on them and time; of all threads.
+
+    Attributes
+    ----------
+    device : int
+        The runtime's.
+    context : int or None
+        The device whose context calls of the driver find; None on a cold thread.
+    streams : list of int
+        The last one is CuPy's current stream.
+    """
+
+    def __init__(self, contexts: set[int]) -> None:
+        self.contexts = contexts
+        self.device = 0
+        self.context: int | None = None
+        self.streams: list[int] = []
+
+    def use(self, device: int) -> None:
+        """Do what cudaSetDevice does."""
+        self.device = device
+        self.touch()
+
+    def touch(self) -> int:
+        """Make the device's context current, as all calls of the runtime do; return the device."""
+        self.context = self.device
+        self.contexts.add(self.device)
+        return self.device
+
+    def in_context(self, call: Callable[P, R]) -> Callable[P, R]:
+        """Return a call of the runtime, which makes a context current."""
+
+        @wraps(call)
+        def touching(*given: P.args, **named: P.kwargs) -> R:
+            self.touch()
+            return call(*given, **named)
+
+        return touching
 
 
 class Module:
@@ -32,7 +81,7 @@ class Module:
         self.device = 0
 
     def load(self, cubin: bytes) -> None:
-        self.device = self._driver.device()
+        self.device = self._driver.current.touch()  # as CuPy does, though it is the driver's
         weakref.finalize(self, self._driver.unload, self.device).atexit = False
         source = cubin.decode()
         assert source.startswith(CUDA)
@@ -63,27 +112,20 @@ class FakeDriver:
     launches : int
         How many kernels were launched, captured ones once.
     unloaded : list of (int, int or None)
-        The devices of modules that were unloaded, and which one was current then.
+        The devices of modules that were unloaded, and whose context was current then.
     """
 
     CUDADriverError = CUDADriverError
 
-    def __init__(self, gpu: FakeGpu, current: threading.local) -> None:
+    def __init__(self, gpu: FakeGpu, current: Current) -> None:
         self.launches = 0
         self.unloaded: list[tuple[int, int | None]] = []
         self._gpu = gpu
-        self._current = current
+        self.current = current
         self._functions: dict[int, Any] = {}
 
-    def device(self) -> int:
-        """Return the device that is current."""
-        device: int | None = getattr(self._current, "device", None)
-        if device is None:
-            raise CUDADriverError(INVALID_CONTEXT)
-        return device
-
     def unload(self, device: int) -> None:
-        self.unloaded.append((device, getattr(self._current, "device", None)))
+        self.unloaded.append((device, self.current.context))
 
     def add(self, function: Function) -> Function:
         self._functions[function.ptr] = function.kernel, function.module.device
@@ -107,7 +149,9 @@ class FakeDriver:
         import pyopencl as cl
 
         kernel, device = self._functions[function]
-        if not device == self.device() == self._gpu.device_of(stream):
+        if self.current.context is None:
+            raise CUDADriverError(INVALID_CONTEXT)
+        if not device == self.current.context == self._gpu.device_of(stream):
             raise CUDADriverError(INVALID_HANDLE)
         threads = kernel.get_work_group_info(
             cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, context().devices[0]

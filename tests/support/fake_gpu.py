@@ -22,6 +22,7 @@ from fake_cuda_errors import (
     ALREADY_REGISTERED,
     CAPTURE_UNSUPPORTED,
     ILLEGAL_ADDRESS,
+    INVALID_HANDLE,
     INVALID_VALUE,
     LAUNCH_FAILURE,
     NOT_REGISTERED,
@@ -96,6 +97,7 @@ class FakeGpu:
         self._queues: list[deque[Operation]] = []
         self._device_of: list[int] = []
         """Of each stream."""
+        self._destroyed: set[int] = set()
         self._captures: dict[int, list[Callable[[], Any]]] = {}
         self._broken: CUDARuntimeError | None = None
         self._breaking: int | None = None
@@ -144,6 +146,11 @@ class FakeGpu:
             self._queues.append(deque())
             self._device_of.append(device)
             return len(self._queues)
+
+    def destroy_stream(self, stream: int) -> None:
+        """Forget a stream: calls that are given it from now on are refused."""
+        with self._changed:
+            self._destroyed.add(stream)
 
     def queue(self, stream: int, run: Callable[[], Any]) -> None:
         """Queue an operation on a stream, by its number."""
@@ -268,6 +275,12 @@ class FakeGpu:
             self._owners[address] = device
             return address, cells
 
+    def memory_info(self) -> tuple[int, int]:
+        """Return how many bytes are free, of how many; a broken GPU answers with its error."""
+        with self._changed:
+            self._check()
+            return self.memory_bytes - self.live_bytes, self.memory_bytes
+
     def free(self, address: int) -> None:
         with self._changed:
             self.live_bytes -= self._memories.pop(address).nbytes
@@ -342,6 +355,8 @@ class FakeGpu:
 
     def device_of(self, stream: int) -> int:
         """Return the device of a stream."""
+        if stream in self._destroyed:
+            raise CUDARuntimeError(INVALID_HANDLE)
         return self._device_of[stream - 1]
 
     def memory(

@@ -72,6 +72,11 @@ class Library:
         self._gpu.queue(self.stream, lambda: np.copyto(cells, values))
         return kind(self, memory, cells)
 
+    def destroy_stream(self) -> None:
+        """End the stream; arrays go on naming it."""
+        self._gpu.drain(self.stream)
+        self._gpu.destroy_stream(self.stream)
+
     def overwrite(self, array: Foreign, value: float) -> None:
         self._gpu.queue(self.stream, lambda: array.cells.fill(value))
 
