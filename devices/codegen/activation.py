@@ -9,7 +9,7 @@ from functools import partial
 from ...graph.operator import Call
 from .conversion import converted
 from .elementwise import elementwise
-from .types import computed_type, literal
+from .types import computed_type, is_float, literal
 
 FORMULAS = {
     "Relu": "max_{t}({x}, 0)",
@@ -74,7 +74,7 @@ def prelu(call: Call, arguments: Sequence[str]) -> str:
     return f"{x} < 0 ? ({t})((u64){x} * (u64){slope}) : {x}"
 
 
-@elementwise("Shrink", float64=lambda call: call.spec(0).dtype.kind != "f")
+@elementwise("Shrink", float64=lambda call: not is_float(call.spec(0).dtype))
 def shrink(call: Call, arguments: Sequence[str]) -> str:
     """Write x + bias where x < -lambd, x - bias where x > lambd, else 0; integers by way of f64."""
     dtype, (x,) = call.spec(0).dtype, arguments

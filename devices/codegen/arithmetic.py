@@ -12,7 +12,7 @@ from .conversion import converted
 from .elementwise import elementwise
 from .formulas import Formula, Operand, first_input
 from .functions import word
-from .types import computed_type
+from .types import computed_type, is_float
 
 FLOATS = {
     "Add": "{a} + {b}",
@@ -165,8 +165,8 @@ _IN_F32 = ("f32", "i8", "u8", "i16", "u16")
 
 def _is_wide(call: Call) -> bool:
     base, exponent = (call.spec(index).dtype for index in range(2))
-    if base.kind != "f":
-        return exponent.kind == "f"
+    if not is_float(base):
+        return is_float(exponent)
     value = call.value(1)
     if value is not None and value.size == 1 and value.item() in SHORT_POWERS:
         return False

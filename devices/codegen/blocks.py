@@ -12,7 +12,7 @@ from .formulas import Formula
 from .indexing import contiguous
 from .kernel import Code
 from .registry import generates
-from .types import load, store
+from .types import is_float, load, store
 
 
 def _quantized(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
@@ -37,7 +37,7 @@ def _quantized(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
 
 
 def _has_wide_quotients(call: Call) -> bool:
-    return call.spec(1).dtype.kind != "f" or call.attributes["precision"] == "float64"
+    return not is_float(call.spec(1).dtype) or call.attributes["precision"] == "float64"
 
 
 generates("QuantizeLinear", float64=_has_wide_quotients)(

@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from ...graph.tensor import TensorSpec
 from .epilogue import Epilogue
 from .formulas import Member, number_of
 from .functions import called_in
 from .indexing import broadcast, contiguous, coordinates, index_type, merged, offset
 from .kernel import THREADS, Kernel, Parameter, Role, groups_of
-from .types import computed_type, ctype, literal, load, store
+from .types import computed_type, ctype, literal, load, rounded, store
 
 EACH = 4
 """Elements of a thread, where there are `MANY`: so many loads are on their way at once."""
@@ -142,8 +140,8 @@ class _Composition:
         ]
 
         def write(at: str, value: str) -> list[str]:
-            rounded = f"ROUND_F16({value})" if made.spec.dtype == np.float16 else value
-            first = [f"const {c} place = {at};", f"const {t} made = {rounded};"]
+            stored = rounded(made.spec.dtype, value)
+            first = [f"const {c} place = {at};", f"const {t} made = {stored};"]
             return ["{", *first, *inner, "}"]
 
         return Epilogue(parameters, write)
@@ -231,8 +229,8 @@ class _Composition:
         for index, shape in member.rule.operands(member.call):
             arguments[index] = self._argument(member, index, shape)
         value = member.rule.formula(member.call, arguments)
-        if member.spec.dtype == np.float16 and member.output in self._read_again:
-            value = f"ROUND_F16({value})"
+        if member.output in self._read_again:
+            value = rounded(member.spec.dtype, value)
         variable = self._variables[member.output] = f"v{len(self._variables)}"
         return f"const {computed_type(member.spec.dtype)} {variable} = {value};"
 

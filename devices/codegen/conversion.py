@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.dtypes import dtype_of, kind_of
+from ...graph.dtypes import dtype_of
 from ...graph.operator import Call
 from ...graph.operators.quantization import is_single
 from .elementwise import elementwise
 from .formulas import Operand, first_input
-from .types import computed_type, literal
+from .types import computed_type, is_float, is_narrow, literal, rounded
 
 
 def converted(value: str, source: str, dtype: np.dtype[Any]) -> str:
@@ -25,7 +25,7 @@ def converted(value: str, source: str, dtype: np.dtype[Any]) -> str:
         return f"({value}) != 0"
     if source.startswith("f") and not target.startswith("f"):
         return f"to_{target}_{source}({value})"
-    if dtype == np.float16 and source == "f64":
+    if is_narrow(dtype) and source == "f64":
         return f"odd_f32_f64({value})"
     return value if source == target else f"({target})({value})"
 
@@ -72,10 +72,7 @@ def quantize(call: Call, arguments: Sequence[str]) -> str:
     )
     dtype = _quotient_dtype(call)
     c = "f64" if "f64" in map(_computed, (dtype, call.spec(1).dtype)) else "f32"
-    if dtype == np.float16:
-        quotient = f"ROUND_F16(ROUND_F16(({c}){x}) / ({c}){scale})"
-    else:
-        quotient = f"({c}){x} / ({c}){scale}"
+    quotient = rounded(dtype, f"{rounded(dtype, f'({c}){x}')} / ({c}){scale}")
     moved = f"rint({quotient})" + (f" + ({c}){zero}" if zero else "")
     low, high = (literal(end, c) for end in (np.iinfo(target).min, np.iinfo(target).max))
     return converted(f"min_{c}(max_{c}({moved}, {low}), {high})", c, target)
@@ -86,11 +83,11 @@ def _quotient_dtype(call: Call) -> np.dtype[Any]:
     asked, scale = call.attributes["precision"], call.spec(1).dtype
     if asked is not None:
         return dtype_of(asked)
-    return scale if kind_of(scale) == "f" else np.dtype(np.float64)
+    return scale if is_float(scale) else np.dtype(np.float64)
 
 
 def _computed(dtype: np.dtype[Any]) -> str:
-    return computed_type(dtype) if kind_of(dtype) == "f" else "f64"
+    return computed_type(dtype) if is_float(dtype) else "f64"
 
 
 @elementwise("DequantizeLinear", operands=_quantized, unless=has_blocks, alone=False)

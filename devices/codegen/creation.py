@@ -14,7 +14,7 @@ from .functions import word
 from .indexing import contiguous, offset
 from .kernel import TRAP, Code, Kernel
 from .registry import generates
-from .types import computed_type, ctype, literal, load, store
+from .types import computed_type, ctype, is_float, literal, load, store
 
 
 def _fill(y: TensorSpec, value: float | int | bool, index: int = 0) -> Kernel:
@@ -61,12 +61,12 @@ def group(call: Call, outputs: Specs) -> Code:
     return Code(())
 
 
-@generates("Range", float64=lambda call: call.spec(0).dtype.kind == "f")
+@generates("Range", float64=lambda call: is_float(call.spec(0).dtype))
 def range_(call: Call, outputs: Specs) -> Code:
     """y[i] = start + i·delta: in double precision on floats, modulo 2ⁿ on integers."""
     y = outputs[0]
     t = ctype(y.dtype)
-    if y.dtype.kind == "f":
+    if is_float(y.dtype):
         start, delta = (f"(f64){load(y.dtype, name, '0')}" for name in ("start", "delta"))
         value = converted(f"{start} + (f64)i * {delta}", "f64", y.dtype)
     else:

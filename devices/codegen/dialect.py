@@ -7,7 +7,7 @@ GLOBAL, SHARED      where a pointer points; where a variable of a group lies
 GROUP, THREAD       numbers of the group, and of the thread in its group
 BARRIER             waits for the threads of a group; what they wrote to SHARED
                     and GLOBAL variables before is seen after
-LOAD_F16, STORE_F16 halves, see `types`
+LOAD_F16, STORE_F16 halves, see `types`; and the same with BF16
 ROUND_F16(x)        the f32 that x is when it was stored as half
 INF_F32, NAN_F32    and for F64
 LEADING_ZEROS(x)    of the bits of a u32
@@ -24,6 +24,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .kernel import Kernel
+
+_BFLOAT = """\
+typedef struct { u16 bits; } bf16;
+#define LOAD_BF16(p, i) F32_BITS((u32)(p)[i].bits << 16)
+#define STORE_BF16(p, i, x) (p)[i].bits = BITS_BF16(x)
+#define ROUND_BF16(x) F32_BITS((u32)BITS_BF16(x) << 16)
+"""
+"""A bf16 is the upper half of an f32, wherever it is computed."""
+
+_ROUNDED = """\
+    const u32 bits = BITS_F32(x);
+    return x != x ? 0x7fc0 : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+"""
+"""To nearest even: a carry out of the digits goes into the exponent, and at last to infinity."""
 
 OPENCL = """\
 #pragma OPENCL FP_CONTRACT OFF
@@ -58,7 +72,9 @@ FUNCTION f32 ROUND_F16(f32 x) {
 #define NAN_F32 NAN
 #define BITS_F32(x) as_uint(x)
 #define F32_BITS(x) as_float(x)
+FUNCTION u16 BITS_BF16(f32 x) {
 """
+OPENCL += f"{_ROUNDED}}}\n{_BFLOAT}"
 
 CUDA = """\
 typedef signed char i8; typedef short i16; typedef int i32; typedef long long i64;
@@ -91,7 +107,12 @@ FUNCTION f32 ROUND_F16(f32 x) {
 #define F32_BITS(x) __int_as_float((i32)(x))
 #define BITS_F64(x) ((u64)__double_as_longlong(x))
 #define F64_BITS(x) __longlong_as_double((i64)(x))
+FUNCTION u16 BITS_BF16(f32 x) {
+#if __CUDA_ARCH__ >= 800
+    u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h;
+#else
 """
+CUDA += f"{_ROUNDED}#endif\n}}\n{_BFLOAT}"
 
 
 def program_source(prelude: str, kernels: Iterable[Kernel]) -> str:

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from .sweeps import Fold
-from .types import computed_type, ctype, literal, load
+from .types import computed_type, ctype, is_float, literal, load
 
 
 def sum_type(dtype: np.dtype[Any]) -> str:
     """Return the C type to add and multiply in: integers without a sign, which wrap around."""
-    if dtype.kind == "f":
+    if is_float(dtype):
         return computed_type(dtype)
     return "u64" if dtype.itemsize == 8 else "u32"
 
 
 def sum_of(c: str) -> Fold:
     """Return the fold that adds; the sum of nothing is -0 in floats: add 0 where that is shown."""
-    is_float = c in ("f32", "f64")
-    zero = literal(-0.0, c) if is_float else literal(0, c)
-    return Fold(c, zero, lambda a, b: f"{a} + {b}", rounds=is_float)
+    rounds = c in ("f32", "f64")
+    zero = literal(-0.0, c) if rounds else literal(0, c)
+    return Fold(c, zero, lambda a, b: f"{a} + {b}", rounds=rounds)
 
 
 def product_of(c: str) -> Fold:
@@ -36,7 +36,7 @@ def extremum_of(dtype: np.dtype[Any], name: str) -> Fold:
     start = literal(extreme(dtype, "min" if name == "max" else "max"), c)
 
     def combine(a: str, b: str) -> str:
-        unordered = f" || {a} != {a}" if dtype.kind == "f" else ""
+        unordered = f" || {a} != {a}" if is_float(dtype) else ""
         return f"({a} {sign} {b}{unordered} ? {a} : {b})"
 
     return Fold(c, start, combine)
@@ -44,7 +44,7 @@ def extremum_of(dtype: np.dtype[Any], name: str) -> Fold:
 
 def extreme(dtype: np.dtype[Any], name: str) -> float | int:
     """Return the greatest (``"max"``) or least (``"min"``) number of a dtype."""
-    if dtype.kind == "f":
+    if is_float(dtype):
         return np.inf if name == "max" else -np.inf
     if dtype.kind == "b":
         return int(name == "max")
@@ -61,7 +61,7 @@ def comes_before(
     """
     t, c, sign = ctype(dtype), computed_type(dtype), ">" if name == "max" else "<"
     over, under = "", ""
-    if dtype.kind == "f":
+    if is_float(dtype):
         over, under = " || (p != p && q == q)", " || (q != q && p == p)"
     if not nan_first:
         over, under = under, over

@@ -13,7 +13,7 @@ from .indexing import index_type, offset
 from .kernel import THREADS, Code, Kernel, Parameter, groups_of
 from .reduction import input_of, output_of, power, root
 from .registry import generates
-from .types import computed_type, literal, load, store
+from .types import computed_type, is_float, literal, load, store
 from .windows import Sliding
 
 
@@ -74,7 +74,7 @@ def max_pool(call: Call, outputs: Specs) -> Code:
         return pooling.kernel("max_pool", parameters, [least], [take], [write])
     spatial = pooling.sliding.spatial
     counted = _column_major(spatial) if call.attributes["storage_order"] else pooling.cell.offset
-    unordered = " || (value != value && best == best)" if x.dtype.kind == "f" else ""
+    unordered = " || (value != value && best == best)" if is_float(x.dtype) else ""
     take = f"if (place < 0 || value > best{unordered}) {{ best = value; place = {counted}; }}"
     parameters.append(output_of(outputs[1], "places", 1))
     found = f"places[i] = plane * {pooling.sliding.cells} + (place < 0 ? 0 : place);"

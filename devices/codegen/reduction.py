@@ -17,7 +17,7 @@ from .kernel import Code, Parameter
 from .lines import Lines
 from .registry import generates
 from .sweeps import LineFold, line_code
-from .types import computed_type, ctype, literal, load, store
+from .types import computed_type, ctype, is_float, literal, load, store
 
 
 def input_of(spec: TensorSpec, name: str = "x", index: int = 0) -> Parameter:
@@ -80,7 +80,7 @@ def _fold_sums(way: Callable[[np.dtype[Any], int], _Way], call: Call, outputs: S
 
 
 def _magnitude(dtype: np.dtype[Any], value: str) -> str:
-    if dtype.kind == "f":
+    if is_float(dtype):
         return f"fabs({value})"
     c = sum_type(dtype)
     # In the type without a sign: the least integer has no magnitude in its own.
@@ -108,7 +108,7 @@ def reduce_mean(call: Call, outputs: Specs) -> Code:
     """Y = the mean; of integers rounded toward zero."""
     dtype = call.spec(0).dtype
     count = Lines(call.spec(0).static_shape, _axes(call)).length
-    if dtype.kind == "f":
+    if is_float(dtype):
         return _mean(call, outputs, _axes(call))
     c = "u64" if dtype.kind == "u" else "i64"
     # Negative numbers wrap around, and sums come back when they are read with a sign.
@@ -133,21 +133,21 @@ def _unless_root(call: Call) -> str | None:
 
 
 def _is_integer(call: Call) -> bool:
-    return call.spec(0).dtype.kind != "f"
+    return not is_float(call.spec(0).dtype)
 
 
 @generates("ReduceL2", unless=_unless_root, float64=_is_integer)
 def reduce_l2(call: Call, outputs: Specs) -> Code:
     """Y = √Σ x²; of integers in f64, rounded down."""
     dtype = call.spec(0).dtype
-    c = computed_type(dtype) if dtype.kind == "f" else "f64"
+    c = computed_type(dtype) if is_float(dtype) else "f64"
 
     def square(at: str) -> str:
         value = f"({c}){load(dtype, 'x', at)}"
         return f"{value} * {value}"
 
     root = f"sqrt(total + {literal(0, c)})"
-    result = root if dtype.kind == "f" else f"({ctype(dtype)})(i64){root}"
+    result = root if is_float(dtype) else f"({ctype(dtype)})(i64){root}"
     return _reduce(call, outputs, (LineFold("total", sum_of(c), square),), result)
 
 

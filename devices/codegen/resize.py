@@ -18,7 +18,7 @@ from .folds import extreme
 from .indexing import contiguous, coordinates, index_type, offset
 from .kernel import THREADS, Code, Kernel, Parameter, groups_of
 from .registry import generates
-from .types import ctype, literal, load, store
+from .types import computed_type, ctype, is_float, is_narrow, literal, load, store
 
 FINEST = 1 << 30
 FARTHEST = 16
@@ -142,7 +142,7 @@ def _unless(call: Call) -> str | None:
 
 def _has_wide_sums(call: Call) -> bool:
     dtype, has_sums = call.spec(0).dtype, call.attributes["mode"] != "nearest"
-    return has_sums and dtype.kind != "f" and dtype.itemsize > 2
+    return has_sums and not is_float(dtype) and dtype.itemsize > 2
 
 
 @generates("Resize", unless=_unless, float64=_has_wide_sums)
@@ -172,19 +172,16 @@ def resize(call: Call, outputs: Specs) -> Code:
 
 def _stored(dtype: np.dtype[Any]) -> str:
     """Return the C type to copy elements in."""
-    return "u16" if dtype == np.float16 else ctype(dtype)
+    return "u16" if is_narrow(dtype) else ctype(dtype)
 
 
 def _extrapolated(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:
     """Return the statement that ends with the value for what is not in the input."""
     value = np.array(attributes["extrapolation_value"]).astype(y.dtype)
-    written = literal(value.item(), ctype(y.dtype))
-    if y.dtype == np.float16 and attributes["mode"] == "nearest":
+    if is_narrow(y.dtype) and attributes["mode"] == "nearest":
         write = f"y[i] = {int(value.view(np.uint16))};"
-    elif y.dtype == np.float16:
-        write = store(y.dtype, "y", "i", literal(value.item(), "f32"))
     else:
-        write = f"y[i] = {written};"
+        write = store(y.dtype, "y", "i", literal(value.item(), computed_type(y.dtype)))
     return [
         f"if ({axis.is_outside(f'o{number}')}) {{ {write} return; }}"
         for number, axis in enumerate(axes)
@@ -309,7 +306,7 @@ def _summed_in(dtype: np.dtype[Any]) -> str:
 
 def _narrowed(y: TensorSpec, total: str) -> str:
     """Return the statement that writes a sum, rounded and clipped where y is of integers."""
-    if y.dtype.kind == "f":
+    if is_float(y.dtype):
         return store(y.dtype, "y", "i", total)
     real = _summed_in(y.dtype)
     low, high = (extreme(y.dtype, name) for name in ("min", "max"))

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.dtypes import kind_of
+
 CTYPES = {
     "bool": "u8",
     "int8": "i8",
@@ -18,11 +20,15 @@ CTYPES = {
     "uint32": "u32",
     "uint64": "u64",
     "float16": "f16",
+    "bfloat16": "bf16",
     "float32": "f32",
     "float64": "f64",
 }
-"""How elements are declared. A bool is 0 or 1. An f16 is stored bits: it is computed with as f32,
-read by LOAD_F16(p, i) and written by STORE_F16(p, i, x), which rounds to nearest even."""
+"""How elements are declared. A bool is 0 or 1."""
+
+NARROW = ("float16", "bfloat16")
+"""Floats that are stored bits: they are computed with as f32, read by LOAD_F16(p, i), written by
+STORE_F16(p, i, x), which rounds to nearest even, and the same with BF16."""
 
 
 def ctype(dtype: np.dtype[Any]) -> str:
@@ -36,20 +42,37 @@ def dtype_name(c: str) -> str:
 
 
 def computed_type(dtype: np.dtype[Any]) -> str:
-    """Return the C type that elements are computed with: f32 for halves."""
-    return "f32" if dtype == np.float16 else ctype(dtype)
+    """Return the C type that elements are computed with: f32 for floats of 16 bits."""
+    return "f32" if is_narrow(dtype) else ctype(dtype)
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Return True for floats that are computed with as f32, and rounded where they are stored."""
+    return dtype.name in NARROW
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Return True for floats; numpy's own letter for bfloat16 is another one."""
+    return kind_of(dtype) == "f"
 
 
 def load(dtype: np.dtype[Any], pointer: str, index: str) -> str:
     """Return the expression that reads an element."""
-    return f"LOAD_F16({pointer}, {index})" if dtype == np.float16 else f"{pointer}[{index}]"
+    if is_narrow(dtype):
+        return f"LOAD_{ctype(dtype).upper()}({pointer}, {index})"
+    return f"{pointer}[{index}]"
 
 
 def store(dtype: np.dtype[Any], pointer: str, index: str, value: str) -> str:
     """Return the statement that writes an element; bools must be 0 or 1 already."""
-    if dtype == np.float16:
-        return f"STORE_F16({pointer}, {index}, {value});"
+    if is_narrow(dtype):
+        return f"STORE_{ctype(dtype).upper()}({pointer}, {index}, {value});"
     return f"{pointer}[{index}] = {value};"
+
+
+def rounded(dtype: np.dtype[Any], value: str) -> str:
+    """Return the expression of what a value is when it was stored and is read again."""
+    return f"ROUND_{ctype(dtype).upper()}({value})" if is_narrow(dtype) else value
 
 
 def literal(value: float | int | bool, c: str) -> str:

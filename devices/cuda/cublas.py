@@ -57,6 +57,7 @@ class Arithmetic(NamedTuple):
 
 ARITHMETIC = {
     "float16": Arithmetic(2, 2, 68, c_float),
+    "bfloat16": Arithmetic(14, 14, 68, c_float),
     "float32": Arithmetic(0, 0, 68, c_float),
     "float64": Arithmetic(1, 1, 70, c_double),
     "int8": Arithmetic(3, 10, 72, c_int32),

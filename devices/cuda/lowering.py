@@ -16,7 +16,7 @@ from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
 from ..memory import View
 from .products import Product, product_of
-from .support import why_no_dtype, why_not
+from .support import why_no_array, why_not
 
 
 class Multiply(NamedTuple):
@@ -81,8 +81,8 @@ class Lowering:
         reason = why_not(node, call) if support.ok else support.reason
         if reason is None:
             return support
-        has_dtypes = why_no_dtype(node, call) is None
-        if self.generates and has_dtypes and generated.why_not(node, call) is None:
+        has_arrays = why_no_array(node, call) is None
+        if self.generates and has_arrays and generated.why_not(node, call) is None:
             return Support(True, "has a generated kernel")
         return Support(False, reason)
 

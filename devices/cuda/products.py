@@ -16,7 +16,7 @@ from ...graph.windows import resolve_window
 from ..codegen.indexing import INDEX_LIMIT, broadcast, coordinates, index_type, offset
 from ..codegen.kernel import THREADS, Kernel, Parameter, groups_of
 
-FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 CELLS = {2: "u16", 4: "u32", 8: "u64"}
 """What elements of that many bytes are copied as."""
 QUANTUM = 4

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
 
 from ...graph.dtypes import is_extension
 from ...graph.infer import infer_node
@@ -14,6 +17,12 @@ Question = Callable[[Call], bool]
 
 MAX_ITEMSIZE = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 """Bytes per element by kind of dtype: CUDA has no wider ones."""
+
+
+def _dtypes(node: Node, call: Call) -> Iterator[np.dtype[Any]]:
+    """Return those of a node's tensors."""
+    specs = (*call.inputs, *infer_node(node, call))
+    return (spec.dtype for spec in specs if spec is not None)
 
 
 def _always(_: Call) -> bool:
@@ -39,21 +48,21 @@ DENIED: dict[str, tuple[Question, str]] = {
 """When CuPy cannot run a kernel for any array module, or has the host wait for the GPU."""
 
 
-def why_no_dtype(node: Node, call: Call) -> str | None:
+def why_no_array(node: Node, call: Call) -> str | None:
     """Return which dtype of a node CuPy has no arrays of; None when it has all."""
-    for spec in (*call.inputs, *infer_node(node, call)):
-        if spec is not None and (
-            is_extension(spec.dtype) or spec.dtype.itemsize > MAX_ITEMSIZE[spec.dtype.kind]
-        ):
-            return f"CuPy has no dtype {spec.dtype.name!r}"
+    for dtype in _dtypes(node, call):
+        if not is_extension(dtype) and dtype.itemsize > MAX_ITEMSIZE[dtype.kind]:
+            return f"CuPy has no dtype {dtype.name!r}"
     return None
 
 
 def why_not(node: Node, call: Call) -> str | None:
     """Return why a node does not run on CuPy; None when it does, as far as is known."""
-    reason = why_no_dtype(node, call)
+    reason = why_no_array(node, call)
     if reason is not None:
         return reason
+    for dtype in filter(is_extension, _dtypes(node, call)):
+        return f"CuPy does not compute with {dtype.name!r}"  # it has arrays of them
     kernel = find_kernel(node.op, "cuda")
     if kernel is None or kernel.device != ANY:
         return None

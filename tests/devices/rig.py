@@ -120,10 +120,10 @@ class Stream:
         return [{n: view.array.copy() for n, view in out.items()} for out in self._outputs]
 
 
-def chain(*ops: str, n: int = 4) -> Graph:
+def chain(*ops: str, n: int = 4, dtype: str = "float32") -> Graph:
     """Return x → op → op → y; Add adds its input to itself."""
     b = pl.GraphBuilder("chain")
-    tensor = b.input("x", "float32", (n,))
+    tensor = b.input("x", dtype, (n,))
     for number, op in enumerate(ops):
         twice = (tensor, tensor) if op == "Add" else (tensor,)
         tensor = b.op(op, *twice, name=f"{op.lower()}{number}")

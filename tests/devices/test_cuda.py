@@ -180,6 +180,14 @@ def test_support_is_told_without_a_gpu_or_cupy() -> None:
     assert (support.ok, support.reason) == (False, f"CuPy has no dtype {wide.spec(0).dtype.name!r}")
 
 
+def test_bfloat16_runs_where_kernels_are_generated_and_on_no_kernel_of_cupys() -> None:
+    graph = chain("Relu", dtype="bfloat16")
+    call = graph.call(graph.nodes[0])
+    assert CudaDevice().supports(graph.nodes[0], call).ok
+    support = CudaDevice(compiler=None).supports(graph.nodes[0], call)
+    assert (support.ok, support.reason) == (False, "CuPy does not compute with 'bfloat16'")
+
+
 def test_python_functions_do_not_run_there() -> None:
     @pl.operator(name="test.cuda.identity")
     def same(x: Any) -> Any:

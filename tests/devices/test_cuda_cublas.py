@@ -15,6 +15,7 @@ from patience import WAIT_S
 from plait.devices.cuda.cublas import find_cublas
 from plait.devices.cuda.products import Product, product_of
 from plait.devices.errors import KernelError
+from plait.graph.dtypes import dtype_of
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
@@ -32,6 +33,10 @@ def half(*shape: int) -> Array:
     return numbers(*shape, dtype="float16")
 
 
+def brief(*shape: int) -> Array:
+    return numbers(*shape).astype(dtype_of("bfloat16"))
+
+
 def gemm_plus(shape: tuple[int, ...]) -> Make:
     return lambda b, x: b.op("Gemm", x, numbers(6, 5), numbers(*shape))
 
@@ -41,6 +46,15 @@ PRODUCTS: dict[str, tuple[Array, Make]] = {
     "matrices": (X, lambda b, x: b.op("MatMul", x, numbers(6, 5))),
     "doubles": (X.astype("d"), lambda b, x: b.op("MatMul", x, numbers(6, 5, dtype="float64"))),
     "halves": (half(4, 6), lambda b, x: b.op("MatMul", x, half(6, 5))),
+    "bfloat16": (
+        brief(4, 6), lambda b, x: b.op("MatMul", x, brief(6, 5))
+    ),
+    "a stack of bfloat16": (
+        brief(2, 4, 6), lambda b, x: b.op("MatMul", x, brief(2, 6, 5))
+    ),
+    "Conv of bfloat16": (
+        brief(2, 3, 4, 5), lambda b, x: b.op("Conv", x, brief(7, 3, 1, 1), brief(7))
+    ),
     "a row": (numbers(6), lambda b, x: b.op("MatMul", x, numbers(6, 5))),
     "a column": (X, lambda b, x: b.op("MatMul", x, numbers(6))),
     "vectors": (numbers(6), lambda b, x: b.op("MatMul", x, numbers(6))),

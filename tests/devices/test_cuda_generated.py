@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.errors import DeviceError, DeviceUnavailableError, KernelError
+from plait.graph.dtypes import dtype_of
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from pocl import pocl_device
@@ -304,6 +305,20 @@ def test_a_cold_thread_unloads_programs_of_the_first_device_too(double: CupyDoub
     dropper.start()
     dropper.join()
     assert double.cuda.driver.unloaded == [(0, 0)]
+
+
+async def test_a_network_in_bfloat16_stays_on_the_gpu(double: CupyDouble) -> None:
+    b = pl.GraphBuilder("network")
+    x = b.input("x", "bfloat16", (4, 6))
+    weights = b.constant((2 * np.eye(6)).astype(dtype_of("bfloat16")), "weights")
+    y = b.op("Relu", b.op("MatMul", x, weights))
+    b.output("y", b.op("Cast", y, to="float32"))
+    plan = pl.plan(b.build(), [double.generating(), "cpu"], pin={"*": "cuda:0"})
+    assert {node.device for node in plan.partition.subgraphs} == {"cuda:0"}
+    fed = np.arange(-12, 12).reshape(4, 6).astype(dtype_of("bfloat16"))
+    async with pl.Session(plan) as session:
+        found = (await session.run({"x": fed}))["y"]
+    np.testing.assert_array_equal(found, np.maximum(2 * fed.astype(np.float32), 0))
 
 
 async def test_a_session_streams_through_a_gpu_and_the_cpu(double: CupyDouble) -> None:

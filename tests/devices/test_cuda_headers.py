@@ -135,6 +135,7 @@ def test_numbers_of_cublas() -> None:
     ("dtype", "factors", "sums", "compute"),
     [
         ("float16", "CUDA_R_16F", "CUDA_R_16F", "CUBLAS_COMPUTE_32F"),
+        ("bfloat16", "CUDA_R_16BF", "CUDA_R_16BF", "CUBLAS_COMPUTE_32F"),
         ("float32", "CUDA_R_32F", "CUDA_R_32F", "CUBLAS_COMPUTE_32F"),
         ("float64", "CUDA_R_64F", "CUDA_R_64F", "CUBLAS_COMPUTE_64F"),
         ("int8", "CUDA_R_8I", "CUDA_R_32I", "CUBLAS_COMPUTE_32I"),

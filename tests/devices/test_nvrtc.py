@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
+import plait as pl
 import pytest
 from cupy_double import CupyDouble
 from generated_cases import all_cases, fused_pieces
@@ -19,6 +21,7 @@ from plait.devices.codegen.pieces import Launch, Piece, piece_of
 from plait.devices.cuda import libraries, nvrtc
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceUnavailableError, KernelError
+from plait.graph.ir import Graph
 
 from .rig import Rig, chain
 from .test_cuda_cublas import PRODUCTS, graph_of, product
@@ -52,6 +55,37 @@ def test_all_generated_kernels_compile(arch: str, stride: int) -> None:
     """For one architecture; for an older and a newer one, every seventh: the text is the same."""
     chosen = kernels()[::stride]
     cubin = compile_cubin(program_source(CUDA, chosen), arch)
+    assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
+
+
+def large(dtype: str) -> Graph:
+    """Return nodes so large that their tiles are the largest ones; nobody runs them."""
+    b = pl.GraphBuilder("large")
+    x, y = b.input("x", dtype, (4096, 1024)), b.input("y", dtype, (1024, 4096))
+    images, features = (
+        b.input("images", dtype, (8, 64, 56, 56)),
+        b.input("w", dtype, (128, 64, 3, 3)),
+    )
+    heads = [b.input(name, dtype, (8, 16, 2048, 64)) for name in "qkv"]
+    product = b.op("MatMul", x, y)
+    for made in (
+        b.op("Relu", b.op("Add", product, b.input("bias", dtype, (4096,)))),
+        b.op("Softmax", product),
+        b.op("ReduceSum", product, np.array([0])),
+        b.op("Conv", images, features, pads=[1, 1, 1, 1]),
+        b.op("Attention", *heads),
+    ):
+        b.output(f"{made}_out", made)
+    return b.build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_kernels_of_large_tensors_compile(dtype: str) -> None:
+    pieces = fused_pieces(large(dtype))
+    chosen = [item.kernel for each in pieces for item in each.queued if isinstance(item, Launch)]
+    assert any(kernel.groups == (4096 // 128) ** 2 for kernel in chosen), "no tiles of 128 x 128"
+    cubin = compile_cubin(program_source(CUDA, chosen), "sm_90")
     assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
 
 

@@ -189,6 +189,9 @@ class CupyDouble:
         weakref.finalize(raw, self.gpu.unlock, address).atexit = False
         return buffer
 
+    def _register(self, address: int, nbytes: int, flags: int) -> None:
+        self.gpu.lock(address, nbytes)
+
     def _can_access(self, device: int, peer: int) -> int:
         return int(self.direct and device != peer)
 
@@ -212,7 +215,7 @@ class CupyDouble:
             deviceCanAccessPeer=self._can_access,
             deviceEnablePeerAccess=in_context(self._enable_access),
             memsetAsync=in_context(gpu.memset),
-            hostRegister=in_context(lambda address, nbytes, flags: gpu.lock(address, nbytes)),
+            hostRegister=in_context(self._register),
             hostUnregister=in_context(gpu.unlock),
         )
 

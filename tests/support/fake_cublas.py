@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fake_gpu import FakeGpu
+from plait.graph.dtypes import dtype_of
 
 SUCCESS, INVALID_VALUE, NOT_SUPPORTED = 0, 7, 15
 LEAST_WORKSPACE = 16 << 10
 WORKSPACE_ALIGNMENT = 256
-DTYPES = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32}
+DTYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 10: "int32", 14: "bfloat16"}
 COMPUTED = {
-    68: (np.float32, {(2, 2), (0, 0)}),
+    68: (np.float32, {(2, 2), (0, 0), (14, 14)}),
     77: (np.float32, {(0, 0)}),
     70: (np.float64, {(1, 1)}),
     72: (np.int32, {(3, 10)}),
@@ -33,7 +34,7 @@ class Matrix(NamedTuple):
 
     def array(self, gpu: FakeGpu, number: int) -> Any:
         """Return one of the stack, as a view of the memory."""
-        dtype = np.dtype(DTYPES[self.kind])
+        dtype = dtype_of(DTYPES[self.kind])
         cells, offset = gpu.memory(self.address + number * self.stride * dtype.itemsize)
         strides = (dtype.itemsize, self.leading * dtype.itemsize)
         return np.ndarray((self.rows, self.columns), dtype, cells, offset, strides)

@@ -15,6 +15,7 @@ from onnx_suite import suite
 from plait.devices.codegen.fusing import fused
 from plait.devices.codegen.pieces import Piece
 from plait.devices.codegen.registry import why_not
+from plait.graph.dtypes import dtype_of
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
@@ -79,7 +80,7 @@ def _is_generated(graph: Graph) -> bool:
 def numbers(*shape: int, dtype: str = "float32", seed: int = 1) -> Array:
     """Return numbers around zero, the same ones each time."""
     drawn = np.random.default_rng(seed).standard_normal(shape) * 3
-    return drawn.astype(dtype)
+    return drawn.astype(dtype_of(dtype))
 
 
 @case

@@ -11,6 +11,7 @@ from generated_cases import Feeds, case
 from plait.devices.codegen.formulas import is_elementwise
 from plait.devices.codegen.registry import generated_ops
 from plait.devices.codegen.types import CTYPES
+from plait.graph.dtypes import dtype_of, kind_of
 from plait.graph.errors import PlaitError
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -30,18 +31,20 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "Swish": [{}, {"alpha": -1.5}],
     "ThresholdedRelu": [{"alpha": 0.5}],
 }
-FLOATS = ("float16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def drawn(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
     """Return numbers around 0 and at the ends of the range, halves, zeros, NaNs and infinities."""
-    rng, kind = np.random.default_rng(seed), np.dtype(dtype).kind
+    rng, kind = np.random.default_rng(seed), kind_of(dtype_of(dtype))
     if kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if kind == "f":
         values = rng.standard_normal(shape) * 4
         special = [0.0, -0.0, 0.5, -0.5, 2.5, 1.0, -1.0, np.inf, -np.inf, np.nan]
-        return np.where(rng.random(shape) < 0.3, rng.choice(special, shape), values).astype(dtype)
+        return np.where(rng.random(shape) < 0.3, rng.choice(special, shape), values).astype(
+            dtype_of(dtype)
+        )
     ends = np.iinfo(dtype)
     values = rng.integers(max(ends.min, -9), 10, shape).astype(dtype)
     far = np.array([ends.min, ends.max, 0, 1, ends.max // 3], dtype)
@@ -55,10 +58,13 @@ def side_by_side(dtype: str) -> tuple[Graph, dict[str, Array]]:
         "x": drawn(dtype, (4, 6, 5), 1),
         "row": drawn(dtype, (6, 1), 2),
         "flag": drawn("bool", (4, 1, 5), 3),
-        "low": np.array(1, dtype),
-        "high": np.array([5 if dtype != "bool" else 1], dtype),
+        "low": np.array(1, dtype_of(dtype)),
+        "high": np.array([5 if dtype != "bool" else 1], dtype_of(dtype)),
     }
-    feeds["tame"] = np.nan_to_num(np.abs(feeds["x"]), posinf=7) if dtype in FLOATS else feeds["x"]
+    feeds["tame"] = feeds["x"]
+    if dtype in FLOATS:
+        finite = np.nan_to_num(np.abs(feeds["x"].astype(np.float64)), posinf=7)
+        feeds["tame"] = finite.astype(feeds["x"].dtype)
     x, row, flag, low, high, tame = (b.input(name, a.dtype, a.shape) for name, a in feeds.items())
     operands: dict[str, Sequence[tuple[Any, ...]]] = {
         "Where": [(flag, x, row)],
@@ -70,7 +76,7 @@ def side_by_side(dtype: str) -> tuple[Graph, dict[str, Array]]:
         "Min": [(x, row, low)],
         "Sum": [(x, row, x)],
         "Mean": [(x, row, x)],
-        "Pow": [(x, row), (x, low), *((x, np.array(e, dtype)) for e in (0, 1, 2, 3))],
+        "Pow": [(x, row), (x, low), *((x, np.array(e, dtype_of(dtype))) for e in (0, 1, 2, 3))],
     }
     for op in OPS:
         for attributes in VARIANTS.get(op, [{}]):
@@ -123,6 +129,11 @@ def a_chain_of_halves() -> tuple[Graph, Feeds]:
     gate = b.op("Sigmoid", b.op("Add", x, z))
     b.output("y", b.op("Mul", gate, b.op("Round", b.op("Div", x, z))))
     return b.build(), feeds
+
+
+@case
+def formulas_of_bfloat16() -> tuple[Graph, Feeds]:
+    return _first_of_each("bfloat16", ("Add", "Cast", "Exp", "Max", "Pow", "Where"))
 
 
 @case

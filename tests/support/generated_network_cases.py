@@ -247,3 +247,17 @@ def attentions_that_share_keys() -> tuple[Graph, Feeds]:
     nodes.add("Attention", q, k, k)
     nodes.add("Attention", numbers(1, 1, 2, 130), numbers(1, 1, 20, 130), numbers(1, 1, 20, 3))
     return nodes.build()
+
+
+@case
+def networks_in_bfloat16() -> tuple[Graph, Feeds]:
+    nodes, narrow = Nodes("networks_in_bfloat16"), "bfloat16"
+    x, image = numbers(4, 40, dtype=narrow), numbers(1, 4, 9, 7, dtype=narrow)
+    nodes.add("MatMul", x, numbers(40, 19, dtype=narrow, seed=2))
+    nodes.add("Gemm", x, numbers(40, 5, dtype=narrow), numbers(5, dtype=narrow), alpha=0.5)
+    nodes.add("Conv", image, numbers(6, 4, 3, 3, dtype=narrow), numbers(6, dtype=narrow))
+    nodes.add("Softmax", x).add("ReduceSum", x, (1,)).add("ReduceMax", x, (0,)).add("ArgMin", x)
+    nodes.add("LayerNormalization", x, numbers(40, dtype=narrow), numbers(40, dtype=narrow))
+    nodes.add("MaxPool", image, kernel_shape=[2, 3]).add("GlobalAveragePool", image)
+    nodes.add("Attention", *(numbers(1, 2, 10, 8, dtype=narrow, seed=n) for n in range(3)))
+    return nodes.build()

@@ -51,12 +51,12 @@ STRATEGIES = {
 }
 
 
-def drawn(op: str) -> list[tuple[NodeCase, Graph]]:
+def drawn(op: str, examples: int = EXAMPLES) -> list[tuple[NodeCase, Graph]]:
     """Return nodes that have code, the same ones each time."""
     found: list[tuple[NodeCase, Graph]] = []
 
     @settings(
-        max_examples=4 * EXAMPLES,
+        max_examples=4 * examples,
         phases=[Phase.generate],
         database=None,
         derandomize=True,
@@ -74,7 +74,7 @@ def drawn(op: str) -> list[tuple[NodeCase, Graph]]:
             found.append((case, graph))
 
     collect()
-    return found[-EXAMPLES:]  # the first ones are the simplest
+    return found[-examples:]  # the first ones are the simplest
 
 
 @pytest.fixture(scope="module")

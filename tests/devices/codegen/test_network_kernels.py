@@ -16,11 +16,12 @@ from plait.devices.codegen import lines, tiles
 from plait.devices.codegen.pieces import Launch, Piece, piece_of
 from plait.devices.codegen.registry import why_not
 from plait.devices.cpu import CpuDevice
+from plait.graph.dtypes import is_extension, kind_of
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from single_node import single_node_graph
 
-TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-12}
+TOLERANCE = {"bfloat16": 3e-2, "float16": 4e-3, "float32": 2e-5, "float64": 1e-12}
 """Relative to the largest number of a tensor: sums are added in another order."""
 
 OWN = sorted(name for name, made in CASES.items() if made.__module__ == cases.__name__)
@@ -40,10 +41,12 @@ def check(cpu: CpuDevice, graph: Graph, feeds: Mapping[str, Array]) -> None:
         wanted = bound.run(feeds)
     found = run_generated(graph, feeds)
     for name, expected in wanted.items():
-        if expected.dtype.kind != "f":
+        if kind_of(expected.dtype) != "f":
             np.testing.assert_array_equal(found[name], expected, name)
             continue
         tolerance = TOLERANCE[expected.dtype.name]
+        if is_extension(expected.dtype):
+            expected, found[name] = (each.astype(np.float32) for each in (expected, found[name]))
         size = float(np.abs(expected[np.isfinite(expected)]).max(initial=1))
         np.testing.assert_allclose(found[name], expected, tolerance, tolerance * size, err_msg=name)
 
