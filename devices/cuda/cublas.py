@@ -7,7 +7,7 @@ workspace is memory that the plan owns, and nothing is allocated after `Cublas` 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from ctypes import byref, c_double, c_float, c_int, c_int32, c_longlong, c_size_t, c_void_p
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ STATUS = {
     14: "CUBLAS_STATUS_INTERNAL_ERROR",
     15: "CUBLAS_STATUS_NOT_SUPPORTED",
 }
+REFUSED = frozenset({7, 8, 15})
+"""Of a product in itself: nothing was queued, and the library goes on working."""
 EXACT_SUMS = 16
 """CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION: partial sums of halves stay float32."""
 AS_STORED, TRANSPOSED = 0, 1
@@ -34,6 +36,10 @@ ANY_ALGORITHM = -1
 """CUBLAS_GEMM_DEFAULT."""
 TF32 = 77
 """CUBLAS_COMPUTE_32F_FAST_TF32: float32 factors are rounded to 10 bits, sums are not."""
+
+
+class ProductRefusedError(DeviceError):
+    """cuBLAS does not compute such a product; something else may."""
 
 
 class Arithmetic(NamedTuple):
@@ -114,7 +120,7 @@ class Cublas:
                 _check(library.cublasSetStream_v2(handle, on), "cublasSetStream")
                 # Setting a stream takes the workspace away (cuBLAS, cublasSetStream).
                 _check(library.cublasSetWorkspace_v2(handle, workspace, nbytes), "its workspace")
-                _check(multiply(handle, *arguments), "cublasGemm")
+                _check(multiply(handle, *arguments), "cublasGemm", REFUSED)
 
         return queue
 
@@ -151,9 +157,10 @@ def _matrix(address: int, kind: int, row: int, stride: int, is_stack: bool) -> t
     return (c_void_p(address), c_int(kind), c_int(row), *step)
 
 
-def _check(status: int, what: str) -> None:
+def _check(status: int, what: str, refused: Container[int] = ()) -> None:
     if status != SUCCESS:
-        raise DeviceError(
+        kind = ProductRefusedError if status in refused else DeviceError
+        raise kind(
             f"{what} fails: {STATUS.get(status, f'status {status}')}",
             fix="report this, with the version of cuBLAS",
         )

@@ -209,7 +209,8 @@ class CudaDevice(QueuedDevice[_Opened]):
         with opened.queues.current() as stream:
             constants, batches = opened.constants.place(subgraph.constants)
             parts = self._lowering.parts(subgraph, views)
-            opened.warmer.warm(subgraph, parts, constants, stream)
+            while not opened.warmer.warm(subgraph, parts, constants, stream):
+                parts = self._lowering.parts(subgraph, views)
             capture = self._graphs and not measure  # no event ends a node within a graph
             steps, held, traps = opened.binder.bind(
                 subgraph, parts, views, constants, stream, capture=capture

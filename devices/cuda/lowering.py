@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
@@ -74,6 +74,11 @@ class Lowering:
     def __init__(self, *, generates: bool, multiplies: bool) -> None:
         self.generates = generates
         self.multiplies = multiplies and generates
+        self._refused: set[Product] = set()
+
+    def refuse(self, product: Product) -> None:
+        """Leave products like this one to generated kernels from now on."""
+        self._refused.add(product)
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a node runs, in one way or another; its shapes may be symbolic."""
@@ -88,12 +93,11 @@ class Lowering:
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node of static shapes."""
-        product = self._product(node, call, outputs)
-        if product is not None:
-            return (TensorSpec("uint8", (product.workspace_nbytes,)),)
-        if self.generates and generated.why_not(node, call) is None:
-            return generated.scratch(node, call, outputs)
-        return programs.scratch(node, "cuda", call, outputs)
+        # What cuBLAS takes comes last, whether it has refused the product or not: plans that were
+        # made before have room for what takes its place, and plans made later fit other devices.
+        own = self._own_scratch(node, call, outputs)
+        product = product_of(node, call, outputs) if self.multiplies else None
+        return own if product is None else (*own, *product.scratch)
 
     def parts(self, graph: Graph, views: Mapping[str, View]) -> tuple[Part, ...]:
         """Return what there is to do for a subgraph, in order."""
@@ -103,21 +107,36 @@ class Lowering:
         def product(node: Node) -> Product | None:
             return self._product(node, graph.call(node), graph.output_specs(node))
 
+        def part(item: Piece | Node) -> Part:
+            nodes, queued = item if isinstance(item, Piece) else ((item,), None)
+            node, found = nodes[-1], product(nodes[-1])
+            if found is None:
+                return Part(nodes, queued)
+            own = self._own_scratch(node, graph.call(node), graph.output_specs(node))
+            return Part(nodes, _multiply(node, found, len(own)))
+
         found = fused(graph, views, epilogues=lambda node: product(node) is None)
-        return tuple(_part(item, product) for item in found)
+        return tuple(map(part, found))
+
+    def _own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the scratch buffers of a node that cuBLAS does not compute."""
+        if self.generates and generated.why_not(node, call) is None:
+            return generated.scratch(node, call, outputs)
+        return programs.scratch(node, "cuda", call, outputs)
 
     def _product(self, node: Node, call: Call, outputs: Specs) -> Product | None:
-        return product_of(node, call, outputs) if self.multiplies else None
+        product = product_of(node, call, outputs) if self.multiplies else None
+        return None if product in self._refused else product
 
 
-def _part(item: Piece | Node, find: Callable[[Node], Product | None]) -> Part:
-    nodes, queued = item if isinstance(item, Piece) else ((item,), None)
-    product = find(nodes[-1])
-    return Part(nodes, queued if product is None else _multiply(nodes[-1], product))
-
-
-def _multiply(node: Node, product: Product) -> tuple[Queued, ...]:
+def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
+    """Return what multiplies; its scratch buffers are those from a number on."""
+    workspace, *turned = (scratch_name(node, scratch + i) for i in range(len(product.scratch)))
     a, b = (node.inputs[factor.operand] for factor in (product.a, product.b))
-    multiply = Multiply(product, a, b, node.outputs[0], scratch_name(node, 0))
-    fill = () if product.fill is None else launches(node, Code((product.fill,)))
-    return (*fill, multiply)
+    before: tuple[Queued, ...] = ()
+    if product.fill is not None:
+        before += launches(node, Code((product.fill,)))
+    if product.turn is not None:
+        (b,) = turned
+        before += launches(node, Code((product.turn,)), {"y": b})
+    return (*before, Multiply(product, a, b, node.outputs[0], workspace))

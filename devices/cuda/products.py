@@ -13,6 +13,7 @@ from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
+from ..codegen.copying import Layout, copy
 from ..codegen.indexing import INDEX_LIMIT, broadcast, coordinates, index_type, offset
 from ..codegen.kernel import THREADS, Kernel, Parameter, groups_of
 
@@ -21,6 +22,9 @@ CELLS = {2: "u16", 4: "u32", 8: "u64"}
 """What elements of that many bytes are copied as."""
 QUANTUM = 4
 """cuBLAS takes int8 matrices whose rows are a multiple of that long."""
+TURNED_FROM = 32
+"""Rows of a product from which on it is worth turning b, as an estimate: turning takes as long as
+reading it twice."""
 
 _KIB, _MIB = 1 << 10, 1 << 20
 WORKSPACES = ((1 << 20, 64 * _KIB), (1 << 31, 4 * _MIB), (math.inf, 32 * _MIB))
@@ -57,6 +61,8 @@ class Product(NamedTuple):
     alpha, beta : float
     fill : Kernel or None
         Writes what `beta` is multiplied with into the output.
+    turn : Kernel or None
+        Writes b with its columns as rows where cuBLAS reads it from: into the last scratch buffer.
     """
 
     dtype: str
@@ -69,6 +75,16 @@ class Product(NamedTuple):
     alpha: float = 1.0
     beta: float = 0.0
     fill: Kernel | None = None
+    turn: Kernel | None = None
+
+    @property
+    def scratch(self) -> tuple[TensorSpec, ...]:
+        """The workspace, and b where it is turned."""
+        workspace = TensorSpec("uint8", (self.workspace_nbytes,))
+        if self.turn is None:
+            return (workspace,)
+        stacked = self.batch if self.b.stride else 1
+        return workspace, TensorSpec(self.dtype, (stacked, self.n, self.k))
 
     @property
     def workspace_nbytes(self) -> int:
@@ -117,7 +133,21 @@ def _matmul_integer(call: Call, output: TensorSpec) -> Product | None:
         return None
     if {call.spec(0).dtype.name, call.spec(1).dtype.name} != {"int8"}:
         return None
-    return _matmul(call, output)
+    product = _matmul(call, output)
+    if product is None or product.m < TURNED_FROM or not _fits(product, exact=True):
+        return product
+    return _turned(product)
+
+
+def _turned(product: Product) -> Product:
+    """Have cuBLAS find the columns of b as rows: tensor cores multiply int8 in no other form.
+
+    That is "TN" (cuBLAS, cublasGemmEx), all matrices being what they are to it, columns first.
+    """
+    k, n, stride = product.k, product.n, product.b.stride
+    stacked = product.batch if stride else 1
+    turn = copy("turn", 1, (stacked, n, k), Layout((stride, 1, n)), read=product.b.operand)
+    return product._replace(b=product.b._replace(transposed=True), turn=turn)
 
 
 def _gemm(call: Call, output: TensorSpec) -> Product | None:

@@ -8,10 +8,12 @@ from typing import Any
 from ...graph.ir import Graph, Node
 from ...graph.tensor import Array, TensorSpec
 from ..device import scratch_name
+from ..errors import KernelError
 from ..program import BoundProgram
 from .binding import Binder
+from .cublas import ProductRefusedError
 from .driver import CuPy
-from .lowering import Lowering, Part
+from .lowering import Lowering, Multiply, Part
 from .memory import ALIGNMENT, CudaArena
 
 
@@ -31,14 +33,30 @@ class Warmer:
 
     def warm(
         self, graph: Graph, parts: Sequence[Part], constants: Mapping[str, Array], stream: Any
-    ) -> None:
-        """Run the nodes that are unlike all before; raise KernelError naming one that fails."""
+    ) -> bool:
+        """Run the nodes that are unlike all before; raise KernelError naming one that fails.
+
+        Return False where cuBLAS refuses a product, whatever its documentation says of it: the
+        parts are to be made again then, since generated kernels will compute it.
+        """
+        taken = True
         for part in parts:
             node, work = part.node, part.of_libraries
             kind = f"{node.op} {graph.call(node).inputs} {node.attributes}"
-            if work is not None and kind not in self._warm:
+            if work is None or kind in self._warm:
+                continue
+            try:
                 self._run(graph.extract([node], node.name), work, constants, stream)
+            except KernelError as error:
+                if not isinstance(error.__cause__, ProductRefusedError):
+                    raise
+                taken = False
+                for item in work.queued or ():
+                    if isinstance(item, Multiply):
+                        self._lowering.refuse(item.product)
+            else:
                 self._warm.add(kind)
+        return taken
 
     def _run(self, graph: Graph, work: Part, constants: Mapping[str, Array], stream: Any) -> None:
         specs = self._specs(graph, work.node)
@@ -50,8 +68,10 @@ class Warmer:
             views[name] = arena.view(offset, spec)
             offset += _room(spec)
         bound = self._binder.bind(graph, [work], views, constants, stream)
-        BoundProgram(self._device, graph, bound.steps, measure=False)()
-        stream.synchronize()
+        try:
+            BoundProgram(self._device, graph, bound.steps, measure=False)()
+        finally:
+            stream.synchronize()  # what is queued uses the arena, whatever became of the rest
 
     def _specs(self, graph: Graph, node: Node) -> dict[str, TensorSpec]:
         """Return the specs of a node's tensors and scratch buffers, without its constants."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 import plait as pl
@@ -64,6 +63,14 @@ PRODUCTS: dict[str, tuple[Array, Make]] = {
     "bytes": (
         numbers(4, 8, dtype="int8"),
         lambda b, x: b.op("MatMulInteger", x, numbers(8, 4, dtype="int8")),
+    ),
+    "many rows of bytes": (
+        numbers(40, 8, dtype="int8"),
+        lambda b, x: b.op("MatMulInteger", x, numbers(8, 12, dtype="int8")),
+    ),
+    "stacks of bytes": (
+        numbers(2, 40, 8, dtype="int8"),
+        lambda b, x: b.op("MatMulInteger", x, numbers(2, 8, 12, dtype="int8")),
     ),
     "bytes around zero": (
         numbers(4, 8, dtype="int8"),
@@ -191,17 +198,76 @@ def test_double_precision_is_never_rounded(double: CupyDouble) -> None:
     assert library.cublas.computed == {70}
 
 
-def test_a_product_that_cublas_refuses_names_its_node(
+def answering(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have cuBLAS answer all products with a status."""
+    for name in ("cublasGemmEx", "cublasGemmStridedBatchedEx"):
+        monkeypatch.setattr(FakeCublas, name, lambda self, *given: status)
+
+
+@pytest.mark.parametrize("name", ["matrices", "stacks", "Gemm, all of it", "many rows of bytes"])
+def test_products_that_cublas_refuses_are_generated(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    answering(15, monkeypatch)
+    x, make = PRODUCTS[name]
+    graph = graph_of(x, make)
+    with Rig(pl.devices.find("cpu"), graph) as rig:
+        expected = rig.run({"x": x})["y"]
+    with Rig(double.generating(), graph) as rig:
+        np.testing.assert_array_equal(rig.run({"x": x})["y"], expected)
+        again = rig.device.compile(rig.graph, rig.views)  # nothing is asked of cuBLAS again
+        rig.device.submit(again).wait(WAIT_S)
+
+
+def test_what_follows_a_product_that_cublas_refuses_becomes_its_epilogue(
     double: CupyDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: FakeCublas, *given: Any) -> int:
-        return 15
+    answering(15, monkeypatch)
+    x, make = PRODUCTS["matrices"]
+    graph = graph_of(x, lambda b, name: b.op("Relu", make(b, name)))
+    with Rig(double.generating(graphs=False), graph) as rig:
+        before = double.cuda.driver.launches
+        rig.run({"x": x})
+        assert double.cuda.driver.launches == before + 1
 
-    monkeypatch.setattr(FakeCublas, "cublasGemmEx", refuse)
+
+def test_a_plan_made_before_a_refusal_has_room_for_what_takes_the_products_place(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(15, monkeypatch)
+    b = pl.GraphBuilder()
+    x, w = b.input("x", "float32", (4, 100_000)), b.input("w", "float32", (100_000, 4))
+    b.output("y", b.op("MatMul", x, w))  # so deep that it is summed in parts
+    graph, ones = b.build(), np.ones((4, 100_000), np.float32)
+    device = double.generating()
+    before = pl.plan(graph, [device])
+    found = pl.run(graph, {"x": ones, "w": ones.T.copy()}, devices=[device])
+    np.testing.assert_array_equal(found["y"], np.full((4, 4), 100_000))
+    assert before.memory is not None
+    after = pl.plan(graph, [device])
+    assert after.memory is not None
+    assert before.memory.scratch == after.memory.scratch
+
+
+def test_a_product_that_breaks_cublas_names_its_node(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(13, monkeypatch)
     with closing(double.generating()) as device:
-        with pytest.raises(KernelError, match="fails: CUBLAS_STATUS_NOT_SUPPORTED") as raised:
+        with pytest.raises(KernelError, match="fails: CUBLAS_STATUS_EXECUTION_FAILED") as raised:
             Rig(device, graph_of(*PRODUCTS["matrices"]))
     assert "matmul" in str(raised.value.at).lower()
+
+
+@pytest.mark.parametrize(("rows", "form"), [(4, "NN"), (40, "TN")])
+def test_many_rows_of_bytes_are_multiplied_in_the_form_of_tensor_cores(
+    double: CupyDouble, rows: int, form: str
+) -> None:
+    library, x = Library(double), numbers(rows, 8, dtype="int8")
+    make = PRODUCTS["many rows of bytes"][1]
+    with Rig(double.generating(cublas=library), graph_of(x, make)):
+        pass
+    assert library.cublas.forms == {form}
 
 
 def test_kernels_of_ours_are_not_compiled_to_warm_up_cublas(double: CupyDouble) -> None:

@@ -45,7 +45,8 @@ def kernels() -> tuple[Kernel, ...]:
             queued = piece.queued if isinstance(piece, Piece) else ()
             found += [item.kernel for item in queued if isinstance(item, Launch)]
     products = (product(graph_of(*given)) for given in PRODUCTS.values())
-    found += [each.fill for each in products if each is not None and each.fill is not None]
+    around = (kernel for each in products if each is not None for kernel in (each.fill, each.turn))
+    found += [kernel for kernel in around if kernel is not None]
     return tuple({kernel.name: kernel for kernel in found}.values())
 
 

@@ -51,12 +51,15 @@ class FakeCublas:
         How many handles there are.
     computed : set of int
         The cublasComputeType_t that were asked for.
+    forms : set of str
+        How bytes were given: "TN" is the form that tensor cores take.
     """
 
     def __init__(self, gpu: FakeGpu) -> None:
         self.calls = 0
         self.open = 0
         self.computed: set[int] = set()
+        self.forms: set[str] = set()
         self._gpu = gpu
         self._stream = 0
         self._workspace = (0, 0)
@@ -114,6 +117,8 @@ class FakeCublas:
             return NOT_SUPPORTED
         if a.kind == 3 and any(n % 4 for n in (k, a.leading, b.leading)):
             return NOT_SUPPORTED
+        if a.kind == 3:
+            self.forms.add("".join("NT"[swap] for swap in swaps))
         alpha, beta = (scale._obj.value for scale in scales)
         self.calls += 1
         self.computed.add(compute)
