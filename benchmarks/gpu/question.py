@@ -106,7 +106,9 @@ def text_of(row: Row) -> str:
     """Return a row for people."""
     if row.status != "measured":
         return f"{row.what:64} {row.status}: {row.value}"
-    value = f"{row.value:.4g} {row.unit}" if isinstance(row.value, float | int) else row.value
+    # Versions and counts are told to the last digit.
+    number = f"{row.value:.4g}" if isinstance(row.value, float) else str(row.value)
+    value = f"{number} {row.unit}".rstrip()
     goals = (("at most", row.at_most), ("at least", row.at_least), ("expected", row.expected))
     goal = ", ".join(f"{word} {bound}" for word, bound in goals if bound is not None)
     verdict = {True: f"  ok ({goal})", False: f"  NOT {goal}", None: ""}[row.met]

@@ -46,4 +46,16 @@ def _in_wheels(name: str) -> Iterator[str]:
         return
     for folder in wheels.__path__:
         for version in VERSIONS:
-            yield from map(str, Path(folder).glob(f"*/lib/lib{name}.so.{version}"))
+            for path in Path(folder).glob(f"*/lib/lib{name}.so.{version}"):
+                _load_beside(path, name)
+                yield str(path)
+
+
+def _load_beside(path: Path, name: str) -> None:
+    """Load what a library will look for by name alone when it is used.
+
+    NVRTC does so for its built-in functions, and wheels before 13.1 do not say where they are.
+    """
+    for part in path.parent.glob(f"lib{name}-builtins.so.*"):
+        with suppress(OSError):
+            ctypes.CDLL(str(part))

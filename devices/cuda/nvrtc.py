@@ -102,6 +102,8 @@ def _refused_error(log: str, arch: str) -> KernelError:
     lines = [line for line in log.rstrip("\0").splitlines() if line.strip()]
     shown = "\n  ".join(lines[:MAX_LINES])
     fix = "report this: a generated kernel is wrong"
+    if "builtins" in log:  # a library of its own, which it opens when it is used
+        fix = "pip install cuda-pathfinder, which finds all parts of NVRTC, or a newer NVRTC"
     if "gpu-architecture" in log:
         fix = f"install an NVRTC that knows {arch}"
     return KernelError(f"NVRTC refuses a program for {arch}:\n  {shown}", fix=fix)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import run_gpu
 from gpu import conformance
-from gpu.question import Row
+from gpu.question import Row, text_of
 from run_gpu import Answer, ask, name_of, rows_in, summary
 
 ON_CPU = ["--device", "cpu", "--small"]
@@ -103,6 +103,11 @@ def test_the_summary_tells_what_was_missed_and_what_is_missing() -> None:
     assert lines[0] == "1 of 2 goals and expectations are met"
     assert "slow" in lines[1]
     assert "  q: torch: not installed" in lines
+
+
+def test_whole_numbers_are_told_to_the_last_digit() -> None:
+    assert text_of(Row("CUDA of the driver", 13020)).split()[-1] == "13020"
+    assert text_of(Row("time", 1234.5678, "µs")).endswith("1235 µs")
 
 
 def test_a_device_without_a_name_is_called_as_it_was_asked_for() -> None:

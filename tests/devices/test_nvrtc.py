@@ -117,6 +117,16 @@ def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
     assert raised.value.fix == "install an NVRTC that knows sm_1"
 
 
+def test_a_part_of_nvrtc_that_is_missing_is_not_blamed_on_a_kernel() -> None:
+    log = (
+        "nvrtc: error: failed to open libnvrtc-builtins.so.13.0.\n  Make sure that it is installed."
+    )
+    error = nvrtc._refused_error(log, "sm_90")
+    assert "libnvrtc-builtins.so.13.0" in str(error)
+    assert error.fix is not None
+    assert "cuda-pathfinder" in error.fix
+
+
 def test_without_nvrtc_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "load_library", lambda name: None)
     nvrtc._nvrtc.cache_clear()
@@ -164,8 +174,10 @@ def test_libraries_are_looked_for_by_nvidias_finder_in_wheels_and_in_the_system(
         raise OSError(path)
 
     wheel = tmp_path / "cu13" / "lib" / "libcublas.so.13"
+    part = wheel.with_name("libcublas-builtins.so.13.0")
     wheel.parent.mkdir(parents=True)
     wheel.touch()
+    part.touch()
     wheels = ModuleType("nvidia")
     wheels.__path__ = [str(tmp_path)]
     monkeypatch.setitem(sys.modules, "nvidia", wheels)
@@ -174,4 +186,4 @@ def test_libraries_are_looked_for_by_nvidias_finder_in_wheels_and_in_the_system(
     monkeypatch.setattr(ctypes, "CDLL", load)
     assert libraries.load_library.__wrapped__("cublas") is None
     named = [] if found is None else [found]
-    assert tried == [*named, str(wheel), "libcublas.so.13", "libcublas.so.12"]
+    assert tried == [*named, str(part), str(wheel), "libcublas.so.13", "libcublas.so.12"]
