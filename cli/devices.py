@@ -58,7 +58,12 @@ def show_devices(
         print_json([_plain(status, costs) for status in found])
     else:
         rows = [
-            (s.name, "found" if s.found else "missing", _gibibytes(s.memory_bytes), s.reason)
+            (
+                s.name,
+                "found" if s.found else "missing",
+                _gibibytes(s.memory_bytes),
+                f"{s.reason}: {s.software}" if s.found and s.software else s.reason,
+            )
             for s in found
         ]
         print_table(("device", "state", "memory", "why"), rows, right=("memory",))
@@ -104,7 +109,7 @@ def _measure(found: Sequence[DeviceStatus]) -> Costs:
 
 
 def _plain(status: DeviceStatus, costs: Costs | None) -> dict[str, Any]:
-    keys = ("name", "found", "reason", "memory_bytes")
+    keys = ("name", "found", "reason", "memory_bytes", "software")
     plain = {key: getattr(status, key) for key in keys}
     if costs is None:
         return plain

@@ -1,6 +1,7 @@
 """Devices: where nodes run, and how. One file per device behind one protocol."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..graph.evaluation import evaluate_with
@@ -19,6 +20,7 @@ from .device import (
     scratch_specs,
 )
 from .options import Option, affinity, spinning, threads
+from .ort.providers import device_names, options_of, place_of
 from .registry import DeviceStatus, device, find, names, probe, register, unregister
 
 
@@ -47,6 +49,11 @@ def _formal(name: str) -> Device:
 
 
 def _ort(name: str, **options: Any) -> Device:
+    place = place_of(name)
+    if place is not None:
+        from .ort.provider_device import ProviderDevice
+
+        return ProviderDevice(name, place, **options)
     from .ort.device import OrtDevice
 
     return OrtDevice(name, **options)
@@ -95,7 +102,12 @@ register("cpu", _cpu, options=_HOST)
 register("worker", _worker, instances=lambda: ("worker:0",), options=_HOST)
 register("sim", _sim, instances=lambda: ("sim:npu",))
 register("formal", _formal)
-register("ort", _ort, options={**_HOST, "spinning": spinning})
+register(
+    "ort",
+    _ort,
+    instances=device_names,
+    options=partial(options_of, own={**_HOST, "spinning": spinning}),
+)
 register("compiled", _compiled, options=_HOST)
 register("cuda", _cuda, instances=_cuda_names)
 register("opencl", _opencl, instances=_opencl_names)

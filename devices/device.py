@@ -377,11 +377,6 @@ def is_device(one: object) -> TypeGuard[Device]:
     return hasattr(one, "capabilities")
 
 
-def device_kind(name: str) -> str:
-    """Return the kind of a device: the part of its name before the colon."""
-    return name.partition(":")[0]
-
-
 def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorSpec]:
     """Return the specs of a node's scratch buffers, by the names that they have in `views`."""
     call = graph.call(node)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .device import device_kind
 from .kernel_factors import FACTORS
 from .memory import HOST, SHARED
 from .model import DeviceModel
+from .ort.providers import KIND, kind_of, place_of
 
 _HOST = DeviceModel(
     flops_per_s=150e9,
@@ -69,11 +69,33 @@ operator's kernels are slower than that; of others, orders of magnitude. Measure
 `plait devices --measure`.
 """
 
+_PROVIDERS: Mapping[str, DeviceModel] = {
+    "cpu": replace(MODELS["ort"], submit_s=60e-6),
+    **dict.fromkeys(
+        ("gpu", "npu"), replace(OPENCL, submit_s=200e-6, copy_queues=0, layout_bytes_per_s=5e9)
+    ),
+}
+"""Of providers of ONNX Runtime, by their hardware: inputs and outputs are copied in each run."""
+
 _MEMORIES = {"cpu": HOST, "worker": SHARED, "compiled": HOST, "ort": HOST, "formal": HOST}
 """Where their arenas lie; a device of any other kind has a memory of its own, called like it."""
 
 _KERNELS_OF = {"worker": "cpu"}
 """The kind whose kernels a kind runs that has none of its own: a worker is a cpu elsewhere."""
+
+
+def device_kind(name: str) -> str:
+    """Return the kind of a device: the part of its name before the colon.
+
+    Of a device on a provider of ONNX Runtime the provider is part of it, and hardware that is not
+    the usual one: devices that have these in common have kernels in common.
+
+    Examples
+    --------
+    >>> device_kind("worker:0"), device_kind("ort:second"), device_kind("ort:openvino:0")
+    ('worker', 'ort', 'ort:openvino')
+    """
+    return kind_of(name) or name.partition(":")[0]
 
 
 def model_of(device: object, name: str) -> DeviceModel:
@@ -84,12 +106,14 @@ def model_of(device: object, name: str) -> DeviceModel:
 
 def guess(name: str) -> DeviceModel:
     """Return the model of a device's kind."""
-    return MODELS.get(device_kind(name), _UNKNOWN)
+    kind = device_kind(name)
+    place = place_of(kind) if kind.startswith(f"{KIND}:") else None
+    return MODELS.get(kind, _UNKNOWN) if place is None else _PROVIDERS.get(place.hardware, _UNKNOWN)
 
 
 def usual_memory(name: str) -> str:
     """Return where arenas of a device's kind lie."""
-    return _MEMORIES.get(device_kind(name), name)
+    return _MEMORIES.get(name.partition(":")[0], name)
 
 
 def kernels_of(name: str) -> str:

@@ -8,7 +8,7 @@ may be offered by an installed package, whose entry point is then imported, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,18 +22,23 @@ from ..graph.ir import Graph, Node
 from ..graph.names import did_you_mean
 from ..graph.registrations import note_registration
 from ..graph.tensor import TensorSpec
-from .device import Device, device_kind
+from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
+from .kinds import device_kind
 from .memory import ALIGNMENT, host_arena, host_view
 from .options import Option, checked
 
 SELF_CHECK_S = 60.0
 
-_ALMOST_RANGE = re.compile(r"([^:]+):(\d+)(-|:|\.+)(\d+)", re.ASCII)
+_ALMOST_RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)(-|:|\.+)(\d+)", re.ASCII)
 """What stands for several devices where plans take them, ``ort:0..1``, and slips of it."""
 
 Factory: TypeAlias = Callable[..., Device]
 """Makes a device, given its full name, and by keyword the options that it is to have."""
+
+
+Options: TypeAlias = Mapping[str, Option] | Callable[[str], Mapping[str, Option]]
+"""Options by name, or a function that returns those of a device of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +52,21 @@ class DeviceStatus:
     reason : str
         Why it is missing, or what was checked.
     memory_bytes : int or None
+    software : str
+        What its kernels come from, with versions and hardware as far as these are told; empty where
+        that is numpy.
     """
 
     name: str
     found: bool
     reason: str
     memory_bytes: int | None = None
+    software: str = ""
 
 
 _factories: dict[str, Factory] = {}
 _instances: dict[str, Callable[[], tuple[str, ...]]] = {}
-_options: dict[str, Mapping[str, Option]] = {}
+_options: dict[str, Options] = {}
 
 
 def register(
@@ -65,14 +74,15 @@ def register(
     factory: Factory,
     *,
     instances: Callable[[], tuple[str, ...]] | None = None,
-    options: Mapping[str, Option] | None = None,
+    options: Options | None = None,
 ) -> None:
     """Register a factory for a kind (``"worker"``) or one exact name (``"sim:npu"``).
 
     `instances` lists the names worth showing for a kind; the name itself when left out. `options`
     are what its devices can be told by `device`: for each a function that returns the value, given
-    that or its text, or raises ValueError, which says what it takes. The factory is called with
-    them by keyword, and the device keeps them as the mapping `options`.
+    that or its text, or raises ValueError, which says what it takes; or a function that returns
+    them for a name. The factory is called with them by keyword, and the device keeps them as the
+    mapping `options`.
 
     Raises
     ------
@@ -98,7 +108,7 @@ def register(
     _factories[name] = factory
     note_registration()
     _instances[name] = instances or (lambda: (name,))
-    _options[name] = dict(options or {})
+    _options[name] = options if callable(options) else dict(options or {})
 
 
 def unregister(name: str) -> None:
@@ -153,13 +163,16 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     slip = _ALMOST_RANGE.fullmatch(name)
     if slip is not None and name not in _factories:
         raise _range_error(name, slip)
-    kind = device_kind(name)
     # From the particular to the general, and what was registered here before what is installed.
-    factory = _factories.get(name) or _factories.get(kind) or _installed(name) or _installed(kind)
+    known = tuple(dict.fromkeys((name, device_kind(name), name.partition(":")[0])))
+    registered = next((one for one in known if one in _factories), None)
+    installed = filter(None, map(_installed, known))
+    installed = filter(None, map(_installed, known))
+    factory = _factories[registered] if registered else next(installed, None)
     if factory is None:
         raise _unknown_device_error(name)
-    known = _options.get(name) or _options.get(kind) or {}
-    chosen = checked(name, known, options)
+    takes = _options.get(registered or "", {})
+    chosen = checked(name, takes(name) if callable(takes) else takes, options)
     try:
         return factory(name, **chosen)
     except PlaitError:
@@ -167,7 +180,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     except Exception as error:
         raise DeviceUnavailableError(
             f"device {name!r} cannot be made: {named_text(error)}",
-            at=_origin(name, kind),
+            at=_origin(known),
             fix="repair the factory that it is registered with",
         ) from error
 
@@ -182,21 +195,20 @@ def probe(name: str) -> DeviceStatus:
     """Open a device, run one addition on it, close it, and say what was found."""
     try:
         device = find(name)
-    except PlaitError as error:
-        return DeviceStatus(name, False, f"{error.what}; {error.fix}" if error.fix else error.what)
-    try:
-        memory_bytes = device.capabilities.memory_bytes
+        offers = device.capabilities
         device.open()
     except PlaitError as error:
-        return DeviceStatus(name, False, error.what)
+        return DeviceStatus(name, False, f"{error.what}; {error.fix}" if error.fix else error.what)
     except Exception as error:  # of other packages' devices, and of systems that lack something
         return DeviceStatus(name, False, named_text(error))
     try:
         with closing(device):
             _self_check(device)
     except Exception as error:
-        return DeviceStatus(name, False, f"self-check failed: {text_of(error)}", memory_bytes)
-    return DeviceStatus(name, True, "self-check passed", memory_bytes)
+        failed = f"self-check failed: {text_of(error)}"
+        return DeviceStatus(name, False, failed, offers.memory_bytes, offers.software)
+    passed = "self-check passed"
+    return DeviceStatus(name, True, passed, offers.memory_bytes, offers.software)
 
 
 def _self_check(device: Device) -> None:
@@ -235,11 +247,11 @@ def _installed(name: str) -> Factory | None:
     return factory
 
 
-def _origin(name: str, kind: str) -> str | None:
+def _origin(known: Sequence[str]) -> str | None:
     """Return which package a device comes from, None where somebody registered it here."""
-    if name in _factories or kind in _factories:
+    if any(name in _factories for name in known):
         return None
-    return f"package {package_of(DEVICES, name if name in offered(DEVICES) else kind)}"
+    return f"package {package_of(DEVICES, next(one for one in known if one in offered(DEVICES)))}"
 
 
 def _range_error(name: str, slip: re.Match[str]) -> DeviceError:

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import openvino_anywhere
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
@@ -45,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach what tests start, also where the shell has it ignored: in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    openvino_anywhere.install()
     config.stash[STDERR] = os.dup(2)  # while a test runs, what it writes there is kept
     if sys.dont_write_bytecode and (cache := getattr(config, "cache", None)):
         _keep_bytecode(cache.mkdir("bytecode"))

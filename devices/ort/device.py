@@ -14,6 +14,7 @@ from ..device import Capabilities, Program, Support
 from ..host import HostDevice, core_count, physical_memory
 from ..memory import HOST, SHARED, View
 from ..options import given
+from .engine import PROCESSOR, Engine
 from .profiling import shares_of
 from .program import OrtProgram
 from .runtime import newest_opset, runtime
@@ -28,7 +29,7 @@ class OrtDevice(HostDevice):
     Parameters
     ----------
     name : str
-        ``"ort"``, or ``"ort:"`` and anything.
+        ``"ort"``, or ``"ort:"`` and anything that is no provider's.
     threads : int, optional
         On how many threads each subgraph computes; when left out, on as many as its work is worth
         of the device's share of the cores.
@@ -37,6 +38,8 @@ class OrtDevice(HostDevice):
     spinning : bool, optional
         Whether they wait for each other in busy loops while a subgraph runs; when left out they do
         where the device has all cores. Between runs they never do.
+    engine : Engine, optional
+        What ONNX Runtime computes with; its own kernels when left out.
 
     Notes
     -----
@@ -53,11 +56,13 @@ class OrtDevice(HostDevice):
         threads: int | None = None,
         affinity: Sequence[int] | None = None,
         spinning: bool | None = None,
+        engine: Engine = PROCESSOR,
     ) -> None:
         super().__init__(name, given(threads, affinity, spinning))
         self._cores = 1
-        self._answers = Answers()
-        self._sessions = Sessions(name, affinity or ())
+        self._engine = engine
+        self._answers = Answers(engine)
+        self._sessions = Sessions(name, affinity or (), engine)
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -100,7 +105,9 @@ class OrtDevice(HostDevice):
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
         """Return which share of a subgraph's time each node takes, by ONNX Runtime's profiler."""
-        return shares_of(subgraph, self._threads_for(subgraph, self._cores), self.name)
+        return shares_of(
+            subgraph, self._threads_for(subgraph, self._cores), self.name, self._engine
+        )
 
     def speedup(self, seconds: float, cores: int) -> float:
         """Return by what factor a program is faster on its threads than on one."""

@@ -20,7 +20,7 @@ from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ..kinds import guess
 from ..model import family
-from .runtime import options
+from .engine import PROCESSOR, Engine
 from .session import Model, Session
 from .threads import Threads
 
@@ -33,7 +33,9 @@ _BLOCKED = "_nchwc"
 """What follows the name of a tensor where it is computed in blocks of channels."""
 
 
-def shares_of(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
+def shares_of(
+    graph: Graph, threads: Threads, device: str, engine: Engine = PROCESSOR
+) -> dict[str, float]:
     """Return each node's share of a subgraph's time; nothing where it cannot be told.
 
     Raises
@@ -41,15 +43,17 @@ def shares_of(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
     KernelError
         If ONNX Runtime does not take the subgraph.
     """
-    seconds = seconds_of(graph, threads, device)
+    seconds = seconds_of(graph, threads, device, engine)
     whole = sum(seconds.values())
     return {name: one / whole for name, one in seconds.items()} if whole else {}
 
 
-def seconds_of(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
+def seconds_of(
+    graph: Graph, threads: Threads, device: str, engine: Engine = PROCESSOR
+) -> dict[str, float]:
     """Return what each node of a subgraph takes, changes of layout apart."""
     spent: dict[str, float] = {}
-    for name, least in _profiled(graph, threads, device).items():
+    for name, least in _profiled(graph, threads, device, engine).items():
         node = _named(graph, name)
         if node is not None:
             spent[node.name] = spent.get(node.name, 0.0) + least
@@ -61,13 +65,13 @@ def seconds_of(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
     return seconds
 
 
-def _profiled(graph: Graph, threads: Threads, device: str) -> dict[str, float]:
+def _profiled(graph: Graph, threads: Threads, device: str, engine: Engine) -> dict[str, float]:
     """Return the shortest time of everything that ONNX Runtime runs, by its name."""
     with tempfile.TemporaryDirectory() as folder:
-        chosen = options(threads)
+        chosen = engine.options(threads)
         chosen.enable_profiling = True
         chosen.profile_file_prefix = str(Path(folder) / "ort")
-        loaded = Session(graph, lambda computed: Model(computed, chosen, device))
+        loaded = Session(graph, lambda computed: Model(computed, chosen, device, engine))
         if loaded.inference is None:
             return {}
         specs = ((name, graph.tensors[name]) for name in loaded.computed.inputs)

@@ -70,11 +70,17 @@ class OrtProgram:
             inference, inner = session.inference, binding
         self._run = inference.run_with_iobinding
         self._binding = inner
-        found = (
-            (_binder(binding, name, views[name].array), views[name].donation) for name in inputs
-        )
-        if donations := [(bind, one) for bind, one in found if one is not None]:
-            self._run = partial(_run_with_donations, donations, self._run)
+        copies = session.engine.copies_inputs
+        moving = {
+            name: views[name].donation or (Donation(views[name].array) if copies else None)
+            for name in inputs
+        }
+        if rebound := [
+            (_binder(binding, name, views[name].array), place)
+            for name, place in moving.items()
+            if place is not None
+        ]:
+            self._run = partial(_run_rebound, rebound, self._run)
 
     @property
     def loaded(self) -> Hashable:
@@ -128,12 +134,13 @@ def _nothing(*_: object) -> None:
     """Stand for a run where there is nothing to compute."""
 
 
-def _run_with_donations(
-    donations: list[tuple[Bind, Donation]], run: Any, inner: Any, options: Any
-) -> None:
-    """Run with inputs that lie elsewhere each time; no method, or programs would be in cycles."""
-    for bind, donation in donations:
-        bind(donation.array)
+def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, options: Any) -> None:
+    """Bind inputs that lie elsewhere each time, or are copied then, and run.
+
+    No method, or programs would be in cycles.
+    """
+    for bind, place in places:
+        bind(place.array)
     run(inner, options)
 
 

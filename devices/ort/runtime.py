@@ -20,7 +20,7 @@ from ..errors import DeviceUnavailableError
 from .threads import ONE_THREAD, SPIN_US, Threads
 
 PROVIDERS = ["CPUExecutionProvider"]
-_INEXACT = ["WeightBiasQuantization"]
+INEXACT = ["WeightBiasQuantization"]
 """Optimizers left out: this one rounds float weights between quantized tensors to 8 bits."""
 
 _EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
@@ -97,7 +97,7 @@ def options(
 def load(model: Any, chosen: Any) -> Any:
     """Return ONNX Runtime's session for a model; whatever it raises goes through."""
     return runtime().InferenceSession(
-        model.SerializeToString(), chosen, providers=PROVIDERS, disabled_optimizers=_INEXACT
+        model.SerializeToString(), chosen, providers=PROVIDERS, disabled_optimizers=INEXACT
     )
 
 

@@ -22,11 +22,8 @@ from ...graph.tensor import Array
 from ..errors import KernelError
 from ..memory import View
 from .empty import is_empty, without_empty_inputs
-from .faster_forms import with_faster_forms
-from .integer_biases import with_integer_biases
-from .masks import with_whole_masks
-from .runtime import load, newest_opset, options, runtime, summary
-from .saturation import without_saturation
+from .engine import PROCESSOR, Engine
+from .runtime import newest_opset, runtime, summary
 from .support import computes_nothing
 from .threads import ONE_THREAD, Threads
 from .widening import MOST_NBYTES, given, widened
@@ -56,9 +53,9 @@ class Model:
 
     __slots__ = ("__weakref__", "graph", "inference", "widens", "wider")
 
-    def __init__(self, graph: Graph, chosen: Any, device: str) -> None:
+    def __init__(self, graph: Graph, chosen: Any, device: str, engine: Engine = PROCESSOR) -> None:
         self.graph = graph
-        self.inference: Any = _load(graph, chosen, device)
+        self.inference: Any = _load(graph, chosen, device, engine)
         self.wider: Model | None = None
         self.widens = True
 
@@ -71,6 +68,7 @@ class Session:
     graph : Graph
     model_of : callable
         Returns the model of what is computed.
+    engine : Engine
 
     Attributes
     ----------
@@ -82,14 +80,17 @@ class Session:
         None where there are no such nodes.
     """
 
-    __slots__ = ("__weakref__", "computed", "graph", "model")
+    __slots__ = ("__weakref__", "computed", "engine", "graph", "model")
 
-    def __init__(self, graph: Graph, model_of: Callable[[Graph], Model]) -> None:
+    def __init__(
+        self, graph: Graph, model_of: Callable[[Graph], Model], engine: Engine = PROCESSOR
+    ) -> None:
         self.graph = graph
+        self.engine = engine
         # ONNX Runtime is given nothing without elements: not all of its kernels take that.
         some_are_empty = any(map(is_empty, graph.tensors.values(), repeat(None)))
         computed = _with_results(without_empty_inputs(graph)) if some_are_empty else graph
-        self.computed = with_constants_outside(_in_own_forms(computed), _is_handed_over)
+        self.computed = with_constants_outside(_in_own_forms(computed, engine), _is_handed_over)
         self.model = model_of(self.computed) if self.computed.nodes else None
 
     @property
@@ -118,14 +119,14 @@ class Session:
         )
 
 
-def _load(graph: Graph, chosen: Any, device: str) -> Any:
+def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
     # Shared with ONNX Runtime where they lie, rather than copied into the model, and parsed from
     # it.
     large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
     try:
         values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
         chosen.add_external_initializers(list(large), values)
-        return load(to_onnx(graph, opset=newest_opset(), outside=large), chosen)
+        return engine.load(to_onnx(graph, opset=newest_opset(), outside=large), chosen)
     except Exception as error:
         raise KernelError(
             f"ONNX Runtime does not take the subgraph: {summary(error)}",
@@ -134,17 +135,15 @@ def _load(graph: Graph, chosen: Any, device: str) -> Any:
         ) from error
 
 
-def _in_own_forms(graph: Graph) -> Graph:
-    """Return a graph in forms that ONNX Runtime computes exactly, and fast; nested ones too."""
+def _in_own_forms(graph: Graph, engine: Engine) -> Graph:
+    """Return a graph in forms that an engine computes exactly, and fast; nested ones too."""
 
     def simplify(nested: Graph, _: MayMerge) -> tuple[Graph, Sequence[Applied]]:
-        made = _in_own_forms(nested)
+        made = _in_own_forms(nested, engine)
         changed = made.nodes != nested.nodes
         return made, [applied_to(_in_own_forms.__name__, nested, made, 0.0)] if changed else []
 
-    for form in (with_whole_masks, with_integer_biases, without_saturation, with_faster_forms):
-        graph = form(graph)
-    return simplified_inside(graph, always, simplify)[0]
+    return simplified_inside(engine.formed(graph), always, simplify)[0]
 
 
 def _with_results(graph: Graph) -> Graph:
@@ -182,9 +181,10 @@ class Sessions:
     thread each: replicas, and sessions of the same plan.
     """
 
-    def __init__(self, device: str, cores: Sequence[int] = ()) -> None:
+    def __init__(self, device: str, cores: Sequence[int] = (), engine: Engine = PROCESSOR) -> None:
         self._device = device
         self._cores = cores
+        self._engine = engine
         self._models: _Models = weakref.WeakValueDictionary()
         self._sessions: weakref.WeakValueDictionary[tuple[int, Threads], Session] = (
             weakref.WeakValueDictionary()
@@ -196,14 +196,14 @@ class Sessions:
         with _lock:
             session = self._sessions.get(key)
             if session is None:
-                session = Session(graph, partial(self._model, threads))
+                session = Session(graph, partial(self._model, threads), self._engine)
                 self._sessions[key] = session
         return session
 
     def _model(self, threads: Threads, graph: Graph) -> Model:
         # With threads of its own a model runs once at a time: other devices would wait for it.
         models = _of_one_thread if threads == ONE_THREAD else self._models
-        key = threads, *_identity(graph)
+        key = self._engine, threads, *_identity(graph)
         model = models.get(key)
         if model is None:
             made = models[key] = self._load(graph, threads)
@@ -222,7 +222,8 @@ class Sessions:
         return model
 
     def _load(self, graph: Graph, threads: Threads) -> Model:
-        return Model(graph, options(threads, cores=self._cores), self._device)
+        chosen = self._engine.options(threads, cores=self._cores)
+        return Model(graph, chosen, self._device, self._engine)
 
 
 def _identity(graph: Graph) -> tuple[object, ...]:

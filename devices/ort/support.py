@@ -19,7 +19,8 @@ from ...graph.tensor import Array, TensorSpec
 from ..device import Support
 from .differences import difference
 from .empty import is_empty, makes_of_nothing, without_empty
-from .runtime import binds_extensions, load, newest_opset, options, runtime, summary
+from .engine import PROCESSOR, Engine
+from .runtime import binds_extensions, newest_opset, runtime, summary
 
 KEPT_ANSWERS = 4096
 SMALL = 64
@@ -37,7 +38,8 @@ _Answer: TypeAlias = tuple[
 class Answers:
     """Answers about nodes, each found once: passes and the planner ask about the same nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine = PROCESSOR) -> None:
+        self._engine = engine
         self._known: dict[int, _Answer] = {}
 
     def of(self, node: Node, call: Call) -> Support:
@@ -47,7 +49,7 @@ class Answers:
             asked, inputs, values, answer = known
             if asked is node and inputs == call.inputs and all(map(_holds, values, call.values)):
                 return answer
-        answer = supports(node, call)
+        answer = supports(node, call, self._engine)
         if len(self._known) >= KEPT_ANSWERS:
             self._known.clear()
         # Constants that passes have replaced must not be kept alive by an answer about them.
@@ -60,12 +62,12 @@ def _holds(known: ref[Array] | None, value: Array | None) -> bool:
     return value is None if known is None else known() is value
 
 
-def supports(node: Node, call: Call) -> Support:
-    """Say whether ONNX Runtime has a kernel that does what the node says."""
+def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
+    """Say whether an engine has a kernel that does what the node says."""
     if calls_python(node):
-        return Support(False, "Python functions do not run on 'ort' devices")
+        return Support(False, f"Python functions do not run on {engine.kind!r} devices")
     if node.op in CONTROL_FLOW:
-        return _supports_whole(node, call)
+        return _supports_whole(node, call, engine)
     outputs = [
         spec if name else None
         for name, spec in zip(node.outputs, infer_node(node, call), strict=True)
@@ -81,28 +83,28 @@ def supports(node: Node, call: Call) -> Support:
         (refusal_of_own(node) if is_own else refusal(node, call.inputs, outputs, newest_opset()))
         or difference(node, call)
         or _unbound(present)
-        or _refused_by_runtime(node, call, outputs)
+        or _refused_by_runtime(node, call, outputs, engine)
     )
     if reason is None:
         return Support(True, "ONNX Runtime has a kernel")
-    return Support(False, f"no kernel for {node.op!r} on 'ort' devices: {reason}")
+    return Support(False, f"no kernel for {node.op!r} on {engine.kind!r} devices: {reason}")
 
 
-def _supports_whole(node: Node, call: Call) -> Support:
+def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
     """Say whether ONNX Runtime has kernels for all that a node of control flow holds."""
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
     for graph in graphs_in(node):
         for inner in graph.nodes:
-            reason = _refusal_inside(inner, graph.call(inner))
+            reason = _refusal_inside(inner, graph.call(inner), engine)
             if reason is not None:
                 return Support(False, f"{inner.name!r} in it: {reason}")
     return Support(True, "ONNX Runtime runs it whole")
 
 
-def _refusal_inside(node: Node, call: Call) -> str | None:
+def _refusal_inside(node: Node, call: Call, engine: Engine) -> str | None:
     """Return why ONNX Runtime refuses a node in a nested graph, where it runs all of them."""
-    answer = supports(node, call)
+    answer = supports(node, call, engine)
     if answer.ok and (
         any(map(is_empty, call.inputs, call.values))
         or computes_nothing(node, infer_node(node, call))
@@ -127,16 +129,18 @@ def computes_nothing(node: Node, outputs: Sequence[TensorSpec | None]) -> bool:
     return all(spec is None or (spec.is_static and not spec.size) for spec in outputs)
 
 
-def _refused_by_runtime(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | None:
-    key = _key(node, call)
+def _refused_by_runtime(
+    node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
+) -> str | None:
+    key = engine, *_key(node, call)
     if key not in _answers:
         if len(_answers) >= KEPT_ANSWERS:
             _answers.clear()
-        _answers[key] = _try(node, call, outputs)
+        _answers[key] = _try(node, call, outputs, engine)
     return _answers[key]
 
 
-def _key(node: Node, call: Call) -> Hashable:
+def _key(node: Node, call: Call) -> tuple[Hashable, ...]:
     """Return all that the answer depends on; lengths do not matter."""
     inputs = tuple(
         spec and (spec.dtype.name, spec.rank, *_shown(value))
@@ -155,8 +159,10 @@ def _is_small(value: Array) -> bool:
     return bool(value.dtype.kind in "iu" and value.size <= SMALL)
 
 
-def _try(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | None:
-    """Return why ONNX Runtime refuses the node on its own, None if it does not."""
+def _try(
+    node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
+) -> str | None:
+    """Return why an engine refuses the node on its own, None if it does not."""
     tensors, constants = {}, {}
     for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
         if spec is not None:
@@ -170,10 +176,10 @@ def _try(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | 
     fetched = tuple(filter(None, node.outputs))
     graph = Graph("probe", fed, fetched, (node,), tensors, constants)
     try:
-        load(to_onnx(graph, opset=newest_opset()), options(optimize=False))
+        model = to_onnx(graph, opset=newest_opset())
     except Exception as error:
         return summary(error)
-    return None
+    return engine.refusal(model)
 
 
 def _of_any_length(rank: int | None, name: str) -> list[str] | None:

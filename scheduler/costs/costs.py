@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from ...devices.device import Device, device_kind
-from ...devices.kinds import guess, kernels_of, model_of, usual_memory
+from ...devices.device import Device
+from ...devices.kinds import device_kind, guess, kernels_of, model_of, usual_memory
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
 from ...devices.model import DeviceModel, family
 from ...graph.errors import ParseError

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ...devices.device import Capabilities, Device, device_kind, is_device
+from ...devices.device import Capabilities, Device, is_device
 from ...devices.host import core_count
-from ...devices.kinds import model_of
+from ...devices.kinds import device_kind, model_of
 from ...devices.memory import HOST, SHARED
 from ...devices.model import DeviceModel
 from ...devices.registry import find
@@ -24,7 +24,7 @@ Groups: TypeAlias = tuple[tuple[str, ...], ...]
 MOST = 256
 """Replicas; more of them are a slip of the pen."""
 
-_RANGE = re.compile(r"([^:]+):(\d+)\.\.(\d+)", re.ASCII)
+_RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)\.\.(\d+)", re.ASCII)
 
 
 def members(name: str) -> tuple[str, ...]:

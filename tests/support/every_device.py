@@ -25,6 +25,8 @@ from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
+from plait.devices.ort.provider_device import ProviderDevice
+from plait.devices.ort.providers import place_of
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.devices.streams.program import QueuedProgram
@@ -186,17 +188,41 @@ class OrtSubject(Subject):
             yield Failing(device, _doubled_then("Relu"))
 
 
-class _BrokenOrt(OrtDevice):
+class OpenVinoSubject(OrtSubject):
+    """OpenVINO by way of ONNX Runtime, on the processor."""
+
+    def make(self) -> ProviderDevice:
+        return _provided(ProviderDevice, self.label)
+
+    @contextmanager
+    def failing(self) -> Iterator[Failing]:
+        with self.opened(_provided(_BrokenOpenVino, self.label)) as device:
+            yield Failing(device, _doubled_then("Relu"))
+
+
+def _provided(made: type[ProviderDevice], name: str) -> ProviderDevice:
+    place = place_of(name)
+    assert place is not None
+    return made(name, place)
+
+
+class _Breaking:
     """Fails where a node is called ``"bad"``, in the words of ONNX Runtime."""
 
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        program = super().compile(subgraph, views, measure=measure)
+        program = super().compile(subgraph, views, measure=measure)  # type: ignore[misc]
         assert isinstance(program, OrtProgram)
         if any(node.name == "bad" for node in subgraph.nodes):
             program._run = _fail_as_ort
         return program
+
+
+class _BrokenOrt(_Breaking, OrtDevice): ...
+
+
+class _BrokenOpenVino(_Breaking, ProviderDevice): ...
 
 
 def _fail_as_ort(*arguments: object) -> NoReturn:
@@ -340,6 +366,7 @@ SUBJECTS = (
     SimSubject("sim:test", "sim"),
     CompiledSubject("compiled", "compiled"),
     OrtSubject("ort", "ort"),
+    OpenVinoSubject("ort:openvino", "openvino"),
     Subject("formal", "formal"),
     # Two orders of precedence among the streams that are each other's opposite, and a random one.
     *(DoubleSubject(f"cuda:0-double-{seed}", "double", False, seed) for seed in (0, 5, 7)),
@@ -350,7 +377,7 @@ SUBJECTS = (
 ONCE = tuple(
     subject
     for subject in SUBJECTS
-    if getattr(subject, "seed", 0) == 0 and subject.kind not in ("ort", "formal")
+    if getattr(subject, "seed", 0) == 0 and subject.kind not in ("ort", "openvino", "formal")
 )
 """Each kind of device that runs plait's kernels, once: for what no order of streams can change.
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from ....devices.device import Device, Support, device_kind, support, why_not
+from ....devices.device import Device, Support, support, why_not
+from ....devices.kinds import device_kind
 from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes, waits
 from ....graph.passes import Placing, attempts, can_be_written_out

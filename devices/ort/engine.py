@@ -1,0 +1,58 @@
+"""Engines: with what ONNX Runtime computes, its own kernels for processors or a provider's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ...graph.ir import Graph
+from .faster_forms import with_faster_forms
+from .integer_biases import with_integer_biases
+from .masks import with_whole_masks
+from .runtime import load, options, summary
+from .saturation import without_saturation
+from .threads import ONE_THREAD, Threads
+
+
+@dataclass(frozen=True)
+class Engine:
+    """ONNX Runtime's own kernels. Equal engines make equal sessions.
+
+    Attributes
+    ----------
+    kind : str
+        Of the devices that compute with it.
+    copies_inputs : bool
+        True when an input is copied as it is bound, so that each run takes another binding.
+    """
+
+    kind: str
+    copies_inputs: ClassVar[bool] = False
+
+    def options(
+        self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
+    ) -> Any:
+        """Return the options of a session on these threads, to be loaded by `load`."""
+        return options(threads, cores=cores, optimize=optimize)
+
+    def load(self, model: Any, chosen: Any) -> Any:
+        """Return ONNX Runtime's session for a model; whatever it raises goes through."""
+        return load(model, chosen)
+
+    def refusal(self, model: Any) -> str | None:
+        """Return why there is no kernel for one of a model's nodes; None if there are all."""
+        try:
+            self.load(model, self.options(optimize=False))
+        except Exception as error:
+            return summary(error)
+        return None
+
+    def formed(self, graph: Graph) -> Graph:
+        """Return a graph in forms that are computed exactly, and fast; nested graphs apart."""
+        for form in (with_whole_masks, with_integer_biases, without_saturation, with_faster_forms):
+            graph = form(graph)
+        return graph
+
+
+PROCESSOR = Engine("ort")

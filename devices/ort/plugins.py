@@ -1,0 +1,186 @@
+"""Engines on other providers: found at ONNX Runtime, or in the packages that bring their libraries.
+
+A provider is part of ONNX Runtime's own build, or a plugin in a library, which is registered when
+the provider is first asked for. Plugins list the hardware that they found, and run on one of it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from ...graph.extras import how_to_install, import_extra
+from ...graph.ir import Graph
+from ..errors import DeviceUnavailableError
+from .engine import Engine
+from .providers import ANY, Place, Provider, Wishes
+from .runtime import INEXACT, options, runtime, summary
+from .threads import ONE_THREAD, Threads
+
+_COMPILES = "ModelRequiresCompilation"
+"""What ONNX Runtime raises where a provider takes a model that it was told not to compile."""
+
+_LEFT_OVER = "assigned to the default CPU EP"
+"""What it says where a provider does not take all nodes."""
+
+_lock = threading.Lock()
+
+
+class Found(NamedTuple):
+    """A provider that is there, and what it runs on.
+
+    Attributes
+    ----------
+    listed : onnxruntime.OrtEpDevice or None
+        One piece of hardware; None where the provider is part of ONNX Runtime's build, and finds
+        its hardware itself.
+    version : str
+    hardware : str
+        In words; empty where that is not known.
+    """
+
+    listed: Any
+    version: str
+    hardware: str
+
+
+@dataclass(frozen=True)
+class ProviderEngine(Engine):
+    """A provider on one piece of hardware, told what devices are told.
+
+    Sessions run all nodes on it, or are refused: none falls back to ONNX Runtime's own kernels.
+    """
+
+    place: Place
+    precision: str = "model"
+    cache: str = ""
+    settings: str = "{}"
+    copies_inputs: ClassVar[bool] = True
+
+    def options(
+        self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
+    ) -> Any:
+        """Return options that name the provider; threads are its own, where it has any."""
+        chosen = options(optimize=optimize)
+        chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        listed = find(self.place).listed
+        if listed is not None:
+            chosen.add_provider_for_devices([listed], self._told(threads.count))
+        return chosen
+
+    def load(self, model: Any, chosen: Any) -> Any:
+        """Return ONNX Runtime's session for a model, all of which the provider runs."""
+        registered = self.place.provider.registered
+        session = runtime().InferenceSession(
+            model.SerializeToString(),
+            chosen,
+            providers=None if chosen.has_providers() else [(registered, self._told(1))],
+            disabled_optimizers=INEXACT,
+            enable_fallback=0,  # else what fails is printed, and its own kernels run
+        )
+        if session.get_providers()[0] != registered:
+            raise RuntimeError(f"ONNX Runtime does not make a session on {registered}")
+        return session
+
+    def refusal(self, model: Any) -> str | None:
+        """Return why the provider does not take a model's nodes, without compiling them."""
+        chosen = self.options(optimize=False)
+        chosen.add_session_config_entry("session.disable_model_compile", "1")
+        try:
+            self.load(model, chosen)
+        except Exception as error:
+            if type(error).__name__ == _COMPILES:
+                return None
+            if _LEFT_OVER in str(error):
+                return f"{self.place.provider.registered} does not take it"
+            return summary(error)
+        return None
+
+    def formed(self, graph: Graph) -> Graph:
+        """Return the graph: what others are exact and fast in is their own business."""
+        return graph
+
+    def _told(self, threads: int) -> dict[str, str]:
+        provider, hardware, number = self.place
+        wishes = Wishes(hardware, number, self.precision, threads, self.cache)
+        given: Mapping[str, str] = json.loads(self.settings)
+        return {**provider.settings(wishes), **given}
+
+
+def find(place: Place) -> Found:
+    """Return a provider on its hardware; its library is registered if that is new.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        If it is not installed, or finds no such hardware.
+    """
+    ort, provider = runtime(), place.provider
+    with _lock:
+        listed = _listed(ort, provider)
+        if not listed:
+            if provider.registered in ort.get_available_providers():
+                return Found(None, ort.__version__, "")
+            _register(ort, provider)
+            listed = _listed(ort, provider)
+    fitting = [one for one in listed if place.hardware in (ANY, _type_of(one))]
+    # Processors are one piece of hardware, and their numbers tell devices on it apart.
+    number = 0 if place.hardware == "cpu" else place.number
+    if number >= len(fitting):
+        there = ", ".join(sorted({_type_of(one) for one in listed})) or "nothing"
+        raise DeviceUnavailableError(
+            f"{provider.registered} finds no {_wanted(place)} here that it runs on: it takes "
+            f"{provider.needs}, and found {there}",
+            fix="choose another device",
+        )
+    one = fitting[number]
+    metadata = dict(one.ep_metadata)
+    named = metadata.get("FULL_DEVICE_NAME") or f"{one.device.vendor} {_type_of(one)}"
+    return Found(one, metadata.get("version", "").partition("+")[0], named)
+
+
+def _listed(ort: Any, provider: Provider) -> list[Any]:
+    """Return the hardware that a plugin found; what is made up to compile for is left out."""
+    if not hasattr(ort, "get_ep_devices"):  # before 1.23
+        return []
+    return [
+        one
+        for one in ort.get_ep_devices()
+        if one.ep_name == provider.registered and dict(one.device.metadata).get("is_virtual") != "1"
+    ]
+
+
+def _register(ort: Any, provider: Provider) -> None:
+    """Let ONNX Runtime load a provider's library; nothing happens where it has done so."""
+    missing = f"ONNX Runtime has no {provider.registered}"
+    if not provider.package:
+        raise DeviceUnavailableError(missing, fix=provider.install)
+    package = provider.package
+    told = f"{missing}: the package {package!r} is not installed"
+    module = import_extra(package, told, provider.install, DeviceUnavailableError)
+    if not hasattr(ort, "register_execution_provider_library"):
+        raise DeviceUnavailableError(
+            f"onnxruntime {ort.__version__} takes no provider from a library: 1.23 does",
+            fix=f"pip install --upgrade onnxruntime; {how_to_install('onnx', 'ort')}",
+        )
+    try:
+        ort.register_execution_provider_library(provider.registered, module.get_library_path())
+    except Exception as error:
+        if "already registered" in str(error):
+            return
+        raise DeviceUnavailableError(
+            f"the library of {package!r} does not load: {summary(error)}", fix=provider.install
+        ) from error
+
+
+def _type_of(listed: Any) -> str:
+    return str(listed.device.type.name).lower()
+
+
+def _wanted(place: Place) -> str:
+    words = {"cpu": "processor", "gpu": "graphics processor", "npu": "NPU", ANY: "hardware"}
+    number = f" {place.number}" if place.number and place.hardware != "cpu" else ""
+    return f"{words[place.hardware]}{number}"
