@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call
+from ...graph.tensor import TensorSpec
+from .differences import difference
 from .faster_forms import with_faster_forms
 from .integer_biases import with_integer_biases
 from .masks import with_whole_masks
 from .runtime import load, options, summary
 from .saturation import without_saturation
 from .threads import ONE_THREAD, Threads
+
+KEPT_ANSWERS = 4096
+"""About nodes, of each sort."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,17 @@ class Engine:
         """Return ONNX Runtime's session for a model; whatever it raises goes through."""
         return load(model, chosen)
 
-    def refusal(self, model: Any) -> str | None:
-        """Return why there is no kernel for one of a model's nodes; None if there are all."""
+    def difference(
+        self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
+    ) -> str | None:
+        """Return what would be computed otherwise than ONNX says; None where nothing is known."""
+        return difference(node, call)
+
+    def refusal(self, model: Any, like: Hashable) -> str | None:
+        """Return why there is no kernel for a model's only node; None if there is one.
+
+        `like` is the same for nodes that differ in numbers alone.
+        """
         try:
             self.load(model, self.options(optimize=False))
         except Exception as error:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ...graph.extras import how_to_install, import_extra
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
+from ...graph.operator import Call
+from ...graph.tensor import TensorSpec
 from ..errors import DeviceUnavailableError
-from .engine import Engine
+from .engine import KEPT_ANSWERS, Engine
+from .openvino import openvino_difference
 from .providers import ANY, Place, Provider, Wishes
 from .runtime import INEXACT, options, runtime, summary
 from .threads import ONE_THREAD, Threads
@@ -25,6 +28,11 @@ _COMPILES = "ModelRequiresCompilation"
 
 _LEFT_OVER = "assigned to the default CPU EP"
 """What it says where a provider does not take all nodes."""
+
+_DIFFERENCES = {"openvino": openvino_difference}
+"""What is known of providers that were run."""
+
+_compiled: dict[tuple[Engine, Hashable], str | None] = {}
 
 _lock = threading.Lock()
 
@@ -85,15 +93,37 @@ class ProviderEngine(Engine):
             raise RuntimeError(f"ONNX Runtime does not make a session on {registered}")
         return session
 
-    def refusal(self, model: Any) -> str | None:
-        """Return why the provider does not take a model's nodes, without compiling them."""
+    def difference(
+        self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
+    ) -> str | None:
+        """Return what the provider would do otherwise, or ONNX Runtime on any; None if nothing."""
+        found = super().difference(node, call, outputs)
+        own = _DIFFERENCES.get(self.place.provider.name)
+        return found or (None if own is None else own(node, call, outputs))
+
+    def refusal(self, model: Any, like: Hashable) -> str | None:
+        """Return why the provider does not take a model's only node.
+
+        To compile one takes some 60 ms where to ask takes 5, so one of those that are alike is.
+        """
         chosen = self.options(optimize=False)
         chosen.add_session_config_entry("session.disable_model_compile", "1")
+        refused = self._failure(model, chosen)
+        if refused != _COMPILES:
+            return refused
+        key = self, like
+        if key not in _compiled:
+            if len(_compiled) >= KEPT_ANSWERS:
+                _compiled.clear()
+            _compiled[key] = self._failure(model, self.options(optimize=False))
+        return _compiled[key]
+
+    def _failure(self, model: Any, chosen: Any) -> str | None:
         try:
             self.load(model, chosen)
         except Exception as error:
             if type(error).__name__ == _COMPILES:
-                return None
+                return _COMPILES
             if _LEFT_OVER in str(error):
                 return f"{self.place.provider.registered} does not take it"
             return summary(error)

@@ -17,12 +17,10 @@ from ...graph.operators.bounded_call import calls_python
 from ...graph.operators.control import CONTROL_FLOW, fits_whole
 from ...graph.tensor import Array, TensorSpec
 from ..device import Support
-from .differences import difference
 from .empty import is_empty, makes_of_nothing, without_empty
-from .engine import PROCESSOR, Engine
+from .engine import KEPT_ANSWERS, PROCESSOR, Engine
 from .runtime import binds_extensions, newest_opset, runtime, summary
 
-KEPT_ANSWERS = 4096
 SMALL = 64
 """Elements; constants of integers up to this size may be shapes or axes, which kernels look at."""
 
@@ -81,7 +79,7 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
     is_own = bool(domain_and_type(node.op)[0])
     reason = (
         (refusal_of_own(node) if is_own else refusal(node, call.inputs, outputs, newest_opset()))
-        or difference(node, call)
+        or engine.difference(node, call, outputs)
         or _unbound(present)
         or _refused_by_runtime(node, call, outputs, engine)
     )
@@ -150,6 +148,17 @@ def _key(node: Node, call: Call) -> tuple[Hashable, ...]:
     return node.op, attributes, inputs, tuple(map(bool, node.outputs))
 
 
+def _likeness(node: Node, call: Call) -> Hashable:
+    """Return what nodes have in common that differ in numbers alone, attributes included."""
+    named = tuple(
+        (name, value if isinstance(value, str) else None)
+        for name, value in sorted(node.attributes.items())
+        if value is not None
+    )
+    inputs = tuple(spec and (spec.dtype.name, spec.rank) for spec in call.inputs)
+    return node.op, named, inputs, tuple(map(bool, node.outputs))
+
+
 def _shown(value: Array | None) -> tuple[Hashable, ...]:
     """Return a constant that the kernel may look at, as it can be compared; else nothing."""
     return (value.shape, value.tobytes()) if value is not None and _is_small(value) else ()
@@ -179,7 +188,7 @@ def _try(
         model = to_onnx(graph, opset=newest_opset())
     except Exception as error:
         return summary(error)
-    return engine.refusal(model)
+    return engine.refusal(model, _likeness(node, call))
 
 
 def _of_any_length(rank: int | None, name: str) -> list[str] | None:

@@ -133,7 +133,7 @@ def test_a_device_that_computes_wrongly_fails_its_self_check() -> None:
 def test_a_device_that_cannot_be_opened_says_why() -> None:
     devices.register("missing", MissingDevice)
     status = devices.probe("missing")
-    assert (status.found, status.reason) == (False, "no driver")
+    assert (status.found, status.reason) == (False, "no driver; install one")
 
 
 def test_a_device_that_is_unknown_says_so() -> None:

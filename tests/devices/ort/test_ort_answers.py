@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 from plait.devices.device import support
 from plait.devices.ort import support as ort_support
 from plait.devices.ort.device import OrtDevice
+from plait.devices.ort.engine import Engine
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call
 from plait.graph.operators.bounded_call import bounded_call
@@ -39,9 +40,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Node, Call]]:
     found: list[tuple[Node, Call]] = []
     rules = ort_support.supports
 
-    def supports(node: Node, call: Call) -> Any:
+    def supports(node: Node, call: Call, engine: Engine) -> Any:
         found.append((node, call))
-        return rules(node, call)
+        return rules(node, call, engine)
 
     monkeypatch.setattr(ort_support, "supports", supports)
     return found

@@ -252,7 +252,7 @@ def test_a_node_is_supported_whatever_its_lengths(monkeypatch: pytest.MonkeyPatc
     (node,) = graph.nodes
     device, call = OrtDevice(), graph.call(node)
     assert device.supports(node, call).ok
-    monkeypatch.setattr("plait.devices.ort.support.load", None)  # it is not asked again
+    monkeypatch.setattr("plait.devices.ort.engine.load", None)  # it is not asked again
     longer = replace(call, inputs=(TensorSpec("float32", (5, 3)),))
     assert device.supports(node, longer).ok
 
@@ -336,7 +336,7 @@ def test_a_subgraph_that_cannot_be_loaded_says_which(
     def fail(*arguments: object) -> None:
         raise RuntimeError("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no such kernel")
 
-    monkeypatch.setattr("plait.devices.ort.session.load", fail)
+    monkeypatch.setattr("plait.devices.ort.engine.load", fail)
     with pytest.raises(
         pl.KernelError, match="does not take the subgraph: no such kernel"
     ) as raised:
